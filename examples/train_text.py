@@ -1,0 +1,237 @@
+"""Train a small transformer to write Python's documentation, one character after the other.
+
+    python examples/train_text.py                      # one to two minutes on a laptop's
+    processor python examples/train_text.py --steps 100 --replicas 4
+
+The text is what `help("topics")` reads from, half a million characters that come with Python. The
+model sees windows of it and learns to tell the next character; the loss is printed in bits per
+character, 6.7 for guessing blindly. Model and optimizer are plain JAX and optax; the strategy is
+in `make_train_step`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pydoc_data.topics import topics
+from typing import Any  # pytrees of parameters and variables, and optax, which is not typed
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import graphdist as gd
+
+HEAD_SIZE = 32
+STEPS_A_LINE = 25  # of progress
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run depends on."""
+
+    steps: int = 500
+    batch_size: int = 16
+    context: int = 64
+    layers: int = 4
+    width: int = 96
+    learning_rate: float = 2e-3
+    seed: int = 0
+
+
+def load_text() -> tuple[np.ndarray, np.ndarray]:
+    """Return the characters that occur, sorted, and the text as numbers i32[n] of characters."""
+    text = "\n".join(topics.values())
+    characters, numbers = np.unique(np.array(list(text)), return_inverse=True)
+    return characters, numbers.astype(np.int32)
+
+
+def windows(text: np.ndarray, settings: Settings) -> Iterator[np.ndarray]:
+    """Yield a batch i32[batch_size, context + 1] for every step, cut from random places."""
+    random = np.random.default_rng(settings.seed)
+    span = np.arange(settings.context + 1)
+    for _ in range(settings.steps):
+        starts = random.integers(len(text) - settings.context, size=settings.batch_size)
+        yield text[starts[:, None] + span]
+
+
+def init_params(key: jax.Array, settings: Settings, characters: int) -> Any:
+    """Return fresh parameters for a number of different characters."""
+    width = settings.width
+    keys = iter(jax.random.split(key, 2 + 4 * settings.layers))
+
+    def matrix(rows: int, columns: int, scale: float = 1.0) -> jax.Array:
+        return scale / math.sqrt(rows) * jax.random.normal(next(keys), (rows, columns))
+
+    # Small at the end of each branch: all branches together should not outgrow the embedding.
+    branch = 1 / math.sqrt(2 * settings.layers)
+    return {
+        "embedding": matrix(characters, width, scale=0.2),
+        "layers": [
+            {
+                "attention_norm": jnp.ones(width),
+                "attention_in": matrix(width, 3 * width),
+                "attention_out": matrix(width, width, scale=branch),
+                "dense_norm": jnp.ones(width),
+                "dense_in": matrix(width, 4 * width),
+                "dense_out": matrix(4 * width, width, scale=branch),
+            }
+            for _ in range(settings.layers)
+        ],
+        "norm": jnp.ones(width),
+        "head": matrix(width, characters, scale=0.1),
+    }
+
+
+def predict(params: Any, text: jax.Array) -> jax.Array:
+    """Return the logits f32[n, length, characters] of what follows each place of text i32[n, length]."""
+    hidden = params["embedding"][text]
+    for layer in params["layers"]:
+        hidden += attend(layer, normalize(hidden, layer["attention_norm"]))
+        dense = jax.nn.gelu(normalize(hidden, layer["dense_norm"]) @ layer["dense_in"])
+        hidden += dense @ layer["dense_out"]
+    return normalize(hidden, params["norm"]) @ params["head"]
+
+
+def attend(layer: Any, hidden: jax.Array) -> jax.Array:
+    """Return causal self-attention over f32[n, length, width]."""
+    heads = (hidden @ layer["attention_in"]).reshape(*hidden.shape[:2], -1, HEAD_SIZE)
+    query, key, value = jnp.split(heads, 3, axis=2)
+    mixed = jax.nn.dot_product_attention(rotate(query), rotate(key), value, is_causal=True)
+    return mixed.reshape(hidden.shape) @ layer["attention_out"]
+
+
+def rotate(heads: jax.Array) -> jax.Array:
+    """Turn f32[n, length, heads, size] by angles that grow with the place, so that it can be told."""
+    length, size = heads.shape[1], heads.shape[3]
+    angles = jnp.arange(length)[:, None] / 1000 ** (jnp.arange(size // 2) / (size // 2))
+    cosine, sine = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
+    x, y = jnp.split(heads, 2, axis=-1)
+    return jnp.concatenate([x * cosine - y * sine, x * sine + y * cosine], axis=-1)
+
+
+def normalize(hidden: jax.Array, gain: jax.Array) -> jax.Array:
+    """Scale the last dimension to a root mean square of `gain`."""
+    return gain * hidden * jax.lax.rsqrt(jnp.mean(hidden**2, axis=-1, keepdims=True) + 1e-6)
+
+
+def loss_fn(params: Any, batch: jax.Array) -> jax.Array:
+    """Return the mean cross entropy of the next characters of windows i32[n, context + 1], in nats."""
+    logits = predict(params, batch[:, :-1])
+    losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:])
+    return losses.mean()
+
+
+def make_optimizer(settings: Settings) -> optax.GradientTransformation:
+    """Return AdamW with a short warm-up and a long decay."""
+    warmup = min(20, settings.steps // 2)
+    return optax.adamw(
+        optax.warmup_cosine_decay_schedule(0, settings.learning_rate, warmup, settings.steps)
+    )
+
+
+def make_state(strategy: gd.Strategy, settings: Settings, characters: int) -> tuple[Any, Any]:
+    """Return parameters and optimizer state as variables of the strategy."""
+    initial = init_params(jax.random.key(settings.seed), settings, characters)
+    with strategy.scope():
+        return gd.variables(initial), gd.variables(make_optimizer(settings).init(initial))
+
+
+def make_train_step(
+    strategy: gd.Strategy, settings: Settings, params: Any, optimizer_state: Any
+) -> Callable[[Any], jax.Array]:
+    """Return the function that updates the variables with a distributed batch and returns its loss."""
+    optimizer = make_optimizer(settings)
+
+    @gd.function
+    def train_step(batch: Any) -> jax.Array:
+        def replica_fn(batch: jax.Array) -> jax.Array:
+            loss, grads = jax.value_and_grad(loss_fn)(gd.read(params), batch)
+            grads = gd.get_replica_context().all_reduce("MEAN", grads)
+            updates, state = optimizer.update(grads, gd.read(optimizer_state), gd.read(params))
+            gd.assign(params, optax.apply_updates(gd.read(params), updates))
+            gd.assign(optimizer_state, state)
+            return loss
+
+        return strategy.reduce("MEAN", strategy.run(replica_fn, args=(batch,)), axis=None)
+
+    return train_step
+
+
+def make_step(
+    strategy: gd.Strategy, **settings: Any
+) -> tuple[Callable[[Any], jax.Array], tuple[Any]]:
+    """Return a training step with variables of its own, and arguments for it; see `Settings`."""
+    chosen = Settings(**settings)
+    characters, text = load_text()
+    dataset = strategy.experimental_distribute_dataset(windows(text, chosen))
+    step = make_train_step(strategy, chosen, *make_state(strategy, chosen, len(characters)))
+    return step, (next(iter(dataset)),)
+
+
+def train(strategy: gd.Strategy, settings: Settings) -> tuple[list[float], Any]:
+    """Train, print the progress, and return every step's bits per character and the parameters."""
+    characters, text = load_text()
+    dataset = strategy.experimental_distribute_dataset(windows(text, settings))
+    params, optimizer_state = make_state(strategy, settings, len(characters))
+    train_step = make_train_step(strategy, settings, params, optimizer_state)
+    start = time.perf_counter()
+    losses: list[jax.Array] = []
+    for batch in dataset:
+        losses.append(train_step(batch))
+        if len(losses) % STEPS_A_LINE == 0 or len(losses) == 1:
+            bits = np.mean(losses[-STEPS_A_LINE:]) / math.log(2)
+            seconds = time.perf_counter() - start
+            print(
+                f"step {len(losses):4}   {bits:.3f} bits per character   {seconds:5.1f} s",
+                flush=True,
+            )
+    return [float(loss) / math.log(2) for loss in losses], gd.read(params)
+
+
+def sample(params: Any, prompt: jax.Array, key: jax.Array, length: int) -> jax.Array:
+    """Return `length` characters that the model would write after a prompt i32[context]."""
+
+    def write(window: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits = predict(params, window[None])[0, -1]
+        character = jax.random.categorical(key, logits / 0.7).astype(window.dtype)
+        return jnp.append(window[1:], character), character
+
+    return jax.lax.scan(write, prompt, jax.random.split(key, length))[1]
+
+
+def make_strategy(devices: str, replicas: int) -> gd.Strategy:
+    """Return a strategy over the accelerators of this machine, or over logical CPU devices."""
+    gd.config.set_logical_cpu_devices(replicas)  # takes effect only before JAX looks at its devices
+    if devices == "auto" and jax.default_backend() != "cpu":
+        return gd.MirroredStrategy()
+    return gd.MirroredStrategy([f"cpu:{index}" for index in range(replicas)])
+
+
+def main() -> None:
+    """Train, and let the model write."""
+    parser = argparse.ArgumentParser(
+        description="Train a small transformer on Python's help topics."
+    )
+    parser.add_argument("--devices", choices=["auto", "cpu"], default="auto")
+    parser.add_argument("--replicas", type=int, default=2, help="logical CPU devices (default: 2)")
+    parser.add_argument("--steps", type=int, default=Settings.steps)
+    arguments = parser.parse_args()
+    strategy = make_strategy(arguments.devices, arguments.replicas)
+    settings = Settings(steps=arguments.steps)
+    print(f"{strategy.num_replicas_in_sync} replicas, {settings}")
+    _, params = train(strategy, settings)
+    characters, text = load_text()
+    prompt = text[: settings.context]
+    written = jax.jit(sample, static_argnames="length")(
+        params, prompt, jax.random.key(settings.seed), length=400
+    )
+    print("\nA sample:\n\n" + "".join(characters[np.asarray(written)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Process-wide settings. The only module that reads environment variables.
+
+* `GRAPHDIST_VERIFY=0` turns the verifier between passes off;
+* `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the system's
+  temporary folder).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import jax
+
+from graphdist.errors import ArgumentError, DeviceError
+from graphdist.tracing.sources import here
+
+
+def set_logical_cpu_devices(count: int) -> None:
+    """Split the host's processor into `count` logical CPU devices.
+
+    Call it before anything runs on a device. Raises `DeviceError` when devices are already in use with
+    another count, `ArgumentError` when `count` is not a positive integer.
+
+    >>> set_logical_cpu_devices(0)
+    Traceback (most recent call last):
+    ...
+    graphdist.errors.ArgumentError: 0 logical CPU devices: there must be at least 1
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ArgumentError(f"{count!r} logical CPU devices: there must be at least 1")
+    if jax.config.jax_num_cpu_devices == count:
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError as error:
+        raise DeviceError(
+            f"{count} logical CPU devices asked for, {jax.local_device_count('cpu')} already in use",
+            source=here(),
+            hint="call gd.config.set_logical_cpu_devices first, before any array is made",
+        ) from error
+
+
+def verifies_passes() -> bool:
+    """Return whether the graph is verified after every pass that changed it."""
+    return os.environ.get("GRAPHDIST_VERIFY", "1") != "0"
+
+
+def reproducer_folder() -> Path:
+    """Return the folder a failing pass writes its reproducer to."""
+    return Path(os.environ.get("GRAPHDIST_REPRODUCER_DIR", tempfile.gettempdir()))

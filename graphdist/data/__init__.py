@@ -1,0 +1,1 @@
+"""Distributed datasets: sharding and rebatching of input."""

@@ -1,0 +1,52 @@
+"""The error classes of the public API, in one place.
+
+Those of the graph come from `graphdist.ir.errors`, those of devices and steps from `graphdist.runtime`.
+
+The renderer is `GraphdistError.__str__`: what disagrees, the user's line, the node and pass, what to do.
+"""
+
+from __future__ import annotations
+
+from graphdist.ir.errors import (
+    DistributionError,
+    GraphdistError,
+    ParseError,
+    TypeRuleError,
+    VerifyError,
+)
+from graphdist.runtime.backpressure import RuntimeFailure
+from graphdist.runtime.devices import DeviceError
+from graphdist.tracing.state import TraceError
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "ContextError",
+    "DeviceError",
+    "DistributionError",
+    "GraphdistError",
+    "ParseError",
+    "RuntimeFailure",
+    "TraceError",
+    "TypeRuleError",
+    "VerifyError",
+]
+
+
+class ArgumentError(GraphdistError, ValueError):
+    """An argument of the right kind with a value that cannot be used.
+
+    >>> import graphdist as gd
+    >>> gd.get_strategy().reduce("PRODUCT", 1.0, axis=None)
+    Traceback (most recent call last):
+    ...
+    graphdist.errors.ArgumentError: reduce op 'PRODUCT' is not one of SUM, MEAN
+    """
+
+
+class ArgumentTypeError(GraphdistError, TypeError):
+    """An argument of a kind that cannot be used, such as a string where an array belongs."""
+
+
+class ContextError(GraphdistError, RuntimeError):
+    """A call in the wrong context: `run` inside `run`, say, or `reduce` in replica context."""

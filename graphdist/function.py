@@ -1,0 +1,208 @@
+"""`@gd.function`: a Python function compiled for the strategy it uses, once a signature.
+
+The way of a call: flatten the arguments, find the program of their signature, put the variables' buffers and
+the arguments in, take the new buffers and the results out. The way to a program: trace (`tracing`), run the
+passes (`passes`), emit and compile (`runtime`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
+from typing import Any  # Any: users' functions, arguments and results
+
+import jax
+
+from graphdist.context import current_entry
+from graphdist.errors import ArgumentError
+from graphdist.passes.manager import Pass
+from graphdist.program import Program, trace_program
+from graphdist.signature import LeafKey, StaticArgument, difference, leaf_key, leaf_name
+from graphdist.stages import Traced
+from graphdist.tracing.state import current_trace
+
+_WARN_AT = (8, 32, 128, 512)
+
+
+class RetraceWarning(UserWarning):
+    """A function is compiled again and again, which costs more than running it."""
+
+
+class Function:
+    """A compiled function; see `function`."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        static_argnames: Sequence[str] = (),
+        passes: Sequence[Pass | Callable[..., Any]] | None = None,
+        compiler_options: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        python_numbers_are_static: bool = False,
+    ) -> None:
+        """Wrap `fn`; nothing is traced before the first call."""
+        if not callable(fn):
+            raise ArgumentError(f"gd.function takes a function, not {fn!r}")
+        update_wrapper(self, fn)
+        self.fn = fn
+        self.name = name or getattr(fn, "__name__", "function")
+        self._static = _static_positions(fn, static_argnames)
+        self._passes = None if passes is None else tuple(map(_as_pass, passes))
+        self._compiler_options = compiler_options
+        self._numbers_are_static = python_numbers_are_static
+        self._programs: dict[Any, Program] = {}
+        self._last_keys: tuple[LeafKey, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<gd.function {self.name}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        return BoundFunction(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function on these arguments; inside another function it is part of that one."""
+        if current_trace() is not None:
+            return self.fn(*args, **kwargs)
+        leaves, keys, signature = self._signature(args, kwargs)
+        program = self._programs.get(signature)
+        if program is None:
+            traced = self._trace(args, kwargs, signature)
+            program = self._programs[signature] = Program(*traced)
+            self._warn_if_often(keys, args, kwargs)
+            self._last_keys = keys
+        return program(leaves)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace for these arguments, which may be arrays, distributed values or their shapes.
+
+        Shapes are `jax.ShapeDtypeStruct` and `gd.PerReplicaSpec`.
+        """
+        _, _, signature = self._signature(args, kwargs)
+        return self._trace(args, kwargs, signature)[0]
+
+    def _signature(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], tuple[LeafKey, ...], Any]:
+        if self._static:
+            args, kwargs = _hide_static(self._static, args, kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        numbers_are_static = self._numbers_are_static
+        keys = tuple([leaf_key(leaf, numbers_are_static) for leaf in leaves])
+        entry = current_entry()
+        return leaves, keys, (structure, keys, entry and entry.strategy)
+
+    def _trace(self, args: Any, kwargs: Any, signature: Any) -> Any:
+        if self._static:
+            args, kwargs = _hide_static(self._static, args, kwargs)
+        return trace_program(
+            self.fn,
+            args,
+            kwargs,
+            signature[1],
+            name=self.name,
+            is_first=not self._programs,
+            passes=self._passes,
+            compiler_options=self._compiler_options,
+        )
+
+    def _warn_if_often(self, keys: tuple[LeafKey, ...], args: Any, kwargs: Any) -> None:
+        if len(self._programs) not in _WARN_AT:
+            return
+        paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
+        names = [leaf_name(self.fn, path) for path, _ in paths]
+        reason = difference(names, self._last_keys, keys)
+        warnings.warn(
+            f"{self.name} was compiled for the {len(self._programs)}th time: {reason}. "
+            f"Pass what changes as an array of one shape.",
+            RetraceWarning,
+            stacklevel=3,
+        )
+
+
+class BoundFunction:
+    """A `Function` looked up on an instance: the instance is its first argument."""
+
+    def __init__(self, function: Function, instance: Any) -> None:
+        """Bind the function."""
+        self._function, self._instance = function, instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function."""
+        return self._function(self._instance, *args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace the function."""
+        return self._function.trace(self._instance, *args, **kwargs)
+
+
+def function(
+    fn: Callable[..., Any] | None = None,
+    *,
+    static_argnames: Sequence[str] | str = (),
+    passes: Sequence[Pass | Callable[..., Any]] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Any:
+    """Compile a Python function for the strategy it uses.
+
+    Use it as `@gd.function` or `@gd.function(...)`. Arrays, pytrees of them and distributed values are inputs,
+    Python numbers are weakly typed scalars, anything else is static: the function is compiled once for each
+    signature. `static_argnames` names arguments to be static as well. `passes` replaces the default pipeline
+    (`graphdist.passes.pipeline`), `compiler_options` go to XLA.
+
+    Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before anything runs.
+
+    >>> @function
+    ... def double(x):
+    ...     return x * 2
+    >>> double(jax.numpy.arange(3))
+    Array([0, 2, 4], dtype=int32)
+    >>> print(double.trace(jax.numpy.arange(3)).lower().as_text("graph"))
+    graph double on 1 replicas, stage spmd
+    (%x: i32[3] mirrored) {
+      %0 = jax.mul(%x, 2:i32) {out_dtype=none} : i32[3] mirrored
+      return %0
+    }
+    """
+
+    def wrap(fn: Callable[..., Any]) -> Function:
+        names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+        return Function(fn, names, passes, compiler_options, name)
+
+    return wrap if fn is None else wrap(fn)
+
+
+def _as_pass(one: Pass | Callable[..., Any]) -> Pass:
+    if isinstance(one, Pass):
+        return one
+    return Pass(getattr(one, "__name__", type(one).__name__), one)
+
+
+def _static_positions(fn: Callable[..., Any], names: Sequence[str]) -> dict[str, int]:
+    """Return the position of every static argument; raises `ArgumentError` for an unknown name."""
+    if not names:
+        return {}
+    known = list(inspect.signature(fn).parameters)
+    for name in names:
+        if name not in known:
+            raise ArgumentError(
+                f"static_argnames has {name!r}, the function takes {', '.join(known)}"
+            )
+    return {name: known.index(name) for name in names}
+
+
+def _hide_static(
+    static: Mapping[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    positions = set(static.values())
+    hidden = tuple(
+        StaticArgument(value) if position in positions else value
+        for position, value in enumerate(args)
+    )
+    return hidden, {
+        name: StaticArgument(value) if name in static else value for name, value in kwargs.items()
+    }

@@ -1,0 +1,123 @@
+"""What follows from a graph: users, producers, all its nodes, its collectives, its peak memory.
+
+An analysis is a function of the graph alone. It is computed once and kept with the graph, which is
+safe because graphs do not change; the results are not to be changed either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar, cast
+
+from graphdist.ir.graph import Graph, Node, Operand, Value
+
+__all__ = ["collectives", "node_count", "peak_bytes", "producers", "users", "walk"]
+
+T = TypeVar("T")
+
+
+def _kept(analysis: Callable[[Graph], T]) -> Callable[[Graph], T]:
+    """Make an analysis keep its result with the graph."""
+
+    @wraps(analysis)
+    def kept(graph: Graph) -> T:
+        cache = graph._cache
+        if analysis not in cache:
+            cache[analysis] = analysis(graph)
+        return cast(T, cache[analysis])
+
+    return kept
+
+
+@_kept
+def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
+    """Return, for each value of the graph, the nodes that use it, in order and once each.
+
+    Nested graphs have values of their own; being an output is no use.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.mul(%x, %x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> [len(nodes) for nodes in users(graph).values()]
+    [1, 0]
+    """
+    found: dict[Operand, list[Node]] = {value: [] for value in graph.inputs}
+    for node in graph.nodes:
+        for operand in dict.fromkeys(node.operands):
+            if isinstance(operand, Value):
+                found[operand].append(node)
+        for result in node.results:
+            found[result] = []
+    return {cast(Value, value): tuple(nodes) for value, nodes in found.items()}
+
+
+@_kept
+def producers(graph: Graph) -> dict[Value, Node]:
+    """Return, for each value that a node of the graph computes, that node.
+
+    >>> from graphdist.ir.graph import Stage
+    >>> producers(Graph("f", Stage.SPMD, 1, (), (), ()))
+    {}
+    """
+    return {result: node for node in graph.nodes for result in node.results}
+
+
+@_kept
+def walk(graph: Graph) -> tuple[Node, ...]:
+    """Return all nodes, those of nested graphs after the node they are nested in."""
+    found: list[Node] = []
+    pending = list(reversed(graph.nodes))
+    while pending:
+        node = pending.pop()
+        found.append(node)
+        for nested in reversed(node.graphs):
+            pending.extend(reversed(nested.nodes))
+    return tuple(found)
+
+
+@_kept
+def node_count(graph: Graph) -> int:
+    """Return the number of nodes, those of nested graphs included."""
+    return len(walk(graph))
+
+
+@_kept
+def collectives(graph: Graph) -> tuple[Node, ...]:
+    """Return the collectives in the order in which every replica reaches them.
+
+    One in a loop stands here once, and of a branch those of all its arms.
+    """
+    return tuple(node for node in walk(graph) if node.op.is_collective)
+
+
+@_kept
+def peak_bytes(graph: Graph) -> int:
+    """Return the most bytes of values that are alive at one time on one replica, node by node.
+
+    A value lives from the node that computes it to its last use, an input from the start, an output
+    to the end. A nested graph adds what it needs beyond its inputs. This is a measure of the graph
+    as it stands: XLA fuses, reuses buffers and reorders.
+    """
+    last = dict.fromkeys(graph.inputs, -1)
+    for position, node in enumerate(graph.nodes):
+        last.update((v, position) for v in node.operands if isinstance(v, Value))
+        last.update(dict.fromkeys(node.results, position))
+    last.update((v, len(graph.nodes)) for v in graph.outputs if isinstance(v, Value))
+    dying: dict[int, int] = {}
+    for value, position in last.items():
+        dying[position] = dying.get(position, 0) + value.type.bytes
+    alive = peak = sum(value.type.bytes for value in graph.inputs)
+    alive -= dying.get(-1, 0)
+    for position, node in enumerate(graph.nodes):
+        alive += sum(result.type.bytes for result in node.results)
+        peak = max(peak, alive + max(map(_extra_bytes, node.graphs), default=0))
+        alive -= dying.get(position, 0)
+    return peak
+
+
+def _extra_bytes(nested: Graph) -> int:
+    return peak_bytes(nested) - sum(value.type.bytes for value in nested.inputs)

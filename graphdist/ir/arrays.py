@@ -1,0 +1,90 @@
+"""What the replicas hold of a value, as numpy arrays, and how to compute with it.
+
+1. A value is `Held`: a list with one array for each replica that takes part.
+2. Random keys are arrays of JAX's own, which are passed on, sliced and joined, nothing else.
+3. Nothing is written into an array: replicas may share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from graphdist.ir.graph import Literal
+from graphdist.ir.types import dtype_name, numpy_dtype
+
+Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+Held: TypeAlias = list[Array]
+"""What each replica that takes part holds of one value."""
+Replicas: TypeAlias = tuple[int, ...]
+"""The numbers of the replicas that take part, in order."""
+
+
+def reduce_arrays(held: Sequence[Array], reducer: str) -> Array:
+    """Return the sum, mean, max or min of what the replicas hold, in its dtype.
+
+    >>> reduce_arrays([np.float32([1, 2]), np.float32([3, 5])], "mean")
+    array([2. , 3.5], dtype=float32)
+    """
+    dtype = held[0].dtype
+    is_small_float = dtype.itemsize < 4 and dtype_name(dtype).startswith(("f", "bf"))
+    wide = np.dtype(np.float32) if is_small_float else dtype
+    combine = {"max": np.maximum, "min": np.minimum}.get(reducer, np.add)
+    total = held[0].astype(wide)
+    for array in held[1:]:
+        total = np.asarray(combine(total, array.astype(wide)))
+    if reducer == "mean":
+        total = np.asarray(np.true_divide(total, np.float32(len(held))))
+    return total.astype(dtype)
+
+
+def literal_array(literal: Literal) -> Array:
+    """Return a literal as an array of rank 0.
+
+    >>> from graphdist.ir.types import Type
+    >>> literal_array(Literal.of(1, Type("bf16", ())))
+    array(1, dtype=bfloat16)
+    """
+    return np.asarray(literal.value, numpy_dtype(literal.type.dtype))
+
+
+def on_each(
+    operands: Sequence[Held],
+    replicas: Replicas,
+    compute: Callable[[list[Array]], list[Array]],
+    num_results: int,
+) -> list[Held]:
+    """Compute replica by replica, once for replicas that hold the very same arrays."""
+    results: list[Held] = [[] for _ in range(num_results)]
+    done: dict[tuple[int, ...], list[Array]] = {}
+    for position in range(len(replicas)):
+        arrays = [held[position] for held in operands]
+        key = tuple(map(id, arrays))
+        if key not in done:
+            done[key] = compute(arrays)
+        for result, array in zip(results, done[key], strict=True):
+            result.append(array)
+    return results
+
+
+def join_arrays(arrays: Sequence[Array], axis: int) -> Array:
+    """Return the arrays joined along an axis they have."""
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays, axis)
+    return _join_keys(arrays, axis)
+
+
+def stack_arrays(arrays: Sequence[Array]) -> Array:
+    """Return the arrays joined along a new first axis."""
+    return join_arrays([array[None, ...] for array in arrays], 0)
+
+
+def _join_keys(keys: Sequence[Any], axis: int) -> Array:  # Any: random keys of JAX, not imported
+    before = (slice(None),) * axis
+    ends = np.cumsum([key.shape[axis] for key in keys])
+    whole = keys[0][(*before, np.zeros(ends[-1], np.int32))]  # the right shape; replaced below
+    for key, end in zip(keys, ends, strict=True):
+        whole = whole.at[(*before, slice(end - key.shape[axis], end))].set(key)
+    return cast(Array, whole)

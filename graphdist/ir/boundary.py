@@ -1,0 +1,23 @@
+"""How the inputs and outputs of a placed graph are laid out over the replicas.
+
+A variable is laid out as it was declared, whatever is known of the value assigned to it. Everything else is
+laid out as its own type says: a value the user gets as one a replica but that is provably mirrored is kept
+once.
+"""
+
+from __future__ import annotations
+
+from graphdist.ir.graph import Graph
+from graphdist.ir.types import Distribution
+
+
+def input_distributions(graph: Graph) -> tuple[Distribution | None, ...]:
+    """Return the distribution of every input, the variables' first."""
+    return tuple(value.type.distribution for value in graph.inputs)
+
+
+def output_distributions(graph: Graph) -> tuple[Distribution | None, ...]:
+    """Return the distribution of every output, the assigned variables' first."""
+    declared = tuple(variable.type.distribution for variable in graph.assigned)
+    rest = graph.outputs[len(declared) :]
+    return (*declared, *(output.type.distribution for output in rest))

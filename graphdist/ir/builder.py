@@ -1,0 +1,94 @@
+"""The only maker of nodes: it runs the type rule, so that an ill-typed node cannot exist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import Op
+from graphdist.ir.source import Source
+from graphdist.ir.types import PER_REPLICA, Type, join
+
+_NO_PARAMS: Mapping[str, object] = {}
+
+
+class Builder:
+    """Collects the nodes of one graph, in order.
+
+    `origin` names the pass that is building; every node it makes says so.
+
+    >>> from graphdist.ir.ops import SCALE
+    >>> from graphdist.ir.source import UNKNOWN
+    >>> builder = Builder("double")
+    >>> x = Value(Type("f32", (2,)))
+    >>> (y,) = builder.add(SCALE, (x,), {"factor": 2}, at=UNKNOWN)
+    >>> y.type
+    Type(dtype='f32', shape=(2,), distribution=None)
+    """
+
+    def __init__(self, origin: str = "") -> None:
+        """Start with no nodes."""
+        self.origin = origin
+        self.nodes: list[Node] = []
+
+    def add(
+        self,
+        op: Op,
+        operands: Sequence[Operand],
+        params: Mapping[str, object] = _NO_PARAMS,
+        graphs: tuple[Graph, ...] = (),
+        *,
+        at: Source,
+        types: Sequence[Type] | None = None,
+        hint: str = "",
+    ) -> tuple[Value, ...]:
+        """Append a node and return its results.
+
+        `types` gives dtype and shape of the results of a JAX operation; the distribution follows from
+        the operands. Raises `TypeRuleError` when the operands do not fit.
+        """
+        operands = tuple(operands)
+        results = tuple(Value(t, hint) for t in _result_types(op, operands, params, graphs, types))
+        self.nodes.append(Node(op, operands, params, graphs, results, at, self.origin))
+        return results
+
+    def keep(
+        self, node: Node, operands: tuple[Operand, ...], graphs: tuple[Graph, ...]
+    ) -> tuple[Value, ...]:
+        """Append `node` with these operands and nested graphs, the node itself if they are its own.
+
+        The new node keeps the source, the origin and the hints, and the very results if their types
+        are what they were: so what a rewrite changes does not spread to all that comes after.
+        """
+        if graphs == node.graphs and operands == node.operands:
+            self.nodes.append(node)
+            return node.results
+        op = node.op
+        declared = None if op.rule else [value.type for value in node.results]
+        types = _result_types(op, operands, node.params, graphs, declared)
+        results = node.results
+        if [value.type for value in results] != list(types):
+            results = tuple(
+                Value(type, value.hint) for type, value in zip(types, results, strict=True)
+            )
+        self.nodes.append(
+            Node(op, operands, node.params, graphs, results, node.source, node.origin)
+        )
+        return results
+
+
+def _result_types(
+    op: Op,
+    operands: tuple[Operand, ...],
+    params: Mapping[str, object],
+    graphs: tuple[Graph, ...],
+    declared: Sequence[Type] | None,
+) -> Sequence[Type]:
+    if op.rule is not None:
+        return op.rule([operand.type for operand in operands], params, graphs)
+    if declared is None:
+        raise TypeError(f"{op.name} has no type rule: state the types of its results")
+    distribution = join([operand.type.distribution for operand in operands])
+    if op.varies and distribution is not None:
+        distribution = PER_REPLICA
+    return [type.distributed(distribution) for type in declared]

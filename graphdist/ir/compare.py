@@ -1,0 +1,258 @@
+"""Whether two graphs are the same program, and a hash of the program a graph is.
+
+1. What counts: operations by name, parameters by value, how operands are wired, literals, types,
+   nested graphs, variables, outputs, stage and number of replicas.
+2. What does not: hints, sources, origins, the graph's name, the order of parameters; and of a
+   nested graph the stage, which is that of the outermost one.
+3. Arrays are the same if dtype, shape and bytes are. Two objects that are neither identical nor
+   equal are the same if they have one type and one `repr`: so jaxprs that were traced twice are.
+4. The hash depends on neither process nor machine: memory addresses are cut out of `repr`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from itertools import zip_longest
+from typing import cast
+
+import numpy as np
+
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
+from graphdist.ir.printer import print_literal
+from graphdist.ir.types import Type
+
+__all__ = ["content_hash", "first_difference", "same"]
+
+_ADDRESS = re.compile(r"( at )?0x[0-9a-fA-F]+")
+_ABSENT = object()
+_SCALARS = (type(None), bool, int, float, complex, str)
+
+
+def same(a: Graph, b: Graph) -> bool:
+    """Return whether two graphs are the same program."""
+    return first_difference(a, b) is None
+
+
+def first_difference(a: Graph, b: Graph) -> str | None:
+    """Say where two graphs first differ, and what each has there; None if they are the same.
+
+    >>> from graphdist.ir.parser import parse
+    >>> text = '''graph f on 2 replicas, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.mul(%x, 2.0:f32) : f32[3] mirrored
+    ...   return %y
+    ... }'''
+    >>> print(first_difference(parse(text), parse(text.replace("2.0", "3.0"))))
+    node 0, jax.mul: operand 1: 2.0:f32, 3.0:f32
+    """
+    if a is b:
+        return None
+    return (
+        _unequal("stage: ", a.stage.value, b.stage.value)
+        or _unequal("replicas: ", a.num_replicas, b.num_replicas)
+        or _difference_of_variables(a, b)
+        or _difference_of_graphs(a, b, "")
+        or _unequal("returned per replica: ", _per_replica(a), _per_replica(b))
+    )
+
+
+def _unequal(where: str, a: object, b: object) -> str | None:
+    return None if a == b else f"{where}{a}, {b}"
+
+
+def _per_replica(graph: Graph) -> tuple[bool, ...]:
+    """Return which of the outputs are one value a replica; none, where the graph does not say."""
+    assigned = len(graph.assigned) if graph.is_placed else 0
+    return graph.returns_per_replica or (False,) * (len(graph.outputs) - assigned)
+
+
+def _difference_of_variables(a: Graph, b: Graph) -> str | None:
+    for position, (one, other) in enumerate(zip_longest(a.variables, b.variables)):
+        if one is None or other is None:
+            number = f"{len(a.variables)}, {len(b.variables)}"
+            return f"number of variables: {number}"
+        if one != other:
+            return f"variable {position}: {one}, {other}"
+    return None
+
+
+def _difference_of_graphs(a: Graph, b: Graph, where: str) -> str | None:
+    """Walk both graphs in step; `places` maps what was defined in each to the same key."""
+    places_a: dict[Value, str] = {}
+    places_b: dict[Value, str] = {}
+    if len(a.inputs) != len(b.inputs):
+        return f"{where}number of inputs: {len(a.inputs)}, {len(b.inputs)}"
+    for position, (one, other) in enumerate(zip(a.inputs, b.inputs, strict=True)):
+        if one.type != other.type:
+            return f"{where}input {position}: {one.type}, {other.type}"
+        places_a[one] = places_b[other] = f"input {position}"
+    for position, (node_a, node_b) in enumerate(zip(a.nodes, b.nodes, strict=False)):
+        difference = _difference_of_nodes(
+            node_a, node_b, places_a, places_b, f"{where}node {position}"
+        )
+        if difference is not None:
+            return difference
+        for number, (one, other) in enumerate(zip(node_a.results, node_b.results, strict=True)):
+            places_a[one] = places_b[other] = f"result {number} of node {position}"
+    return (
+        _unequal(f"{where}number of nodes: ", len(a.nodes), len(b.nodes))
+        or _unequal(f"{where}number of outputs: ", len(a.outputs), len(b.outputs))
+        or _difference_of_operands(a.outputs, b.outputs, places_a, places_b, f"{where}output")
+    )
+
+
+def _difference_of_nodes(
+    a: Node, b: Node, places_a: Mapping[Value, str], places_b: Mapping[Value, str], where: str
+) -> str | None:
+    if a.op.name != b.op.name:
+        return f"{where}: {a.op.name}, {b.op.name}"
+    where = f"{where}, {a.op.name}"
+    types_a, types_b = _types(a.results), _types(b.results)
+    difference = (
+        _unequal(f"{where}: number of operands: ", len(a.operands), len(b.operands))
+        or _difference_of_operands(a.operands, b.operands, places_a, places_b, f"{where}: operand")
+        or _difference_of_params(a, b, where)
+        or _unequal(f"{where}: number of nested graphs: ", len(a.graphs), len(b.graphs))
+    )
+    if difference is not None:
+        return difference
+    for position, (one, other) in enumerate(zip(a.graphs, b.graphs, strict=True)):
+        difference = _difference_of_graphs(one, other, f"{where}, graph {position}, ")
+        if difference is not None:
+            return difference
+    # Last: types that differ mostly follow from something above that does.
+    return _unequal(f"{where}: results: ", _text(types_a), _text(types_b))
+
+
+def _types(values: tuple[Value, ...]) -> tuple[Type, ...]:
+    return tuple(value.type for value in values)
+
+
+def _text(types: tuple[Type, ...]) -> str:
+    return ", ".join(map(str, types)) or "none"
+
+
+def _difference_of_operands(
+    a: tuple[Operand, ...],
+    b: tuple[Operand, ...],
+    places_a: Mapping[Value, str],
+    places_b: Mapping[Value, str],
+    where: str,
+) -> str | None:
+    for position, (one, other) in enumerate(zip(a, b, strict=True)):
+        difference = _unequal(
+            f"{where} {position}: ", _place(one, places_a), _place(other, places_b)
+        )
+        if difference is not None:
+            return difference
+    return None
+
+
+def _place(operand: Operand, places: Mapping[Value, str]) -> str:
+    if isinstance(operand, Literal):
+        return print_literal(operand)
+    return places.get(operand, "undefined")
+
+
+def _difference_of_params(a: Node, b: Node, where: str) -> str | None:
+    for key in dict.fromkeys((*a.params, *b.params)):
+        one, other = a.params.get(key, _ABSENT), b.params.get(key, _ABSENT)
+        if not _same_parameter(one, other):
+            return f"{where}: parameter {key!r}: {_shown(one)}, {_shown(other)}"
+    return None
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is _ABSENT else repr(value)
+
+
+def _same_parameter(a: object, b: object) -> bool:
+    """Return whether two parameters mean the same; see rule 3."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, _SCALARS):
+        return repr(a) == repr(b)  # tells 0.0 from -0.0, and takes nan for nan
+    if isinstance(a, tuple | list):
+        b = cast("tuple[object, ...]", b)
+        return len(a) == len(b) and all(map(_same_parameter, a, b))
+    if isinstance(a, Mapping):
+        b = cast("Mapping[object, object]", b)
+        return a.keys() == b.keys() and all(_same_parameter(a[key], b[key]) for key in a)
+    if isinstance(a, Variable):
+        return a == replace(cast(Variable, b), assigned=a.assigned)
+    bytes_a, bytes_b = _array_key(a), _array_key(b)
+    if bytes_a is not None or bytes_b is not None:
+        return bytes_a == bytes_b
+    return bool(a == b) or (repr(a) == repr(b) and _same_parameter(_hidden(a), _hidden(b)))
+
+
+def _array_key(value: object) -> str | None:
+    """Return dtype, shape and content of an array or scalar of numpy or JAX; None for the rest."""
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is None or not isinstance(shape, tuple) or not hasattr(value, "__array__"):
+        return None
+    if not isinstance(dtype, np.dtype) or dtype.hasobject:  # of random keys, repr shows the bits
+        return f"{dtype} {shape} {_ADDRESS.sub('', repr(value))}"
+    return f"{dtype} {shape} {sha256(np.asarray(value).tobytes()).hexdigest()}"
+
+
+def _hidden(value: object) -> object:
+    """Return what the repr of an object leaves out: a closed jaxpr prints without its constants."""
+    consts = getattr(value, "consts", None)
+    return consts if isinstance(consts, tuple | list) else None
+
+
+def content_hash(graph: Graph) -> str:
+    """Return a SHA-256 of the program, in hexadecimal; graphs that are the same have the same.
+
+    Two parameters that differ in their address only, such as two functions of one name, are taken
+    for one.
+    """
+    found = graph._cache.get(content_hash)
+    if found is None:
+        lines = [f"{graph.stage.value} {graph.num_replicas} {_per_replica(graph)}"]
+        lines += map(_key, graph.variables)
+        lines += [str(variable.assigned) for variable in graph.variables]
+        _describe(graph, lines)
+        found = sha256("\n".join(lines).encode()).hexdigest()
+        graph._cache[content_hash] = found
+    return cast(str, found)
+
+
+def _describe(graph: Graph, lines: list[str]) -> None:
+    """Append lines that say what the graph computes, with values by their place of definition."""
+    places = {value: f"i{position}" for position, value in enumerate(graph.inputs)}
+    lines.append(f"inputs {_text(_types(graph.inputs))}")
+    for position, node in enumerate(graph.nodes):
+        operands = " ".join([_place(operand, places) for operand in node.operands])
+        params = _key(dict(node.params)) if node.params else ""
+        lines.append(f"{node.op.name!r} {operands} {params} {_text(_types(node.results))}")
+        for nested in node.graphs:
+            _describe(nested, lines)
+        for number, value in enumerate(node.results):
+            places[value] = f"{position}.{number}"
+    lines.append(f"outputs {' '.join([_place(output, places) for output in graph.outputs])}")
+
+
+def _key(value: object) -> str:
+    """Return a text that parameters that are the same share."""
+    if isinstance(value, _SCALARS):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__}({', '.join(map(_key, value))})"
+    if isinstance(value, Mapping):
+        items = sorted(f"{_key(key)}: {_key(item)}" for key, item in value.items())
+        return f"{type(value).__name__}({', '.join(items)})"
+    if isinstance(value, set | frozenset):  # their repr has no order that another process keeps
+        return f"{type(value).__name__}({', '.join(sorted(map(_key, value)))})"
+    if isinstance(value, Variable):
+        value = replace(value, assigned=False)
+    key = _array_key(value)
+    if key is None:
+        key = f"{_ADDRESS.sub('', repr(value))} {_key(_hidden(value))}"
+    return f"{type(value).__name__} {key}"

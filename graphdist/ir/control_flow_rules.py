@@ -1,0 +1,118 @@
+"""Type rules of control flow: `scan`, `while` and `cond`.
+
+Their nested graphs are ordinary graphs whose inputs already carry distributions. The rules check that
+operands fit those inputs and read the results off the nested outputs.
+
+* `scan(consts.., carry.., xs..)` runs its body `length` times on slices of `xs` along dimension 0. The
+  body takes (consts, carry, x) and returns (carry, y).
+* `while(cond_consts.., body_consts.., carry..)` has the graphs (condition, body). If replicas may
+  disagree on the condition they may run it a different number of times, so every result may differ.
+* `cond(index, operands..)` runs one of its branches; an index that differs makes every result differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from graphdist.ir.errors import TypeRuleError
+from graphdist.ir.graph import Graph
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join, sharded
+
+Params = Mapping[str, object]
+
+
+def _outputs(graph: Graph) -> tuple[Type, ...]:
+    return tuple(output.type for output in graph.outputs)
+
+
+def _check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> None:
+    if len(operands) != len(inputs):
+        raise TypeRuleError(f"{name}: {len(operands)} operands for {len(inputs)} inputs of its body")
+    for position, (operand, wanted) in enumerate(zip(operands, inputs, strict=True)):
+        if (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
+            raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
+        if wanted.distribution not in (operand.distribution, PER_REPLICA, None):
+            raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
+
+
+def _sliced(type: Type) -> Type:
+    """Return the type of a slice along dimension 0."""
+    distribution = type.distribution
+    if distribution is not None and distribution.dimension is not None:
+        distribution = sharded(distribution.dimension - 1) if distribution.dimension else PER_REPLICA
+    return Type(type.dtype, type.shape[1:], distribution)
+
+
+def _stacked(type: Type, length: int) -> Type:
+    distribution = type.distribution
+    if distribution is not None and distribution.dimension is not None:
+        distribution = sharded(distribution.dimension + 1)
+    return Type(type.dtype, (length, *type.shape), distribution)
+
+
+def scan_rule(operands: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    """Return the types of the last carry and of the stacked ys."""
+    (body,) = graphs
+    consts, carry = cast(int, params["num_consts"]), cast(int, params["num_carry"])
+    length = cast(int, params["length"])
+    xs = operands[consts + carry :]
+    for x in xs:
+        if not x.shape or x.shape[0] != length:
+            raise TypeRuleError(f"scan of {length} steps over {x}")
+    inputs = tuple(value.type for value in body.inputs)
+    _check_fits("scan", (*operands[: consts + carry], *map(_sliced, xs)), inputs)
+    outputs = _outputs(body)
+    _check_fits("scan carry", outputs[:carry], inputs[consts : consts + carry])
+    # With no step at all the carry is what came in, whatever the body makes of it.
+    carried = outputs[:carry] if length else operands[consts : consts + carry]
+    return (*carried, *(_stacked(y, length) for y in outputs[carry:]))
+
+
+def while_rule(
+    operands: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    """Return the types of the last carry."""
+    condition, body = graphs
+    of_condition = cast(int, params["num_cond_consts"])
+    of_body = cast(int, params["num_body_consts"])
+    carry = operands[of_condition + of_body :]
+    _check_fits(
+        "while condition",
+        (*operands[:of_condition], *carry),
+        [value.type for value in condition.inputs],
+    )
+    inputs = tuple(value.type for value in body.inputs)
+    _check_fits("while", operands[of_condition:], inputs)
+    _check_fits("while carry", _outputs(body), inputs[of_body:])
+    (predicate,) = _outputs(condition)
+    if (predicate.dtype, predicate.shape) != ("bool", ()):
+        raise TypeRuleError(f"while: the condition is {predicate}, not bool[]")
+    return tuple(
+        _at_least(predicate.distribution, value.type) for value in body.inputs[of_body:]
+    )
+
+
+def cond_rule(operands: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    """Return the join of the branches' output types."""
+    index, *rest = operands
+    if (index.dtype, index.shape) != ("i32", ()):
+        raise TypeRuleError(f"cond: the index is {index}, not i32[]")
+    for branch in graphs:
+        _check_fits("cond", rest, [value.type for value in branch.inputs])
+    results = []
+    for position, types in enumerate(zip(*map(_outputs, graphs), strict=True)):
+        if len({(type.dtype, type.shape) for type in types}) != 1:
+            raise TypeRuleError(
+                f"cond: result {position} is {' or '.join(map(str, types))}, by branch"
+            )
+        joined = types[0].distributed(join(type.distribution for type in types))
+        results.append(_at_least(index.distribution, joined))
+    return tuple(results)
+
+
+def _at_least(distribution: Distribution | None, type: Type) -> Type:
+    """Return the type, per replica unless `distribution` is mirrored."""
+    if distribution is MIRRORED or type.distribution is None:
+        return type
+    return type.distributed(None if distribution is None else PER_REPLICA)

@@ -1,0 +1,78 @@
+"""The base of every graphdist error, its one renderer, and the errors the graph itself can raise.
+
+An error has four parts, in this order, and leaves out the ones it does not have:
+
+1. what is wrong, with the two things that disagree: enough on its own;
+2. the user's file, line, function and source text;
+3. the node in the graph, and the pass that was running;
+4. what to do.
+
+`graphdist.errors` re-exports these classes and adds those of the public API. Each class also
+derives from the built-in exception a user of `tf.distribute` would catch.
+"""
+
+from __future__ import annotations
+
+from graphdist.ir.source import Frame, Source
+
+
+class GraphdistError(Exception):
+    """Anything graphdist refuses or fails at; catch this to catch them all.
+
+    >>> print(GraphdistError("2 is not 3", hint="use 3"))
+    2 is not 3
+      hint: use 3
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        source: Source | None = None,
+        other: Source | None = None,
+        node: str = "",
+        where: str = "",
+        hint: str = "",
+    ) -> None:
+        """Build the message from its parts.
+
+        `node` is the printed node; `where` says which graph and pass it stands in; `other` is a
+        second user line, where two lines disagree.
+        """
+        self.what, self.source, self.other = what, source, other
+        self.node, self.where, self.hint = node, where, hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        for source in (self.source, self.other):
+            if source is not None and source.frame is not None:
+                lines += _user_line(source.frame)
+        if self.where:
+            lines.append(f"  {self.where}{':' if self.node else ''}")
+        if self.node:
+            lines += [f"    {line}" for line in self.node.splitlines()]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+def _user_line(frame: Frame) -> list[str]:
+    place = f"  {frame.file}:{frame.line}" + (f", in {frame.function}" if frame.function else "")
+    return [place, f"    {frame.text}"] if frame.text else [place]
+
+
+class DistributionError(GraphdistError, ValueError):
+    """A program that would need one value where the replicas have different ones."""
+
+
+class TypeRuleError(GraphdistError, TypeError):
+    """An operation applied to operands it is not defined for."""
+
+
+class ParseError(GraphdistError, ValueError):
+    """Text that is not a graph."""
+
+
+class VerifyError(GraphdistError, AssertionError):
+    """A graph that breaks an invariant: a bug in the pass that made it, never in user code."""

@@ -1,0 +1,164 @@
+"""Graphs: inputs, an ordered tuple of nodes, outputs.
+
+1. Nothing is changed after construction. A rewrite builds a new `Graph` and shares what is the same.
+2. `Value`, `Node` and `Graph` have identity; types, literals and parameters have value equality.
+   Whether two graphs are the same program is asked of `graphdist.ir.compare`.
+3. There are no back pointers: users of a value are computed by `graphdist.ir.analyses`.
+4. Nodes are made by `graphdist.ir.builder` alone, which runs the operation's type rule.
+5. Every node carries the user's source line and the name of the pass that made it.
+6. Order is meaning: effects and collectives happen in the order of the nodes, on every replica.
+
+A graph stands at one `Stage`. At LOGICAL, variables are read and assigned by nodes. From PLACED on
+there are no such nodes: the first inputs are the variables' values, in the order of `variables`, and
+the first outputs are the new values of those that are assigned, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.types import MIRRORED, Type
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
+
+    from graphdist.ir.ops import Op
+
+
+class Stage(Enum):
+    """How far a graph has come."""
+
+    LOGICAL = "logical"
+    """The program in the strategy's words."""
+    PLACED = "placed"
+    """Variables are inputs and outputs with a distribution."""
+    SPMD = "spmd"
+    """What one device runs: local shapes, explicit collectives."""
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A result of a node or an input of a graph. The printer gives it a name; `hint` is a wish."""
+
+    type: Type
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A scalar written where an operand stands.
+
+    >>> from graphdist.ir.types import Type
+    >>> Literal.of(0.5, Type("f32", ()))
+    Literal(value=0.5, type=Type(dtype='f32', shape=(), distribution=Distribution(kind='mirrored', dimension=None)))
+    """  # noqa: E501 - the printed form is one line
+
+    value: bool | int | float | complex
+    type: Type
+
+    @staticmethod
+    def of(value: bool | int | float | complex, type: Type) -> Literal:
+        """Return the literal of this value: a literal is the same on every replica."""
+        return Literal(value, type.distributed(MIRRORED))
+
+
+Operand: TypeAlias = Value | Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable as the graph knows it: a name and what the user declared.
+
+    `type` is what one replica holds. `is_local` marks a mutable cell the program itself made, which
+    lives from its first assignment to the end of the step.
+    """
+
+    name: str
+    type: Type
+    synchronization: str = "on_write"
+    aggregation: str = "none"
+    trainable: bool = True
+    assigned: bool = False
+    is_local: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operation applied to operands.
+
+    `graphs` are the nested graphs of control flow; `origin` is the pass that made the node, empty
+    when it was traced.
+    """
+
+    op: Op
+    operands: tuple[Operand, ...]
+    params: Mapping[str, object]
+    graphs: tuple[Graph, ...]
+    results: tuple[Value, ...]
+    source: Source = UNKNOWN
+    origin: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Graph:
+    """A program, or a body of control flow within one.
+
+    `returns_per_replica` says of each output after the assigned variables' whether the user gets it
+    as one value a replica (True) or as one value (False); nested graphs leave it empty.
+    """
+
+    name: str
+    stage: Stage
+    num_replicas: int
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Operand, ...]
+    variables: tuple[Variable, ...] = ()
+    returns_per_replica: tuple[bool, ...] = ()
+    _cache: dict[object, object] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        from graphdist.ir.printer import print_graph
+
+        return print_graph(self)
+
+    def to_networkx(self) -> DiGraph:
+        """Return the dataflow for networkx, to draw and to analyse; see `graphdist.ir.export`."""
+        from graphdist.ir.export import to_networkx  # networkx is slow to import
+
+        return to_networkx(self)
+
+    @property
+    def assigned(self) -> tuple[Variable, ...]:
+        """Return the variables whose new values come first among the outputs (from PLACED on)."""
+        return tuple(variable for variable in self.variables if variable.assigned)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether variables are inputs and outputs here."""
+        return self.stage is not Stage.LOGICAL
+
+    def replace(
+        self,
+        *,
+        inputs: tuple[Value, ...] | None = None,
+        nodes: tuple[Node, ...] | None = None,
+        outputs: tuple[Operand, ...] | None = None,
+        stage: Stage | None = None,
+        variables: tuple[Variable, ...] | None = None,
+    ) -> Graph:
+        """Return a graph that differs in these parts alone."""
+        return Graph(
+            self.name,
+            self.stage if stage is None else stage,
+            self.num_replicas,
+            self.inputs if inputs is None else inputs,
+            self.nodes if nodes is None else nodes,
+            self.outputs if outputs is None else outputs,
+            self.variables if variables is None else variables,
+            self.returns_per_replica,
+        )

@@ -1,0 +1,321 @@
+"""The reference interpreter: what a graph means, computed slowly and plainly with numpy.
+
+It is the oracle of the project: for every pass, the graph before and the graph after are run here
+and their results compared.
+
+1. A value is a list: what each replica holds. There is no SPMD anywhere: a collective looks at the
+   whole list, everything else is done for one replica after the other.
+2. A LOGICAL graph reads and assigns variables replica by replica. From PLACED on, the values of
+   variables are taken from the state as the first inputs and put back from the first outputs.
+3. A nested graph is run by the replicas that take part in it; what it assigns changes for them
+   alone. An operation that needs all replicas, reached by some of them, would hang on devices; here
+   it is an error.
+4. JAX operations are evaluated by the function handed in, one replica at a time: this module
+   imports no JAX. It checks that each result has the type the graph states.
+5. Reductions add in the order of the replicas; 16-bit floats are added in float32 and rounded once.
+
+Where several replicas hold the very same array, a local operation is computed once and its result
+shared: no difference in meaning, and mirrored values cost as much as on one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from graphdist.ir import ops
+from graphdist.ir.arrays import (
+    Array,
+    Held,
+    Replicas,
+    join_arrays,
+    literal_array,
+    on_each,
+    reduce_arrays,
+)
+from graphdist.ir.errors import DistributionError, GraphdistError, VerifyError
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
+from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
+from graphdist.ir.ops import Op, Params
+from graphdist.ir.types import MIRRORED, dtype_name
+
+__all__ = ["Evaluate", "Outcome", "interpret"]
+
+Evaluate: TypeAlias = Callable[[Node, Sequence[Array]], list[Array]]
+"""Evaluate one JAX operation on one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step leaves behind, of which each replica holds one array.
+
+    `outputs` are in order, `state` is by the names of the variables.
+    """
+
+    outputs: list[Held]
+    state: dict[str, Held]
+
+
+def interpret(
+    graph: Graph,
+    arguments: Sequence[Sequence[Array]],
+    evaluate: Evaluate,
+    state: Mapping[str, Sequence[Array]] | None = None,
+) -> Outcome:
+    """Run the graph on what each replica holds of each argument, and of each variable.
+
+    >>> from graphdist.ir.graph import Stage
+    >>> from graphdist.ir.types import PER_REPLICA, Type
+    >>> x = Value(Type("f32", (2,), PER_REPLICA))
+    >>> graph = Graph("same", Stage.LOGICAL, 2, (x,), (), (x,))
+    >>> interpret(graph, [[np.zeros(2), np.ones(2)]], evaluate=lambda node, arrays: []).outputs
+    [[array([0., 0.]), array([1., 1.])]]
+    """
+    machine = _Machine(evaluate, graph.num_replicas)
+    machine.state = {name: list(held) for name, held in (state or {}).items()}
+    held_arguments = [list(argument) for argument in arguments]
+    first = [machine.variable(v) for v in graph.variables] if graph.is_placed else []
+    _check_boundary(graph, held_arguments, len(graph.inputs) - len(first))
+    everyone = tuple(range(graph.num_replicas))
+    with np.errstate(all="ignore"):  # the graph decides what overflows, not numpy's warnings
+        outputs = machine.run(graph, first + held_arguments, everyone)
+    assigned = graph.assigned if graph.is_placed else ()
+    for variable, held in zip(assigned, outputs, strict=False):
+        machine.state[variable.name] = list(held)
+    outputs = outputs[len(assigned) :]
+    final = {
+        name: cast(Held, held) for name, held in machine.state.items() if name not in machine.local
+    }
+    return Outcome(outputs, final)
+
+
+def _check_boundary(graph: Graph, arguments: Sequence[Held], wanted: int) -> None:
+    if len(arguments) != wanted:
+        raise GraphdistError(f"graph {graph.name!r} takes {wanted} arguments, not {len(arguments)}")
+    for position, held in enumerate(arguments):
+        if len(held) != graph.num_replicas:
+            raise GraphdistError(
+                f"argument {position} of graph {graph.name!r} has {len(held)} arrays for "
+                f"{graph.num_replicas} replicas"
+            )
+
+
+@dataclass(slots=True)
+class _Machine:
+    """The replicas: their variables, and how to run a graph on some of them."""
+
+    evaluate: Evaluate
+    num_replicas: int
+    state: dict[str, list[Array | None]] = field(default_factory=dict)
+    local: set[str] = field(default_factory=set)  # cells the program made: gone after the step
+
+    def run(self, graph: Graph, arguments: Sequence[Held], replicas: Replicas) -> list[Held]:
+        """Return what the replicas hold of each output."""
+        environment = dict(zip(graph.inputs, arguments, strict=True))
+        for node in graph.nodes:
+            operands = [_look_up(environment, operand, replicas) for operand in node.operands]
+            try:
+                results = _RULES.get(node.op, _evaluated)(self, node, operands, replicas)
+            except Exception as error:
+                error.add_note(f"at {node.op.name} of graph {graph.name!r} ({node.source})")
+                raise
+            environment.update(zip(node.results, results, strict=True))
+        return [_look_up(environment, output, replicas) for output in graph.outputs]
+
+    def variable(self, variable: Variable) -> Held:
+        """Return what all replicas hold of a variable."""
+        held = self.state.get(variable.name, [])
+        if len(held) != self.num_replicas or any(array is None for array in held):
+            raise GraphdistError(
+                f"variable {variable.name!r} has no value on each of {self.num_replicas} replicas"
+            )
+        return cast(Held, held)
+
+    def require_all(self, node: Node, replicas: Replicas) -> None:
+        """Refuse a node that must see all replicas and sees some."""
+        group_size = node.params.get("group_size", self.num_replicas)
+        if group_size != self.num_replicas:
+            raise VerifyError(
+                f"{node.op.name} over {group_size} replicas in a graph of {self.num_replicas}",
+                source=node.source,
+            )
+        if len(replicas) != self.num_replicas:
+            raise DistributionError(
+                f"{node.op.name} needs all {self.num_replicas} replicas and is reached only by "
+                f"{', '.join(map(str, replicas))}",
+                source=node.source,
+            )
+
+
+def _look_up(environment: Mapping[Value, Held], operand: Operand, replicas: Replicas) -> Held:
+    if isinstance(operand, Literal):
+        return [literal_array(operand)] * len(replicas)
+    return environment[operand]
+
+
+_Rule: TypeAlias = Callable[[_Machine, Node, list[Held], Replicas], list[Held]]
+
+
+def _evaluated(
+    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
+) -> list[Held]:
+    """Evaluate an operation of JAX, and hold it to the types the graph states."""
+
+    def compute(arrays: list[Array]) -> list[Array]:
+        results = machine.evaluate(node, arrays)
+        for array, value in zip(results, node.results, strict=True):
+            found = (dtype_name(array.dtype), tuple(array.shape))
+            if found != (value.type.dtype, value.type.shape):
+                raise VerifyError(
+                    f"{node.op.name} gives {found[0]}{list(found[1])}, the graph says {value.type}",
+                    source=node.source,
+                )
+        return results
+
+    if not (node.op.has_effect or node.op.varies):
+        return on_each(operands, replicas, compute, len(node.results))
+    rows = [compute([held[position] for held in operands]) for position in range(len(replicas))]
+    return [list(held) for held in zip(*rows, strict=True)] or [[] for _ in node.results]
+
+
+def _local(compute: Callable[[list[Array], Params], list[Array]]) -> _Rule:
+    """Make the rule of an operation that each replica does alone."""
+
+    def rule(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        return on_each(
+            operands, replicas, lambda arrays: compute(arrays, node.params), len(node.results)
+        )
+
+    return rule
+
+
+def _collective(compute: Callable[[Held, Params], Held]) -> _Rule:
+    """Make the rule of an operation that needs what all replicas hold of its operand."""
+
+    def rule(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+        machine.require_all(node, replicas)
+        return [compute(operands[0], node.params)]
+
+    return rule
+
+
+def _read(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+    variable = cast(Variable, node.params["variable"])
+    held = machine.state.get(variable.name, [None] * machine.num_replicas)
+    arrays = [array for replica in replicas if (array := held[replica]) is not None]
+    if len(arrays) != len(replicas):
+        raise GraphdistError(
+            f"variable {variable.name!r} is read before it has a value", source=node.source
+        )
+    return [arrays]
+
+
+def _assign(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+    variable = cast(Variable, node.params["variable"])
+    if variable.is_local:
+        machine.local.add(variable.name)
+    held = machine.state.setdefault(variable.name, [None] * machine.num_replicas)
+    for replica, array in zip(replicas, operands[0], strict=True):
+        held[replica] = array
+    return []
+
+
+def _aggregate(
+    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
+) -> list[Held]:
+    variable = cast(Variable, node.params["variable"])
+    is_mirrored = variable.type.distribution in (MIRRORED, None)
+    if node.params["context"] == "cross" or variable.aggregation == "none" or not is_mirrored:
+        return operands
+    machine.require_all(node, replicas)
+    (held,) = operands
+    is_first = variable.aggregation == "only_first_replica"
+    value = held[0] if is_first else reduce_arrays(held, variable.aggregation)
+    return [[value] * machine.num_replicas]
+
+
+def _replica_id(
+    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
+) -> list[Held]:
+    return [[np.asarray(replica, np.int32) for replica in replicas]]
+
+
+def _select_replica(
+    machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
+) -> list[Held]:
+    chosen = node.params["replica"]
+    return [
+        [
+            array if replica == chosen else np.zeros_like(array)
+            for replica, array in zip(replicas, operands[0], strict=True)
+        ]
+    ]
+
+
+def _all_reduce(held: Held, params: Params) -> Held:
+    return [reduce_arrays(held, cast(str, params["reducer"]))] * len(held)
+
+
+def _all_gather(held: Held, params: Params) -> Held:
+    return [join_arrays(held, cast(int, params["axis"]))] * len(held)
+
+
+def _reduce_scatter(held: Held, params: Params) -> Held:
+    total = reduce_arrays(held, cast(str, params["reducer"]))
+    return list(np.split(total, len(held), cast(int, params["axis"])))
+
+
+def _scale(arrays: list[Array], params: Params) -> list[Array]:
+    (array,) = arrays
+    factor = np.asarray(params["factor"]).astype(array.dtype)
+    return [np.asarray(np.multiply(array, factor))]
+
+
+def _concatenate(arrays: list[Array], params: Params) -> list[Array]:
+    return [join_arrays(arrays, cast(int, params["axis"]))]
+
+
+def _reshape(arrays: list[Array], params: Params) -> list[Array]:
+    return [arrays[0].reshape(cast("tuple[int, ...]", params["shape"]))]
+
+
+def _unpack(arrays: list[Array], params: Params) -> list[Array]:
+    pieces, start = [], 0
+    for shape in cast("tuple[tuple[int, ...], ...]", params["shapes"]):
+        size = int(np.prod(shape, dtype=np.int64))
+        pieces.append(arrays[0][start : start + size].reshape(shape))
+        start += size
+    return pieces
+
+
+def _nested(run: Callable[[RunGraph, Node, list[Held], Replicas], list[Held]]) -> _Rule:
+    """Make the rule of an operation with nested graphs."""
+    return lambda machine, node, operands, replicas: run(machine.run, node, operands, replicas)
+
+
+_RULES: dict[Op, _Rule] = {
+    ops.READ: _read,
+    ops.ASSIGN: _assign,
+    ops.AGGREGATE: _aggregate,
+    ops.REPLICA_ID: _replica_id,
+    ops.TO_REPLICAS: _local(lambda arrays, params: arrays),
+    ops.REDUCE: _collective(_all_reduce),
+    ops.GATHER: _collective(_all_gather),
+    ops.ALL_REDUCE: _collective(_all_reduce),
+    ops.ALL_GATHER: _collective(_all_gather),
+    ops.REDUCE_SCATTER: _collective(_reduce_scatter),
+    ops.CONSTANT: _local(lambda arrays, params: [cast(Array, params["value"])]),
+    ops.SELECT_REPLICA: _select_replica,
+    ops.SCALE: _local(_scale),
+    ops.PACK: _local(lambda arrays, params: [join_arrays([a.reshape(-1) for a in arrays], 0)]),
+    ops.UNPACK: _local(_unpack),
+    ops.CONCATENATE: _local(_concatenate),
+    ops.RESHAPE: _local(_reshape),
+    ops.SCAN: _nested(run_scan),
+    ops.WHILE: _nested(run_while),
+    ops.COND: _nested(run_cond),
+}
+"""What each operation of ours means; an operation that is not here is JAX's."""

@@ -1,0 +1,102 @@
+"""How the interpreter runs `scan`, `while` and `cond`.
+
+A nested graph is run by the replicas that take part in it: those that chose the branch, those whose
+loop goes on. A replica whose loop has ended keeps its carry while the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from graphdist.ir.arrays import Array, Held, Replicas, on_each, stack_arrays
+from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.types import numpy_dtype
+
+RunGraph: TypeAlias = Callable[[Graph, Sequence[Held], Replicas], list[Held]]
+"""Run a nested graph by these replicas."""
+
+
+def run_scan(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+    """Run the body on each slice of the xs in turn, from the last if it is reversed."""
+    (body,) = node.graphs
+    first_carry = cast(int, node.params["num_consts"])
+    first_x = first_carry + cast(int, node.params["num_carry"])
+    consts, carry = operands[:first_carry], operands[first_carry:first_x]
+    steps = range(cast(int, node.params["length"]))
+    slices = []  # what the body returned for the ys, step by step
+    for step in reversed(steps) if node.params["reverse"] else steps:
+        x = [on_each([held], replicas, partial(_slice, step), 1)[0] for held in operands[first_x:]]
+        outputs = run(body, [*consts, *carry, *x], replicas)
+        carry = outputs[: len(carry)]
+        slices.append(outputs[len(carry) :])
+    if node.params["reverse"]:
+        slices.reverse()
+    ys = [
+        on_each([at[number] for at in slices], replicas, _stack, 1)[0]
+        if slices
+        else [_empty(output)] * len(replicas)
+        for number, output in enumerate(body.outputs[len(carry) :])
+    ]
+    return [*carry, *ys]
+
+
+def _slice(step: int, arrays: list[Array]) -> list[Array]:
+    return [arrays[0][step, ...]]
+
+
+def _stack(arrays: list[Array]) -> list[Array]:
+    return [stack_arrays(arrays)]
+
+
+def _empty(output: Operand) -> Array:
+    return np.empty((0, *output.type.shape), numpy_dtype(output.type.dtype))
+
+
+def run_while(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+    """Run the body until the condition fails, on each replica for itself."""
+    condition, body = node.graphs
+    of_condition = cast(int, node.params["num_cond_consts"])
+    of_body = of_condition + cast(int, node.params["num_body_consts"])
+    carry = [list(held) for held in operands[of_body:]]
+    positions = list(range(len(replicas)))  # of the replicas whose loop goes on
+    while positions:
+        active = tuple(replicas[position] for position in positions)
+        consts = [_picked(held, positions) for held in operands[:of_body]]
+        current = [_picked(held, positions) for held in carry]
+        (goes_on,) = run(condition, [*consts[:of_condition], *current], active)
+        kept = [index for index, predicate in enumerate(goes_on) if bool(predicate)]
+        positions = [positions[index] for index in kept]
+        if positions:
+            arguments = [_picked(held, kept) for held in (*consts[of_condition:], *current)]
+            active = tuple(replicas[position] for position in positions)
+            _put(carry, positions, run(body, arguments, active))
+    return carry
+
+
+def run_cond(run: RunGraph, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
+    """Run on each replica the branch it chose; an index out of range means the nearest."""
+    index, *rest = operands
+    last = len(node.graphs) - 1
+    chosen = [min(max(int(number), 0), last) for number in index]
+    results: list[Held] = [[np.empty(0)] * len(replicas) for _ in node.results]
+    for branch in dict.fromkeys(chosen):
+        positions = [position for position, number in enumerate(chosen) if number == branch]
+        active = tuple(replicas[position] for position in positions)
+        arguments = [_picked(held, positions) for held in rest]
+        _put(results, positions, run(node.graphs[branch], arguments, active))
+    return results
+
+
+def _picked(held: Held, positions: Sequence[int]) -> Held:
+    return [held[position] for position in positions]
+
+
+def _put(target: list[Held], positions: Sequence[int], parts: Sequence[Held]) -> None:
+    """Replace, in each value of `target`, what the replicas at `positions` hold."""
+    for held, part in zip(target, parts, strict=True):
+        for position, array in zip(positions, part, strict=True):
+            held[position] = array

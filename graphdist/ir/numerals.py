@@ -1,0 +1,140 @@
+"""Numbers as the text of a graph writes them, and what such text means.
+
+1. A number is written in the fewest digits that give it back *in its dtype*: 0.1 in f32 is `0.1`,
+   although the f32 nearest to it is 0.10000000149011612.
+2. What is read becomes the number that its shortest text stands for, as it is when it is traced.
+3. Two numbers of one dtype are the same if and only if their texts are; this makes every nan equal,
+   and -0.0 different from 0.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from graphdist.ir.types import dtype_name, numpy_dtype
+
+__all__ = ["MAX_INLINE", "Array", "array_of", "array_text", "canonical", "number_text"]
+
+Number = bool | int | float | complex
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+MAX_INLINE = 16
+"""The most elements that an array written into the text may have."""
+
+_INTEGER = re.compile(r"[iu]\d+")
+_INEXACT = re.compile(r"b?f\d+|c\d+|float\d\w*")
+_PARTS = {"c64": "f32", "c128": "f64"}
+
+
+def canonical(value: Number, dtype: str) -> Number:
+    """Return the number its text stands for; ValueError if the dtype has no such number.
+
+    >>> canonical(0.10000000149011612, "f32"), canonical(2, "f16"), canonical(7, "i8")
+    (0.1, 2.0, 7)
+    """
+    if dtype == "bool":
+        if isinstance(value, bool):
+            return value
+    elif _INTEGER.fullmatch(dtype):
+        if isinstance(value, int) and not isinstance(value, bool) and _holds(dtype, value):
+            return value
+    elif dtype in _PARTS:
+        value, part = complex(value), _PARTS[dtype]
+        return complex(*(float(_float_text(x, part)) for x in (value.real, value.imag)))
+    elif _INEXACT.fullmatch(dtype) and not isinstance(value, bool | complex):
+        return float(_float_text(float(value), dtype))
+    raise ValueError(f"{value} is not a number of dtype {dtype}")
+
+
+def _holds(dtype: str, value: int) -> bool:
+    bits = int(dtype[1:])
+    lowest = 0 if dtype[0] == "u" else -(1 << bits - 1)
+    return lowest <= value < lowest + (1 << bits)
+
+
+def number_text(value: Number, dtype: str) -> str:
+    """Return the text of a number in this dtype.
+
+    >>> number_text(0.10000000149011612, "f32"), number_text(1, "bool"), number_text(1j, "c64")
+    ('0.1', 'true', 'complex(0.0, 1.0)')
+    """
+    if dtype == "bool":
+        return "true" if value else "false"
+    if isinstance(value, int) and _INTEGER.fullmatch(dtype):
+        return str(int(value))
+    if dtype in _PARTS or isinstance(value, complex):
+        value, part = complex(value), _PARTS.get(dtype, "f64")
+        return f"complex({_float_text(value.real, part)}, {_float_text(value.imag, part)})"
+    return _float_text(float(value), dtype)
+
+
+def _float_text(value: float, dtype: str) -> str:
+    # Here nan ends, which no cache would find again, and -0.0, which it would take for 0.0.
+    if dtype == "f64" or not value or value != value:
+        return repr(value)
+    return _short_text(value, dtype)
+
+
+@lru_cache
+def _short_text(value: float, dtype: str) -> str:
+    if not _INEXACT.fullmatch(dtype):
+        return repr(value)
+    make = numpy_dtype(dtype).type
+    with np.errstate(all="ignore"):
+        exact = float(make(value))  # the digits are those of what the dtype holds
+        for digits in range(1, 10):
+            short = float(f"{exact:.{digits}g}")
+            if float(make(short)) == exact:
+                return repr(short)
+        return repr(exact)
+
+
+def array_of(dtype: str, shape: tuple[int, ...], values: Sequence[Number]) -> Array:
+    """Return the array of these elements in row-major order; ValueError if they do not fit.
+
+    >>> array_of("bf16", (2, 1), [1.0, 2.0]).shape
+    (2, 1)
+    """
+    if len(values) != prod(shape):
+        raise ValueError(f"{len(values)} elements for {dtype}[{','.join(map(str, shape))}]")
+    elements = [canonical(value, dtype) for value in values]
+    array: Array = np.array(elements, dtype=numpy_dtype(dtype))
+    return array.reshape(shape)
+
+
+def array_text(array: Array) -> str | None:
+    """Return the text of a small array of numbers, or None if text cannot give it back to the bit.
+
+    >>> array_text(np.array([[1, 2]], np.int32))
+    'array<i32[1,2]: 1, 2>'
+    """
+    dtype = dtype_name(array.dtype)
+    if array.size > MAX_INLINE or not _is_number(dtype):
+        return None
+    values = [_plain(element, dtype) for element in array.ravel()]
+    # Of all numbers, only a nan with a sign or a payload of its own is lost on this way.
+    if array_of(dtype, array.shape, values).tobytes() != array.tobytes():
+        return None
+    elements = ", ".join(number_text(value, dtype) for value in values)
+    shape = ",".join(map(str, array.shape))
+    return f"array<{dtype}[{shape}]: {elements}>" if values else f"array<{dtype}[{shape}]>"
+
+
+def _is_number(dtype: str) -> bool:
+    return dtype == "bool" or bool(_INTEGER.fullmatch(dtype) or _INEXACT.fullmatch(dtype))
+
+
+def _plain(element: np.generic, dtype: str) -> Number:
+    """Return the Python number of an element: `item()` will not do for the dtypes of ml_dtypes."""
+    if dtype == "bool":
+        return bool(element)
+    if _INTEGER.fullmatch(dtype):
+        return int(element)
+    if dtype in _PARTS:
+        return complex(element)
+    return float(element)

@@ -1,0 +1,240 @@
+"""The operations of a graph, each with its type rule.
+
+Three kinds:
+
+* the strategy's words, in LOGICAL graphs: `read`, `assign`, `aggregate`, `replica_id`,
+  `to_replicas`, `reduce`, `gather`, and the collectives `all_reduce` and `all_gather`, which a replica
+  function may call itself;
+* what lowering makes of them: the collectives and a few local operations (`select_replica`, `scale`,
+  `pack`, `unpack`, `concatenate`, `reshape`);
+* operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
+  they are; no rule here knows them, so whoever builds the node states dtype and shape.
+
+A type rule maps operand types, parameters and nested graphs to result types, distribution included;
+that transfer of distributions *is* the replication analysis (`passes/infer_distribution.py` only
+supplies what enters the graph and the fixpoint of loops). A rule raises `TypeRuleError`.
+
+Collectives name the number of replicas they span as `group_size`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
+from graphdist.ir.errors import TypeRuleError
+from graphdist.ir.graph import Graph, Variable
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, sharded
+
+Params = Mapping[str, object]
+TypeRule = Callable[[Sequence[Type], Params, Sequence[Graph]], tuple[Type, ...]]
+
+REDUCERS = ("sum", "mean", "max", "min")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """An operation: its name, its type rule (None for JAX's), and what passes must respect.
+
+    `has_effect`: never removed, duplicated or reordered with others of its kind. `is_collective`: all
+    replicas must reach it. `varies`: the result may differ between replicas whatever the operands.
+    `primitive` is JAX's own object, opaque here.
+    """
+
+    name: str
+    rule: TypeRule | None = None
+    has_effect: bool = False
+    is_collective: bool = False
+    varies: bool = False
+    primitive: object = None
+
+
+def _one(types: Sequence[Type], name: str) -> Type:
+    if len(types) != 1:
+        raise TypeRuleError(f"{name} takes 1 operand, not {len(types)}")
+    return types[0]
+
+
+def _variable(params: Params) -> Variable:
+    return cast(Variable, params["variable"])
+
+
+def _read(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    return (_variable(params).type,)
+
+
+def _assign(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    type, variable = _one(types, "assign"), _variable(params)
+    if (type.dtype, type.shape) != (variable.type.dtype, variable.type.shape):
+        raise TypeRuleError(
+            f"variable {variable.name!r} is {variable.type}, the value assigned to it is {type}"
+        )
+    return ()
+
+
+def _aggregate(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    type, variable = _one(types, "aggregate"), _variable(params)
+    if type.distribution is None:
+        return (type,)
+    if variable.type.distribution is not MIRRORED:
+        return (type.distributed(PER_REPLICA),)
+    reduces = params["context"] == "replica" and variable.aggregation != "none"
+    return (type.distributed(MIRRORED) if reduces else type,)
+
+
+def _replica_id(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    return (Type("i32", (), MIRRORED if params["group_size"] == 1 else PER_REPLICA),)
+
+
+def _to_replicas(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    return (_one(types, "to_replicas"),)
+
+
+def _check_reducer(type: Type, params: Params, name: str) -> None:
+    reducer = params["reducer"]
+    if reducer not in REDUCERS:
+        raise TypeRuleError(f"{name} reduces by one of {', '.join(REDUCERS)}, not {reducer!r}")
+    if type.dtype == "bool" or type.dtype.startswith("key"):
+        raise TypeRuleError(f"{name} by {reducer} is not defined for {type}")
+    if reducer == "mean" and type.dtype[0] in "iu":
+        raise TypeRuleError(f"{name} by mean is not defined for {type}: convert it to a float first")
+
+
+def _all_reduce(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    type = _one(types, "all_reduce")
+    _check_reducer(type, params, "all_reduce")
+    return (type.distributed(MIRRORED),)
+
+
+def _grown(type: Type, params: Params, name: str) -> Type:
+    """Return the type with the dimension `axis` as long as that of all replicas together."""
+    axis, group_size = cast(int, params["axis"]), cast(int, params["group_size"])
+    if not 0 <= axis < len(type.shape):
+        raise TypeRuleError(
+            f"{name} along dimension {axis} of {type}, which has {len(type.shape)} dimensions"
+        )
+    shape = (*type.shape[:axis], type.shape[axis] * group_size, *type.shape[axis + 1 :])
+    return Type(type.dtype, shape, MIRRORED)
+
+
+def _all_gather(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    return (_grown(_one(types, "all_gather"), params, "all_gather"),)
+
+
+def _reduce_scatter(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    type = _one(types, "reduce_scatter")
+    _check_reducer(type, params, "reduce_scatter")
+    axis, group_size = cast(int, params["axis"]), cast(int, params["group_size"])
+    if not 0 <= axis < len(type.shape) or type.shape[axis] % group_size:
+        raise TypeRuleError(
+            f"reduce_scatter of {type} along dimension {axis} over {group_size} replicas: "
+            f"the dimension does not divide"
+        )
+    shape = (*type.shape[:axis], type.shape[axis] // group_size, *type.shape[axis + 1 :])
+    return (Type(type.dtype, shape, MIRRORED if group_size == 1 else sharded(axis)),)
+
+
+def _constant(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    value = cast("np.ndarray[tuple[int, ...], np.dtype[np.generic]]", params["value"])
+    return (Type(dtype_name(value.dtype), tuple(value.shape), MIRRORED),)
+
+
+def _select_replica(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    type = _one(types, "select_replica")
+    return (type.distributed(MIRRORED if params["group_size"] == 1 else PER_REPLICA),)
+
+
+def _scale(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    return (_one(types, "scale"),)
+
+
+def _pack(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    dtypes = {type.dtype for type in types}
+    if len(dtypes) != 1:
+        raise TypeRuleError(f"pack takes operands of one dtype, not {sorted(dtypes)}")
+    size = sum(type.size for type in types)
+    return (Type(types[0].dtype, (size,), join(type.distribution for type in types)),)
+
+
+def _unpack(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    type = _one(types, "unpack")
+    shapes = cast("tuple[tuple[int, ...], ...]", params["shapes"])
+    pieces = tuple(type.shaped(tuple(shape)) for shape in shapes)
+    if len(type.shape) != 1 or sum(piece.size for piece in pieces) != type.size:
+        raise TypeRuleError(
+            f"unpack of {type} into {sum(piece.size for piece in pieces)} elements: {shapes}"
+        )
+    return pieces
+
+
+def _concatenate(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    axis = cast(int, params["axis"])
+    first = types[0]
+    rest = {(t.dtype, t.shape[:axis], t.shape[axis + 1 :]) for t in types if axis < len(t.shape)}
+    if len(rest) != 1 or axis >= len(first.shape):
+        raise TypeRuleError(
+            f"concatenate along dimension {axis} of {', '.join(map(str, types))}: "
+            f"the other dimensions differ"
+        )
+    length = sum(type.shape[axis] for type in types)
+    shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+    return (Type(first.dtype, shape, join(type.distribution for type in types)),)
+
+
+def _reshape(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    type = _one(types, "reshape")
+    result = type.shaped(tuple(cast("tuple[int, ...]", params["shape"])))
+    if result.size != type.size:
+        raise TypeRuleError(f"reshape of {type} to {result}: {type.size} is not {result.size}")
+    return (result,)
+
+
+READ = Op("read", _read)
+ASSIGN = Op("assign", _assign, has_effect=True)
+AGGREGATE = Op("aggregate", _aggregate)
+REPLICA_ID = Op("replica_id", _replica_id)
+TO_REPLICAS = Op("to_replicas", _to_replicas)
+REDUCE = Op("reduce", _all_reduce, is_collective=True)
+GATHER = Op("gather", _all_gather, is_collective=True)
+ALL_REDUCE = Op("all_reduce", _all_reduce, is_collective=True)
+ALL_GATHER = Op("all_gather", _all_gather, is_collective=True)
+REDUCE_SCATTER = Op("reduce_scatter", _reduce_scatter, is_collective=True)
+CONSTANT = Op("constant", _constant)
+SELECT_REPLICA = Op("select_replica", _select_replica)
+SCALE = Op("scale", _scale)
+PACK = Op("pack", _pack)
+UNPACK = Op("unpack", _unpack)
+CONCATENATE = Op("concatenate", _concatenate)
+RESHAPE = Op("reshape", _reshape)
+SCAN = Op("scan", scan_rule)
+WHILE = Op("while", while_rule)
+COND = Op("cond", cond_rule)
+
+OPS = {
+    op.name: op
+    for op in (
+        READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
+        ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER,
+        CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, CONCATENATE, RESHAPE,
+        SCAN, WHILE, COND,
+    )
+}  # fmt: skip
+"""Every operation of ours by name; those of JAX are made by `graphdist.tracing.jax_ops`."""
+
+LOGICAL_ONLY = frozenset({READ, ASSIGN, AGGREGATE})
+"""Operations on variables: gone once variables are placed."""
+
+CROSS_REPLICA = frozenset({REDUCE, GATHER, TO_REPLICAS})
+"""Operations of cross-replica context: gone once the graph is SPMD."""

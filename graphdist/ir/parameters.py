@@ -1,0 +1,133 @@
+"""The parameters of nodes, as text: none, numbers, strings, tuples, lists, dicts, dtypes, arrays.
+
+What `printer` writes in the braces after a node is read here. Variables are looked up by name
+among those the graph declares, tokens such as `<0: GatherDimensionNumbers>` by number in a side
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphdist.ir.errors import ParseError
+from graphdist.ir.graph import Variable
+from graphdist.ir.numerals import Array, array_of
+from graphdist.ir.tokens import Cursor
+from graphdist.ir.types import numpy_dtype
+
+__all__ = ["ParameterReader"]
+
+_CONSTANTS = {"none": None, "true": True, "false": False}
+
+
+class ParameterReader:
+    """Reads parameters where the cursor stands.
+
+    >>> reader = ParameterReader(Cursor('axes=(0, 1), mode="clip", limit=[none, -inf]}'), ())
+    >>> reader.items()
+    {'axes': (0, 1), 'mode': 'clip', 'limit': [None, -inf]}
+    """
+
+    def __init__(self, cursor: Cursor, opaques: Sequence[object]) -> None:
+        """Start with no variables declared."""
+        self.cursor = cursor
+        self.opaques = opaques
+        self.variables: dict[str, Variable] = {}
+
+    def items(self) -> dict[str, object]:
+        """Read `key=value, ..}`."""
+        cursor = self.cursor
+        items: dict[str, object] = {}
+        while not cursor.accept("}"):
+            if items:
+                cursor.expect(",")
+            start = cursor.place
+            key = cursor.name()
+            if key in items:
+                cursor.fail(f"{key!r} is given twice", start)
+            cursor.expect("=")
+            items[key] = self.parameter()
+        return items
+
+    def variable_name(self) -> str:
+        """Read `@name`."""
+        name = self.cursor.take("variable")[1:]
+        return self.cursor.unquote(name) if name.startswith('"') else name
+
+    def parameter(self) -> object:
+        """Read one value."""
+        cursor, start = self.cursor, self.cursor.place
+        kind, text = cursor.kind, cursor.text
+        if kind == "variable":
+            name = self.variable_name()
+            if name not in self.variables:
+                cursor.fail(f"variable {name!r} is not declared", start)
+            return self.variables[name]
+        if kind == "end":
+            cursor.fail("expected a value, found the end of the line")
+        cursor.advance()
+        if kind == "number":
+            return int(text) if text.lstrip("-").isdigit() else float(text)
+        if kind == "string":
+            return cursor.unquote(text)
+        if kind == "opaque":
+            number = int(text[1:].partition(":")[0])
+            if number >= len(self.opaques):
+                count = len(self.opaques)
+                cursor.fail(f"{text} is not among the {count} opaque parameters given", start)
+            return self.opaques[number]
+        if text in _CONSTANTS:
+            return _CONSTANTS[text]
+        if text == "(":
+            return tuple(self._sequence(")"))
+        if text == "[":
+            return self._sequence("]")
+        if text == "{":
+            return self.items()
+        return self._constructed(text, start)
+
+    def _sequence(self, end: str) -> list[object]:
+        """Read `value, ..` up to `end`; a comma may stand last."""
+        cursor = self.cursor
+        items: list[object] = []
+        while not cursor.accept(end):
+            items.append(self.parameter())
+            if cursor.text != end:
+                cursor.expect(",")
+        return items
+
+    def _constructed(self, text: str, start: tuple[int, int]) -> object:
+        """Read the rest of `dtype<..>`, `array<..>` or `complex(..)`."""
+        cursor = self.cursor
+        try:
+            if text == "dtype" and cursor.accept("<"):
+                dtype = numpy_dtype(cursor.take("word"))
+                cursor.expect(">")
+                return dtype
+            if text == "array" and cursor.accept("<"):
+                return self._array()
+            if text == "complex" and cursor.accept("("):
+                real, imaginary = self._numbers(")")
+                return complex(float(real), float(imaginary))  # type: ignore[arg-type]
+        except (ValueError, TypeError) as error:
+            if isinstance(error, ParseError):
+                raise
+            cursor.fail(str(error), start, because=error)
+        cursor.fail(f"expected a value, found {text!r}", start)
+
+    def _array(self) -> Array:
+        cursor = self.cursor
+        dtype, _, sizes = cursor.take("type")[:-1].partition("[")
+        shape = tuple(int(size) for size in sizes.split(",") if size)
+        if cursor.accept(">"):
+            return array_of(dtype, shape, ())
+        cursor.expect(":")
+        return array_of(dtype, shape, self._numbers(">"))
+
+    def _numbers(self, end: str) -> list[bool | int | float | complex]:
+        numbers = []
+        for item in self._sequence(end):
+            if not isinstance(item, bool | int | float | complex):
+                raise ValueError(f"expected numbers, found {item!r}")
+            numbers.append(item)
+        return numbers

@@ -1,0 +1,323 @@
+"""Text to graph: the inverse of `graphdist.ir.printer`. The grammar is in `docs/ir.md`.
+
+1. Recursive descent over nested graphs and nested parameters; a loop over lines.
+2. Nodes are made by the builder, so type rules run. The types in the text are explicit: they must
+   be what the rule says, distribution included.
+3. Bad text of any kind is a `ParseError` that shows the line.
+4. Names become hints, unless they are numbers.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.errors import TypeRuleError
+from graphdist.ir.graph import Graph, Literal, Operand, Stage, Value, Variable
+from graphdist.ir.numerals import canonical
+from graphdist.ir.ops import OPS, Op
+from graphdist.ir.parameters import ParameterReader
+from graphdist.ir.source import UNKNOWN
+from graphdist.ir.tokens import Cursor
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
+
+__all__ = ["parse"]
+
+_ATTRIBUTES: dict[str, type] = {
+    "synchronization": str,
+    "aggregation": str,
+    "trainable": bool,
+    "assigned": bool,
+    "is_local": bool,
+}
+_DISTRIBUTIONS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
+
+
+def parse(
+    text: str, opaques: Sequence[object] = (), ops: Callable[[str], Op] | None = None
+) -> Graph:
+    """Return the graph that a text describes.
+
+    Args:
+        text: what `print_graph` returned, perhaps edited.
+        opaques: the side table of parameters without a text form, as `printer.opaques` returns it.
+        ops: finds the operation of a name such as `jax.add`. Without it, each such name gets one
+            that has no primitive, no effect, and whose result varies only with its operands.
+
+    >>> graph = parse('''
+    ... graph double on 2 replicas, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.mul(%x, 2.0:f32) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> graph.nodes[0].op.name, graph.nodes[0].operands[1].value
+    ('jax.mul', 2.0)
+    """
+    return _Parser(Cursor(text), opaques, ops).graph()
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A graph from its inputs on, with what stands only in the outermost one."""
+
+    inputs: tuple[Value, ...]
+    bound: list[str]  # the variables of the first inputs
+    builder: Builder
+    outputs: tuple[Operand, ...]
+    assigned: list[str]  # the variables of the first outputs
+    per_replica: tuple[bool, ...]  # of each output after those
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The line of a node; a result is a name and where it stands."""
+
+    op: Op
+    operands: list[Operand]
+    params: dict[str, object]
+    results: list[tuple[str, tuple[int, int]]]
+    types: list[Type]
+
+
+class _Parser:
+    """What is known while the text is read."""
+
+    def __init__(
+        self, cursor: Cursor, opaques: Sequence[object], ops: Callable[[str], Op] | None
+    ) -> None:
+        self.cursor = cursor
+        self.reader = ParameterReader(cursor, opaques)
+        self.variables = self.reader.variables
+        self.ops = ops
+        self.stage, self.num_replicas = Stage.LOGICAL, 1
+        self._ops: dict[str, Op] = {}
+        self._types: dict[str, Type] = {}
+
+    def graph(self) -> Graph:
+        """Read the outermost graph, which is the whole text."""
+        cursor = self.cursor
+        cursor.expect("graph")
+        name = cursor.name()
+        cursor.expect("on")
+        self.num_replicas = cursor.integer()
+        cursor.expect("replica" if self.num_replicas == 1 else "replicas")
+        cursor.expect(",")
+        cursor.expect("stage")
+        stages = {stage.value: stage for stage in Stage}
+        if cursor.text not in stages:
+            cursor.fail(f"no stage {cursor.text!r}: it is one of {', '.join(stages)}")
+        self.stage = stages[cursor.take("word")]
+        cursor.next_line()
+        while cursor.accept("variable"):
+            self._declaration()
+            cursor.next_line()
+        start = cursor.place
+        block = self._block()
+        cursor.finish()
+        variables = tuple(self.variables.values())
+        placed = self.stage is not Stage.LOGICAL
+        inputs = [variable.name for variable in variables if placed]
+        outputs = [variable.name for variable in variables if placed and variable.assigned]
+        for what, there, wanted in (
+            ("inputs", block.bound, inputs),
+            ("outputs", block.assigned, outputs),
+        ):
+            if there != wanted:
+                cursor.fail(
+                    f"at stage {self.stage.value} the first {what} belong to the variables "
+                    f"{wanted}, here to {there}",
+                    start,
+                )
+        nodes = tuple(block.builder.nodes)
+        return Graph(
+            name, self.stage, self.num_replicas, block.inputs, nodes, block.outputs, variables,
+            block.per_replica,
+        )  # fmt: skip
+
+    def _declaration(self) -> None:
+        cursor, start = self.cursor, self.cursor.place
+        name = self.reader.variable_name()
+        if name in self.variables:
+            cursor.fail(f"variable {name!r} is declared twice", start)
+        cursor.expect(":")
+        type = self._type()
+        cursor.expect("{")
+        attributes = self.reader.items()
+        for key, value in attributes.items():
+            if not isinstance(value, _ATTRIBUTES.get(key, ())):
+                cursor.fail(f"a variable has no {key}={value!r}", start)
+        self.variables[name] = Variable(name, type, **attributes)  # type: ignore[arg-type]
+
+    def _block(self) -> _Block:
+        """Read inputs, nodes and outputs, up to the closing brace."""
+        cursor = self.cursor
+        scope: dict[str, Value] = {}
+        inputs, bound = self._inputs(scope)
+        cursor.expect("{")
+        cursor.next_line()
+        builder = Builder()
+        while not cursor.accept("return"):
+            self._node(builder, scope)
+            cursor.next_line()
+        outputs: list[Operand] = []
+        assigned: list[str] = []
+        per_replica: list[bool] = []
+        while cursor.kind != "end":
+            if outputs:
+                cursor.expect(",")
+            is_per_replica = cursor.accept("per_replica")
+            outputs.append(self._operand(scope))
+            if not is_per_replica and not per_replica and cursor.accept("->"):
+                assigned.append(self.reader.variable_name())
+            else:
+                per_replica.append(is_per_replica)
+        cursor.next_line()
+        cursor.expect("}")
+        return _Block(inputs, bound, builder, tuple(outputs), assigned, tuple(per_replica))
+
+    def _inputs(self, scope: dict[str, Value]) -> tuple[tuple[Value, ...], list[str]]:
+        cursor = self.cursor
+        inputs: list[Value] = []
+        bound: list[str] = []
+        cursor.expect("(")
+        while not cursor.accept(")"):
+            if inputs:
+                cursor.expect(",")
+            place = cursor.place
+            name = cursor.take("value")
+            cursor.expect(":")
+            inputs.append(self._define(scope, name, Value(self._type()), place))
+            if len(bound) == len(inputs) - 1 and cursor.accept("="):
+                bound.append(self.reader.variable_name())
+        return tuple(inputs), bound
+
+    def _define(
+        self, scope: dict[str, Value], name: str, value: Value, place: tuple[int, int]
+    ) -> Value:
+        if name in scope:
+            self.cursor.fail(f"{name} is defined twice", place)
+        scope[name] = value
+        if not name[1:].isdigit():
+            value.hint = name[1:]  # nobody has seen the value yet
+        return value
+
+    def _node(self, builder: Builder, scope: dict[str, Value]) -> None:
+        """Read a node and the graphs nested in it; end on its last line."""
+        cursor, start = self.cursor, self.cursor.place
+        head = self._head(scope)
+        graphs: list[Graph] = []
+        while cursor.opens_block():
+            cursor.next_line()
+            graphs.append(self._nested())
+        op = head.op
+        try:
+            values = builder.add(
+                op, head.operands, head.params, tuple(graphs), at=UNKNOWN, types=head.types
+            )
+        except TypeRuleError as error:
+            cursor.fail(error.what, start, because=error)
+        # Type rules trust their parameters; text may hold anything.
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            problem = f"{op.name} does not take these parameters or graphs: {error!r}"
+            cursor.fail(problem, start, because=error)
+        if len(values) != len(head.results):
+            problem = f"{op.name} has {len(values)} results, {len(head.results)} are named"
+            cursor.fail(problem, start)
+        for value, (name, place), type in zip(values, head.results, head.types, strict=True):
+            if value.type != type:
+                problem = f"{name} is {value.type} by the rule of {op.name}, the text says {type}"
+                cursor.fail(problem, place)
+            self._define(scope, name, value, place)
+
+    def _head(self, scope: Mapping[str, Value]) -> _Head:
+        """Read the line of a node."""
+        cursor, start = self.cursor, self.cursor.place
+        results: list[tuple[str, tuple[int, int]]] = []
+        while cursor.kind == "value":
+            results.append((cursor.text, cursor.place))
+            cursor.advance()
+            cursor.expect("=" if cursor.text == "=" else ",")
+        op = self._op()
+        cursor.expect("(")
+        operands: list[Operand] = []
+        while not cursor.accept(")"):
+            if operands:
+                cursor.expect(",")
+            operands.append(self._operand(scope))
+        params = self.reader.items() if cursor.accept("{") else {}
+        types: list[Type] = []
+        if cursor.accept(":"):
+            types.append(self._type())
+            while cursor.accept(","):
+                types.append(self._type())
+        if len(types) != len(results):
+            cursor.fail(f"{len(results)} results with {len(types)} types", start)
+        return _Head(op, operands, params, results, types)
+
+    def _nested(self) -> Graph:
+        start = self.cursor.place
+        name = self.cursor.name()
+        block = self._block()
+        if block.bound or block.assigned or any(block.per_replica):
+            self.cursor.fail("a nested graph has no variables and no per-replica outputs", start)
+        nodes = tuple(block.builder.nodes)
+        return Graph(name, self.stage, self.num_replicas, block.inputs, nodes, block.outputs)
+
+    def _op(self) -> Op:
+        cursor, start = self.cursor, self.cursor.place
+        name = cursor.name()
+        op = OPS.get(name) or self._ops.get(name)
+        if op is None:
+            if not name.startswith("jax."):
+                close = difflib.get_close_matches(name, OPS, 1)
+                meant = f"; did you mean {close[0]}?" if close else ""
+                cursor.fail(f"no operation {name!r}{meant}", start)
+            try:
+                op = self.ops(name) if self.ops else Op(name)
+            except LookupError as error:
+                cursor.fail(f"no operation {name!r}", start, because=error)
+            self._ops[name] = op
+        return op
+
+    def _operand(self, scope: Mapping[str, Value]) -> Operand:
+        cursor, start = self.cursor, self.cursor.place
+        if cursor.kind == "value":
+            value = scope.get(cursor.text)
+            if value is None:
+                cursor.fail(f"{cursor.text} is not defined before this, or not in this graph")
+            cursor.advance()
+            return value
+        number = self.reader.parameter()
+        cursor.expect(":")
+        dtype = cursor.take("word")
+        if not isinstance(number, int | float | complex):
+            cursor.fail("expected a value or a literal such as 0.5:f32", start)
+        try:
+            return Literal.of(canonical(number, dtype), Type(dtype, ()))
+        except ValueError as error:
+            cursor.fail(str(error), start, because=error)
+
+    def _type(self) -> Type:
+        cursor = self.cursor
+        text = cursor.take("type")
+        type = self._types.get(text)
+        if type is None:
+            dtype, _, shape = text[:-1].partition("[")
+            sizes = tuple(int(size) for size in shape.split(",") if size)
+            type = self._types[text] = Type(dtype, sizes)
+        distribution = self._distribution()
+        return type.distributed(distribution) if distribution else type
+
+    def _distribution(self) -> Distribution | None:
+        cursor = self.cursor
+        if cursor.accept("sharded"):
+            cursor.expect("(")
+            dimension = cursor.integer()
+            cursor.expect(")")
+            return sharded(dimension)
+        distribution = _DISTRIBUTIONS.get(cursor.text)
+        if distribution:
+            cursor.advance()
+        return distribution

@@ -1,0 +1,302 @@
+"""The text of a graph; `graphdist.ir.parser` reads it back, `docs/ir.md` has the grammar.
+
+1. One node a line, types at the end, nested graphs indented below their node.
+2. Names are deterministic: the hint, made an identifier and unique in the whole text; values
+   without a hint are numbered in order of appearance. Names mean nothing.
+3. A parameter without a text form is printed as a token such as `<0: GatherDimensionNumbers>`: its
+   place in the side table that `opaques` returns, and its type for the reader.
+4. Printing never fails, on broken graphs neither: a value that nothing defines is `%?`. Error
+   messages are made of this text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import cast
+
+import numpy as np
+
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
+from graphdist.ir.numerals import array_text, number_text
+from graphdist.ir.types import dtype_name, numpy_dtype
+
+__all__ = ["names", "opaques", "print_graph", "print_literal", "print_node"]
+
+_SCALARS: dict[type, Callable[[object], str]] = {
+    type(None): lambda value: "none",
+    bool: lambda value: "true" if value else "false",
+    int: str,
+    float: repr,
+    complex: lambda value: number_text(cast(complex, value), "c128"),
+    str: json.dumps,
+}
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_OPERATION = re.compile(r"[A-Za-z_][\w.-]*")
+_VARIABLE = re.compile(r"[\w./-]+")
+
+
+def print_graph(graph: Graph, sources: bool = False) -> str:
+    """Return the text of a graph.
+
+    With `sources`, a comment with the user's line stands above each run of nodes that came from it.
+
+    >>> from graphdist.ir.builder import Builder
+    >>> from graphdist.ir.graph import Stage
+    >>> from graphdist.ir.ops import SCALE
+    >>> from graphdist.ir.source import UNKNOWN
+    >>> from graphdist.ir.types import PER_REPLICA, Type
+    >>> builder, x = Builder(), Value(Type("f32", (2,), PER_REPLICA), "x")
+    >>> (y,) = builder.add(SCALE, (x,), {"factor": 2.0}, at=UNKNOWN)
+    >>> nodes = tuple(builder.nodes)
+    >>> print(print_graph(Graph("double", Stage.SPMD, 4, (x,), nodes, (y,), (), (True,))))
+    graph double on 4 replicas, stage spmd
+    (%x: f32[2] per_replica) {
+      %0 = scale(%x) {factor=2.0} : f32[2] per_replica
+      return per_replica %0
+    }
+    """
+    printer = _Printer(graph, sources)
+    printer.print()
+    return "\n".join(printer.lines)
+
+
+def print_node(node: Node, graph: Graph | None = None) -> str:
+    """Return the line of a node, without its nested graphs.
+
+    The names are those of the text of `graph`, the outermost one, if it is given and has the node.
+    """
+    if graph is not None:
+        printer = _Printer(graph)
+        printer.print()
+        if node in printer.line_of:
+            return printer.lines[printer.line_of[node]].strip()
+    printer = _Printer(graph)
+    for operand in node.operands:
+        if isinstance(operand, Value):
+            printer.define(operand)
+    printer.node(node, "", nested=False)
+    return printer.lines[0]
+
+
+def print_literal(literal: Literal) -> str:
+    """Return the text of a literal.
+
+    >>> from graphdist.ir.types import Type
+    >>> print_literal(Literal.of(0.5, Type("bf16", ())))
+    '0.5:bf16'
+    """
+    return f"{number_text(literal.value, literal.type.dtype)}:{literal.type.dtype}"
+
+
+def opaques(graph: Graph) -> tuple[object, ...]:
+    """Return the parameters that the text names by number, in the order of the numbers."""
+    printer = _Printer(graph)
+    printer.print()
+    return tuple(printer.opaques)
+
+
+def names(graph: Graph) -> dict[Value, str]:
+    """Return the name, `%` included, that each value has in the text, nested graphs and all."""
+    printer = _Printer(graph)
+    printer.print()
+    return printer.names
+
+
+class _Printer:
+    """The lines printed so far, and the names and numbers given out in them."""
+
+    def __init__(self, graph: Graph | None, sources: bool = False) -> None:
+        self.graph = graph
+        self.sources = sources
+        self.lines: list[str] = []
+        self.line_of: dict[Node, int] = {}
+        self.names: dict[Value, str] = {}
+        self.opaques: list[object] = []
+        self._number_of: dict[int, int] = {}  # by identity: parameters need not be hashable
+        self._taken: dict[str, int] = {}  # name, and the last suffix tried on it
+        self._unnamed = 0
+        self._seen: set[Graph] = set()
+        self._last_source = ""
+        variables = graph.variables if graph is not None else ()
+        self._variables = {variable.name: variable for variable in reversed(variables)}
+
+    def print(self) -> None:
+        """Print the whole graph."""
+        graph = self.graph
+        assert graph is not None
+        s = "" if graph.num_replicas == 1 else "s"
+        name, stage = _text_of_name(graph.name, _WORD), graph.stage.value
+        self.lines.append(f"graph {name} on {graph.num_replicas} replica{s}, stage {stage}")
+        self.lines += [_declaration(variable) for variable in graph.variables]
+        self.block("", graph, "")
+
+    def block(self, head: str, graph: Graph, indent: str) -> None:
+        """Print a graph from its inputs on."""
+        # Only a nested graph that two nodes share is printed twice, and its values named again.
+        # A value that a broken graph defines twice keeps its name: the error is about that.
+        again = graph in self._seen
+        self._seen.add(graph)
+        placed = graph.is_placed and graph is self.graph
+        bound = [f" = {_variable_name(v)}" for v in graph.variables] if placed else []
+        bound += [""] * (len(graph.inputs) - len(bound))
+        inputs = [
+            f"{self.define(value, again)}: {value.type}{variable}"
+            for value, variable in zip(graph.inputs, bound, strict=False)
+        ]
+        self.lines.append(f"{indent}{head}({', '.join(inputs)}) {{")
+        for node in graph.nodes:
+            self.node(node, indent + "  ", again)
+        self.lines += [f"{indent}  {self._return(graph, placed)}", f"{indent}}}"]
+
+    def _return(self, graph: Graph, placed: bool) -> str:
+        assigned = graph.assigned if placed else ()
+        outputs = [self._operand(output) for output in graph.outputs]
+        for position, variable in enumerate(assigned[: len(outputs)]):
+            outputs[position] += f" -> {_variable_name(variable)}"
+        for position, per_replica in enumerate(graph.returns_per_replica, len(assigned)):
+            if per_replica and position < len(outputs):
+                outputs[position] = f"per_replica {outputs[position]}"
+        return f"return {', '.join(outputs)}".rstrip()
+
+    def node(self, node: Node, indent: str, again: bool = False, nested: bool = True) -> None:
+        """Print a node and, if `nested`, the graphs in it."""
+        if self.sources:
+            self._source(node, indent)
+        # Operands first: a node that uses its own result is broken, and shows it.
+        line = f"{_text_of_name(node.op.name, _OPERATION)}({self._operands(node.operands)})"
+        if node.results:
+            line = f"{', '.join([self.define(value, again) for value in node.results])} = {line}"
+        if node.params:
+            line += f" {{{self._items(node.params)}}}"
+        if node.results:
+            line += f" : {', '.join([str(value.type) for value in node.results])}"
+        self.line_of.setdefault(node, len(self.lines))
+        self.lines.append(indent + line)
+        if nested:
+            for graph in node.graphs:
+                self.block(_text_of_name(graph.name, _WORD), graph, indent + "  ")
+
+    def _source(self, node: Node, indent: str) -> None:
+        frame = node.source.frame
+        if frame is not None and (text := f"# {node.source}: {frame.text}") != self._last_source:
+            self._last_source = text
+            self.lines.append(indent + text)
+
+    def define(self, value: Value, again: bool = False) -> str:
+        """Name a value."""
+        name = self.names.get(value)
+        if name is None or again:
+            name = self.names[value] = f"%{self._unused(value.hint)}"
+        return name
+
+    def _unused(self, hint: str) -> str:
+        if not hint:
+            self._unnamed += 1
+            return str(self._unnamed - 1)
+        base = name = _identifier(hint)
+        while name in self._taken:
+            self._taken[base] += 1
+            name = f"{base}_{self._taken[base]}"
+        self._taken[name] = 0
+        return name
+
+    def _operand(self, operand: Operand) -> str:
+        if isinstance(operand, Literal):
+            return print_literal(operand)
+        return self.names.get(operand) or f"%?{operand.hint}"
+
+    def _operands(self, operands: tuple[Operand, ...]) -> str:
+        return ", ".join([self._operand(operand) for operand in operands])
+
+    def _items(self, items: Mapping[str, object]) -> str:
+        return ", ".join(
+            [f"{_text_of_name(key, _WORD)}={self._parameter(item)}" for key, item in items.items()]
+        )
+
+    def _parameter(self, value: object) -> str:
+        # By exact type: a named tuple or an enum of integers would not come back as what it was.
+        kind = type(value)
+        if kind in _SCALARS:
+            return _SCALARS[kind](value)
+        if isinstance(value, tuple) and kind is tuple:
+            items = ", ".join([self._parameter(item) for item in value])
+            return f"({items},)" if len(value) == 1 else f"({items})"
+        if isinstance(value, list) and kind is list:
+            return f"[{', '.join([self._parameter(item) for item in value])}]"
+        if isinstance(value, dict) and kind is dict and all(type(key) is str for key in value):
+            return f"{{{self._items(value)}}}"
+        if isinstance(value, Variable) and self._is_declared(value):
+            return _variable_name(value)
+        if isinstance(value, np.dtype) and (name := _dtype_text(value)):
+            return f"dtype<{name}>"
+        if isinstance(value, np.ndarray) and kind is np.ndarray and (text := array_text(value)):
+            return text
+        return self._opaque(value)
+
+    def _is_declared(self, variable: Variable) -> bool:
+        """Whether the variable is the one the graph declares under this name.
+
+        That it is assigned is a fact of the graph, which a node that names it need not know.
+        """
+        declared = self._variables.get(variable.name)
+        return declared is not None and (
+            declared is variable or replace(declared, assigned=variable.assigned) == variable
+        )
+
+    def _opaque(self, value: object) -> str:
+        number = self._number_of.get(id(value))
+        if number is None:
+            number = self._number_of[id(value)] = len(self.opaques)
+            self.opaques.append(value)
+        return f"<{number}: {_label(value)}>"
+
+
+def _label(value: object) -> str:
+    """Describe an opaque parameter in a few words, without `<`, `>` and line ends."""
+    label = type(value).__name__
+    if isinstance(value, Variable):
+        label += f" {value.name}"
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is not None and isinstance(shape, tuple):
+        label += f" {dtype_name(dtype)}[{','.join(map(str, shape))}]"
+    return re.sub(r"[^\w.,\[\]() /-]", "_", label)
+
+
+@cache
+def _dtype_text(dtype: np.dtype[np.generic]) -> str | None:
+    """Return the name of a dtype, or None if the name does not lead back to it."""
+    name = dtype_name(dtype)
+    try:
+        return name if _WORD.fullmatch(name) and numpy_dtype(name) == dtype else None
+    except TypeError:
+        return None
+
+
+@cache
+def _identifier(hint: str) -> str:
+    name = re.sub(r"\W", "_", hint)
+    # A name of digits alone could be that of an unnamed value.
+    return f"_{name}" if name[0].isdigit() else name
+
+
+@cache
+def _text_of_name(name: str, plain: re.Pattern[str]) -> str:
+    return name if plain.fullmatch(name) else json.dumps(name)
+
+
+def _variable_name(variable: Variable) -> str:
+    return f"@{_text_of_name(variable.name, _VARIABLE)}"
+
+
+def _declaration(variable: Variable) -> str:
+    attributes = [
+        f"synchronization={json.dumps(variable.synchronization)}",
+        f"aggregation={json.dumps(variable.aggregation)}",
+        f"trainable={'true' if variable.trainable else 'false'}",
+    ]
+    attributes += ["assigned=true"] * variable.assigned + ["is_local=true"] * variable.is_local
+    return f"  variable {_variable_name(variable)}: {variable.type} {{{', '.join(attributes)}}}"

@@ -1,0 +1,103 @@
+"""Where in the user's program a node came from.
+
+A `Source` is carried by every node and by every rewrite of it, and is never compared: two graphs
+that differ only in their sources are the same graph. Tracebacks are expensive to turn into file
+and line, and most are never shown, so a source is resolved when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of the user's program.
+
+    >>> Frame("train.py", 41, "step")
+    Frame(file='train.py', line=41, function='step')
+    """
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """Return the source text of the line, stripped, or an empty string if the file is gone."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """The user's frames that made a node, innermost first, and the named scope around them.
+
+    `resolve` is called at most once, when the frames are first asked for.
+
+    >>> source = Source(resolve=lambda: ((Frame("train.py", 41, "step"),), "layer1"))
+    >>> source.frame
+    Frame(file='train.py', line=41, function='step')
+    >>> source.scope
+    'layer1'
+    """
+
+    resolve: Callable[[], tuple[tuple[Frame, ...], str]] = field(default=lambda: ((), ""))
+    _resolved: tuple[tuple[Frame, ...], str] | None = None
+
+    def _get(self) -> tuple[tuple[Frame, ...], str]:
+        if self._resolved is None:
+            self._resolved = self.resolve()
+            self.resolve = _nothing  # lets go of the traceback
+        return self._resolved
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Return the user's frames, innermost first; empty when nothing is known."""
+        return self._get()[0]
+
+    @property
+    def frame(self) -> Frame | None:
+        """Return the innermost frame of the user's, or None."""
+        return self.frames[0] if self.frames else None
+
+    @property
+    def scope(self) -> str:
+        """Return the named scope, such as `encoder/layer1`; empty at the top level."""
+        return self._get()[1]
+
+    def __str__(self) -> str:
+        frame = self.frame
+        return f"{frame.file}:{frame.line}" if frame else "unknown source"
+
+
+def _nothing() -> tuple[tuple[Frame, ...], str]:
+    return (), ""
+
+
+def at_line(file: str, line: int, function: str = "", scope: str = "") -> Source:
+    """Return the source of one known line.
+
+    >>> str(at_line("train.py", 41))
+    'train.py:41'
+    """
+    frames = (Frame(file, line, function),)
+    return Source(resolve=lambda: (frames, scope))
+
+
+def join(sources: tuple[Source, ...]) -> Source:
+    """Return one source for a node fused from several: the frames of all, the first one's first.
+
+    >>> str(join((at_line("a.py", 1), at_line("b.py", 2))))
+    'a.py:1'
+    """
+
+    def resolve() -> tuple[tuple[Frame, ...], str]:
+        frames = dict.fromkeys(frame for source in sources for frame in source.frames)
+        return tuple(frames), sources[0].scope if sources else ""
+
+    return Source(resolve=resolve)
+
+
+UNKNOWN = Source()

@@ -1,0 +1,146 @@
+"""Types of values: dtype, shape and distribution. Compared by value, never mutated.
+
+A *distribution* says what the replicas know of a value:
+
+* `mirrored`: one value, the same on every replica;
+* `per_replica`: one value a replica, possibly different;
+* `sharded(d)`: each replica holds its slice, along dimension `d`, of one known whole;
+* None: not inferred yet (graphs fresh from the trace).
+
+Shapes are what one replica holds. They form the lattice mirrored < sharded(d) < per_replica:
+whatever holds of a value further right holds of one further left, so the join of operands is a safe
+answer for an operation nothing else is known of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+import ml_dtypes  # registers bfloat16 and the 8-bit floats with numpy
+import numpy as np
+
+__all__ = [
+    "MIRRORED",
+    "PER_REPLICA",
+    "Distribution",
+    "Type",
+    "dtype_name",
+    "join",
+    "numpy_dtype",
+    "sharded",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What the replicas know of a value; use `MIRRORED`, `PER_REPLICA` and `sharded(dimension)`."""
+
+    kind: str
+    dimension: int | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.dimension is None else f"{self.kind}({self.dimension})"
+
+
+MIRRORED = Distribution("mirrored")
+PER_REPLICA = Distribution("per_replica")
+
+
+@cache
+def sharded(dimension: int) -> Distribution:
+    """Return the distribution of a value cut in equal slices along `dimension`.
+
+    >>> str(sharded(0))
+    'sharded(0)'
+    """
+    return Distribution("sharded", dimension)
+
+
+def join(distributions: Iterable[Distribution | None]) -> Distribution | None:
+    """Return what holds of a value computed, replica by replica, from values so distributed.
+
+    >>> str(join([MIRRORED, PER_REPLICA]))
+    'per_replica'
+    >>> join([MIRRORED, None]) is None
+    True
+    """
+    result = MIRRORED
+    for distribution in distributions:
+        if distribution is None:
+            return None
+        if distribution is not MIRRORED:
+            result = PER_REPLICA
+    return result
+
+
+class Type(NamedTuple):
+    """The dtype, the shape on one replica, and the distribution of a value.
+
+    >>> print(Type("f32", (784, 128), PER_REPLICA))
+    f32[784,128] per_replica
+    >>> Type("bf16", (2, 3)).bytes
+    12
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    distribution: Distribution | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        return f"{text} {self.distribution}" if self.distribution else text
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements on one replica."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes one replica holds; 8 an element for random keys."""
+        return self.size * (8 if self.dtype.startswith("key") else numpy_dtype(self.dtype).itemsize)
+
+    def distributed(self, distribution: Distribution | None) -> Type:
+        """Return the same dtype and shape with this distribution."""
+        if distribution is self.distribution:
+            return self
+        return Type(self.dtype, self.shape, distribution)
+
+    def shaped(self, shape: tuple[int, ...]) -> Type:
+        """Return the same dtype and distribution with this shape."""
+        return Type(self.dtype, shape, self.distribution)
+
+
+_PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+_NAMES = {
+    f"{kind}{bits}": f"{short}{bits}"
+    for kind, short in _PREFIXES.items()
+    for bits in (2, 4, 8, 16, 32, 64, 128)
+}
+_NUMPY = {short: long for long, short in _NAMES.items()}
+
+
+@cache
+def dtype_name(dtype: object) -> str:
+    """Return the short name of a numpy or JAX dtype; a name that has no short form is kept.
+
+    >>> dtype_name(np.dtype("float32")), dtype_name(np.dtype("bool"))
+    ('f32', 'bool')
+    """
+    name = str(dtype)
+    return _NAMES.get(name, name)
+
+
+@cache
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """Return the numpy dtype of a short name; TypeError where numpy has none (random keys).
+
+    >>> numpy_dtype("bf16").itemsize
+    2
+    """
+    long = _NUMPY.get(name, name)
+    return np.dtype(getattr(ml_dtypes, long, long))

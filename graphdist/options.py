@@ -1,0 +1,68 @@
+"""Enums and option values of the public API, named as in `tf.distribute`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from graphdist.errors import ArgumentError
+
+
+class ReduceOp(Enum):
+    """How values of several replicas become one.
+
+    >>> ReduceOp.of("mean")
+    <ReduceOp.MEAN: 'MEAN'>
+    """
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+
+    @staticmethod
+    def of(op: ReduceOp | str) -> ReduceOp:
+        """Return the member for a member or a name in any case; `ArgumentError` for anything else."""
+        if isinstance(op, ReduceOp):
+            return op
+        if isinstance(op, str) and op.upper() in ReduceOp.__members__:
+            return ReduceOp[op.upper()]
+        raise ArgumentError(f"reduce op {op!r} is not one of SUM, MEAN")
+
+    @property
+    def reducer(self) -> str:
+        """Return the graph's name for it."""
+        return self.value.lower()
+
+
+class VariableSynchronization(Enum):
+    """When the copies of a variable are made to agree.
+
+    AUTO and ON_WRITE: at every write, so that all copies are always equal. ON_READ: each replica writes its
+    own copy, and a read outside replica context aggregates them. NONE is refused by every strategy with
+    more than one replica.
+    """
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+class VariableAggregation(Enum):
+    """How values that replicas write to one variable are combined."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
+
+
+@dataclass(frozen=True)
+class ValueContext:
+    """Which replica a value is made for.
+
+    >>> ValueContext().num_replicas_in_sync
+    1
+    """
+
+    replica_id_in_sync_group: int = 0
+    num_replicas_in_sync: int = 1

@@ -1,0 +1,274 @@
+"""One compiled program of a function: how it was traced, and how it is called.
+
+Tracing turns the arguments into tracers and distributed values of them, runs the user's function, and takes its
+result apart: arrays become outputs of the graph, anything else is kept as it is. A call does the reverse with
+real arrays. What both need to agree on is the `Interface`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any  # Any: users' functions, arguments and results
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.context import Entry, current_entry, entered
+from graphdist.errors import ArgumentError, ContextError, RuntimeFailure
+from graphdist.ir.graph import Value
+from graphdist.ir.types import numpy_dtype
+from graphdist.passes import pipeline
+from graphdist.passes.manager import Pass
+from graphdist.signature import (
+    LeafKey,
+    StaticArgument,
+    input_aval,
+    input_type,
+    is_per_replica,
+    is_static,
+    leaf_name,
+    traced_leaf,
+)
+from graphdist.stages import Traced
+from graphdist.strategies.base import Strategy
+from graphdist.strategies.default import default_strategy
+from graphdist.tracing.importer import import_jaxpr
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import Trace, make_jaxpr
+from graphdist.values import (
+    Mirrored,
+    PerReplica,
+    PerReplicaArray,
+    TracedPerReplica,
+    as_array,
+)
+
+
+@dataclass
+class Interface:
+    """How leaves of arguments and results correspond to inputs and outputs of the graph."""
+
+    keys: tuple[LeafKey, ...]
+    strategy: Strategy
+    structure: Any = None
+    statics: list[Any] = field(default_factory=list)
+    """Each leaf of the result that is not an array; `_OUTPUT` where it is one."""
+    per_replica: list[bool] = field(default_factory=list)
+    """Of each output, whether the user gets it as one value a replica."""
+
+
+_OUTPUT = object()
+
+
+def trace_program(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    keys: tuple[LeafKey, ...],
+    *,
+    name: str,
+    is_first: bool,
+    passes: Sequence[Pass] | None,
+    compiler_options: Mapping[str, Any] | None,
+) -> tuple[Traced, Interface]:
+    """Trace a function for arguments of these kinds."""
+    paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    leaves = [leaf for _, leaf in paths]
+    trace = Trace(is_first)
+    trace.strategy = _strategy_of(leaves)
+    replicas = trace.strategy.num_replicas_in_sync
+    interface = Interface(keys, trace.strategy)
+    dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
+    inputs = [
+        Value(input_type(leaves[i], keys[i], replicas), _hint(leaf_name(fn, paths[i][0])))
+        for i in dynamic
+    ]
+    avals = [
+        jax.ShapeDtypeStruct(value.type.shape, _dtype(leaves[i], keys[i]))
+        if is_per_replica(keys[i])
+        else input_aval(leaves[i], keys[i])
+        for i, value in zip(dynamic, inputs, strict=True)
+    ]
+
+    def body(*tracers: Any) -> list[Any]:
+        filled = [leaf.value if isinstance(leaf, StaticArgument) else leaf for leaf in leaves]
+        for i, tracer in zip(dynamic, tracers, strict=True):
+            filled[i] = traced_leaf(keys[i], tracer, replicas)
+        call_args, call_kwargs = jax.tree.unflatten(structure, filled)
+        return _take_apart(fn(*call_args, **call_kwargs), interface)
+
+    entry = current_entry()
+    if entry is None and not trace.strategy.is_default:
+        with entered(Entry(trace.strategy)):
+            closed = make_jaxpr(trace, body, avals)
+    else:
+        closed = make_jaxpr(trace, body, avals)
+    strategy = _settle(trace, interface)
+    graph = import_jaxpr(
+        closed,
+        name=_hint(name),
+        num_replicas=strategy.num_replicas_in_sync,
+        inputs=inputs,
+        variables=trace.specs,
+        returns_per_replica=interface.per_replica,
+    )
+    traced = Traced(
+        graph,
+        strategy.devices,
+        variables=tuple(trace.variables),
+        pipeline=pipeline(strategy.devices.platform) if passes is None else passes,
+        compiler_options=compiler_options,
+    )
+    return traced, interface
+
+
+def _strategy_of(leaves: Sequence[Any]) -> Strategy:
+    """Return the strategy that is current, or else the default one until the program says more."""
+    entry = current_entry()
+    if entry is not None:
+        return entry.strategy
+    for leaf in leaves:
+        if isinstance(leaf, PerReplicaArray):
+            return leaf.strategy
+    return default_strategy()
+
+
+def _settle(trace: Trace, interface: Interface) -> Strategy:
+    """Return the program's strategy once all of it is known; its variables must belong to it."""
+    strategy: Strategy = trace.strategy
+    interface.strategy = strategy
+    for variable in trace.variables:
+        if variable.strategy is not strategy:
+            raise ContextError(
+                f"variable {variable.name!r} belongs to {variable.strategy}, "
+                f"the function that uses it runs on {strategy}",
+                source=here(),
+                hint="make the variable inside strategy.scope()",
+            )
+    return strategy
+
+
+def _dtype(leaf: Any, key: LeafKey) -> Any:
+    if key[0] == "components":
+        return jax.dtypes.canonicalize_dtype(key[1][0][1])
+    return leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
+
+
+def _hint(name: str) -> str:
+    """Return a leaf's name as an identifier: `batch['image']` as `batch_image`."""
+    kept = "".join(character if character.isalnum() else "_" for character in name)
+    return "_".join(part for part in kept.split("_") if part)
+
+
+def _take_apart(result: Any, interface: Interface) -> list[Any]:
+    leaves, interface.structure = jax.tree.flatten(
+        result, is_leaf=lambda leaf: isinstance(leaf, PerReplica | Mirrored)
+    )
+    interface.statics, interface.per_replica, outputs = [], [], []
+    for leaf in leaves:
+        if isinstance(leaf, TracedPerReplica):
+            outputs.append(jnp.asarray(leaf.local))
+        elif isinstance(leaf, jax.Array | np.ndarray | np.generic):
+            outputs.append(jnp.asarray(leaf))
+        else:
+            interface.statics.append(leaf)
+            continue
+        interface.statics.append(_OUTPUT)
+        interface.per_replica.append(isinstance(leaf, TracedPerReplica))
+    return outputs
+
+
+class Program:
+    """A compiled program, called with the leaves of the arguments."""
+
+    def __init__(self, traced: Traced, interface: Interface) -> None:
+        """Compile."""
+        lowered = traced.lower()
+        self.compiled = lowered.compile()
+        self._interface = interface
+        self._variables = traced.variables
+        graph = lowered.graph
+        self._assigned = [
+            variable
+            for variable, spec in zip(traced.variables, graph.variables, strict=True)
+            if spec.assigned
+        ]
+        inputs = graph.inputs[len(graph.variables) :]
+        dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
+        self._feeds = [
+            (i, _feed(interface.keys[i], interface.strategy, value))
+            for i, value in zip(dynamic, inputs, strict=True)
+        ]
+        shapes = [output.type.shape for output in traced.graph.outputs]
+        results = graph.outputs[len(graph.assigned) :]
+        self._outputs = [
+            (shape, output.type.distribution) if per_replica else None
+            for shape, output, per_replica in zip(
+                shapes, results, interface.per_replica, strict=True
+            )
+        ]
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        """Run one step."""
+        arrays = [variable.buffer for variable in self._variables]
+        for i, feed in self._feeds:
+            arrays.append(feed(leaves[i]))
+        try:
+            outputs = self.compiled.executable(arrays)
+        except BaseException as error:
+            self._check_buffers(error)
+            raise
+        for variable, buffer in zip(self._assigned, outputs, strict=False):
+            variable.buffer = buffer
+        return self._put_together(outputs[len(self._assigned) :])
+
+    def _put_together(self, outputs: list[jax.Array]) -> Any:
+        interface = self._interface
+        results = iter(
+            [
+                array
+                if described is None
+                else PerReplicaArray(array, interface.strategy, *described)
+                for array, described in zip(outputs, self._outputs, strict=True)
+            ]
+        )
+        leaves = [next(results) if leaf is _OUTPUT else leaf for leaf in interface.statics]
+        return jax.tree.unflatten(interface.structure, leaves)
+
+    def _check_buffers(self, error: BaseException) -> None:
+        """Say so if a failed step took variables with it."""
+        lost = [variable.name for variable in self._assigned if variable.buffer.is_deleted()]
+        if lost:
+            raise RuntimeFailure(
+                f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to it: "
+                f"their values are lost",
+                hint="assign them anew, from a checkpoint for instance",
+            ) from error
+
+
+def _feed(key: LeafKey, strategy: Strategy, value: Value) -> Callable[[Any], Any]:
+    """Return what turns a leaf of an argument into an input of the executable."""
+    if is_per_replica(key):
+        return lambda leaf: as_array(leaf, strategy)
+    mirrored = strategy.devices.mirrored
+    dtype = value.type.dtype
+
+    def one_value(leaf: Any) -> Any:
+        if isinstance(leaf, Mirrored):
+            leaf = leaf.array
+        if isinstance(leaf, jax.Array):
+            if leaf.is_deleted():
+                raise ArgumentError(
+                    f"argument {value.hint!r} is an array whose buffer is gone: it was donated or "
+                    f"deleted",
+                    source=here(),
+                    hint="use the array that the step which took it returned",
+                )
+            return leaf if leaf.sharding == mirrored else jax.device_put(leaf, mirrored)
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise ArgumentError(f"argument {value.hint!r} is a shape: it has no value to run with")
+        return np.asarray(leaf, numpy_dtype(dtype))
+
+    return one_value

@@ -1,0 +1,165 @@
+"""The replica's view of its strategy, inside a replica function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any  # Any: users' pytrees
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.context import Entry, current_entry, entered
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.options import ReduceOp
+from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p, to_replicas
+from graphdist.tracing.sources import here
+from graphdist.values import TracedPerReplica
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import Strategy
+
+
+class ReplicaContext:
+    """What a replica may ask of the others; see `gd.get_replica_context()`."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        """Make the context of one run of `strategy`."""
+        self._strategy = strategy
+
+    @property
+    def strategy(self) -> Strategy:
+        """Return the strategy that runs this replica."""
+        return self._strategy
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Return how many replicas run together."""
+        return self._strategy.num_replicas_in_sync
+
+    @property
+    def replica_id_in_sync_group(self) -> jax.Array | int:
+        """Return the replica's number, an int32 scalar of the traced program; 0 by default."""
+        if not self._is_running():
+            return 0
+        return replica_id_p.bind(group_size=self.num_replicas_in_sync)  # type: ignore[no-any-return]
+
+    def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
+        """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
+
+        `value` is a pytree of arrays of any shape, the same on all replicas. Integers have a float32 mean.
+        Gradients flow through: the transpose is the same reduction of the cotangents. `options` is accepted
+        for `tf.distribute`'s sake. Raises `ArgumentError` for another op, `ArgumentTypeError` for a leaf
+        that cannot be added up, `ContextError` when the run is over.
+
+        >>> import graphdist as gd
+        >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+        >>> def replica_fn():
+        ...     context = gd.get_replica_context()
+        ...     return context.all_reduce("SUM", context.replica_id_in_sync_group + 1)
+        >>> strategy.experimental_local_results(strategy.run(replica_fn))
+        (Array(3, dtype=int32), Array(3, dtype=int32))
+        """
+        reducer = ReduceOp.of(reduce_op).reducer
+        self._check_current("all_reduce")
+        return jax.tree.map(lambda leaf: self._all_reduce_leaf(reducer, leaf), value)
+
+    def _all_reduce_leaf(self, reducer: str, leaf: Any) -> Any:
+        array = summable(leaf, reducer, "all_reduce")
+        if not self._is_running():
+            return array
+        return all_reduce_p.bind(array, reducer=reducer, group_size=self.num_replicas_in_sync)
+
+    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
+        """Return every leaf concatenated over all replicas along `axis`, on every replica.
+
+        Leaves have rank 1 or more; `axis` may be negative. Raises `ArgumentError` for a scalar or an axis
+        out of range.
+        """
+        self._check_current("all_gather")
+
+        def gather(leaf: Any) -> Any:
+            array = jnp.asarray(leaf)
+            dimension = gather_axis(array, axis, "all_gather")
+            if not self._is_running():
+                return array
+            return all_gather_p.bind(array, axis=dimension, group_size=self.num_replicas_in_sync)
+
+        return jax.tree.map(gather, value)
+
+    def merge_call(
+        self,
+        merge_fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call `merge_fn(strategy, *args, **kwargs)` once, in cross-replica context.
+
+        Arrays among the arguments arrive as `PerReplica`. Of the result, every replica gets its component of
+        a `PerReplica` and anything else whole.
+        """
+        self._check_current("merge_call")
+        if not self._is_running():
+            return merge_fn(self._strategy, *args, **(kwargs or {}))
+        many = self.num_replicas_in_sync > 1
+
+        def leave(leaf: Any) -> Any:
+            return TracedPerReplica(leaf) if many and isinstance(leaf, jax.Array) else leaf
+
+        def enter(leaf: Any) -> Any:
+            if isinstance(leaf, TracedPerReplica):
+                return leaf.local
+            if isinstance(leaf, jax.core.Tracer):
+                return to_replicas(leaf, self.num_replicas_in_sync)
+            return leaf
+
+        with entered(Entry(self._strategy)):
+            merged = merge_fn(
+                self._strategy, *jax.tree.map(leave, tuple(args)), **jax.tree.map(leave, kwargs or {})
+            )
+        return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
+
+    def _is_running(self) -> bool:
+        return not self._strategy.is_default
+
+    def _check_current(self, what: str) -> None:
+        entry = current_entry()
+        if self._is_running() and (entry is None or entry.replica_context is not self):
+            raise ContextError(
+                f"{what} of a replica context whose run is over, or that is not the current one",
+                source=here(),
+                hint="call gd.get_replica_context() inside the replica function",
+            )
+
+
+def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
+    """Return a leaf as an array that can be reduced; a mean is taken of floats."""
+    if isinstance(leaf, str) or not hasattr(leaf, "dtype") and not isinstance(leaf, int | float | complex):
+        raise ArgumentTypeError(f"{what} of a {type(leaf).__name__}: it takes arrays", source=here())
+    array = jnp.asarray(leaf)
+    if array.dtype == jnp.bool_ or jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        raise ArgumentTypeError(
+            f"{what} by {reducer} of {array.dtype} values",
+            source=here(),
+            hint="convert them to numbers first: x.astype(jnp.int32)",
+        )
+    if reducer == "mean" and jnp.issubdtype(array.dtype, jnp.integer):
+        return array.astype(jnp.result_type(float))
+    return array
+
+
+def gather_axis(array: Any, axis: int, what: str) -> int:
+    """Return `axis` as a dimension of the array; raises `ArgumentError` where there is none."""
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise ArgumentTypeError(f"{what} along axis {axis!r}: the axis is an int", source=here())
+    rank = array.ndim
+    if rank == 0:
+        raise ArgumentError(
+            f"{what} of scalars: the replicas' values have rank 0, at least 1 is needed",
+            source=here(),
+            hint="give them a dimension: x[None]",
+        )
+    if not -rank <= axis < rank:
+        raise ArgumentError(
+            f"{what} along axis {axis}: the replicas' values have rank {rank}", source=here()
+        )
+    return axis % rank

@@ -1,0 +1,203 @@
+"""What a call looks like to the compiler: which leaves are arrays, of which shape, and what is static.
+
+Arrays and distributed values are described by shape and dtype; Python numbers are weakly typed scalars, as in
+JAX; everything else is static and part of the signature by value, or by identity if it has no hash. One program
+is compiled for each signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias  # Any: arguments are whatever users pass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
+from graphdist.tracing.sources import here
+from graphdist.values import Mirrored, PerReplica, PerReplicaArray, TracedPerReplica
+
+LeafKey: TypeAlias = tuple[Any, ...]
+
+_ARRAY, _PER_REPLICA, _NUMBER, _STATIC = "array", "per_replica", "number", "static"
+_NUMBERS = (int, float, complex)
+
+
+class PerReplicaSpec:
+    """Shape and dtype of what each replica holds, standing for a `PerReplica` that is not there yet.
+
+    >>> PerReplicaSpec((16, 8), jnp.float32)
+    PerReplicaSpec(shape=(16, 8), dtype=float32)
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: Any) -> None:
+        """Describe one replica's component."""
+        self.shape, self.dtype = tuple(shape), jnp.dtype(dtype)
+
+    def __repr__(self) -> str:
+        return f"PerReplicaSpec(shape={self.shape}, dtype={self.dtype})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PerReplicaSpec) and (self.shape, self.dtype) == (
+            other.shape,
+            other.dtype,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+
+class StaticArgument:
+    """An argument the user named as static; it is one leaf, whatever it holds."""
+
+    def __init__(self, value: Any) -> None:
+        """Hide the value; raises `ArgumentTypeError` if it has no hash."""
+        try:
+            self._hash = hash(value)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"a static argument is a {type(value).__name__}, which has no hash",
+                source=here(),
+                hint="static arguments are part of what is compiled: pass a tuple for a list",
+            ) from None
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaticArgument) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def leaf_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
+    """Return how the user would write a leaf of `(args, kwargs)`: `batch['image']`."""
+    group, key, *rest = path
+    if getattr(group, "idx", 0) == 1:
+        name = str(key.key)
+    else:
+        try:
+            parameters = list(inspect.signature(fn).parameters)
+        except (TypeError, ValueError):  # some builtins
+            parameters = []
+        name = parameters[key.idx] if key.idx < len(parameters) else f"args[{key.idx}]"
+    return name + jax.tree_util.keystr(tuple(rest))
+
+
+def leaf_key(leaf: Any, python_numbers_are_static: bool) -> LeafKey:
+    """Return what of a leaf decides which program runs."""
+    if isinstance(leaf, jax.Array):
+        return _ARRAY, leaf.shape, leaf.dtype, leaf.weak_type
+    if isinstance(leaf, np.ndarray | np.generic):
+        return _array_key(leaf)
+    if isinstance(leaf, PerReplicaArray):
+        return _PER_REPLICA, *leaf.signature
+    kind = type(leaf)
+    if kind in _NUMBERS and not python_numbers_are_static:
+        return _NUMBER, kind
+    return _rare_key(leaf)
+
+
+def _array_key(leaf: Any) -> LeafKey:
+    if leaf.dtype.kind not in "biufcV":
+        raise ArgumentTypeError(
+            f"an argument is an array of dtype {leaf.dtype}, which devices do not hold",
+            source=here(),
+            hint="convert it to numbers, or pass it as a static argument",
+        )
+    return _ARRAY, leaf.shape, leaf.dtype, False
+
+
+def _rare_key(leaf: Any) -> LeafKey:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return _ARRAY, tuple(leaf.shape), leaf.dtype, bool(leaf.weak_type)
+    if isinstance(leaf, PerReplicaSpec):
+        shape = Type(dtype_name(leaf.dtype), leaf.shape, PER_REPLICA)
+        return _PER_REPLICA, None, shape
+    if isinstance(leaf, Mirrored):
+        return _ARRAY, leaf.array.shape, leaf.array.dtype, False
+    if isinstance(leaf, PerReplica):
+        components = tuple(leaf_key(np.asarray(value), False)[1:3] for value in leaf.values)
+        return "components", components
+    try:
+        hash(leaf)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"an argument holds a {type(leaf).__name__}, which is neither an array nor hashable",
+            source=here(),
+            hint="pass arrays, pytrees of them, or hashable values such as strings and tuples",
+        ) from None
+    return _STATIC, type(leaf), leaf
+
+
+def is_static(key: LeafKey) -> bool:
+    """Return whether the leaf is part of the program rather than an input of it."""
+    return key[0] is _STATIC
+
+
+def is_per_replica(key: LeafKey) -> bool:
+    """Return whether the leaf is one value a replica."""
+    return key[0] in (_PER_REPLICA, "components")
+
+
+def input_type(leaf: Any, key: LeafKey, num_replicas: int) -> Type:
+    """Return the graph's type of an input."""
+    if key[0] is _PER_REPLICA:
+        type: Type = key[2]
+        return type.distributed(MIRRORED) if num_replicas == 1 else type
+    if key[0] == "components":
+        shapes = {shape for shape, _ in key[1]}
+        if len(shapes) > 1:
+            raise ArgumentError(
+                f"a PerReplica argument has components of shapes {sorted(shapes)}: they differ",
+                source=here(),
+            )
+        ((shape, dtype), *_) = key[1]
+        name = dtype_name(jax.dtypes.canonicalize_dtype(dtype))
+        return Type(name, shape, MIRRORED if num_replicas == 1 else PER_REPLICA)
+    aval = input_aval(leaf, key)
+    return Type(dtype_name(aval.dtype), tuple(aval.shape), MIRRORED)
+
+
+def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:
+    """Return shape, dtype and weak type of an input that is one value."""
+    if key[0] is _NUMBER:
+        return jax.ShapeDtypeStruct((), jnp.result_type(key[1]), weak_type=True)
+    _, shape, dtype, weak = key
+    if not jnp.issubdtype(dtype, jax.dtypes.extended):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return jax.ShapeDtypeStruct(shape, dtype, weak_type=weak)
+
+
+def traced_leaf(key: LeafKey, tracer: Any, num_replicas: int) -> Any:
+    """Return what the traced function sees of an input."""
+    return TracedPerReplica(tracer) if is_per_replica(key) and num_replicas > 1 else tracer
+
+
+def difference(
+    names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]
+) -> str:
+    """Return the first thing in which two signatures differ, in words."""
+    if len(old) != len(new):
+        return f"{len(old)} leaves before, {len(new)} now"
+    for name, before, now in zip(names, old, new, strict=False):
+        if before != now:
+            return f"{name} was {_words(before)}, is {_words(now)}"
+    return "the structure of the arguments, or the strategy, changed"
+
+
+def _words(key: LeafKey) -> str:
+    if is_static(key):
+        return repr(key[2])
+    if key[0] is _NUMBER:
+        return f"a Python {key[1].__name__}"
+    if key[0] is _PER_REPLICA:
+        return str(key[2])
+    if key[0] == "components":
+        return f"components {key[1]}"
+    return f"{dtype_name(key[2])}{list(key[1])}" + (" (weak)" if key[3] else "")

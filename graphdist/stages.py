@@ -1,0 +1,160 @@
+"""A function on its way to the devices: `Traced`, `Lowered`, `Compiled`, each holding its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any  # Any: compiler options and users' variables
+
+import jax
+
+from graphdist.config import reproducer_folder, verifies_passes
+from graphdist.errors import ArgumentError
+from graphdist.ir.analyses import collectives
+from graphdist.ir.graph import Graph, Node
+from graphdist.ir.source import Source
+from graphdist.passes.manager import Pass, PassRecord, run_passes
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.executable import Executable, Memory, lower
+from graphdist.variables import Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a program.
+
+    `bytes` is what each replica puts in, `group_size` the number of replicas that take part, `pass_name` the
+    pass that made it ("" when the user's program did), `source` the user's line.
+    """
+
+    kind: str
+    reducer: str
+    bytes: int
+    group_size: int
+    pass_name: str
+    source: Source
+
+    def __str__(self) -> str:
+        made_by = self.pass_name or "the program"
+        kind = f"{self.kind} {self.reducer}".strip()
+        return (
+            f"{kind:<16} {self.bytes:>12,} bytes  {self.group_size:>4} replicas  "
+            f"{made_by:<28} {self.source}"
+        )
+
+
+def _collective(node: Node) -> Collective:
+    size = node.params["group_size"]
+    assert isinstance(size, int)
+    moved = sum(operand.type.bytes for operand in node.operands)
+    reducer = str(node.params.get("reducer", ""))
+    return Collective(node.op.name, reducer, moved, size, node.origin, node.source)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What every stage holds: its graph, and the passes run so far."""
+
+    graph: Graph
+    devices: Devices
+    history: tuple[PassRecord, ...] = field(default=(), kw_only=True)
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Return the collectives of the graph, in order, those in loops and branches included."""
+        return tuple(_collective(node) for node in collectives(self.graph))
+
+    def _unknown(self, form: str, *known: str) -> ArgumentError:
+        return ArgumentError(f"as_text({form!r}): this stage has {', '.join(map(repr, known))}")
+
+
+@dataclass(frozen=True)
+class Traced(_Stage):
+    """A traced function: the logical graph, in the strategy's words.
+
+    `variables` are the variables it touches, in the graph's order.
+    """
+
+    variables: tuple[Variable, ...] = ()
+    pipeline: Sequence[Pass] = ()
+    compiler_options: Mapping[str, Any] | None = None
+
+    def lower(self) -> Lowered:
+        """Run the passes and return the SPMD program; raises `DistributionError` for a program refused."""
+        history = run_passes(
+            self.graph,
+            self.pipeline,
+            verifies=verifies_passes(),
+            reproducer_folder=reproducer_folder(),
+        )
+        final = history[-1].graph if history else self.graph
+        return Lowered(
+            final,
+            self.devices,
+            compiler_options=self.compiler_options,
+            history=history,
+        )
+
+    def as_text(self, form: str = "graph") -> str:
+        """Return the logical graph as text."""
+        if form != "graph":
+            raise self._unknown(form, "graph")
+        return str(self.graph)
+
+
+@dataclass(frozen=True)
+class Lowered(_Stage):
+    """The program one device runs, after the last pass."""
+
+    compiler_options: Mapping[str, Any] | None = None
+
+    @cached_property
+    def stablehlo(self) -> jax.stages.Lowered:
+        """Return JAX's lowered stage of the graph, made when it is first asked for."""
+        return lower(self.graph, self.devices)
+
+    def as_text(self, form: str = "graph") -> str:
+        """Return the graph after the last pass, or the StableHLO module, as text."""
+        if form == "graph":
+            return str(self.graph)
+        if form == "stablehlo":
+            return self.stablehlo.as_text()
+        raise self._unknown(form, "graph", "stablehlo")
+
+    def compile(self) -> Compiled:
+        """Compile for the strategy's devices."""
+        executable = Executable(self.graph, self.devices, self.stablehlo, self.compiler_options)
+        return Compiled(
+            self.graph,
+            self.devices,
+            executable=executable,
+            lowered=self,
+            history=self.history,
+        )
+
+
+@dataclass(frozen=True)
+class Compiled(_Stage):
+    """A compiled program."""
+
+    executable: Executable = field(kw_only=True)
+    lowered: Lowered = field(kw_only=True)
+
+    @property
+    def memory(self) -> Memory:
+        """Return the bytes a step needs on each device."""
+        return self.executable.memory
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """Return XLA's own cost estimates by name; hints, not promises."""
+        return self.executable.cost
+
+    def as_text(self, form: str = "graph") -> str:
+        """Return the graph, the StableHLO module or the optimised HLO module, as text."""
+        if form == "hlo":
+            return str(self.executable.compiled.as_text())
+        if form not in ("graph", "stablehlo"):
+            raise self._unknown(form, "graph", "stablehlo", "hlo")
+        return self.lowered.as_text(form)

@@ -1,0 +1,1 @@
+"""Strategies: where replicas run and what their API is. One file a strategy."""

@@ -1,0 +1,23 @@
+"""One replica on one named device."""
+
+from __future__ import annotations
+
+import jax
+
+from graphdist.runtime.devices import Devices, find_device
+from graphdist.strategies.base import Strategy
+
+
+class OneDeviceStrategy(Strategy):
+    """Runs everything on one device; values are never wrapped.
+
+    `device` is a name such as "cpu:0", a `jax.Device`, or None for the first one. Raises `DeviceError`.
+
+    >>> OneDeviceStrategy("cpu:0").run(lambda x: x + 1, args=(2.0,))
+    3.0
+    """
+
+    def __init__(self, device: str | jax.Device | None = None) -> None:
+        """Take the device."""
+        found = jax.local_devices()[0] if device is None else find_device(device)
+        super().__init__(Devices((found,)))

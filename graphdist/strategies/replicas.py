@@ -1,0 +1,149 @@
+"""What `run`, `reduce`, `gather` and `experimental_local_results` mean inside a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any  # Any: users' pytrees
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.context import Entry, entered
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.options import ReduceOp
+from graphdist.replica_context import gather_axis, summable
+from graphdist.tracing.primitives import gather_p, reduce_p, to_replicas
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+from graphdist.values import DistributedValues, Mirrored, PerReplica, TracedPerReplica
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import Strategy
+
+
+def is_distributed(leaf: Any) -> bool:
+    """Return whether a leaf of a pytree is a distributed value."""
+    return isinstance(leaf, DistributedValues)
+
+
+def run(
+    strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Trace `fn` once, as what every replica does."""
+    trace = current_trace()
+    assert trace is not None
+    trace.claim(strategy)
+    outside: dict[int, Any] = {}  # what went in, by what the replica function saw
+    seen: list[Any] = []  # keeps those alive, so that an id names one object
+
+    def enter(leaf: Any) -> Any:
+        if isinstance(leaf, TracedPerReplica):
+            return leaf.local
+        if isinstance(leaf, PerReplica):
+            raise ArgumentError(
+                "a PerReplica made outside the function is used in it without being an argument",
+                source=here(),
+                hint="pass it to the function as an argument",
+            )
+        if isinstance(leaf, Mirrored):
+            leaf = leaf.array
+        if not isinstance(leaf, jax.core.Tracer):
+            return leaf
+        inside = to_replicas(leaf, strategy.num_replicas_in_sync)
+        outside[id(inside)] = leaf
+        seen.append(inside)
+        return inside
+
+    def leave(leaf: Any) -> Any:
+        if id(leaf) in outside:
+            return outside[id(leaf)]
+        if is_distributed(leaf) or not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+            return leaf
+        array = jnp.asarray(leaf)
+        return TracedPerReplica(array) if strategy.num_replicas_in_sync > 1 else array
+
+    entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
+    with entered(Entry(strategy, strategy.replica_context)):
+        results = fn(*entered_args, **entered_kwargs)
+    return jax.tree.map(leave, results, is_leaf=is_distributed)
+
+
+def reduce(
+    strategy: Strategy, op: ReduceOp, value: Any, axis: int | tuple[int, ...] | None
+) -> Any:
+    """Reduce every leaf."""
+    return jax.tree.map(
+        lambda leaf: _reduce_leaf(strategy, op, leaf, axis), value, is_leaf=is_distributed
+    )
+
+
+def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
+    size = strategy.num_replicas_in_sync
+    if not isinstance(leaf, TracedPerReplica):
+        if op is ReduceOp.SUM and size > 1:
+            raise ArgumentError(
+                f"reduce by SUM of a value that is not distributed: it is one value, not {size}",
+                source=here(),
+                hint="use MEAN for a value that is the same on all replicas, or give what run returned",
+            )
+        if axis is None or size > 1:
+            return leaf.array if isinstance(leaf, Mirrored) else leaf
+        local = summable(leaf, op.reducer, "reduce")
+    else:
+        local = summable(leaf.local, op.reducer, "reduce")
+    if axis is None:
+        return reduce_p.bind(local, reducer=op.reducer, group_size=size)
+    axes = _axes(local, axis)
+    total = reduce_p.bind(jnp.sum(local, axis=axes), reducer="sum", group_size=size)
+    if op is ReduceOp.SUM:
+        return total
+    return total / (size * prod(local.shape[i] for i in axes))
+
+
+def _axes(local: Any, axis: Any) -> tuple[int, ...]:
+    axes = axis if isinstance(axis, tuple | list) else (axis,)
+    rank = local.ndim
+    for one in axes:
+        if not isinstance(one, int):
+            raise ArgumentTypeError(f"reduce along axis {axis!r}: an int, a tuple of ints or None", source=here())
+        if not -rank <= one < rank:
+            raise ArgumentError(
+                f"reduce along axis {one}: the replicas' values have rank {rank}", source=here()
+            )
+    return tuple(sorted({one % rank for one in axes}))
+
+
+def gather(strategy: Strategy, value: Any, axis: int) -> Any:
+    """Concatenate the replicas' values."""
+    if not isinstance(value, TracedPerReplica):
+        if not isinstance(value, jax.Array | np.ndarray | np.generic | int | float | Mirrored):
+            raise ArgumentTypeError(
+                f"gather of a {type(value).__name__}: it takes one PerReplica value",
+                source=here(),
+                hint="gather each of its leaves: jax.tree.map(lambda v: strategy.gather(v, axis), value)",
+            )
+        return value.array if isinstance(value, Mirrored) else value
+    dimension = gather_axis(value.local, axis, "gather")
+    return gather_p.bind(value.local, axis=dimension, group_size=strategy.num_replicas_in_sync)
+
+
+def local_results(strategy: Strategy, value: Any) -> tuple[Any, ...]:
+    """Return the replicas' components of a value or of a container of values."""
+    leaves, structure = jax.tree.flatten(value, is_leaf=is_distributed)
+    if jax.tree_util.treedef_is_leaf(structure) and not is_distributed(value):
+        return (value,)
+    count = strategy.num_replicas_in_sync
+    components = [
+        _components(strategy, leaf) if is_distributed(leaf) else (leaf,) * count for leaf in leaves
+    ]
+    return tuple(jax.tree.unflatten(structure, of_one) for of_one in zip(*components, strict=True))
+
+
+def _components(strategy: Strategy, leaf: Any) -> tuple[Any, ...]:
+    if not isinstance(leaf, TracedPerReplica):
+        return tuple(leaf.values)
+    count = strategy.num_replicas_in_sync
+    stacked = gather_p.bind(jnp.asarray(leaf.local)[None], axis=0, group_size=count)
+    return tuple(stacked[replica] for replica in range(count))

@@ -1,0 +1,128 @@
+"""Import of `scan`, `while` and `cond`: nested jaxprs become nested graphs.
+
+A handle of a variable may be among the operands. It is left out of the node: the nested graph reads and
+assigns the variable by name, until `place_variables` threads the state through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any  # Any: equations of JAX are untyped
+
+from jax.extend import core as jex
+
+from graphdist.ir.graph import Graph, Operand, Variable
+from graphdist.ir.ops import ASSIGN, COND, SCAN, WHILE
+from graphdist.tracing.sources import source_of
+from graphdist.tracing.state import TraceError
+
+if TYPE_CHECKING:
+    from graphdist.tracing.importer import Environment, Importer
+
+
+def import_scan(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add a `scan` node."""
+    params = equation.params
+    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    handles = _handles(equation.invars, environment)
+    if any(handles[num_consts:]):
+        raise TraceError(
+            "a ref is carried or sliced by jax.lax.scan",
+            source=source_of(equation.source_info),
+            hint="close over the variable, or carry its value",
+        )
+    body = importer.nested(params["jaxpr"], handles, "body")
+    kept = {
+        "num_consts": num_consts - _count(handles),
+        "num_carry": num_carry,
+        "length": params["length"],
+        "reverse": params["reverse"],
+        "unroll": params["unroll"],
+    }
+    operands = _values(importer, equation.invars, environment)
+    _finish(importer, equation, environment, SCAN, operands, kept, (body,))
+
+
+def import_while(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add a `while` node."""
+    params = equation.params
+    of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
+    invars = equation.invars
+    handles = _handles(invars, environment)
+    carried = handles[of_condition + of_body :]
+    if any(carried):
+        raise TraceError(
+            "a ref is carried by jax.lax.while_loop",
+            source=source_of(equation.source_info),
+            hint="close over the variable, or carry its value",
+        )
+    condition = importer.nested(
+        params["cond_jaxpr"], (*handles[:of_condition], *carried), "condition"
+    )
+    body = importer.nested(params["body_jaxpr"], handles[of_condition:], "body")
+    kept = {
+        "num_cond_consts": of_condition - _count(handles[:of_condition]),
+        "num_body_consts": of_body - _count(handles[of_condition : of_condition + of_body]),
+    }
+    operands = _values(importer, invars, environment)
+    _finish(importer, equation, environment, WHILE, operands, kept, (condition, body))
+
+
+def import_cond(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add a `cond` node."""
+    handles = _handles(equation.invars[1:], environment)
+    branches = tuple(
+        importer.nested(branch, handles, f"branch_{number}")
+        for number, branch in enumerate(equation.params["branches"])
+    )
+    operands = _values(importer, equation.invars, environment)
+    _finish(importer, equation, environment, COND, operands, {}, branches)
+
+
+def _handles(atoms: Sequence[Any], environment: Environment) -> tuple[Variable | None, ...]:
+    found = (None if type(atom) is jex.Literal else environment[atom] for atom in atoms)
+    return tuple(item if isinstance(item, Variable) else None for item in found)
+
+
+def _count(handles: Sequence[Variable | None]) -> int:
+    return sum(handle is not None for handle in handles)
+
+
+def _values(importer: Importer, atoms: Sequence[Any], environment: Environment) -> list[Operand]:
+    handles = _handles(atoms, environment)
+    return [
+        importer.operand(atom, environment)
+        for atom, handle in zip(atoms, handles, strict=True)
+        if handle is None
+    ]
+
+
+def _finish(
+    importer: Importer,
+    equation: Any,
+    environment: Environment,
+    op: Any,
+    operands: Sequence[Operand],
+    params: dict[str, object],
+    graphs: tuple[Graph, ...],
+) -> None:
+    source = source_of(equation.source_info)
+    results = importer.builder.add(op, operands, params, graphs, at=source)
+    environment.update(zip(equation.outvars, results, strict=True))
+    # A body that assigns a variable leaves it at a version that no read inside it saw last.
+    for graph in graphs:
+        for variable in _assigned(graph):
+            importer.versions.written(variable)
+
+
+def _assigned(graph: Graph) -> set[Variable]:
+    found: set[Variable] = set()
+    pending = [graph]
+    while pending:
+        for node in pending.pop().nodes:
+            if node.op is ASSIGN:
+                variable = node.params["variable"]
+                assert isinstance(variable, Variable)
+                found.add(variable)
+            pending.extend(node.graphs)
+    return found

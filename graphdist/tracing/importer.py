@@ -1,0 +1,365 @@
+"""A traced jaxpr as a logical graph.
+
+The jaxpr is walked once, in order:
+
+* an equation of JAX's own becomes a `jax.*` node with its primitive and parameters;
+* a logical primitive becomes the graph's operation of that name;
+* calls (`jit`, `closed_call`, `custom_jvp_call`, `custom_vjp_call`, `checkpoint`) are inlined, since
+  differentiation is over by now; a checkpoint's replay keeps the barrier that stops XLA from merging it
+  with the first computation;
+* `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
+* refs are resolved to the variables they are the handles of, their gets and swaps become `read` and
+  `assign`. No ref is left. A ref the program made itself becomes a local variable.
+
+A replay of `jax.checkpoint` reads variables a second time. That means the same as the first read only if
+nothing was assigned in between, which `Versions` checks; a write inside a checkpoint would happen twice and
+is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias  # Any: equations, avals and parameters of JAX are untyped
+
+import numpy as np
+from jax.extend import core as jex
+from jax.extend.core import primitives as jax_primitives
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Operand, Stage, Value, Variable
+from graphdist.ir.ops import ASSIGN, CONSTANT, OPS, READ
+from graphdist.ir.source import Source
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
+from graphdist.tracing.control_flow import import_cond, import_scan, import_while
+from graphdist.tracing.jax_ops import jax_op
+from graphdist.tracing.primitives import LOGICAL, read_variable_p
+from graphdist.tracing.sources import source_of
+from graphdist.tracing.state import TraceError
+from graphdist.tracing.versions import Versions
+
+Environment: TypeAlias = dict[Any, Operand | Variable]
+
+_CALLS = {"jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2"}
+_CALLS |= {"checkpoint", "custom_vjp_call_jaxpr"}
+
+
+def import_jaxpr(
+    closed: jex.ClosedJaxpr,
+    *,
+    name: str,
+    num_replicas: int,
+    inputs: Sequence[Value],
+    variables: Sequence[Variable],
+    returns_per_replica: Sequence[bool],
+) -> Graph:
+    """Return the logical graph of a traced program.
+
+    `inputs` are the values of the jaxpr's arguments, with distribution and name; `variables` are those
+    the trace touched. Raises `TraceError` where a program cannot mean the same as a graph.
+    """
+    importer = Importer(num_replicas)
+    environment: Environment = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+    importer.bind_constants(closed, environment)
+    importer.run(closed.jaxpr, environment)
+    return Graph(
+        name,
+        Stage.LOGICAL,
+        num_replicas,
+        tuple(inputs),
+        tuple(importer.builder.nodes),
+        importer.outputs(closed.jaxpr, environment),
+        (*variables, *importer.locals),
+        tuple(returns_per_replica),
+    )
+
+
+class Importer:
+    """Turns the equations of one jaxpr, and of those nested in it, into nodes."""
+
+    def __init__(self, num_replicas: int, parent: Importer | None = None) -> None:
+        """Start an empty graph; `parent` is the importer of the graph it is nested in."""
+        self.num_replicas = num_replicas
+        self.builder = Builder()
+        self.locals: list[Variable] = parent.locals if parent else []
+        self.versions: Versions = parent.versions if parent else Versions()
+        self.in_checkpoint = parent.in_checkpoint if parent else False
+        self.is_replay = parent.is_replay if parent else False
+
+    def run(self, jaxpr: jex.Jaxpr, environment: Environment) -> None:
+        """Add the nodes of every equation."""
+        for equation in jaxpr.eqns:
+            name = equation.primitive.name
+            handler = _HANDLERS.get(name)
+            if handler is not None:
+                handler(self, equation, environment)
+            else:
+                self._jax_node(equation, environment)
+
+    def bind_constants(self, closed: jex.ClosedJaxpr, environment: Environment) -> None:
+        """Give the arrays the jaxpr closes over a node, or a literal if they are scalars."""
+        for variable, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+            environment[variable] = self._constant(constant)
+
+    def _constant(self, constant: Any) -> Operand:
+        if not str(constant.dtype).startswith("key"):
+            constant = np.asarray(constant)
+            if not constant.shape:
+                return literal(constant, Type(dtype_name(constant.dtype), ()))
+        (value,) = self.builder.add(CONSTANT, (), {"value": constant}, at=Source())
+        return value
+
+    def operand(self, atom: Any, environment: Environment) -> Operand:
+        """Return what stands for a jaxpr's variable or literal; a ref is refused."""
+        if type(atom) is jex.Literal:
+            return literal(atom.val, type_of(atom.aval))
+        found = environment[atom]
+        if isinstance(found, Variable):
+            raise TraceError(
+                f"variable {found.name!r} is passed as a ref to an operation that is not supported",
+                hint="read the variable and pass the value",
+            )
+        return found
+
+    def outputs(self, jaxpr: jex.Jaxpr, environment: Environment) -> tuple[Operand, ...]:
+        """Return the operands the jaxpr returns."""
+        return tuple(self.operand(atom, environment) for atom in jaxpr.outvars)
+
+    def nested(self, closed: jex.ClosedJaxpr, bound: Sequence[Variable | None], name: str) -> Graph:
+        """Return the graph of a nested jaxpr.
+
+        `bound` says, input by input, which variable it is the handle of, or None for a value.
+        """
+        inner = Importer(self.num_replicas, self)
+        environment: Environment = {}
+        inputs: list[Value] = []
+        for atom, variable in zip(closed.jaxpr.invars, bound, strict=True):
+            if variable is None:
+                inputs.append(Value(type_of(atom.aval)))
+            environment[atom] = inputs[-1] if variable is None else variable
+        inner.bind_constants(closed, environment)
+        inner.run(closed.jaxpr, environment)
+        outputs = inner.outputs(closed.jaxpr, environment)
+        return Graph(
+            name,
+            Stage.LOGICAL,
+            self.num_replicas,
+            tuple(inputs),
+            tuple(inner.builder.nodes),
+            outputs,
+        )
+
+    def _jax_node(self, equation: Any, environment: Environment) -> None:
+        source = source_of(equation.source_info)
+        primitive, params = equation.primitive, equation.params
+        if _is_higher_order(primitive, params):
+            _refuse_nested(equation, source)
+        self._add(
+            equation,
+            self.builder.add(
+                jax_op(primitive, bool(equation.effects)),
+                [self.operand(atom, environment) for atom in equation.invars],
+                params,
+                at=source,
+                types=[type_of(atom.aval) for atom in equation.outvars],
+            ),
+            environment,
+        )
+
+    def _add(self, equation: Any, results: Sequence[Operand], environment: Environment) -> None:
+        environment.update(zip(equation.outvars, results, strict=True))
+
+    def _logical(self, equation: Any, environment: Environment) -> None:
+        op = OPS[LOGICAL[equation.primitive]]
+        operands = [self.operand(atom, environment) for atom in equation.invars]
+        source = source_of(equation.source_info)
+        results = self.builder.add(op, operands, equation.params, at=source)
+        self._add(equation, results, environment)
+
+    def _read_variable(self, equation: Any, environment: Environment) -> None:
+        environment[equation.outvars[0]] = equation.params["variable"]
+
+    def _new_ref(self, equation: Any, environment: Environment) -> None:
+        atom = equation.invars[0]
+        initial = None if type(atom) is jex.Literal else environment[atom]
+        if isinstance(initial, Variable):  # the handle of a user's variable
+            environment[equation.outvars[0]] = initial
+            return
+        value = self.operand(atom, environment)
+        distribution = MIRRORED if self.num_replicas == 1 else PER_REPLICA
+        cell = Variable(
+            f"cell_{len(self.locals)}",
+            value.type.distributed(distribution),
+            synchronization="on_read",
+            is_local=True,
+        )
+        self.locals.append(cell)
+        environment[equation.outvars[0]] = cell
+        self.builder.add(ASSIGN, (value,), {"variable": cell}, at=source_of(equation.source_info))
+
+    def _get(self, equation: Any, environment: Environment) -> None:
+        variable = self._whole(equation, environment, 1)
+        source = source_of(equation.source_info)
+        self.versions.check_read(variable, source, self.is_replay)
+        self._add(
+            equation, self.builder.add(READ, (), {"variable": variable}, at=source), environment
+        )
+
+    def _swap(self, equation: Any, environment: Environment) -> None:
+        variable = self._whole(equation, environment, 2)
+        source = source_of(equation.source_info)
+        self._check_write(variable, source)
+        old = self.builder.add(READ, (), {"variable": variable}, at=source)
+        value = self.operand(equation.invars[1], environment)
+        self.builder.add(ASSIGN, (value,), {"variable": variable}, at=source)
+        self.versions.written(variable)
+        self._add(equation, old, environment)
+
+    def _add_update(self, equation: Any, environment: Environment) -> None:
+        variable = self._whole(equation, environment, 2)
+        source = source_of(equation.source_info)
+        self._check_write(variable, source)
+        old = self.builder.add(READ, (), {"variable": variable}, at=source)
+        total = self.builder.add(
+            jax_op(jax_primitives.add_p),
+            (*old, self.operand(equation.invars[1], environment)),
+            at=source,
+            types=[variable.type],
+        )
+        self.builder.add(ASSIGN, total, {"variable": variable}, at=source)
+        self.versions.written(variable)
+
+    def _freeze(self, equation: Any, environment: Environment) -> None:
+        variable = environment[equation.invars[0]]
+        source = source_of(equation.source_info)
+        self._add(
+            equation, self.builder.add(READ, (), {"variable": variable}, at=source), environment
+        )
+
+    def _check_write(self, variable: Variable, source: Source) -> None:
+        if self.in_checkpoint and not variable.is_local:
+            raise TraceError(
+                f"variable {variable.name!r} is assigned inside jax.checkpoint, "
+                f"which would run the assignment twice",
+                source=source,
+                hint="return the value from the checkpointed function and assign it outside",
+            )
+
+    def _whole(self, equation: Any, environment: Environment, plain: int) -> Variable:
+        """Return the variable of a ref that is accessed whole; indexing takes more operands."""
+        variable = environment[equation.invars[0]]
+        if not isinstance(variable, Variable):
+            raise TraceError("a ref that is not a variable", source=source_of(equation.source_info))
+        value = equation.outvars[0] if equation.outvars else equation.invars[1]
+        if len(equation.invars) != plain or tuple(value.aval.shape) != variable.type.shape:
+            raise TraceError(
+                f"{variable.name!r} is indexed as a ref: only whole reads and writes are supported",
+                source=source_of(equation.source_info),
+                hint="read the whole value, use value.at[...].set(...), and write it back",
+            )
+        return variable
+
+    def _call(self, equation: Any, environment: Environment) -> None:
+        params = equation.params
+        closed = params.get("jaxpr", params.get("call_jaxpr"))
+        if not isinstance(closed, jex.ClosedJaxpr):
+            closed = jex.ClosedJaxpr(closed, ())
+        arguments: list[Any] = [
+            literal(atom.val, type_of(atom.aval))
+            if type(atom) is jex.Literal
+            else environment[atom]
+            for atom in equation.invars
+        ]
+        is_checkpoint = equation.primitive.name in ("checkpoint", "remat2")
+        before = self.in_checkpoint, self.is_replay
+        if is_checkpoint:
+            self.in_checkpoint, self.is_replay = True, params["differentiated"] or self.is_replay
+            if params["differentiated"] and params["prevent_cse"]:
+                arguments = self._behind_barrier(arguments, source_of(equation.source_info))
+        inner: Environment = dict(zip(closed.jaxpr.invars, arguments, strict=True))
+        self.bind_constants(closed, inner)
+        self.run(closed.jaxpr, inner)
+        self.in_checkpoint, self.is_replay = before
+        for outside, inside in zip(equation.outvars, closed.jaxpr.outvars, strict=True):
+            environment[outside] = self.operand(inside, inner)
+
+    def _behind_barrier(self, arguments: list[Any], source: Source) -> list[Any]:
+        values = [argument for argument in arguments if isinstance(argument, Value)]
+        if not values:
+            return arguments
+        op = jax_op(jax_primitives.optimization_barrier_p)
+        results = self.builder.add(op, values, at=source, types=[value.type for value in values])
+        behind = dict(zip(values, results, strict=True))
+        return [behind.get(a, a) if isinstance(a, Value) else a for a in arguments]
+
+    def _forward(self, equation: Any, environment: Environment) -> None:
+        environment[equation.outvars[0]] = self.operand(equation.invars[0], environment)
+
+
+def literal(value: Any, type: Type) -> Literal:
+    """Return the literal of a scalar, written with the fewest digits that give it back.
+
+    >>> literal(np.float32(0.1), Type("f32", ())).value
+    0.1
+    """
+    scalar = np.asarray(value)
+    if scalar.dtype == np.float32:
+        return Literal.of(float(str(scalar[()])), type)
+    return Literal.of(scalar.item(), type)
+
+
+def type_of(aval: Any) -> Type:
+    """Return the type of an abstract value, its distribution not known."""
+    return Type(dtype_name(aval.dtype), aval.shape)
+
+
+_higher_order: dict[Any, bool] = {}
+
+
+def _is_higher_order(primitive: Any, params: dict[str, Any]) -> bool:
+    """Return whether a primitive has jaxprs among its parameters (the same for all its equations)."""
+    known = _higher_order.get(primitive)
+    if known is None:
+        known = _higher_order[primitive] = any(True for _ in _jaxprs(params.values()))
+    return known
+
+
+def _jaxprs(params: Any) -> Any:
+    for param in params:
+        if isinstance(param, jex.ClosedJaxpr):
+            yield param.jaxpr
+        elif isinstance(param, jex.Jaxpr):
+            yield param
+        elif isinstance(param, tuple | list):
+            yield from _jaxprs(param)
+
+
+def _refuse_nested(equation: Any, source: Source) -> None:
+    """Refuse logical operations and variables inside an operation the graph keeps opaque."""
+    pending = list(_jaxprs(equation.params.values()))
+    while pending:
+        for inner in pending.pop().eqns:
+            name = inner.primitive.name
+            if inner.primitive in LOGICAL or name in ("get", "swap", "addupdate"):
+                raise TraceError(
+                    f"{name} inside jax's {equation.primitive.name}, which graphdist cannot look into",
+                    source=source,
+                    hint="move the collective or the variable out of it",
+                )
+            pending.extend(_jaxprs(inner.params.values()))
+
+
+_HANDLERS: dict[str, Callable[[Importer, Any, Environment], None]] = {
+    **{name: Importer._call for name in _CALLS},
+    **{primitive.name: Importer._logical for primitive in LOGICAL},
+    read_variable_p.name: Importer._read_variable,
+    "new_ref": Importer._new_ref,
+    "get": Importer._get,
+    "swap": Importer._swap,
+    "addupdate": Importer._add_update,
+    "freeze": Importer._freeze,
+    "stop_gradient": Importer._forward,
+    "scan": import_scan,
+    "while": import_while,
+    "cond": import_cond,
+}

@@ -1,0 +1,56 @@
+"""JAX primitives as operations of the graph: `jax.<name>`, one `Op` a primitive.
+
+The `Op` carries the primitive, opaque to everyone but the evaluator that binds it again.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jax.extend.core.primitives as jax_primitives
+from jax.extend.core import Primitive
+
+from graphdist.ir.errors import ParseError
+from graphdist.ir.ops import Op
+
+# Host callbacks run once on each replica's device and may answer what they like.
+_VARIES = frozenset({"io_callback"})
+
+_by_name: dict[str, Primitive] = {}
+
+
+@cache
+def jax_op(primitive: Primitive, has_effect: bool = False) -> Op:
+    """Return the operation of a primitive.
+
+    >>> jax_op(jax_primitives.add_p).name
+    'jax.add'
+    """
+    _by_name.setdefault(primitive.name, primitive)
+    return Op(
+        f"jax.{primitive.name}",
+        has_effect=has_effect,
+        varies=primitive.name in _VARIES,
+        primitive=primitive,
+    )
+
+
+def resolve(name: str) -> Op:
+    """Return the operation named `jax.<primitive>`, as the parser needs it.
+
+    Knows the primitives of JAX itself and every one met in a trace. Raises `ParseError` for others.
+
+    >>> resolve("jax.dot_general").primitive
+    dot_general
+    """
+    short = name.removeprefix("jax.")
+    primitive = _by_name.get(short) or _public_primitives().get(short)
+    if primitive is None:
+        raise ParseError(f"{name} is not a JAX operation seen in any trace of this process")
+    return jax_op(primitive)
+
+
+@cache
+def _public_primitives() -> dict[str, Primitive]:
+    primitives = (value for value in vars(jax_primitives).values() if isinstance(value, Primitive))
+    return {primitive.name: primitive for primitive in primitives}

@@ -1,0 +1,166 @@
+"""The state of one trace: which variables it touches, through which handles.
+
+A variable's state rides on a JAX ref. The handle is made in the outermost trace, whatever scan, branch or
+gradient the first touch happens in, so that reads and writes survive JAX's transformations in program
+order. A write is cut from differentiation, since JAX refuses it otherwise.
+
+Every trace runs under a user context of its own: JAX would else reuse the trace of an inner `jax.jit` from
+an earlier one, with that one's handles in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar  # Any: refs and traces have no common public type
+
+import jax
+from jax.extend import core as jex
+
+from graphdist.ir.errors import GraphdistError
+from graphdist.ir.graph import Variable
+from graphdist.ir.types import Type
+from graphdist.tracing.primitives import aggregate_p, read_variable_p
+from graphdist.tracing.sources import here
+
+Output = TypeVar("Output")
+
+_trace_token = jax.make_user_context(default_value=0)
+_numbers = itertools.count(1)
+
+
+class TraceError(GraphdistError, RuntimeError):
+    """A program that cannot be traced to a graph that means the same."""
+
+
+class TraceableVariable(Protocol):
+    """What a trace needs to know of a user's variable."""
+
+    name: str
+
+    def spec(self, name: str) -> Variable:
+        """Return the graph's description of the variable under a name unique in its graph."""
+
+
+class Trace:
+    """One trace in progress.
+
+    `is_first` says whether the function may still create variables. `variables` lists the user's
+    variables in the order of first touch, `specs` what the graph calls them.
+    """
+
+    def __init__(self, is_first: bool) -> None:
+        """Start with no variable touched."""
+        self.is_first = is_first
+        self.variables: list[Any] = []
+        self.specs: list[Variable] = []
+        self.strategy: Any = None  # the one strategy of the program, once it is known
+        self._handles: dict[int, Any] = {}
+        self._specs: dict[int, Variable] = {}
+        self._outermost: Any = None
+
+    def read(self, variable: TraceableVariable) -> jax.Array:
+        """Return the current value of the variable, as the replica that reads has it."""
+        return self._handle(variable)[...]  # type: ignore[no-any-return]
+
+    def write(self, variable: TraceableVariable, value: jax.Array, context: str) -> None:
+        """Assign `value` in `context`, which is "replica" or "cross".
+
+        Raises `TraceError` under `jax.vmap`, where there would be many values for one variable.
+        """
+        handle = self._handle(variable)
+        value = self.aggregate(variable, value, context)
+        try:
+            handle[...] = value
+        except Exception as error:
+            if "batch" in str(error).lower() or "vmap" in str(error).lower():
+                raise TraceError(
+                    f"variable {variable.name!r} is assigned under jax.vmap: "
+                    f"one variable cannot take a value for each example",
+                    source=here(),
+                    hint="return the value from the mapped function and assign it outside",
+                ) from error
+            raise
+
+    def aggregate(
+        self, variable: TraceableVariable, value: jax.Array, context: str
+    ) -> jax.Array:
+        """Return the value combined over the replicas as the variable says, cut from gradients."""
+        self._handle(variable)
+        return aggregate_p.bind(  # type: ignore[no-any-return]
+            jax.lax.stop_gradient(value), variable=self._specs[id(variable)], context=context
+        )
+
+    def claim(self, strategy: Any) -> None:
+        """Make `strategy` the program's one; raises `TraceError` if it has another already."""
+        if self.strategy is None or self.strategy.is_default:
+            self.strategy = strategy
+        elif strategy is not self.strategy and not strategy.is_default:
+            raise TraceError(
+                f"one function uses {self.strategy} and {strategy}: strategies do not mix",
+                source=here(),
+                hint="use one strategy a function",
+            )
+
+    def _handle(self, variable: TraceableVariable) -> Any:
+        handle = self._handles.get(id(variable))
+        if handle is None:
+            spec = variable.spec(self._unique(variable.name))
+            type: Type = spec.type
+            with jex.set_current_trace(self._outermost):
+                value = read_variable_p.bind(
+                    variable=spec, shape=type.shape, dtype=variable_dtype(variable)
+                )
+                handle = jax.new_ref(value)
+            self._handles[id(variable)] = handle
+            self.variables.append(variable)
+            self.specs.append(spec)
+            self._specs[id(variable)] = spec
+        return handle
+
+    def _unique(self, name: str) -> str:
+        taken = {spec.name for spec in self.specs}
+        candidates = itertools.chain((name,), (f"{name}_{i}" for i in itertools.count(1)))
+        return next(candidate for candidate in candidates if candidate not in taken)
+
+    def run(self, body: Callable[..., Output], arguments: Sequence[jax.Array]) -> Output:
+        """Call `body` with this as the trace in progress."""
+        with jex.take_current_trace() as outermost:
+            self._outermost = outermost
+        previous = _state.trace
+        _state.trace = self
+        try:
+            with jex.set_current_trace(outermost):
+                return body(*arguments)
+        finally:
+            _state.trace = previous
+
+
+def variable_dtype(variable: Any) -> Any:
+    """Return the JAX dtype of a user's variable."""
+    return variable.dtype
+
+
+class _State(threading.local):
+    trace: Trace | None = None
+
+
+_state = _State()
+
+
+def current_trace() -> Trace | None:
+    """Return the trace in progress on this thread, or None.
+
+    >>> current_trace() is None
+    True
+    """
+    return _state.trace
+
+
+def make_jaxpr(
+    trace: Trace, body: Callable[..., Sequence[jax.Array]], avals: Sequence[jax.ShapeDtypeStruct]
+) -> jex.ClosedJaxpr:
+    """Trace `body` over arguments of these shapes and dtypes."""
+    with _trace_token(next(_numbers)):
+        return jax.make_jaxpr(lambda *arguments: trace.run(body, arguments))(*avals)

@@ -1,0 +1,47 @@
+"""Whether a replayed read of a variable means the same as the first one.
+
+`jax.checkpoint` runs its body again in the backward pass, reads of variables included. Every write of a
+variable starts a new version of it. A read is remembered by its line and the version it saw; the replay
+of that line must see the same version, or the program would mean something else with the checkpoint
+than without it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from graphdist.ir.graph import Variable
+from graphdist.ir.source import Frame, Source
+from graphdist.tracing.state import TraceError
+
+
+class Versions:
+    """Counts the writes of each variable, and what each reading line saw last."""
+
+    def __init__(self) -> None:
+        """Start before any write."""
+        self._written: Counter[str] = Counter()
+        self._seen: dict[tuple[str, tuple[Frame, ...]], int] = {}
+        self._pending: list[tuple[Variable, Source, int]] = []
+
+    def written(self, variable: Variable) -> None:
+        """Note a write."""
+        self._written[variable.name] += 1
+
+    def check_read(self, variable: Variable, source: Source, is_replay: bool) -> None:
+        """Note a read, or check the replay of one; raises `TraceError` if it reads another version."""
+        version = self._written[variable.name]
+        if not is_replay:
+            # Resolving a source is dear and most programs have no replay: keep it for later.
+            self._pending.append((variable, source, version))
+            return
+        for earlier, where, seen in self._pending:
+            self._seen[earlier.name, where.frames] = seen
+        self._pending.clear()
+        if version != self._seen.get((variable.name, source.frames), 0):
+            raise TraceError(
+                f"variable {variable.name!r} is read inside jax.checkpoint and assigned before the "
+                f"backward pass reads it again: the two reads would differ",
+                source=source,
+                hint="read the variable before the checkpointed function and pass it the value",
+            )

@@ -1,0 +1,230 @@
+"""Distributed values: one value a replica, or one value that all replicas hold.
+
+Outside a function a `PerReplica` holds one array, the replicas' parts concatenated along dimension 0 (R
+scalars are an array of shape [R]), or one mirrored array if the compiler proved the parts equal. Inside a trace
+it is a `TracedPerReplica` around a tracer of local shape. Only the traced form is a pytree: outside, the array
+behind a `PerReplica` is nobody's business, and mapping over it would show the concatenation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any  # Any: users' values, tracers, and operands of arithmetic
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.errors import ArgumentError
+from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
+from graphdist.tracing.sources import here
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import Strategy
+
+
+class DistributedValues:
+    """The base of values that belong to replicas."""
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the replicas' values, in replica order."""
+        raise NotImplementedError
+
+
+class ArrayOperators:
+    """Arithmetic, comparison and indexing by way of `__jax_array__`."""
+
+    def __jax_array__(self) -> jax.Array:
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self.__jax_array__(), dtype=dtype)
+
+    def __getitem__(self, index: Any) -> jax.Array:
+        return self.__jax_array__()[index]
+
+    def __len__(self) -> int:
+        return len(self.__jax_array__())
+
+    def __float__(self) -> float:
+        return float(self.__jax_array__())
+
+    def __int__(self) -> int:
+        return int(self.__jax_array__())
+
+    def __bool__(self) -> bool:
+        return bool(self.__jax_array__())
+
+    def __neg__(self) -> jax.Array:
+        return -self.__jax_array__()
+
+    def __abs__(self) -> jax.Array:
+        return abs(self.__jax_array__())
+
+
+def _binary(name: str) -> Callable[[Any, Any], Any]:
+    def method(self: ArrayOperators, other: Any) -> Any:
+        if isinstance(other, ArrayOperators):
+            other = other.__jax_array__()
+        return getattr(self.__jax_array__(), name)(other)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
+    setattr(ArrayOperators, f"__{_name}__", _binary(f"__{_name}__"))
+    setattr(ArrayOperators, f"__r{_name}__", _binary(f"__r{_name}__"))
+for _name in ("lt", "le", "gt", "ge"):
+    setattr(ArrayOperators, f"__{_name}__", _binary(f"__{_name}__"))
+
+
+class PerReplica(DistributedValues):
+    """One value a replica, possibly different.
+
+    Made by `Strategy.run`, by distributed datasets and by
+    `experimental_distribute_values_from_function`.
+
+    >>> import graphdist as gd
+    >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    >>> strategy.experimental_distribute_values_from_function(
+    ...     lambda context: context.replica_id_in_sync_group * 10)
+    PerReplica:{
+      0: 0,
+      1: 10
+    }
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        """Hold these values, one a replica; arrays become one array on the devices when needed."""
+        self._values: tuple[Any, ...] | None = tuple(values)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the replicas' values, in replica order; arrays on their devices are not copied."""
+        assert self._values is not None
+        return self._values
+
+    def __repr__(self) -> str:
+        lines = ",\n".join(f"  {i}: {value!r}" for i, value in enumerate(self.values))
+        return f"{type(self).__name__}:{{\n{lines}\n}}"
+
+
+class PerReplicaArray(PerReplica):
+    """One array a replica, of one shape and dtype, as one array on the strategy's devices."""
+
+    def __init__(
+        self,
+        array: jax.Array,
+        strategy: Strategy,
+        shape: tuple[int, ...],
+        distribution: Distribution = PER_REPLICA,
+    ) -> None:
+        """Wrap `array`; `shape` is what one replica holds."""
+        self.array = array
+        self.strategy = strategy
+        self.type = Type(dtype_name(array.dtype), shape, distribution)
+        self.signature = (strategy, self.type)
+
+    @cached_property
+    def values(self) -> tuple[jax.Array, ...]:
+        """Return the replicas' arrays, each on its replica's device, in replica order."""
+        order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
+        shards = sorted(self.array.addressable_shards, key=lambda shard: order[shard.device])
+        return tuple(shard.data.reshape(self.type.shape) for shard in shards)
+
+
+@jax.tree_util.register_pytree_node_class
+class TracedPerReplica(PerReplica):
+    """A per-replica value inside a trace: a tracer of the shape one replica holds."""
+
+    def __init__(self, local: Any) -> None:
+        """Wrap a tracer."""
+        self.local = local
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Refuse: inside a function the replicas' values exist only on the devices."""
+        raise ArgumentError(
+            "the values of a PerReplica are asked for inside a function, where they do not exist yet",
+            hint="use strategy.experimental_local_results, strategy.reduce or strategy.gather",
+        )
+
+    def __repr__(self) -> str:
+        return f"PerReplica({self.local!r})"
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        """Return the tracer as the only child."""
+        return (self.local,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Sequence[Any]) -> TracedPerReplica:
+        """Rebuild from the only child."""
+        return cls(*children)
+
+
+class Mirrored(ArrayOperators, DistributedValues):
+    """One value that every replica holds; it takes part in arithmetic as that value."""
+
+    def __init__(self, array: jax.Array, num_replicas: int) -> None:
+        """Wrap an array replicated on the strategy's devices."""
+        self.array = array
+        self.num_replicas = num_replicas
+
+    def __jax_array__(self) -> jax.Array:
+        return self.array
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the value once for every replica."""
+        return (self.array,) * self.num_replicas
+
+    def __repr__(self) -> str:
+        lines = ",\n".join(f"  {i}: {value!r}" for i, value in enumerate(self.values))
+        return f"Mirrored:{{\n{lines}\n}}"
+
+
+def per_replica_of(values: Sequence[Any], strategy: Strategy) -> PerReplica:
+    """Return the per-replica value of these components.
+
+    Arrays of one shape and dtype go to the devices; anything else is kept as it is.
+    """
+    if not all(isinstance(value, np.ndarray | np.generic | jax.Array) for value in values):
+        return PerReplica(values)
+    shapes = {np.shape(value) for value in values}
+    dtypes = {value.dtype for value in values}
+    if len(shapes) > 1 or len(dtypes) > 1:
+        return PerReplica(values)
+    (shape,) = shapes
+    devices = strategy.devices
+    parts = [
+        jax.device_put(jnp.reshape(jnp.asarray(value), shape or (1,)), device)
+        for value, device in zip(values, devices.devices, strict=True)
+    ]
+    whole = (len(parts) * parts[0].shape[0], *parts[0].shape[1:])
+    array = jax.make_array_from_single_device_arrays(whole, devices.per_replica, parts)
+    return PerReplicaArray(array, strategy, shape)
+
+
+def as_array(value: PerReplica, strategy: Strategy) -> jax.Array:
+    """Return the array of a per-replica argument; raises where the strategy cannot take it."""
+    if not isinstance(value, PerReplicaArray):
+        components = [np.asarray(component) for component in value.values]
+        if len(components) != strategy.num_replicas_in_sync:
+            raise ArgumentError(
+                f"a PerReplica argument has {len(components)} components, "
+                f"the strategy {strategy.num_replicas_in_sync} replicas",
+                source=here(),
+            )
+        converted = per_replica_of(components, strategy)
+        assert isinstance(converted, PerReplicaArray)  # the signature has seen shapes and dtypes
+        return converted.array
+    if value.strategy is not strategy:
+        raise ArgumentError(
+            f"a PerReplica argument belongs to {value.strategy}, the function runs on {strategy}",
+            source=here(),
+            hint="distribute the value with the strategy that uses it",
+        )
+    return value.array

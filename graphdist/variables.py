@@ -1,0 +1,355 @@
+"""Variables: named state that lives on the strategy's devices between steps.
+
+A variable belongs to the strategy current when it was made. It owns one buffer that nobody else holds: steps
+donate it, so a value read outside a function is a copy, and an initial value is copied in.
+
+How the copies on the replicas relate is `VariableSynchronization`, how replicas' writes are combined is
+`VariableAggregation`; every combination means what it means in `tf.distribute`, except that writing different
+values where nothing says how to combine them is an error instead of a silent divergence:
+
+* AUTO, ON_WRITE: mirrored. A write in replica context is combined first.
+* ON_READ: each replica its own. A read in cross-replica context is combined, a write there goes to all (with
+  SUM each gets its part of it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any  # Any: pytrees and initial values
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.context import get_strategy, in_replica_context_of_a_run, require_same_strategy
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.ir.graph import Variable as GraphVariable
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
+from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.replica_context import summable
+from graphdist.tracing.primitives import reduce_p, replica_id_p
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import Trace, current_trace
+from graphdist.values import ArrayOperators, DistributedValues
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import Strategy
+
+
+class Variable(ArrayOperators):
+    """State of one shape and dtype, usable wherever JAX takes an array.
+
+    `initial_value` is an array, a number, or a function without arguments that returns one. Made inside a
+    function it must be concrete, and the function's first trace is the only one that may make it. Raises
+    `ArgumentError` for options that do not go together, `ContextError` for one made in a later trace.
+
+    >>> import graphdist as gd
+    >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+    ...     count = gd.Variable(1.0, name="count")
+    >>> count.assign_add(2.0)
+    <Variable 'count' f32[] mirrored over 2 replicas: 3.0>
+    >>> float(count * 2)
+    6.0
+    """
+
+    def __init__(
+        self,
+        initial_value: Any,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+    ) -> None:
+        """Make the variable on the current strategy's devices."""
+        self.strategy: Strategy = get_strategy()
+        self.name = "variable" if name is None else name
+        self.synchronization = VariableSynchronization(synchronization)
+        self.aggregation = VariableAggregation(aggregation)
+        is_on_read = self.synchronization is VariableSynchronization.ON_READ
+        self.trainable = not is_on_read if trainable is None else trainable
+        value = _initial(initial_value, dtype, self.name)
+        self.shape: tuple[int, ...] = value.shape
+        self.dtype = value.dtype
+        self._check_options()
+        many = self.strategy.num_replicas_in_sync > 1
+        self._distribution = PER_REPLICA if is_on_read and many else MIRRORED
+        with jax.ensure_compile_time_eval():
+            self.buffer: jax.Array = self.strategy.place_variable(value, self._distribution)
+        self._implicit: dict[str, Callable[..., Any]] = {}
+
+    def _check_options(self) -> None:
+        if self.strategy.num_replicas_in_sync == 1:
+            return
+        if self.synchronization is VariableSynchronization.NONE:
+            raise ArgumentError(
+                f"variable {self.name!r} has synchronization NONE on "
+                f"{self.strategy.num_replicas_in_sync} replicas",
+                source=here(),
+                hint="use ON_READ for a variable each replica keeps for itself",
+            )
+        if self.aggregation is VariableAggregation.MEAN and jnp.issubdtype(self.dtype, jnp.integer):
+            raise ArgumentError(
+                f"variable {self.name!r} has aggregation MEAN and dtype {self.dtype}: "
+                f"the mean of integers is not an integer",
+                source=here(),
+            )
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements of one copy."""
+        return Type(dtype_name(self.dtype), self.shape).size
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether all replicas hold the same value."""
+        return self._distribution is MIRRORED
+
+    def spec(self, name: str) -> GraphVariable:
+        """Return what the graph is told of the variable, under this name."""
+        return GraphVariable(
+            name,
+            Type(dtype_name(self.dtype), self.shape, self._distribution),
+            synchronization="on_read" if not self.is_mirrored else "on_write",
+            aggregation=self.aggregation.name.lower(),
+            trainable=self.trainable,
+        )
+
+    def read_value(self) -> jax.Array:
+        """Return the value: the replica's own in replica context, the combined one elsewhere.
+
+        Outside a function the array is a copy, valid whatever happens to the variable later. Raises
+        `ContextError` for an ON_READ variable with aggregation NONE in cross-replica context.
+        """
+        require_same_strategy(self.strategy, f"variable {self.name!r}")
+        trace = current_trace()
+        if trace is None:
+            if self.is_mirrored:
+                return jnp.array(self.buffer, copy=True)
+            return self._through_function("read_value")  # type: ignore[no-any-return]
+        trace.claim(self.strategy)
+        local = trace.read(self)
+        if self.is_mirrored or in_replica_context_of_a_run():
+            return local
+        return self._combined(local)
+
+    value = read_value
+
+    def assign(self, value: Any) -> Any:
+        """Set the value, combined over the replicas as the aggregation says, and return the new one.
+
+        `value` has the variable's shape and dtype; Python numbers take its dtype. Raises `ArgumentError`
+        where they differ, and `DistributionError` when the program is compiled, for values that may differ
+        between replicas and an aggregation of NONE.
+        """
+        return self._write("assign", value)
+
+    def assign_add(self, delta: Any) -> Any:
+        """Add to the value; in replica context the deltas are combined first, then added."""
+        return self._write("assign_add", delta)
+
+    def assign_sub(self, delta: Any) -> Any:
+        """Subtract from the value; in replica context the deltas are combined first."""
+        return self._write("assign_sub", delta)
+
+    def _write(self, method: str, value: Any) -> Any:
+        require_same_strategy(self.strategy, f"variable {self.name!r}")
+        array = self._checked(value)
+        trace = current_trace()
+        if trace is None:
+            if method == "assign" and self.is_mirrored:
+                self.buffer = self.strategy.place_variable(array, self._distribution)
+            else:
+                self._through_function(method, array)
+            return self
+        trace.claim(self.strategy)
+        in_replica = in_replica_context_of_a_run()
+        if method == "assign":
+            trace.write(self, self._part(array, in_replica), "replica" if in_replica else "cross")
+        else:
+            self._update(trace, array if method == "assign_add" else -array, in_replica)
+        return self.read_value()
+
+    def _update(self, trace: Trace, delta: jax.Array, in_replica: bool) -> None:
+        if self.is_mirrored:
+            if in_replica:
+                delta = trace.aggregate(self, delta, "replica")
+            trace.write(self, trace.read(self) + delta, "cross")
+        elif in_replica:
+            trace.write(self, trace.read(self) + delta, "replica")
+        elif self.aggregation is VariableAggregation.SUM:
+            raise ArgumentError(
+                f"variable {self.name!r} is ON_READ with aggregation SUM: "
+                f"adding to it in cross-replica context is not defined",
+                source=here(),
+                hint="add in replica context, or assign the new total",
+            )
+        else:
+            trace.write(self, self._combined(trace.read(self)) + delta, "cross")
+
+    def _part(self, value: jax.Array, in_replica: bool) -> jax.Array:
+        """Return what each copy gets: of an ON_READ total its share."""
+        if in_replica or self.is_mirrored or self.aggregation is not VariableAggregation.SUM:
+            if not in_replica and not self.is_mirrored:
+                self._require_aggregation()
+            return value
+        replicas = self.strategy.num_replicas_in_sync
+        if jnp.issubdtype(self.dtype, jnp.integer):
+            return value // replicas
+        return value / replicas
+
+    def _combined(self, local: jax.Array) -> jax.Array:
+        """Return the one value of an ON_READ variable's copies."""
+        self._require_aggregation()
+        size = self.strategy.num_replicas_in_sync
+        if self.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
+            is_first = replica_id_p.bind(group_size=size) == 0
+            kept = jnp.where(is_first, local, jnp.zeros_like(local))
+            return reduce_p.bind(kept, reducer="sum", group_size=size)  # type: ignore[no-any-return]
+        reducer = self.aggregation.name.lower()
+        return reduce_p.bind(  # type: ignore[no-any-return]
+            summable(local, reducer, "reading"), reducer=reducer, group_size=size
+        )
+
+    def _require_aggregation(self) -> None:
+        if self.aggregation is VariableAggregation.NONE:
+            raise ArgumentError(
+                f"variable {self.name!r} is ON_READ with aggregation NONE: "
+                f"in cross-replica context it has no one value",
+                source=here(),
+                hint="read it in replica context, or make it with an aggregation",
+            )
+
+    def _checked(self, value: Any) -> jax.Array:
+        if isinstance(value, DistributedValues) and not isinstance(value, ArrayOperators):
+            raise ArgumentTypeError(
+                f"a PerReplica is assigned to variable {self.name!r} in cross-replica context",
+                source=here(),
+                hint="reduce it first: variable.assign(strategy.reduce('MEAN', value, axis=None))",
+            )
+        array = jnp.asarray(value)
+        if array.shape != self.shape:
+            raise ArgumentError(
+                f"variable {self.name!r} has shape {list(self.shape)}, "
+                f"the value assigned to it has shape {list(array.shape)}",
+                source=here(),
+            )
+        if array.dtype != self.dtype:
+            if not array.weak_type:
+                raise ArgumentError(
+                    f"variable {self.name!r} has dtype {self.dtype}, "
+                    f"the value assigned to it has dtype {array.dtype}",
+                    source=here(),
+                    hint=f"convert it: value.astype({str(self.dtype)!r})",
+                )
+        return array.astype(self.dtype)
+
+    def _through_function(self, method: str, *arguments: jax.Array) -> Any:
+        """Do outside a function what would be done inside, by compiling one."""
+        implicit = self._implicit.get(method)
+        if implicit is None:
+            from graphdist.function import Function
+
+            implicit = Function(getattr(self, method), name=f"{self.name}_{method}")
+            self._implicit[method] = implicit
+        with self.strategy.scope():
+            return implicit(*arguments)
+
+    def __jax_array__(self) -> jax.Array:
+        return self.read_value()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        where = f"{self.spec(self.name).type} over {self.strategy.num_replicas_in_sync} replicas"
+        if self.strategy.num_replicas_in_sync == 1:
+            where = str(self.spec(self.name).type.distributed(None))
+        if current_trace() is not None or not self._is_readable():
+            return f"<Variable {self.name!r} {where}>"
+        return f"<Variable {self.name!r} {where}: {self.read_value()}>"
+
+    def _is_readable(self) -> bool:
+        return self.is_mirrored or self.aggregation is not VariableAggregation.NONE
+
+    def __reduce__(self) -> Any:
+        raise ArgumentTypeError(
+            f"variable {self.name!r} cannot be pickled: it is state on devices",
+            hint="pickle its value: np.asarray(variable)",
+        )
+
+
+def _initial(value: Any, dtype: Any, name: str) -> jax.Array:
+    """Return the concrete initial value; a later trace may not make variables."""
+    trace = current_trace()
+    if trace is not None and not trace.is_first:
+        raise ContextError(
+            f"variable {name!r} is made when its function is traced again",
+            source=here(),
+            hint="make variables once, outside the function, or guard the creation: "
+            "if self.w is None: self.w = gd.Variable(...)",
+        )
+    with jax.ensure_compile_time_eval():
+        value = value() if callable(value) else value
+        if isinstance(value, jax.core.Tracer):
+            raise ArgumentTypeError(
+                f"variable {name!r} is made from a value that exists only in the trace",
+                source=here(),
+                hint="give the initial value as a function: gd.Variable(lambda: jnp.zeros(3))",
+            )
+        return jnp.asarray(value, dtype=dtype)
+
+
+def variables(tree: Any, **options: Any) -> Any:
+    """Return the pytree with every array replaced by a `Variable` named after its place in the tree.
+
+    `options` are those of `Variable`, the same for all.
+
+    >>> import graphdist as gd
+    >>> params = variables({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
+    >>> params["w"].name
+    'w'
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: Variable(
+            leaf, name=jax.tree_util.keystr(path, simple=True, separator="_") or None, **options
+        ),
+        tree,
+    )
+
+
+def read(tree: Any) -> Any:
+    """Return the pytree with every `Variable` replaced by its value.
+
+    >>> read(variables({"b": jnp.zeros(3)}))
+    {'b': Array([0., 0., 0.], dtype=float32)}
+    """
+    return jax.tree.map(lambda leaf: leaf.read_value() if isinstance(leaf, Variable) else leaf, tree)
+
+
+def assign(tree: Any, values: Any) -> None:
+    """Assign a pytree of values to the pytree of variables of the same structure.
+
+    Raises `ArgumentError` when the structures differ; nothing is assigned then.
+
+    >>> params = variables({"b": jnp.zeros(3)})
+    >>> assign(params, {"b": jnp.ones(3)})
+    >>> read(params)
+    {'b': Array([1., 1., 1.], dtype=float32)}
+    """
+    targets, structure = jax.tree.flatten(tree)
+    sources, other = jax.tree.flatten(values)
+    if structure != other:
+        raise ArgumentError(
+            f"values of another structure than the variables they are assigned to: "
+            f"{other}, not {structure}",
+            source=here(),
+        )
+    for target, value in zip(targets, sources, strict=True):
+        target.assign(value)

@@ -1,0 +1,71 @@
+"""Graph-to-graph passes: the table of all of them, and the pipeline that compiles a program.
+
+A pass is a pure function, one file each (`manager.py` has the contract). `PASSES` is the one table that the
+pipeline, the tests, the tools and the documents read.
+"""
+
+if __name__ != "graphdist.passes":
+    raise ImportError("import graphdist.passes, not passes: the repository root is on sys.path")
+
+from graphdist.ir.graph import Stage
+from graphdist.passes import (
+    bucket_collectives,
+    canonicalize,
+    eliminate_common_subexpressions,
+    eliminate_dead_code,
+    fold_constants,
+    infer_distribution,
+    lower_cross_replica,
+    place_variables,
+    remove_redundant_collectives,
+    shard_inputs,
+    simplify,
+)
+from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
+from graphdist.passes.manager import Pass
+
+_LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
+
+PASSES = {
+    one.name: one
+    for one in (
+        Pass("infer_distribution", infer_distribution.infer_distribution, _LOGICAL),
+        Pass("place_variables", place_variables.place_variables, _LOGICAL, Stage.PLACED),
+        Pass("shard_inputs", shard_inputs.shard_inputs, _PLACED),
+        Pass("lower_cross_replica", lower_cross_replica.lower_cross_replica, _PLACED, Stage.SPMD),
+        Pass("simplify", simplify.simplify),
+        Pass("canonicalize", canonicalize.canonicalize),
+        Pass("fold_constants", fold_constants.fold_constants),
+        Pass(
+            "eliminate_common_subexpressions",
+            eliminate_common_subexpressions.eliminate_common_subexpressions,
+        ),
+        Pass("eliminate_dead_code", eliminate_dead_code.eliminate_dead_code),
+        Pass(
+            "remove_redundant_collectives",
+            remove_redundant_collectives.remove_redundant_collectives,
+            _SPMD,
+        ),
+        Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
+    )
+}
+"""Every pass by name; `bucket_collectives` for the CPU."""
+
+
+def pipeline(platform: str) -> tuple[Pass, ...]:
+    """Return the passes that compile a logical graph for a platform ("cpu", "gpu", "tpu"), in order.
+
+    >>> [one.name for one in pipeline("cpu")][:2]
+    ['infer_distribution', 'place_variables']
+    """
+    packing = BucketCollectives(PACKING.get(platform, NO_PACKING))
+    return (
+        PASSES["infer_distribution"],
+        PASSES["place_variables"],
+        PASSES["shard_inputs"],
+        PASSES["lower_cross_replica"],
+        # Removed first, so that what only fed them is dead when the graph is simplified.
+        PASSES["remove_redundant_collectives"],
+        PASSES["simplify"],
+        Pass("bucket_collectives", packing, _SPMD),
+    )

@@ -1,0 +1,136 @@
+"""Join small all_reduces into one of a packed buffer, where that was measured to win.
+
+A target says whether to pack (`Packing`). Measured on CPU: 100 small gradients as 100 operands took 7.5 ms a
+step, packed into one buffer 0.73 ms. XLA packs by itself on GPU, and on TPU a packed buffer only costs memory,
+so there nothing is done.
+
+How it works. An all_reduce may be packed if it is small enough. Give every value a level: an input has level
+0, a node the highest level of its operands, and the result of a packable all_reduce one more. All packable
+all_reduces of one level, reducer and dtype are independent of each other and go into one buffer, filled in
+order until it is full. Nodes are then laid out level by level, in their old order within a level, with the
+buffers of a level at its end. Effects keep their order, since a later one never has a lower level. One walk
+over the graph: linear in its size.
+
+Before:  %a = all_reduce(%x) ..  %b = all_reduce(%y) ..
+After:   %p = pack(%x, %y)  %r = all_reduce(%p) ..  %a, %b = unpack(%r) {shapes=..}
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
+from graphdist.ir.rewrite import map_nested, substitute
+from graphdist.ir.source import join
+
+NAME = "bucket_collectives"
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Which all_reduces a target packs: those of at most `largest` bytes, into buffers of `buffer` bytes.
+
+    `largest` 0 packs nothing.
+    """
+
+    largest: int
+    buffer: int
+
+
+NO_PACKING = Packing(0, 0)
+PACKING = {"cpu": Packing(largest=256 * 2**10, buffer=8 * 2**20)}
+"""By platform; a platform that is not here packs nothing."""
+
+Key = tuple[int, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketCollectives:
+    """The pass for one target."""
+
+    packing: Packing
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with its small all_reduces packed."""
+        if self.packing.largest == 0:
+            return graph
+        return _bucket(graph, self.packing)
+
+
+def _bucket(graph: Graph, packing: Packing) -> Graph:
+    graph = map_nested(graph, lambda inner: _bucket(inner, packing))
+    levels, packable = _levels(graph.nodes, packing)
+    buckets = [bucket for bucket in _fill(packable, packing) if len(bucket) > 1]
+    if not buckets:
+        return graph
+    packed = {node for bucket in buckets for node in bucket}
+    ordered: dict[int, list[Node | list[Node]]] = defaultdict(list)
+    for node in graph.nodes:
+        if node not in packed:
+            ordered[levels[node]].append(node)
+    for bucket in buckets:
+        ordered[levels[bucket[0]]].append(bucket)
+    builder = Builder(NAME)
+    environment: dict[Operand, Operand] = {}
+    for level in sorted(ordered):
+        for item in ordered[level]:
+            if isinstance(item, list):
+                _pack(builder, item, environment)
+                continue
+            results = builder.keep(item, substitute(environment, item.operands), item.graphs)
+            if results is not item.results:
+                environment.update(zip(item.results, results, strict=True))
+    return graph.replace(nodes=tuple(builder.nodes), outputs=substitute(environment, graph.outputs))
+
+
+def _levels(
+    nodes: Sequence[Node], packing: Packing
+) -> tuple[dict[Node, int], dict[Key, list[Node]]]:
+    """Return the level each node stands at, and the packable all_reduces by level, reducer, dtype."""
+    of_value: dict[Operand, int] = {}
+    of_node: dict[Node, int] = {}
+    packable: dict[Key, list[Node]] = defaultdict(list)
+    last_effect = 0
+    for node in nodes:
+        level = max([of_value.get(operand, 0) for operand in node.operands], default=0)
+        if node.op.has_effect:
+            level = last_effect = max(level, last_effect)
+        of_node[node] = level
+        if node.op is ALL_REDUCE and node.operands[0].type.bytes <= packing.largest:
+            key = level, str(node.params["reducer"]), node.operands[0].type.dtype
+            packable[key].append(node)
+            level += 1
+        if level:
+            for result in node.results:
+                of_value[result] = level
+    return of_node, packable
+
+
+def _fill(packable: dict[Key, list[Node]], packing: Packing) -> list[list[Node]]:
+    buckets = []
+    for nodes in packable.values():
+        bucket: list[Node] = []
+        size = 0
+        for node in nodes:
+            if bucket and size + node.operands[0].type.bytes > packing.buffer:
+                buckets.append(bucket)
+                bucket, size = [], 0
+            bucket.append(node)
+            size += node.operands[0].type.bytes
+        buckets.append(bucket)
+    return buckets
+
+
+def _pack(builder: Builder, bucket: list[Node], environment: dict[Operand, Operand]) -> None:
+    operands = [substitute(environment, node.operands)[0] for node in bucket]
+    at = join(tuple(node.source for node in bucket))
+    packed = builder.add(PACK, operands, at=at)
+    reduced = builder.add(ALL_REDUCE, packed, bucket[0].params, at=at)
+    shapes = tuple(operand.type.shape for operand in operands)
+    pieces = builder.add(UNPACK, reduced, {"shapes": shapes}, at=at)
+    for node, piece in zip(bucket, pieces, strict=True):
+        environment[node.results[0]] = piece

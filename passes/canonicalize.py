@@ -1,0 +1,395 @@
+"""Replace operations that give back an operand, and chains that one operation does.
+
+Every rule is exact for all values of the dtypes it applies to, bit for bit, nan and -0.0 included:
+`x + 0.0` stays, because it turns -0.0 into 0.0. Subnormal numbers are the exception: XLA flushes
+them to zero on CPU when it computes with them, and keeps them when we spare it that.
+
+Before:  %a = jax.neg(%x)   %b = jax.neg(%a)   %c = jax.mul(%b, 1.0)   return %c
+After:   %a = jax.neg(%x)   return %x          (`eliminate_dead_code` takes %a away)
+
+An answer has the dtype and shape of the result it stands for, and a distribution that is the same
+or says more. Left alone: arithmetic that needs computing (`fold_constants`), collectives, state,
+and `to_replicas`, which the lowering wants to see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import copysign, frexp
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.ops import CONSTANT, RESHAPE, UNPACK
+from graphdist.ir.rewrite import rewrite, substitute
+from graphdist.ir.types import MIRRORED, PER_REPLICA
+
+__all__ = ["canonicalize"]
+
+NAME = "canonicalize"
+
+Operands: TypeAlias = tuple[Operand, ...]
+Answer: TypeAlias = Sequence[Operand] | None
+Number: TypeAlias = bool | int | float | complex
+
+
+def canonicalize(graph: Graph) -> Graph:
+    """Return the graph without operations that change nothing."""
+    return rewrite(graph, _Canonicalizer().apply, NAME, lambda node: node.op.name in _RULES)
+
+
+class _Canonicalizer:
+    """Applies the rules and remembers the nodes that rules look back at."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[Operand, Node] = {}
+        self.builder = Builder()
+
+    def apply(self, node: Node, operands: Operands, builder: Builder) -> Answer:
+        """Return what stands for the results of the node, or None to keep it."""
+        self.builder = builder
+        first = len(builder.nodes)
+        name = node.op.name
+        answer = _RULES[name](self, node, operands)
+        if answer is not None and not all(map(_fits, answer, node.results)):
+            answer = None
+        if answer is None and name in _LOOKED_BACK_AT:
+            answer = builder.keep(node, operands, node.graphs)
+        for made in builder.nodes[first:]:
+            if made.op.name in _LOOKED_BACK_AT:
+                self.definitions.update(dict.fromkeys(made.results, made))
+        return answer
+
+    def definition(self, operand: Operand, name: str) -> Node | None:
+        """Return the node that made the operand, if it is one of this operation."""
+        node = self.definitions.get(operand) if isinstance(operand, Value) else None
+        return node if node is not None and node.op.name == name else None
+
+    def splat(self, operand: Operand) -> Number | None:
+        """Return the number that every element of the operand is, if that is known."""
+        if isinstance(operand, Literal):
+            return operand.value
+        node = self.definitions.get(operand)
+        if node is None:
+            return None
+        if node.op is CONSTANT:
+            array = cast("np.ndarray[tuple[int, ...], np.dtype[np.generic]]", node.params["value"])
+            return array.item(0) if _is_splat(array) else None
+        if node.op.name == "jax.broadcast_in_dim" and isinstance(node.operands[0], Literal):
+            return node.operands[0].value
+        return None
+
+
+def _is_splat(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
+    if not 0 < array.size <= 64 or array.dtype.kind not in "biuf":
+        return False
+    # Bytes tell 0.0 from -0.0, which compare equal.
+    return array.tobytes() == array.reshape(-1)[:1].tobytes() * array.size
+
+
+def _fits(answer: Operand, result: Value) -> bool:
+    """Whether the answer may stand for the result wherever that is used."""
+    given, wanted = answer.type, result.type
+    return (
+        given.dtype == wanted.dtype
+        and given.shape == wanted.shape
+        and (
+            given.distribution in (wanted.distribution, MIRRORED)
+            or wanted.distribution in (PER_REPLICA, None)
+        )
+    )
+
+
+Rule: TypeAlias = Callable[[_Canonicalizer, Node, Operands], Answer]
+
+
+# Rules that answer an operand. `_fits` has the last word: they need not look at its type.
+
+
+def _operand(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    """Answer the first operand, which is all such operations can give of its shape."""
+    return operands[:1]
+
+
+def _single(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    return operands if len(operands) == len(node.results) == 1 else None
+
+
+def _neutral(right: Callable[[Number, str], bool], *, commutes: bool) -> Rule:
+    """Make the rule of an operation of two operands that has a neutral one."""
+
+    def rule(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+        left, other = operands
+        dtype = left.type.dtype
+        number = self.splat(other)
+        if number is not None and right(number, dtype):
+            return (left,)
+        if commutes:
+            number = self.splat(left)
+            if number is not None and right(number, dtype):
+                return (other,)
+        return None
+
+    return rule
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype[0] in "iu" and dtype[1:].isdigit()
+
+
+def _is_real(dtype: str) -> bool:
+    return not dtype.startswith(("c", "key"))
+
+
+def _is_one(number: Number, dtype: str) -> bool:
+    # (a + bi) * (1 + 0i) is nan where a or b is infinite.
+    return number == 1 and _is_real(dtype)
+
+
+def _is_zero(sign: int) -> Callable[[Number, str], bool]:
+    """Make the test for the zero of this sign; an integer has one zero."""
+
+    def test(number: Number, dtype: str) -> bool:
+        if isinstance(number, complex) or number != 0 or dtype == "bool":
+            return False
+        return _is_integer(dtype) or (_is_real(dtype) and copysign(1, number) == sign)
+
+    return test
+
+
+def _is_no_bits(number: Number, dtype: str) -> bool:
+    return number == 0 and (dtype == "bool" or _is_integer(dtype))
+
+
+def _is_all_bits(number: Number, dtype: str) -> bool:
+    if dtype == "bool":
+        return bool(number)
+    return _is_integer(dtype) and number == (-1 if dtype[0] == "i" else 2 ** int(dtype[1:]) - 1)
+
+
+def _multiply(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    if _is_integer(operands[0].type.dtype):
+        for operand in operands:
+            if self.splat(operand) == 0 and operand.type.shape == node.results[0].type.shape:
+                return (operand,)
+    return _TIMES_ONE(self, node, operands)
+
+
+def _idempotent(otherwise: Rule | None = None) -> Rule:
+    """Make the rule of an operation that answers x for (x, x)."""
+
+    def rule(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+        if operands[0] is operands[1]:
+            return operands[:1]
+        return otherwise(self, node, operands) if otherwise else None
+
+    return rule
+
+
+_TIMES_ONE = _neutral(_is_one, commutes=True)
+
+
+def _own_inverse(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    inner = self.definition(operands[0], node.op.name)
+    return inner.operands if inner else None
+
+
+def _select(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    predicate, *cases = operands
+    if all(case is cases[0] for case in cases):
+        return cases[:1]
+    chosen = self.splat(predicate)
+    if chosen is None or not 0 <= int(cast(int, chosen)) < len(cases):
+        return None
+    return (cases[int(cast(int, chosen))],)
+
+
+def _update_all(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    """Answer an update as large as its operand: where it starts is clamped to 0."""
+    return operands[1:2]
+
+
+# Rules that make one node of two.
+
+
+def _transpose(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    permutation = cast("tuple[int, ...]", node.params["permutation"])
+    if permutation == tuple(range(len(permutation))):
+        return operands
+    inner = self.definition(operands[0], node.op.name)
+    if inner is None:
+        return None
+    first = cast("tuple[int, ...]", inner.params["permutation"])
+    composed = tuple(first[axis] for axis in permutation)
+    if composed == tuple(range(len(composed))):
+        return inner.operands
+    return _rebuilt(self, node, inner.operands, permutation=composed)
+
+
+def _reshape(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    if not _is_plain(node):
+        return None
+    if operands[0].type.shape == node.results[0].type.shape:
+        return operands
+    inner = self.definition(operands[0], node.op.name)
+    return _rebuilt(self, node, inner.operands) if inner and _is_plain(inner) else None
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether the node takes one operand in its own order, and places the result nowhere."""
+    params = node.params
+    is_placed = params.get("sharding") is not None or params.get("dimensions") is not None
+    return len(node.operands) == 1 and not is_placed
+
+
+_WIDENS = {
+    "bool": "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64",
+    "i8": "i16 i32 i64 f16 bf16 f32 f64",
+    "i16": "i32 i64 f32 f64",
+    "i32": "i64 f64",
+    "u8": "u16 u32 u64 i16 i32 i64 f16 bf16 f32 f64",
+    "u16": "u32 u64 i32 i64 f32 f64",
+    "u32": "u64 i64 f64",
+    "f16": "f32 f64",
+    "bf16": "f32 f64",
+    "f32": "f64",
+}
+"""The dtypes that hold every number of a dtype."""
+
+
+def _convert(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    if not _is_plain(node):
+        return None
+    wanted = node.results[0].type.dtype
+    if operands[0].type.dtype == wanted:
+        return operands
+    inner = self.definition(operands[0], node.op.name)
+    if inner is None or not _is_plain(inner):
+        return None
+    original = inner.operands[0].type.dtype
+    if operands[0].type.dtype not in _WIDENS.get(original, "").split():
+        return None
+    return inner.operands if original == wanted else _rebuilt(self, node, inner.operands)
+
+
+def _scale(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    factor = cast(float, node.params["factor"])
+    dtype = operands[0].type.dtype
+    if factor == 1 and _is_real(dtype):
+        return operands
+    inner = self.definition(operands[0], node.op.name)
+    if inner is None:
+        return None
+    before = cast(float, inner.params["factor"])
+    product = before * factor
+    if abs(product) >= 2**15:  # not a number of every dtype
+        return None
+    if _is_integer(dtype):
+        is_exact = isinstance(product, int)
+    else:
+        is_exact = dtype in ("f16", "bf16", "f32", "f64") and _grows(before) and _grows(factor)
+    return _rebuilt(self, node, inner.operands, factor=product) if is_exact else None
+
+
+def _grows(factor: float) -> bool:
+    """Whether scaling adds to the exponent alone: then two scalings do what one does."""
+    return factor >= 1 and frexp(factor)[0] == 0.5
+
+
+def _pack(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    if len(operands) == 1:
+        return operands
+    inner = self.definition(operands[0], UNPACK.name)
+    return inner.operands if inner and inner.results == operands else None
+
+
+def _unpack(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    inner = self.definition(operands[0], "pack")
+    if inner and len(inner.operands) == len(node.results):
+        return inner.operands
+    if len(node.results) == 1:
+        if node.results[0].type.shape == operands[0].type.shape:
+            return operands
+        shape = {"shape": node.results[0].type.shape}
+        return self.builder.add(RESHAPE, operands, shape, at=node.source)
+    return None
+
+
+def _rebuilt(
+    self: _Canonicalizer, node: Node, operands: Operands, **params: object
+) -> Sequence[Operand]:
+    """Add the node's operation to other operands, with some parameters changed."""
+    types = None if node.op.rule else [value.type for value in node.results]
+    hint = node.results[0].hint
+    return self.builder.add(
+        node.op, operands, {**node.params, **params}, at=node.source, types=types, hint=hint
+    )
+
+
+def _cond(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
+    """Put the branch that is known to be taken where the `cond` stood."""
+    index, *rest = operands
+    number = self.splat(index)
+    if number is None:
+        return None
+    branch = node.graphs[min(max(int(cast(int, number)), 0), len(node.graphs) - 1)]
+    environment: dict[Operand, Operand] = dict(zip(branch.inputs, rest, strict=True))
+    for inner in branch.nodes:
+        # New nodes: the same branch may stand in another `cond` of this graph.
+        results = self.builder.add(
+            inner.op,
+            substitute(environment, inner.operands),
+            inner.params,
+            inner.graphs,
+            at=inner.source,
+            types=None if inner.op.rule else [value.type for value in inner.results],
+        )
+        environment.update(zip(inner.results, results, strict=True))
+    return substitute(environment, branch.outputs)
+
+
+_RULES: dict[str, Rule] = {
+    "jax.add": _neutral(_is_zero(-1), commutes=True),
+    "jax.add_any": _neutral(_is_zero(-1), commutes=True),
+    "jax.and": _idempotent(_neutral(_is_all_bits, commutes=True)),
+    "jax.broadcast_in_dim": _operand,
+    "jax.concatenate": _single,
+    "jax.convert_element_type": _convert,
+    "jax.copy": _operand,
+    "jax.div": _neutral(_is_one, commutes=False),
+    "jax.dynamic_slice": _operand,
+    "jax.dynamic_update_slice": _update_all,
+    "jax.max": _idempotent(),
+    "jax.min": _idempotent(),
+    "jax.mul": _multiply,
+    "jax.neg": _own_inverse,
+    "jax.not": _own_inverse,
+    "jax.or": _idempotent(_neutral(_is_no_bits, commutes=True)),
+    "jax.reshape": _reshape,
+    "jax.select_n": _select,
+    "jax.shift_left": _neutral(_is_no_bits, commutes=False),
+    "jax.shift_right_arithmetic": _neutral(_is_no_bits, commutes=False),
+    "jax.shift_right_logical": _neutral(_is_no_bits, commutes=False),
+    "jax.slice": _operand,
+    "jax.split": _single,
+    "jax.squeeze": _operand,
+    "jax.sub": _neutral(_is_zero(1), commutes=False),
+    "jax.transpose": _transpose,
+    "jax.xor": _neutral(_is_no_bits, commutes=True),
+    "concatenate": _single,
+    "cond": _cond,
+    "constant": lambda self, node, operands: None,
+    "pack": _pack,
+    "reshape": _reshape,
+    "scale": _scale,
+    "unpack": _unpack,
+}
+
+_LOOKED_BACK_AT = frozenset(
+    {
+        "jax.broadcast_in_dim", "jax.convert_element_type", "jax.neg", "jax.not", "jax.reshape",
+        "jax.transpose", "constant", "pack", "reshape", "scale", "unpack",
+    }
+)  # fmt: skip

@@ -1,0 +1,149 @@
+"""Compute once what is computed twice: equal operations on the same operands with equal parameters.
+
+The first node stays, with its source line. Equal collectives are merged too: all replicas run the
+same graph. Reads of a variable are merged up to its next assignment.
+
+Before:  %a = jax.sin(%x)   %b = jax.sin(%x)   %c = jax.add(%a, %b)
+After:   %a = jax.sin(%x)   %c = jax.add(%a, %a)
+
+Left alone: operations with an effect or whose result varies whatever the operands, control flow
+around one of these or around state, and parameters that cannot be compared. Nothing is merged
+across the border of a nested graph.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
+from graphdist.ir.ops import ASSIGN, READ
+from graphdist.ir.rewrite import any_node, rewrite
+
+__all__ = ["eliminate_common_subexpressions"]
+
+NAME = "eliminate_common_subexpressions"
+MAX_BYTES = 2**16  # of an array whose bytes are looked at
+
+Results: TypeAlias = tuple[Value, ...]
+
+_NOT_REPEATABLE = frozenset({"jax.rng_uniform"})  # functions of nothing that we see
+
+
+def eliminate_common_subexpressions(graph: Graph) -> Graph:
+    """Return the graph with every value computed once."""
+    seen: dict[Builder, _Seen] = {}  # a graph and those nested in it have a builder each
+
+    def rule(
+        node: Node, operands: tuple[Operand, ...], builder: Builder
+    ) -> Sequence[Operand] | None:
+        here = seen.get(builder)
+        if here is None:
+            here = seen[builder] = _Seen()
+        return here.merge(node, operands, builder)
+
+    return rewrite(graph, rule, NAME)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the nodes of one graph have computed so far.
+
+    Most nodes have operands that no other node of their operation has: only where two share them
+    are the parameters looked at.
+    """
+
+    first: dict[Hashable, tuple[Node, Results]] = field(default_factory=dict)
+    further: dict[Hashable, dict[Hashable, Results]] = field(default_factory=dict)
+    writes: dict[str, int] = field(default_factory=dict)
+
+    def merge(self, node: Node, operands: tuple[Operand, ...], builder: Builder) -> Results | None:
+        """Return the results of an equal node before; otherwise keep this one and remember it."""
+        op = node.op
+        if op.has_effect or op.varies or node.graphs or op is READ or op.name in _NOT_REPEATABLE:
+            key = self._key_of_special(node, operands)
+            if key is None:
+                return None
+        else:
+            key = (op, *[_key_of_operand(operand) for operand in operands])
+        entry = self.first.get(key)
+        if entry is None:
+            results = builder.keep(node, operands, node.graphs)
+            self.first[key] = node, results
+            return results
+        others = self.further.get(key)
+        if others is None:
+            others = self.further[key] = {_frozen(entry[0].params): entry[1]}
+        params = _frozen(node.params)
+        equal = others.get(params)
+        if equal is not None and [v.type for v in equal] == [v.type for v in node.results]:
+            return equal
+        results = others[params] = builder.keep(node, operands, node.graphs)
+        return results
+
+    def _key_of_special(self, node: Node, operands: tuple[Operand, ...]) -> Hashable:
+        """Return the key of a read or of control flow; None for what must not be merged."""
+        if node.op is READ:
+            name = cast(Variable, node.params["variable"]).name
+            return READ, name, self.writes.get(name, 0)
+        for variable in _assigned(node):
+            self.writes[variable] = self.writes.get(variable, 0) + 1
+        if not node.graphs or any(any_node(graph, _is_impure) for graph in node.graphs):
+            return None
+        return (node.op, node.graphs, *[_key_of_operand(operand) for operand in operands])
+
+
+def _is_impure(node: Node) -> bool:
+    op = node.op
+    return op.has_effect or op.varies or op is READ or op.name in _NOT_REPEATABLE
+
+
+def _assigned(node: Node) -> set[str]:
+    """Return the names of the variables that the node assigns, itself or in nested graphs."""
+    names = set()
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        if one.op is ASSIGN:
+            names.add(cast(Variable, one.params["variable"]).name)
+        for graph in one.graphs:
+            pending.extend(graph.nodes)
+    return names
+
+
+def _key_of_operand(operand: Operand) -> Hashable:
+    return operand if type(operand) is Value else _key_of_literal(cast(Literal, operand))
+
+
+def _key_of_literal(literal: Literal) -> Hashable:
+    # 0.0 equals -0.0 and True equals 1: neither may stand for the other.
+    return literal.type.dtype, _frozen(literal.value)
+
+
+def _frozen(value: object) -> Hashable:
+    """Return a key that two parameters share only if they are equal to the bit.
+
+    What cannot be compared by value is compared by identity: the nodes keep it alive.
+    """
+    if isinstance(value, float):
+        return struct.pack("d", value)
+    if isinstance(value, complex):
+        return struct.pack("dd", value.real, value.imag)
+    if isinstance(value, tuple | list):
+        return (type(value), *map(_frozen, value))
+    if isinstance(value, Mapping):
+        return frozenset((_frozen(name), _frozen(item)) for name, item in value.items())
+    if isinstance(value, np.ndarray):
+        if value.nbytes > MAX_BYTES or value.dtype.hasobject:
+            return id(value)
+        return value.dtype, value.shape, value.tobytes()
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return type(value), value

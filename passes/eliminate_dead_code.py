@@ -1,0 +1,96 @@
+"""Remove what neither an output nor an effect needs, inside nested graphs too.
+
+A node stays if one of its results is used, or if it or a node nested in it has an effect; at stage
+LOGICAL an assignment is one. What a `cond` returns, and what a `scan` stacks, and nobody uses, is
+returned no more, so that what computes it inside can go.
+
+Before:  %a = jax.sin(%x)   %b = jax.cos(%x)   return %b
+After:   %b = jax.cos(%x)   return %b
+
+Left alone: carries of loops, operands that nested graphs do not use, inputs of the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import COND, SCAN
+from graphdist.ir.rewrite import any_node, substitute
+
+__all__ = ["eliminate_dead_code"]
+
+NAME = "eliminate_dead_code"
+
+
+@dataclass(frozen=True, slots=True)
+class _Narrowed:
+    """What becomes of a node with nested graphs: those graphs, and which results are left."""
+
+    graphs: tuple[Graph, ...]
+    kept: tuple[int, ...]
+
+
+def eliminate_dead_code(graph: Graph) -> Graph:
+    """Return the graph without the nodes that nothing needs."""
+    live = {output for output in graph.outputs if isinstance(output, Value)}
+    nodes: list[Node] = []  # from the last to the first
+    narrowed: dict[Node, _Narrowed] = {}
+    for node in reversed(graph.nodes):
+        if live.isdisjoint(node.results) and not _has_effect(node):
+            continue
+        nodes.append(node)
+        for operand in node.operands:
+            if type(operand) is Value:
+                live.add(operand)
+        if node.graphs:
+            less = _narrow(node, live)
+            if less.graphs != node.graphs:
+                narrowed[node] = less
+    nodes.reverse()
+    if narrowed:
+        return _rebuild(graph, nodes, narrowed)
+    return graph if len(nodes) == len(graph.nodes) else graph.replace(nodes=tuple(nodes))
+
+
+def _has_effect(node: Node) -> bool:
+    if node.op.has_effect:
+        return True
+    return any(any_node(graph, lambda inner: inner.op.has_effect) for graph in node.graphs)
+
+
+def _narrow(node: Node, live: set[Value]) -> _Narrowed:
+    """Clean the nested graphs, and drop the results that are not live where that is simple."""
+    carried = {COND: 0, SCAN: node.params.get("num_carry")}.get(node.op, len(node.results))
+    kept = tuple(
+        position
+        for position, result in enumerate(node.results)
+        if position < cast(int, carried) or result in live
+    )
+    graphs = node.graphs
+    if len(kept) < len(node.results):
+        graphs = tuple(
+            graph.replace(outputs=tuple(graph.outputs[position] for position in kept))
+            for graph in graphs
+        )
+    return _Narrowed(tuple(map(eliminate_dead_code, graphs)), kept)
+
+
+def _rebuild(graph: Graph, nodes: list[Node], narrowed: dict[Node, _Narrowed]) -> Graph:
+    """Build the graph of these nodes, some of them with fewer results."""
+    builder = Builder(NAME)
+    environment: dict[Operand, Operand] = {}
+    for node in nodes:
+        operands = substitute(environment, node.operands)
+        less = narrowed.get(node)
+        if less is not None and len(less.kept) < len(node.results):
+            old = [node.results[position] for position in less.kept]
+            new = builder.add(node.op, operands, node.params, less.graphs, at=node.source)
+        else:
+            old = list(node.results)
+            new = builder.keep(node, operands, less.graphs if less else node.graphs)
+        environment.update(pair for pair in zip(old, new, strict=True) if pair[0] is not pair[1])
+    outputs = substitute(environment, graph.outputs)
+    return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)

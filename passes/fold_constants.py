@@ -1,0 +1,248 @@
+"""Compute what depends on nothing but literals and small constants.
+
+What is folded is what numpy computes to the very bits that JAX does on a CPU, each operation in
+its own dtype: the table below, and nothing transcendental. A `constant` of rank 0 becomes a literal,
+and so does every result of rank 0. A literal that is broadcast stays so, and is folded into what
+uses it.
+
+Before:  %a = jax.div(1.0, 4.0)   %b = all_reduce(%a) {reducer="sum", group_size=2}
+         %c = jax.mul(%x, %b)
+After:   %c = jax.mul(%x, 0.5)
+
+Reducing a constant over R replicas takes R times the value for a sum, as the interpreter adds, and
+the value itself for mean, max and min.
+
+Left alone: constants and results of more than 64 elements; results that are nan, whose sign JAX
+and numpy choose differently; subnormal numbers, which JAX flushes to zero and numpy does not; the
+larger of 0.0 and -0.0; integer division; dtypes but bool, integers of 8 to 64 bits, f16, bf16, f32
+and f64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from graphdist.ir.arrays import Array, literal_array, reduce_arrays
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.ops import ALL_REDUCE, CONSTANT, REDUCE, SCALE
+from graphdist.ir.rewrite import rewrite
+from graphdist.ir.types import Type, numpy_dtype
+
+__all__ = ["fold_constants"]
+
+NAME = "fold_constants"
+MAX_ELEMENTS = 64
+
+Params: TypeAlias = Mapping[str, object]
+Fold: TypeAlias = Callable[[list[Array], Node], Array | None]
+
+_BITS = ("8", "16", "32", "64")
+_INTEGERS = frozenset(kind + bits for kind in "iu" for bits in _BITS)
+_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+_ORDINARY = _INTEGERS | _FLOATS | {"bool"}
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Return the graph with results that are known computed."""
+    constants: dict[Operand, Array] = {}
+
+    def rule(
+        node: Node, operands: tuple[Operand, ...], builder: Builder
+    ) -> Sequence[Operand] | None:
+        if node.op is CONSTANT:
+            array = cast(Array, node.params["value"])
+        else:
+            folded = _fold(node, operands, constants)
+            if folded is None:
+                return None
+            array = folded
+        type, hint = node.results[0].type, node.results[0].hint
+        if not _is_small(type):
+            return None
+        if not type.shape:
+            return (_literal(array, type),)
+        if node.op is CONSTANT or (isinstance(operands[0], Literal) and len(operands) == 1):
+            answer = builder.keep(node, operands, ())  # for what uses it
+        else:
+            answer = builder.add(CONSTANT, (), {"value": array}, at=node.source, hint=hint)
+        constants[answer[0]] = array
+        return answer
+
+    return rewrite(graph, rule, NAME, lambda node: node.op.name in _FOLDS)
+
+
+def _fold(
+    node: Node, operands: tuple[Operand, ...], constants: Mapping[Operand, Array]
+) -> Array | None:
+    """Return the result of the node, or None if it is not known or not known to the bit."""
+    for operand in operands:
+        if type(operand) is Value and operand not in constants:
+            return None
+    if not _is_small(node.results[0].type) or not all(_is_small(o.type) for o in operands):
+        return None
+    arrays = [
+        literal_array(operand) if isinstance(operand, Literal) else constants[operand]
+        for operand in operands
+    ]
+    if any(map(_is_doubtful, arrays)):
+        return None
+    with np.errstate(all="ignore"):
+        array = _FOLDS[node.op.name](arrays, node)
+    if array is None or _is_doubtful(array):
+        return None
+    # A literal of rank 0 may stand beside operands of any shape.
+    wanted = node.results[0].type
+    return np.broadcast_to(array, wanted.shape).astype(numpy_dtype(wanted.dtype))
+
+
+def _is_small(type: Type) -> bool:
+    return type.dtype in _ORDINARY and type.size <= MAX_ELEMENTS
+
+
+def _is_doubtful(array: Array) -> bool:
+    """Whether an element is nan or subnormal."""
+    if array.dtype.kind in "biu":
+        return False
+    wide = np.abs(array.astype(np.float64))
+    smallest = 2.0 ** _SMALLEST_EXPONENT[array.dtype.name]
+    return bool((np.isnan(wide) | ((wide > 0) & (wide < smallest))).any())
+
+
+_SMALLEST_EXPONENT = {"float16": -14, "bfloat16": -126, "float32": -126, "float64": -1022}
+"""Of the normal numbers of a dtype."""
+
+
+def _literal(array: Array, type: Type) -> Literal:
+    if type.dtype == "bool":
+        return Literal.of(bool(array), type)
+    if type.dtype in _INTEGERS:
+        return Literal.of(int(cast("np.ndarray[tuple[()], np.dtype[np.int64]]", array)), type)
+    return Literal.of(float(array.astype(np.float64)), type)
+
+
+def _by(function: Callable[..., object], dtypes: frozenset[str] = _INTEGERS | _FLOATS) -> Fold:
+    """Make the fold of an operation that numpy does element by element on these dtypes."""
+
+    def fold(arrays: list[Array], node: Node) -> Array | None:
+        names = {_name(array) for array in arrays}
+        return np.asarray(function(*arrays)) if names <= dtypes else None
+
+    return fold
+
+
+def _name(array: Array) -> str:
+    return _NAMES[array.dtype.name]
+
+
+_NAMES = {str(numpy_dtype(name)): name for name in _ORDINARY}
+
+
+def _extreme(function: Callable[..., object]) -> Fold:
+    """Make the fold of max or min, which may answer either zero of (0.0, -0.0)."""
+    plain = _by(function)
+
+    def fold(arrays: list[Array], node: Node) -> Array | None:
+        left, right = np.broadcast_arrays(*arrays)
+        both_zero = (left == 0) & (right == 0)
+        return None if _name(left) in _FLOATS and both_zero.any() else plain(arrays, node)
+
+    return fold
+
+
+def _negative(arrays: list[Array], node: Node) -> Array | None:
+    (array,) = arrays
+    return None if array.dtype.kind == "b" else np.asarray(np.negative(array))  # type: ignore[arg-type]
+
+
+def _convert(arrays: list[Array], node: Node) -> Array | None:
+    (array,) = arrays
+    wanted = node.results[0].type.dtype
+    if node.params.get("sharding") is not None:
+        return None
+    if _name(array) in _FLOATS and wanted in _INTEGERS:
+        # Out of range JAX gives the nearest integer there is, numpy whatever the CPU does.
+        limits = np.iinfo(numpy_dtype(wanted).name)
+        wide = np.trunc(array.astype(np.float64))
+        if not ((wide >= float(limits.min)) & (wide < float(limits.max))).all():
+            return None
+        return wide.astype(numpy_dtype(wanted))
+    if _name(array) in ("f64", "i64", "u64") and wanted in ("f16", "bf16"):
+        return None  # rounded twice, by way of f32, or once: who knows
+    return array.astype(numpy_dtype(wanted))
+
+
+def _reshape(arrays: list[Array], node: Node) -> Array | None:
+    if node.params.get("sharding") is not None or node.params.get("dimensions") is not None:
+        return None
+    return arrays[0].reshape(node.results[0].type.shape)
+
+
+def _broadcast(arrays: list[Array], node: Node) -> Array | None:
+    if node.params.get("sharding") is not None:
+        return None
+    shape = [1] * len(node.results[0].type.shape)
+    axes = cast("tuple[int, ...]", node.params["broadcast_dimensions"])
+    for axis, size in zip(axes, arrays[0].shape, strict=True):
+        shape[axis] = size
+    return arrays[0].reshape(shape)
+
+
+def _select(arrays: list[Array], node: Node) -> Array | None:
+    predicate, *cases = arrays
+    if predicate.dtype.kind != "b" or len(cases) != 2:
+        return None
+    return np.where(predicate, cases[1], cases[0])
+
+
+def _reduce(arrays: list[Array], node: Node) -> Array | None:
+    (array,) = arrays
+    if array.dtype.kind == "b":
+        return None
+    if node.params["reducer"] != "sum":
+        return array
+    return reduce_arrays([array] * cast(int, node.params["group_size"]), "sum")
+
+
+def _scale(arrays: list[Array], node: Node) -> Array | None:
+    (array,) = arrays
+    if array.dtype.kind == "b":
+        return None
+    return np.asarray(array * np.asarray(node.params["factor"]).astype(array.dtype))
+
+
+_BITWISE = _INTEGERS | {"bool"}
+
+_FOLDS: dict[str, Fold] = {
+    "jax.add": _by(np.add),
+    "jax.add_any": _by(np.add),
+    "jax.and": _by(np.bitwise_and, _BITWISE),
+    "jax.broadcast_in_dim": _broadcast,
+    "jax.convert_element_type": _convert,
+    "jax.div": _by(np.true_divide, _FLOATS),
+    "jax.eq": _by(np.equal, _ORDINARY),
+    "jax.ge": _by(np.greater_equal),
+    "jax.gt": _by(np.greater),
+    "jax.le": _by(np.less_equal),
+    "jax.lt": _by(np.less),
+    "jax.max": _extreme(np.maximum),
+    "jax.min": _extreme(np.minimum),
+    "jax.mul": _by(np.multiply),
+    "jax.ne": _by(np.not_equal, _ORDINARY),
+    "jax.neg": _negative,
+    "jax.not": _by(np.invert, _BITWISE),
+    "jax.or": _by(np.bitwise_or, _BITWISE),
+    "jax.reshape": _reshape,
+    "jax.select_n": _select,
+    "jax.sub": _by(np.subtract),
+    "jax.xor": _by(np.bitwise_xor, _BITWISE),
+    ALL_REDUCE.name: _reduce,
+    REDUCE.name: _reduce,
+    SCALE.name: _scale,
+    "reshape": _reshape,
+    CONSTANT.name: lambda arrays, node: None,
+}
+"""What is folded, and how; None where numpy and JAX might disagree in a bit."""

@@ -1,0 +1,35 @@
+"""Turn what cross-replica code says into collectives every device takes part in.
+
+`reduce` and `gather` make one value of many: on devices that is an `all_reduce` or `all_gather`, after which
+each replica holds the one value. `to_replicas` hands every replica the one value: each holds it already.
+
+Before:  %l = reduce(%x) {reducer="mean", group_size=2}       %y = to_replicas(%w) ..
+After:   %l = all_reduce(%x) {reducer="mean", group_size=2}   %y is %w
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Node, Operand, Stage
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, CROSS_REPLICA, GATHER, REDUCE
+from graphdist.ir.rewrite import restage, rewrite
+
+NAME = "lower_cross_replica"
+
+_COLLECTIVE = {REDUCE: ALL_REDUCE, GATHER: ALL_GATHER}
+
+
+def lower_cross_replica(graph: Graph) -> Graph:
+    """Return the SPMD graph of a PLACED one."""
+    return restage(rewrite(graph, _lower, NAME, lambda n: n.op in CROSS_REPLICA), Stage.SPMD)
+
+
+def _lower(
+    node: Node, operands: tuple[Operand, ...], builder: Builder
+) -> Sequence[Operand] | None:
+    collective = _COLLECTIVE.get(node.op)
+    if collective is None:
+        return operands
+    return builder.add(collective, operands, node.params, at=node.source)

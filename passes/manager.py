@@ -1,0 +1,118 @@
+"""Passes: what they are, and the one loop that runs them.
+
+The contract of a pass:
+
+1. it is a pure function from graph to graph, and looks at nothing else;
+2. the graph it is given verifies, and so must the one it returns; in between anything goes;
+3. it returns the same object if it had nothing to do;
+4. it states the stages it takes, and the stage it gives if that is another.
+
+The loop checks the stages, times each pass, verifies what changed, and keeps every graph. When a pass fails
+unexpectedly the graph it was given is written to a file, so that the failure can be replayed, and a note
+on the exception says where. An error about the user's program needs no file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphdist.ir.errors import DistributionError, ParseError, TypeRuleError, VerifyError
+from graphdist.ir.graph import Graph, Stage
+from graphdist.ir.ops import Op
+from graphdist.ir.parser import parse
+from graphdist.ir.printer import opaques, print_graph
+from graphdist.ir.verifier import verify
+
+ANY_STAGE = (Stage.LOGICAL, Stage.PLACED, Stage.SPMD)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass with its name and the stages it takes and gives (`gives` None: the same)."""
+
+    name: str
+    run: Callable[[Graph], Graph]
+    takes: tuple[Stage, ...] = ANY_STAGE
+    gives: Stage | None = None
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph after the pass; `VerifyError` if its stage is not one the pass takes."""
+        if graph.stage not in self.takes:
+            wanted = " or ".join(stage.value for stage in self.takes)
+            raise VerifyError(
+                f"pass {self.name!r} takes a {wanted} graph, this one is {graph.stage.value}",
+                hint="a pass that changes the stage is missing from the pipeline, or stands twice",
+            )
+        return self.run(graph)
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """What one pass did: its name, the seconds it took, and the graph it returned."""
+
+    pass_name: str
+    seconds: float
+    graph: Graph
+
+    def __str__(self) -> str:
+        header = f"# after {self.pass_name}, {self.seconds * 1000:.1f} ms"
+        return f"{header}\n{print_graph(self.graph)}"
+
+
+def run_passes(
+    graph: Graph,
+    pipeline: Sequence[Pass],
+    *,
+    verifies: bool = True,
+    reproducer_folder: Path | None = None,
+) -> tuple[PassRecord, ...]:
+    """Run the passes in order and return what each did.
+
+    With `verifies`, a graph that changed is verified. An unexpected failure leaves the graph before the pass
+    in `reproducer_folder`, if one is given. Errors keep their type and gain notes.
+    """
+    history = []
+    for one in pipeline:
+        start = time.perf_counter()
+        try:
+            result = one(graph)
+            if verifies and result is not graph:
+                verify(result)
+        except (DistributionError, TypeRuleError):
+            raise
+        except Exception as error:
+            error.add_note(f"in pass {one.name!r} on graph {graph.name!r}")
+            if reproducer_folder is not None:
+                path = write_reproducer(graph, one.name, reproducer_folder)
+                error.add_note(f"the graph before the pass: {path} (graphdist.passes.manager.replay)")
+            raise
+        graph = result
+        history.append(PassRecord(one.name, time.perf_counter() - start, graph))
+    return tuple(history)
+
+
+def write_reproducer(graph: Graph, pass_name: str, folder: Path) -> Path:
+    """Write the graph and the name of the pass that failed on it; return the file's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{graph.name}.{pass_name}.gd"
+    missing = "".join(f"# parameter {i}: {value!r}\n" for i, value in enumerate(opaques(graph)))
+    path.write_text(f"# pass: {pass_name}\n{missing}{print_graph(graph)}\n")
+    return path
+
+
+def replay(path: Path, passes: dict[str, Pass], ops: Callable[[str], Op] | None = None) -> Graph:
+    """Run the failing pass of a reproducer again on its graph.
+
+    Parameters without a text form are lost in the file and stand in as None. Raises what the pass raises,
+    `ParseError` when the file names no pass.
+    """
+    text = path.read_text()
+    header, _, _ = text.partition("\n")
+    name = header.removeprefix("# pass: ")
+    if name not in passes:
+        raise ParseError(f"{path} does not begin with '# pass: NAME' of a known pass")
+    lost = text.count("\n# parameter ")
+    return passes[name](parse(text, opaques=(None,) * lost, ops=ops))

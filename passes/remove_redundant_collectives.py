@@ -1,0 +1,57 @@
+"""Remove collectives of values that are the same on every replica, which XLA does on no backend.
+
+* mean, max or min of a mirrored value is the value; its sum is R times the value;
+* gathering a mirrored value is concatenating it R times;
+* over one replica every collective is the identity, and the replica's number is 0.
+
+Before:  %y = all_reduce(%w) {reducer="sum", group_size=2} : f32[4] mirrored     (%w is mirrored)
+After:   %y = scale(%w) {factor=2} : f32[4] mirrored
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Node, Operand
+from graphdist.ir.ops import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    CONCATENATE,
+    REDUCE_SCATTER,
+    REPLICA_ID,
+    SCALE,
+    SELECT_REPLICA,
+)
+from graphdist.ir.rewrite import rewrite
+from graphdist.ir.types import MIRRORED, Type
+
+NAME = "remove_redundant_collectives"
+
+_CANDIDATES = frozenset({ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, REPLICA_ID, SELECT_REPLICA})
+
+
+def remove_redundant_collectives(graph: Graph) -> Graph:
+    """Return the graph without collectives that move nothing new."""
+    return rewrite(graph, _remove, NAME, lambda node: node.op in _CANDIDATES)
+
+
+def _remove(
+    node: Node, operands: tuple[Operand, ...], builder: Builder
+) -> Sequence[Operand] | None:
+    group_size = cast(int, node.params["group_size"])
+    if node.op is REPLICA_ID:
+        return (Literal.of(0, Type("i32", ())),) if group_size == 1 else None
+    if group_size == 1:
+        return operands
+    if operands[0].type.distribution is not MIRRORED:
+        return None
+    if node.op is ALL_REDUCE:
+        if node.params["reducer"] != "sum":
+            return operands
+        return builder.add(SCALE, operands, {"factor": group_size}, at=node.source)
+    if node.op is ALL_GATHER:
+        params = {"axis": node.params["axis"]}
+        return builder.add(CONCATENATE, operands * group_size, params, at=node.source)
+    return None

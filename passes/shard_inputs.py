@@ -1,0 +1,54 @@
+"""Give per-replica inputs and outputs the shape of their shard.
+
+At the boundary a per-replica value is one array: the replicas' values concatenated along dimension 0, each
+device holding its own. A scalar has no dimension 0, so R of them are an array of shape [R] and each replica
+holds one of shape [1]; this pass makes that explicit.
+
+Before:  (%x: f32[] per_replica) { return per_replica %x }
+After:   (%x: f32[1] per_replica) { %0 = reshape(%x) {shape=()} ..  %1 = reshape(..) {shape=(1,)}  return .. }
+"""
+
+from __future__ import annotations
+
+from graphdist.ir.boundary import input_distributions, output_distributions
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Operand, Value
+from graphdist.ir.ops import RESHAPE
+from graphdist.ir.rewrite import substitute
+from graphdist.ir.source import UNKNOWN
+from graphdist.ir.types import MIRRORED
+
+NAME = "shard_inputs"
+
+
+def shard_inputs(graph: Graph) -> Graph:
+    """Return the graph with no rank-0 per-replica value at its boundary."""
+    builder = Builder(NAME)
+    environment: dict[Operand, Operand] = {}
+    inputs = []
+    for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True):
+        if distribution is MIRRORED or value.type.shape:
+            inputs.append(value)
+            continue
+        shard = Value(value.type.shaped((1,)), value.hint)
+        (environment[value],) = builder.add(RESHAPE, (shard,), {"shape": ()}, at=UNKNOWN)
+        inputs.append(shard)
+    for node in graph.nodes:
+        operands = substitute(environment, node.operands)
+        results = builder.keep(node, operands, node.graphs)
+        if results is not node.results:
+            environment.update(zip(node.results, results, strict=True))
+    outputs = []
+    before = len(builder.nodes)
+    distributions = output_distributions(graph)
+    for output, distribution in zip(
+        substitute(environment, graph.outputs), distributions, strict=True
+    ):
+        if distribution is not MIRRORED and not output.type.shape:
+            (output,) = builder.add(RESHAPE, (output,), {"shape": (1,)}, at=UNKNOWN)
+        outputs.append(output)
+    if not environment and len(builder.nodes) == before:
+        return graph
+    return graph.replace(
+        inputs=tuple(inputs), nodes=tuple(builder.nodes), outputs=tuple(outputs)
+    )

@@ -1,0 +1,77 @@
+"""How many steps may be on their way to the devices at once.
+
+JAX dispatches without waiting. On CPU that is a trap: when two steps with collectives over several devices
+are in flight on few cores, the threads of one can wait for the threads of the other for ever, and XLA aborts
+the process after a minute. So a step waits until fewer than the platform's bound are unfinished. On CPU the
+bound is 1; elsewhere the devices run steps in order, and the bound only keeps the host from running so far
+ahead that inputs pile up in memory.
+
+A step's token is one of its outputs. If a later step has consumed it (it was a variable's buffer), the next
+unfinished token stands for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import jax
+
+from graphdist.ir.errors import GraphdistError
+
+BOUNDS = {"cpu": 1}
+DEFAULT_BOUND = 32
+
+
+class RuntimeFailure(GraphdistError, RuntimeError):
+    """A step that failed on the devices, or a buffer that is no longer there."""
+
+
+class Backpressure:
+    """The unfinished steps of one platform.
+
+    >>> steps = Backpressure(bound=1)
+    >>> steps.wait()
+    >>> steps.dispatched(jax.numpy.ones(3))
+    >>> len(steps)
+    1
+    """
+
+    def __init__(self, bound: int) -> None:
+        """Allow `bound` unfinished steps."""
+        self.bound = bound
+        self._tokens: deque[jax.Array] = deque()
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def wait(self) -> None:
+        """Return once another step may be dispatched."""
+        tokens = self._tokens
+        while len(tokens) >= self.bound:
+            token = tokens.popleft()
+            if token.is_deleted():
+                if tokens:
+                    tokens.popleft().block_until_ready()
+                continue
+            token.block_until_ready()
+
+    def dispatched(self, token: jax.Array) -> None:
+        """Note a step that was dispatched."""
+        self._tokens.append(token)
+
+
+_by_platform: dict[str, Backpressure] = {}
+
+
+def backpressure(platform: str) -> Backpressure:
+    """Return the one bound on steps in flight of a platform."""
+    found = _by_platform.get(platform)
+    if found is None:
+        found = Backpressure(BOUNDS.get(platform, DEFAULT_BOUND))
+        _by_platform[platform] = found
+    return found
+
+
+def set_max_steps_in_flight(platform: str, bound: int) -> None:
+    """Allow `bound` unfinished steps on a platform; more than 1 on several CPU devices can deadlock."""
+    backpressure(platform).bound = bound

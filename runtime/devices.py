@@ -1,0 +1,137 @@
+"""The devices of a strategy: their names, their mesh, and how arrays lie on them.
+
+Devices are named "cpu:0", "gpu:1" (also "GPU:1", "/gpu:1"), or given as `jax.Device`. A mirrored array is
+replicated over the mesh. A per-replica value is one array, the replicas' parts concatenated along dimension 0
+and sharded over it, so that a shard is the replica's part. One device needs no mesh.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from graphdist.ir.errors import GraphdistError
+from graphdist.ir.types import MIRRORED, Distribution
+from graphdist.runtime.emit import REPLICA
+
+
+class DeviceError(GraphdistError, ValueError):
+    """Devices that do not exist, are named twice, or come too late to be configured."""
+
+
+class Devices:
+    """The devices that replicas run on, one replica each, in order."""
+
+    def __init__(self, devices: Sequence[jax.Device]) -> None:
+        """Take the devices as they are; see `find_devices` for checked names."""
+        self.devices = tuple(devices)
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    @property
+    def platform(self) -> str:
+        """Return the platform of the devices: "cpu", "gpu" or "tpu"."""
+        platform = self.devices[0].platform
+        return "gpu" if platform in ("cuda", "rocm") else platform
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """Return the mesh with the one axis `replica`."""
+        return Mesh(np.array(self.devices), (REPLICA,), axis_types=(AxisType.Auto,))
+
+    @cached_property
+    def mirrored(self) -> Sharding:
+        """Return the sharding of a value that every replica holds whole."""
+        if len(self) == 1:
+            return SingleDeviceSharding(self.devices[0])
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @cached_property
+    def per_replica(self) -> Sharding:
+        """Return the sharding of replicas' values concatenated along dimension 0."""
+        return self.along(0)
+
+    def along(self, dimension: int) -> Sharding:
+        """Return the sharding of a whole cut along a dimension, one slice a replica."""
+        if len(self) == 1:
+            return self.mirrored
+        return NamedSharding(self.mesh, self.spec_along(dimension))
+
+    @staticmethod
+    def spec_along(dimension: int) -> PartitionSpec:
+        """Return the partition spec of a whole cut along a dimension."""
+        return PartitionSpec(*[None] * dimension, REPLICA)
+
+    def sharding(self, distribution: Distribution | None) -> Sharding:
+        """Return the sharding of a value so distributed."""
+        if distribution is MIRRORED:
+            return self.mirrored
+        return self.along((distribution and distribution.dimension) or 0)
+
+    def spec(self, distribution: Distribution | None) -> PartitionSpec:
+        """Return the partition spec of a value so distributed."""
+        if distribution is MIRRORED:
+            return PartitionSpec()
+        return self.spec_along((distribution and distribution.dimension) or 0)
+
+
+_NAME = re.compile(r"/?(?:device:)?(?P<platform>[a-zA-Z]+):(?P<index>\d+)")
+
+
+def find_devices(names: Sequence[str | jax.Device] | None) -> Devices:
+    """Return the named devices; None or an empty sequence names all local ones of the default platform.
+
+    Raises `DeviceError` for a name that is malformed, a device that does not exist or is named twice.
+    """
+    if isinstance(names, str):
+        raise DeviceError(
+            f"devices is the string {names!r}, not a sequence of devices",
+            hint=f"write devices=[{names!r}]",
+        )
+    found = [find_device(name) for name in names] if names else list(jax.local_devices())
+    for device in found:
+        if found.count(device) > 1:
+            raise DeviceError(
+                f"device {device_name(device)!r} is given {found.count(device)} times",
+                hint="give each device once: a device runs one replica",
+            )
+    platforms = sorted({device.platform for device in found})
+    if len(platforms) > 1:
+        raise DeviceError(f"replicas on devices of {len(platforms)} platforms: {platforms}")
+    return Devices(found)
+
+
+def find_device(name: str | jax.Device) -> jax.Device:
+    """Return the device of a name, or the device itself; raises `DeviceError`."""
+    if isinstance(name, jax.Device):
+        return name
+    match = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        raise DeviceError(
+            f"{name!r} does not name a device", hint="name it like 'cpu:0' or 'gpu:1', or give a jax.Device"
+        )
+    platform, index = match["platform"].lower(), int(match["index"])
+    try:
+        present = jax.local_devices(backend=platform)
+    except RuntimeError:
+        present = []
+    if index < len(present):
+        return present[index]
+    hint = f"choose among {[device_name(d) for d in jax.local_devices()]}"
+    if platform == "cpu":
+        hint = f"call gd.config.set_logical_cpu_devices({index + 1}) first, before any array is made"
+    raise DeviceError(
+        f"device {name!r} is not there: {len(present)} {platform} devices are present", hint=hint
+    )
+
+
+def device_name(device: jax.Device) -> str:
+    """Return the name of a device, such as "cpu:0"."""
+    platform = "gpu" if device.platform in ("cuda", "rocm") else device.platform
+    return f"{platform}:{jax.local_devices(backend=device.platform).index(device)}"

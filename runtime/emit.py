@@ -1,0 +1,182 @@
+"""SPMD graph -> a function of JAX arrays: what one device runs, node by node.
+
+The graph is the program: every node is bound once, in order, and nothing else is added. One collective node
+is one collective in the module. `REPLICA` is the mesh axis the collectives run over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import PurePath
+from typing import Any, TypeAlias, cast  # Any: arrays and tracers have no common public type
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from graphdist.ir import ops
+from graphdist.ir.errors import VerifyError
+from graphdist.ir.graph import Graph, Literal, Node, Operand
+from graphdist.ir.types import numpy_dtype
+from graphdist.runtime.evaluate import bind_jax_node
+
+REPLICA = "replica"
+"""The name of the mesh axis over replicas."""
+
+Array: TypeAlias = Any
+Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
+
+
+def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
+    """Return the outputs of the graph for these inputs, under JAX's current trace."""
+    environment: dict[Operand, Array] = dict(zip(graph.inputs, inputs, strict=True))
+
+    def value_of(operand: Operand) -> Array:
+        if type(operand) is Literal:
+            return np.asarray(operand.value, numpy_dtype(operand.type.dtype))
+        return environment[operand]
+
+    for node in graph.nodes:
+        operands = [value_of(operand) for operand in node.operands]
+        if node.op.rule is None:
+            results: Sequence[Array] = bind_jax_node(node, operands)
+        else:
+            rule = _RULES.get(node.op)
+            if rule is None:
+                raise VerifyError(
+                    f"{node.op.name} reached emission: a pass that lowers it is missing from the pipeline"
+                )
+            with _scope(node):
+                results = rule(node, operands)
+        environment.update(zip(node.results, results, strict=True))
+    return [value_of(output) for output in graph.outputs]
+
+
+def _scope(node: Node) -> Any:  # Any: the two context managers share no public type
+    """Name a collective in the module by the user's line."""
+    frame = node.source.frame if node.op.is_collective else None
+    if frame is None:
+        return nullcontext()
+    return jax.named_scope(f"{node.op.name}@{PurePath(frame.file).name}:{frame.line}")
+
+
+def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
+    (x,) = operands
+    reduce = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
+    reducer = reduce[cast(str, node.params["reducer"])]
+    if x.dtype == jnp.bool_:
+        return [reducer(x.astype(jnp.int32), REPLICA).astype(jnp.bool_)]
+    return [reducer(jnp.asarray(x), REPLICA)]
+
+
+def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
+    return [lax.all_gather(operands[0], REPLICA, axis=cast(int, node.params["axis"]), tiled=True)]
+
+
+def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
+    axis, size = cast(int, node.params["axis"]), cast(int, node.params["group_size"])
+    total = lax.psum_scatter(operands[0], REPLICA, scatter_dimension=axis, tiled=True)
+    return [total / np.asarray(size, total.dtype) if node.params["reducer"] == "mean" else total]
+
+
+def _replica_id(node: Node, operands: list[Array]) -> list[Array]:
+    return [lax.axis_index(REPLICA)]
+
+
+def _select_replica(node: Node, operands: list[Array]) -> list[Array]:
+    (x,) = operands
+    return [jnp.where(lax.axis_index(REPLICA) == node.params["replica"], x, jnp.zeros_like(x))]
+
+
+def _scale(node: Node, operands: list[Array]) -> list[Array]:
+    (x,) = operands
+    return [lax.mul(x, lax.full_like(x, cast(float, node.params["factor"])))]
+
+
+def _pack(node: Node, operands: list[Array]) -> list[Array]:
+    return [lax.concatenate([lax.reshape(x, (x.size,)) for x in operands], 0)]
+
+
+def _unpack(node: Node, operands: list[Array]) -> list[Array]:
+    (flat,) = operands
+    pieces, start = [], 0
+    for result in node.results:
+        end = start + result.type.size
+        pieces.append(lax.reshape(lax.slice(flat, (start,), (end,)), result.type.shape))
+        start = end
+    return pieces
+
+
+def _concatenate(node: Node, operands: list[Array]) -> list[Array]:
+    return [lax.concatenate(operands, cast(int, node.params["axis"]))]
+
+
+def _reshape(node: Node, operands: list[Array]) -> list[Array]:
+    return [jnp.reshape(operands[0], node.results[0].type.shape)]
+
+
+def _constant(node: Node, operands: list[Array]) -> list[Array]:
+    return [node.params["value"]]
+
+
+def _scan(node: Node, operands: list[Array]) -> list[Array]:
+    params = node.params
+    num_consts, num_carry = cast(int, params["num_consts"]), cast(int, params["num_carry"])
+    consts = operands[:num_consts]
+    (body,) = node.graphs
+
+    def step(carry: list[Array], x: list[Array]) -> tuple[list[Array], list[Array]]:
+        outputs = emit(body, [*consts, *carry, *x])
+        return outputs[:num_carry], outputs[num_carry:]
+
+    carry, ys = lax.scan(
+        step,
+        [jnp.asarray(x) for x in operands[num_consts : num_consts + num_carry]],
+        operands[num_consts + num_carry :],
+        length=cast(int, params["length"]),
+        reverse=cast(bool, params["reverse"]),
+        unroll=cast(int, params.get("unroll", 1)),
+    )
+    return [*carry, *ys]
+
+
+def _while(node: Node, operands: list[Array]) -> list[Array]:
+    of_condition = cast(int, node.params["num_cond_consts"])
+    of_body = cast(int, node.params["num_body_consts"])
+    for_condition = operands[:of_condition]
+    for_body = operands[of_condition : of_condition + of_body]
+    condition, body = node.graphs
+    return lax.while_loop(
+        lambda carry: emit(condition, [*for_condition, *carry])[0],
+        lambda carry: emit(body, [*for_body, *carry]),
+        [jnp.asarray(x) for x in operands[of_condition + of_body :]],
+    )
+
+
+def _cond(node: Node, operands: list[Array]) -> list[Array]:
+    index, *rest = operands
+    branches = [
+        lambda *inputs, branch=branch: emit(branch, inputs)  # type: ignore[misc]
+        for branch in node.graphs
+    ]
+    return lax.switch(index, branches, *rest)
+
+
+_RULES: dict[ops.Op, Rule] = {
+    ops.ALL_REDUCE: _all_reduce,
+    ops.ALL_GATHER: _all_gather,
+    ops.REDUCE_SCATTER: _reduce_scatter,
+    ops.REPLICA_ID: _replica_id,
+    ops.SELECT_REPLICA: _select_replica,
+    ops.SCALE: _scale,
+    ops.PACK: _pack,
+    ops.UNPACK: _unpack,
+    ops.CONCATENATE: _concatenate,
+    ops.RESHAPE: _reshape,
+    ops.CONSTANT: _constant,
+    ops.SCAN: _scan,
+    ops.WHILE: _while,
+    ops.COND: _cond,
+}

@@ -1,0 +1,156 @@
+"""SPMD graph -> StableHLO -> executable, and the call of it.
+
+One executable is one compiled function with explicit shardings. The buffers of the variables that the program
+assigns are donated to it: each variable owns its buffer alone, so that none is donated twice or used after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any  # Any: compiler options are whatever XLA takes
+
+import jax
+import jax.numpy as jnp
+from jax.stages import Compiled, Lowered
+
+from graphdist.ir.boundary import input_distributions, output_distributions
+from graphdist.ir.graph import Graph
+from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
+from graphdist.runtime.backpressure import backpressure
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.emit import emit
+
+
+def lower(graph: Graph, devices: Devices) -> Lowered:
+    """Return the StableHLO of an SPMD graph for these devices, as JAX's lowered stage."""
+    inputs, outputs = input_distributions(graph), output_distributions(graph)
+    donated = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
+
+    def program(*arrays: jax.Array) -> list[jax.Array]:
+        return emit(graph, arrays)
+
+    run: Any = program
+    if len(devices) > 1:
+        run = jax.shard_map(
+            program,
+            mesh=devices.mesh,
+            in_specs=tuple(map(devices.spec, inputs)),
+            out_specs=[devices.spec(distribution) for distribution in outputs],
+            check_vma=False,
+        )
+    else:
+        run = _copying(graph, program)
+    run.__name__ = graph.name
+    jitted = jax.jit(
+        run,
+        in_shardings=tuple(map(devices.sharding, inputs)),
+        out_shardings=[devices.sharding(distribution) for distribution in outputs],
+        donate_argnums=donated,
+        keep_unused=True,
+    )
+    avals = [
+        global_aval(value.type, distribution, len(devices))
+        for value, distribution in zip(graph.inputs, inputs, strict=True)
+    ]
+    return jitted.trace(*avals).lower()
+
+
+def _copying(graph: Graph, program: Any) -> Any:
+    """Keep JAX from handing an input array back as the output it equals: its owner may donate it."""
+    inputs = set(graph.inputs)
+    returned = [i for i, output in enumerate(graph.outputs) if output in inputs]
+
+    def run(*arrays: jax.Array) -> list[jax.Array]:
+        outputs = program(*arrays)
+        for i in returned:
+            outputs[i] = jnp.array(outputs[i], copy=True)
+        return outputs  # type: ignore[no-any-return]
+
+    return run
+
+
+def global_shape(
+    type: Type, distribution: Distribution | None, num_replicas: int
+) -> tuple[int, ...]:
+    """Return the shape of the array that holds all replicas' parts of a value."""
+    if distribution is MIRRORED or num_replicas == 1:
+        return type.shape
+    dimension = (distribution and distribution.dimension) or 0
+    shape = type.shape
+    return (*shape[:dimension], shape[dimension] * num_replicas, *shape[dimension + 1 :])
+
+
+def global_aval(
+    type: Type, distribution: Distribution | None, num_replicas: int
+) -> jax.ShapeDtypeStruct:
+    """Return shape and dtype of the array that holds all replicas' parts of a value."""
+    dtype = jax_dtype(type.dtype)
+    return jax.ShapeDtypeStruct(global_shape(type, distribution, num_replicas), dtype)
+
+
+def jax_dtype(name: str) -> Any:  # Any: random keys have a dtype that numpy does not know
+    """Return the dtype of a short name, random keys included."""
+    if name.startswith("key<"):
+        implementation = _KEY_IMPLEMENTATIONS.get(name[4:-1], name[4:-1])
+        return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
+    return numpy_dtype(name)
+
+
+_KEY_IMPLEMENTATIONS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a step needs on each device, in bytes, as XLA says.
+
+    `alias_bytes` is the part of the arguments that outputs reuse (donated variables).
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    peak_bytes: int
+
+
+class Executable:
+    """A compiled step."""
+
+    def __init__(
+        self, graph: Graph, devices: Devices, lowered: Lowered, options: Mapping[str, Any] | None
+    ) -> None:
+        """Compile; `options` are XLA's compiler options."""
+        self.compiled: Compiled = lowered.compile(compiler_options=dict(options or {}) or None)
+        self._backpressure = backpressure(devices.platform)
+        self._num_assigned = len(graph.assigned)
+        sizes = [output.type.bytes for output in graph.outputs]
+        candidates = range(self._num_assigned, len(sizes)) or range(len(sizes))
+        # The token is kept until the step is done: the smallest output the user gets costs least.
+        self._token = min(candidates, key=sizes.__getitem__, default=None)
+
+    def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        """Dispatch a step on these inputs, variables first, and return its outputs, variables first."""
+        self._backpressure.wait()
+        outputs: list[jax.Array] = self.compiled(*arrays)
+        if self._token is not None:
+            self._backpressure.dispatched(outputs[self._token])
+        return outputs
+
+    @property
+    def memory(self) -> Memory:
+        """Return what the step needs on each device."""
+        analysis = self.compiled.memory_analysis()
+        return Memory(
+            analysis.argument_size_in_bytes,
+            analysis.output_size_in_bytes,
+            analysis.alias_size_in_bytes,
+            analysis.temp_size_in_bytes,
+            analysis.peak_memory_in_bytes,
+        )
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """Return XLA's own cost estimates by name, such as "flops"; hints, not promises."""
+        analysis = self.compiled.cost_analysis()
+        return dict(analysis) if analysis else {}

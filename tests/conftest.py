@@ -1,0 +1,25 @@
+"""Eight CPU devices, the same examples in every run, and `--update-golden`."""
+
+import jax
+import pytest
+from hypothesis import settings
+
+# Before anything starts a backend: afterwards JAX refuses both.
+jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+jax.config.update("jax_num_cpu_devices", 8)  # type: ignore[no-untyped-call]
+
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
+settings.load_profile("ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="rewrite the expected text of golden tests from what the code gives now",
+    )
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--update-golden"))

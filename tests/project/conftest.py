@@ -1,0 +1,84 @@
+"""What the checks of the project itself read: the tree, and its Python files as syntax trees."""
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("graphdist", "passes", "runtime", "tools", "tests", "examples")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file of the tree: its path under the root, its import name, its text, parsed."""
+
+    path: Path
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the module is shipped, rather than a test or an example."""
+        return self.name.split(".")[0] == "graphdist"
+
+
+def files(*folders: str) -> Iterator[Path]:
+    """Yield every file in the folders once: rglob does not follow the links in graphdist/."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def module_name(path: Path, package_dir: dict[str, str]) -> str:
+    """Name the module at a path under the root as users import it, not as the folder suggests."""
+    names = {folder: name for name, folder in package_dir.items()}
+    folder, *rest = path.with_suffix("").parts
+    if rest and rest[-1] == "__init__":
+        rest.pop()
+    return ".".join((names.get(folder, folder), *rest))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def setuptools() -> dict[str, Any]:  # Any: TOML
+    """Read the table that says what the wheel holds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    table: dict[str, Any] = project["tool"]["setuptools"]
+    return table
+
+
+@pytest.fixture(scope="session")
+def modules(setuptools: dict[str, Any]) -> list[Module]:
+    """Parse every Python file of the source folders, tests and examples."""
+    found = []
+    for path in files(*FOLDERS):
+        if path.suffix == ".py":
+            text = path.read_text(encoding="utf-8")
+            short = path.relative_to(ROOT)
+            name = module_name(short, setuptools["package-dir"])
+            found.append(Module(short, name, text, ast.parse(text, str(short))))
+    return found
+
+
+@pytest.fixture(scope="session")
+def texts() -> dict[Path, str]:
+    """Read every text file of the tree: the folders above, docs, and the files beside them."""
+    beside = [path for path in sorted(ROOT.iterdir()) if path.is_file()]
+    found = {}
+    for path in [*files(*FOLDERS, "docs", ".ci"), *beside]:
+        try:
+            found[path.relative_to(ROOT)] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # not text
+    return found
