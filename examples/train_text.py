@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pydoc_data.topics import topics
-from typing import Any  # pytrees of parameters and variables, and optax, which is not typed
+from typing import Any  # pytrees, of arrays or variables, and compiled functions
 
 import jax
 import jax.numpy as jnp
@@ -88,13 +88,14 @@ def init_params(key: jax.Array, settings: Settings, characters: int) -> Any:
 
 
 def predict(params: Any, text: jax.Array) -> jax.Array:
-    """Return the logits f32[n, length, characters] of what follows each place of text i32[n, length]."""
+    """Return logits f32[n, length, characters] of what follows each place of i32[n, length]."""
     hidden = params["embedding"][text]
     for layer in params["layers"]:
         hidden += attend(layer, normalize(hidden, layer["attention_norm"]))
         dense = jax.nn.gelu(normalize(hidden, layer["dense_norm"]) @ layer["dense_in"])
         hidden += dense @ layer["dense_out"]
-    return normalize(hidden, params["norm"]) @ params["head"]
+    logits: jax.Array = normalize(hidden, params["norm"]) @ params["head"]
+    return logits
 
 
 def attend(layer: Any, hidden: jax.Array) -> jax.Array:
@@ -102,11 +103,12 @@ def attend(layer: Any, hidden: jax.Array) -> jax.Array:
     heads = (hidden @ layer["attention_in"]).reshape(*hidden.shape[:2], -1, HEAD_SIZE)
     query, key, value = jnp.split(heads, 3, axis=2)
     mixed = jax.nn.dot_product_attention(rotate(query), rotate(key), value, is_causal=True)
-    return mixed.reshape(hidden.shape) @ layer["attention_out"]
+    result: jax.Array = mixed.reshape(hidden.shape) @ layer["attention_out"]
+    return result
 
 
 def rotate(heads: jax.Array) -> jax.Array:
-    """Turn f32[n, length, heads, size] by angles that grow with the place, so that it can be told."""
+    """Turn f32[n, length, heads, size] by angles that grow with the place, to make it known."""
     length, size = heads.shape[1], heads.shape[3]
     angles = jnp.arange(length)[:, None] / 1000 ** (jnp.arange(size // 2) / (size // 2))
     cosine, sine = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
@@ -120,7 +122,7 @@ def normalize(hidden: jax.Array, gain: jax.Array) -> jax.Array:
 
 
 def loss_fn(params: Any, batch: jax.Array) -> jax.Array:
-    """Return the mean cross entropy of the next characters of windows i32[n, context + 1], in nats."""
+    """Return the mean cross entropy over windows i32[n, context + 1], in nats."""
     logits = predict(params, batch[:, :-1])
     losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:])
     return losses.mean()
@@ -143,15 +145,15 @@ def make_state(strategy: gd.Strategy, settings: Settings, characters: int) -> tu
 
 def make_train_step(
     strategy: gd.Strategy, settings: Settings, params: Any, optimizer_state: Any
-) -> Callable[[Any], jax.Array]:
-    """Return the function that updates the variables with a distributed batch and returns its loss."""
+) -> Any:
+    """Return the function that makes a step with a distributed batch and returns its loss."""
     optimizer = make_optimizer(settings)
 
     @gd.function
-    def train_step(batch: Any) -> jax.Array:
-        def replica_fn(batch: jax.Array) -> jax.Array:
+    def train_step(batch: Any) -> Any:
+        def replica_fn(batch: jax.Array) -> Any:
             loss, grads = jax.value_and_grad(loss_fn)(gd.read(params), batch)
-            grads = gd.get_replica_context().all_reduce("MEAN", grads)
+            grads = gd.get_replica_context().all_reduce("MEAN", grads)  # type: ignore[union-attr]
             updates, state = optimizer.update(grads, gd.read(optimizer_state), gd.read(params))
             gd.assign(params, optax.apply_updates(gd.read(params), updates))
             gd.assign(optimizer_state, state)
@@ -162,9 +164,7 @@ def make_train_step(
     return train_step
 
 
-def make_step(
-    strategy: gd.Strategy, **settings: Any
-) -> tuple[Callable[[Any], jax.Array], tuple[Any]]:
+def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[Any, tuple[Any]]:
     """Return a training step with variables of its own, and arguments for it; see `Settings`."""
     chosen = Settings(**settings)
     characters, text = load_text()

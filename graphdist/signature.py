@@ -24,6 +24,7 @@ LeafKey: TypeAlias = tuple[Any, ...]
 
 _ARRAY, _PER_REPLICA, _NUMBER, _STATIC = "array", "per_replica", "number", "static"
 _NUMBERS = (int, float, complex)
+_KEY_OF_TYPE: dict[type, Callable[[Any], LeafKey]] = {}
 
 
 class PerReplicaSpec:
@@ -91,16 +92,37 @@ def leaf_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
 
 def leaf_key(leaf: Any, python_numbers_are_static: bool) -> LeafKey:
     """Return what of a leaf decides which program runs."""
-    if isinstance(leaf, jax.Array):
-        return _ARRAY, leaf.shape, leaf.dtype, leaf.weak_type
-    if isinstance(leaf, np.ndarray | np.generic):
-        return _array_key(leaf)
-    if isinstance(leaf, PerReplicaArray):
-        return _PER_REPLICA, *leaf.signature
     kind = type(leaf)
     if kind in _NUMBERS and not python_numbers_are_static:
         return _NUMBER, kind
-    return _rare_key(leaf)
+    of_kind = _KEY_OF_TYPE.get(kind)
+    if of_kind is None:
+        of_kind = _KEY_OF_TYPE[kind] = _key_function(kind)
+    return of_kind(leaf)
+
+
+def _key_function(kind: type) -> Callable[[Any], LeafKey]:
+    """Return the function that describes leaves of a type; looking it up costs more than calling it."""
+    if issubclass(kind, jax.core.Tracer):
+        return _tracer_key
+    if issubclass(kind, PerReplicaArray):
+        return lambda leaf: (_PER_REPLICA, *leaf.signature)
+    if issubclass(kind, np.ndarray | np.generic):
+        return _array_key
+    return _jax_key if issubclass(kind, jax.Array) else _rare_key
+
+
+def _jax_key(leaf: Any) -> LeafKey:
+    # Random keys have no weak type.
+    return _ARRAY, leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+
+
+def _tracer_key(leaf: Any) -> LeafKey:
+    raise ArgumentTypeError(
+        "a gd.function is called with a value that JAX is tracing",
+        source=here(),
+        hint="take jax.jit, jax.grad or jax.vmap inside the gd.function instead of around it",
+    )
 
 
 def _array_key(leaf: Any) -> LeafKey:

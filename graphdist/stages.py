@@ -11,6 +11,7 @@ import jax
 
 from graphdist.config import reproducer_folder, verifies_passes
 from graphdist.errors import ArgumentError
+from graphdist.garbage import collection_put_off
 from graphdist.ir.analyses import collectives
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Source
@@ -80,6 +81,7 @@ class Traced(_Stage):
     pipeline: Sequence[Pass] = ()
     compiler_options: Mapping[str, Any] | None = None
 
+    @collection_put_off()
     def lower(self) -> Lowered:
         """Run the passes and return the SPMD program; raises `DistributionError` for a program refused."""
         history = run_passes(
@@ -112,7 +114,8 @@ class Lowered(_Stage):
     @cached_property
     def stablehlo(self) -> jax.stages.Lowered:
         """Return JAX's lowered stage of the graph, made when it is first asked for."""
-        return lower(self.graph, self.devices)
+        with collection_put_off():
+            return lower(self.graph, self.devices)
 
     def as_text(self, form: str = "graph") -> str:
         """Return the graph after the last pass, or the StableHLO module, as text."""

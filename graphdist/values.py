@@ -109,7 +109,7 @@ class PerReplica(DistributedValues):
 
     def __repr__(self) -> str:
         lines = ",\n".join(f"  {i}: {value!r}" for i, value in enumerate(self.values))
-        return f"{type(self).__name__}:{{\n{lines}\n}}"
+        return f"PerReplica:{{\n{lines}\n}}"
 
 
 class PerReplicaArray(PerReplica):

@@ -26,8 +26,6 @@ from graphdist.ir.ops import CONSTANT, RESHAPE, UNPACK
 from graphdist.ir.rewrite import rewrite, substitute
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 
-__all__ = ["canonicalize"]
-
 NAME = "canonicalize"
 
 Operands: TypeAlias = tuple[Operand, ...]
@@ -50,26 +48,28 @@ class _Canonicalizer:
     def apply(self, node: Node, operands: Operands, builder: Builder) -> Answer:
         """Return what stands for the results of the node, or None to keep it."""
         self.builder = builder
-        first = len(builder.nodes)
         name = node.op.name
+        first = len(builder.nodes)
         answer = _RULES[name](self, node, operands)
         if answer is not None and not all(map(_fits, answer, node.results)):
             answer = None
-        if answer is None and name in _LOOKED_BACK_AT:
+        if answer is None:
+            if name not in _LOOKED_BACK_AT:
+                return None
             answer = builder.keep(node, operands, node.graphs)
         for made in builder.nodes[first:]:
-            if made.op.name in _LOOKED_BACK_AT:
-                self.definitions.update(dict.fromkeys(made.results, made))
+            for result in made.results:
+                self.definitions[result] = made
         return answer
 
     def definition(self, operand: Operand, name: str) -> Node | None:
         """Return the node that made the operand, if it is one of this operation."""
-        node = self.definitions.get(operand) if isinstance(operand, Value) else None
+        node = self.definitions.get(operand) if type(operand) is Value else None
         return node if node is not None and node.op.name == name else None
 
     def splat(self, operand: Operand) -> Number | None:
         """Return the number that every element of the operand is, if that is known."""
-        if isinstance(operand, Literal):
+        if type(operand) is Literal:
             return operand.value
         node = self.definitions.get(operand)
         if node is None:
@@ -231,10 +231,14 @@ def _transpose(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
 def _reshape(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
     if not _is_plain(node):
         return None
-    if operands[0].type.shape == node.results[0].type.shape:
+    wanted = node.results[0].type.shape
+    if operands[0].type.shape == wanted:
         return operands
     inner = self.definition(operands[0], node.op.name)
-    return _rebuilt(self, node, inner.operands) if inner and _is_plain(inner) else None
+    if inner is None or not _is_plain(inner):
+        return None
+    is_undone = inner.operands[0].type.shape == wanted
+    return inner.operands if is_undone else _rebuilt(self, node, inner.operands)
 
 
 def _is_plain(node: Node) -> bool:

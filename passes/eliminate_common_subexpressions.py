@@ -55,7 +55,7 @@ class _Seen:
     """What the nodes of one graph have computed so far.
 
     Most nodes have operands that no other node of their operation has: only where two share them
-    are the parameters looked at.
+    are parameters looked at, and literals to the bit.
     """
 
     first: dict[Hashable, tuple[Node, Results]] = field(default_factory=dict)
@@ -64,38 +64,51 @@ class _Seen:
 
     def merge(self, node: Node, operands: tuple[Operand, ...], builder: Builder) -> Results | None:
         """Return the results of an equal node before; otherwise keep this one and remember it."""
-        op = node.op
-        if op.has_effect or op.varies or node.graphs or op is READ or op.name in _NOT_REPEATABLE:
-            key = self._key_of_special(node, operands)
-            if key is None:
-                return None
-        else:
-            key = (op, *[_key_of_operand(operand) for operand in operands])
-        entry = self.first.get(key)
-        if entry is None:
+        key = self._key(node, operands)
+        if key is None:
+            return None
+        if key not in self.first:
             results = builder.keep(node, operands, node.graphs)
-            self.first[key] = node, results
+            self.first[key] = builder.nodes[-1], results
             return results
         others = self.further.get(key)
         if others is None:
-            others = self.further[key] = {_frozen(entry[0].params): entry[1]}
-        params = _frozen(node.params)
-        equal = others.get(params)
+            one, results = self.first[key]
+            others = self.further[key] = {_exact(one.params, one.operands): results}
+        exact = _exact(node.params, operands)
+        equal = others.get(exact)
         if equal is not None and [v.type for v in equal] == [v.type for v in node.results]:
             return equal
-        results = others[params] = builder.keep(node, operands, node.graphs)
+        results = others[exact] = builder.keep(node, operands, node.graphs)
         return results
 
-    def _key_of_special(self, node: Node, operands: tuple[Operand, ...]) -> Hashable:
-        """Return the key of a read or of control flow; None for what must not be merged."""
-        if node.op is READ:
-            name = cast(Variable, node.params["variable"]).name
-            return READ, name, self.writes.get(name, 0)
-        for variable in _assigned(node):
-            self.writes[variable] = self.writes.get(variable, 0) + 1
-        if not node.graphs or any(any_node(graph, _is_impure) for graph in node.graphs):
+    def _key(self, node: Node, operands: tuple[Operand, ...]) -> Hashable:
+        """Return what equal nodes share and few others do; None for what must not be merged."""
+        op = node.op
+        if _is_impure(node):
+            if op is READ:
+                name = cast(Variable, node.params["variable"]).name
+                return op, name, self.writes.get(name, 0)
+            if op is ASSIGN:
+                self._written(node)
             return None
-        return (node.op, node.graphs, *[_key_of_operand(operand) for operand in operands])
+        if node.graphs:
+            is_pure = True
+            for graph in node.graphs:
+                if any_node(graph, _is_impure):
+                    is_pure = False
+                    any_node(graph, self._written)
+            return (op, node.graphs, operands) if is_pure else None
+        for operand in operands:
+            if type(operand) is not Value:  # a literal, slow to hash
+                return (op, *[o if isinstance(o, Value) else o.value for o in operands])
+        return op, operands
+
+    def _written(self, node: Node) -> bool:
+        if node.op is ASSIGN:
+            name = cast(Variable, node.params["variable"]).name
+            self.writes[name] = self.writes.get(name, 0) + 1
+        return False
 
 
 def _is_impure(node: Node) -> bool:
@@ -103,26 +116,10 @@ def _is_impure(node: Node) -> bool:
     return op.has_effect or op.varies or op is READ or op.name in _NOT_REPEATABLE
 
 
-def _assigned(node: Node) -> set[str]:
-    """Return the names of the variables that the node assigns, itself or in nested graphs."""
-    names = set()
-    pending = [node]
-    while pending:
-        one = pending.pop()
-        if one.op is ASSIGN:
-            names.add(cast(Variable, one.params["variable"]).name)
-        for graph in one.graphs:
-            pending.extend(graph.nodes)
-    return names
-
-
-def _key_of_operand(operand: Operand) -> Hashable:
-    return operand if type(operand) is Value else _key_of_literal(cast(Literal, operand))
-
-
-def _key_of_literal(literal: Literal) -> Hashable:
+def _exact(params: Mapping[str, object], operands: tuple[Operand, ...]) -> Hashable:
     # 0.0 equals -0.0 and True equals 1: neither may stand for the other.
-    return literal.type.dtype, _frozen(literal.value)
+    literals = [(o.type.dtype, _frozen(o.value)) for o in operands if isinstance(o, Literal)]
+    return _frozen(params), *literals
 
 
 def _frozen(value: object) -> Hashable:

@@ -1,9 +1,9 @@
 """Compute what depends on nothing but literals and small constants.
 
 What is folded is what numpy computes to the very bits that JAX does on a CPU, each operation in
-its own dtype: the table below, and nothing transcendental. A `constant` of rank 0 becomes a literal,
-and so does every result of rank 0. A literal that is broadcast stays so, and is folded into what
-uses it.
+its own dtype: the table below, and nothing transcendental. A `constant` of rank 0 becomes a
+literal, and so does every result of rank 0. A literal that is broadcast stays so, and is folded
+into what uses it.
 
 Before:  %a = jax.div(1.0, 4.0)   %b = all_reduce(%a) {reducer="sum", group_size=2}
          %c = jax.mul(%x, %b)
@@ -155,7 +155,7 @@ def _extreme(function: Callable[..., object]) -> Fold:
 
 def _negative(arrays: list[Array], node: Node) -> Array | None:
     (array,) = arrays
-    return None if array.dtype.kind == "b" else np.asarray(np.negative(array))  # type: ignore[arg-type]
+    return None if array.dtype.kind == "b" else np.asarray(np.negative(array))
 
 
 def _convert(arrays: list[Array], node: Node) -> Array | None:

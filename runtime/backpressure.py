@@ -49,11 +49,10 @@ class Backpressure:
         tokens = self._tokens
         while len(tokens) >= self.bound:
             token = tokens.popleft()
-            if token.is_deleted():
-                if tokens:
-                    tokens.popleft().block_until_ready()
-                continue
-            token.block_until_ready()
+            while token.is_deleted() and tokens:
+                token = tokens.popleft()
+            if not token.is_deleted():
+                token.block_until_ready()
 
     def dispatched(self, token: jax.Array) -> None:
         """Note a step that was dispatched."""

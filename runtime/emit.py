@@ -18,7 +18,7 @@ from jax import lax
 
 from graphdist.ir import ops
 from graphdist.ir.errors import VerifyError
-from graphdist.ir.graph import Graph, Literal, Node, Operand
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 
@@ -32,26 +32,36 @@ Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
 def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs of the graph for these inputs, under JAX's current trace."""
     environment: dict[Operand, Array] = dict(zip(graph.inputs, inputs, strict=True))
-
-    def value_of(operand: Operand) -> Array:
-        if type(operand) is Literal:
-            return np.asarray(operand.value, numpy_dtype(operand.type.dtype))
-        return environment[operand]
-
     for node in graph.nodes:
-        operands = [value_of(operand) for operand in node.operands]
+        operands = [
+            environment[operand] if type(operand) is Value else _literal(operand)
+            for operand in node.operands
+        ]
         if node.op.rule is None:
             results: Sequence[Array] = bind_jax_node(node, operands)
         else:
-            rule = _RULES.get(node.op)
-            if rule is None:
-                raise VerifyError(
-                    f"{node.op.name} reached emission: a pass that lowers it is missing from the pipeline"
-                )
-            with _scope(node):
-                results = rule(node, operands)
+            results = _own(node, operands)
         environment.update(zip(node.results, results, strict=True))
-    return [value_of(output) for output in graph.outputs]
+    return [
+        environment[output] if type(output) is Value else _literal(output)
+        for output in graph.outputs
+    ]
+
+
+def _literal(operand: Operand) -> Array:
+    assert isinstance(operand, Literal)
+    return np.asarray(operand.value, numpy_dtype(operand.type.dtype))
+
+
+def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
+    """Return the results of an operation of ours."""
+    rule = _RULES.get(node.op)
+    if rule is None:
+        raise VerifyError(
+            f"{node.op.name} reached emission: a pass that lowers it is missing from the pipeline"
+        )
+    with _scope(node):
+        return rule(node, operands)
 
 
 def _scope(node: Node) -> Any:  # Any: the two context managers share no public type
@@ -96,17 +106,16 @@ def _scale(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _pack(node: Node, operands: list[Array]) -> list[Array]:
-    return [lax.concatenate([lax.reshape(x, (x.size,)) for x in operands], 0)]
+    return [lax.concatenate([x if x.ndim == 1 else lax.reshape(x, (x.size,)) for x in operands], 0)]
 
 
 def _unpack(node: Node, operands: list[Array]) -> list[Array]:
-    (flat,) = operands
-    pieces, start = [], 0
-    for result in node.results:
-        end = start + result.type.size
-        pieces.append(lax.reshape(lax.slice(flat, (start,), (end,)), result.type.shape))
-        start = end
-    return pieces
+    shapes = [result.type.shape for result in node.results]
+    pieces = lax.split(operands[0], [result.type.size for result in node.results])
+    return [
+        piece if piece.shape == shape else lax.reshape(piece, shape)
+        for piece, shape in zip(pieces, shapes, strict=True)
+    ]
 
 
 def _concatenate(node: Node, operands: list[Array]) -> list[Array]:

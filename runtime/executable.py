@@ -22,8 +22,8 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
 
 
-def lower(graph: Graph, devices: Devices) -> Lowered:
-    """Return the StableHLO of an SPMD graph for these devices, as JAX's lowered stage."""
+def jitted(graph: Graph, devices: Devices) -> Any:
+    """Return `jax.jit` of what an SPMD graph emits for these devices, shardings and donation set."""
     inputs, outputs = input_distributions(graph), output_distributions(graph)
     donated = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
 
@@ -42,18 +42,23 @@ def lower(graph: Graph, devices: Devices) -> Lowered:
     else:
         run = _copying(graph, program)
     run.__name__ = graph.name
-    jitted = jax.jit(
+    return jax.jit(
         run,
         in_shardings=tuple(map(devices.sharding, inputs)),
         out_shardings=[devices.sharding(distribution) for distribution in outputs],
         donate_argnums=donated,
         keep_unused=True,
     )
+
+
+def lower(graph: Graph, devices: Devices) -> Lowered:
+    """Return the StableHLO of an SPMD graph for these devices, as JAX's lowered stage."""
     avals = [
         global_aval(value.type, distribution, len(devices))
-        for value, distribution in zip(graph.inputs, inputs, strict=True)
+        for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True)
     ]
-    return jitted.trace(*avals).lower()
+    lowered: Lowered = jitted(graph, devices).trace(*avals).lower()
+    return lowered
 
 
 def _copying(graph: Graph, program: Any) -> Any:
@@ -122,6 +127,7 @@ class Executable:
     ) -> None:
         """Compile; `options` are XLA's compiler options."""
         self.compiled: Compiled = lowered.compile(compiler_options=dict(options or {}) or None)
+        self._call = self.compiled.__call__
         self._backpressure = backpressure(devices.platform)
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]
@@ -132,7 +138,7 @@ class Executable:
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
         """Dispatch a step on these inputs, variables first, and return its outputs, variables first."""
         self._backpressure.wait()
-        outputs: list[jax.Array] = self.compiled(*arrays)
+        outputs: list[jax.Array] = self._call(*arrays)
         if self._token is not None:
             self._backpressure.dispatched(outputs[self._token])
         return outputs

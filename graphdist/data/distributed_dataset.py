@@ -42,6 +42,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.signature import PerReplicaSpec
 from graphdist.tracing.sources import here
 
 Element = Any  # a pytree of the user's making: what it holds is checked at run time
@@ -69,7 +70,7 @@ class DistributedDataset:
     >>> [len(batch["image"]) for batch in halves]
     [2]
     >>> halves.element_spec
-    {'image': ShapeDtypeStruct(shape=(2, 28, 28), dtype=float32)}
+    {'image': PerReplicaSpec(shape=(2, 28, 28), dtype=float32)}
     """
 
     def __init__(
@@ -97,9 +98,10 @@ class DistributedDataset:
     def element_spec(self) -> Element:
         """Return the shapes and dtypes of one replica's part of the first element.
 
-        A pytree of `jax.ShapeDtypeStruct`. Later elements may have other batch sizes. The first
-        element is read from the source for it, once, and kept for the next iteration. Raises
-        `ArgumentError` when there is no first element.
+        A pytree of `PerReplicaSpec`, or of `jax.ShapeDtypeStruct` when there is one replica: what a
+        function can be traced with in place of an element. Later elements may have other batch
+        sizes. The first element is read from the source for it, once, and kept for the next
+        iteration. Raises `ArgumentError` when there is no first element.
         """
         if self._element_spec is _END:
             elements = self._open()
@@ -131,10 +133,11 @@ class DistributedDataset:
     def _distribute(self, element: Element) -> Element:
         return jax.tree.map(self._place, _checked(element, self._num_replicas))
 
-    def _spec(self, leaf: np.ndarray) -> jax.ShapeDtypeStruct:
-        shape = (len(leaf) // self._num_replicas, *leaf.shape[1:])
+    def _spec(self, leaf: np.ndarray) -> PerReplicaSpec | jax.ShapeDtypeStruct:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+        if self._num_replicas == 1:
+            return jax.ShapeDtypeStruct(leaf.shape, dtype)  # type: ignore[no-untyped-call]
+        return PerReplicaSpec((len(leaf) // self._num_replicas, *leaf.shape[1:]), dtype)
 
 
 class DistributedIterator:
@@ -265,12 +268,13 @@ def _checked(element: Element, num_replicas: int) -> Element:
                 f"{names[0]} has batch size {len(leaves[0])}, {name} has {len(leaf)}",
                 hint="one element is one batch: give its leaves the same size in dimension 0",
             )
-    if leaves and len(leaves[0]) % num_replicas:
-        size = len(leaves[0])
+    size = len(leaves[0]) if leaves else 0
+    if size % num_replicas:
+        less = size - size % num_replicas
         raise ArgumentError(
             f"{names[0]} has batch size {size}, which does not divide by {num_replicas} replicas",
-            hint=f"leave out {size % num_replicas} rows or add {-size % num_replicas}; "
-            f"batches need a multiple of {num_replicas} rows, the last one too",
+            hint=f"give every batch a multiple of {num_replicas} rows, the last one too: "
+            f"here {f'{less} or ' if less else ''}{less + num_replicas}",
         )
     return jax.tree.unflatten(structure, leaves)
 

@@ -101,7 +101,8 @@ def array_of(dtype: str, shape: tuple[int, ...], values: Sequence[Number]) -> Ar
     (2, 1)
     """
     if len(values) != prod(shape):
-        raise ValueError(f"{len(values)} elements for {dtype}[{','.join(map(str, shape))}]")
+        wanted = f"{dtype}[{','.join(map(str, shape))}]"
+        raise ValueError(f"elements for {wanted}: {len(values)}, not {prod(shape)}")
     elements = [canonical(value, dtype) for value in values]
     array: Array = np.array(elements, dtype=numpy_dtype(dtype))
     return array.reshape(shape)

@@ -101,6 +101,8 @@ class _Parser:
         cursor.expect("graph")
         name = cursor.name()
         cursor.expect("on")
+        if not cursor.text.isdigit() or cursor.text == "0":
+            cursor.fail("expected a number of replicas")
         self.num_replicas = cursor.integer()
         cursor.expect("replica" if self.num_replicas == 1 else "replicas")
         cursor.expect(",")
@@ -126,8 +128,8 @@ class _Parser:
         ):
             if there != wanted:
                 cursor.fail(
-                    f"at stage {self.stage.value} the first {what} belong to the variables "
-                    f"{wanted}, here to {there}",
+                    f"at stage {self.stage.value} the first {what} belong to "
+                    f"{_listed(wanted)}, here to {_listed(there)}",
                     start,
                 )
         nodes = tuple(block.builder.nodes)
@@ -223,7 +225,7 @@ class _Parser:
             problem = f"{op.name} does not take these parameters or graphs: {error!r}"
             cursor.fail(problem, start, because=error)
         if len(values) != len(head.results):
-            problem = f"{op.name} has {len(values)} results, {len(head.results)} are named"
+            problem = f"results of {op.name}: {len(values)}, named: {len(head.results)}"
             cursor.fail(problem, start)
         for value, (name, place), type in zip(values, head.results, head.types, strict=True):
             if value.type != type:
@@ -253,7 +255,7 @@ class _Parser:
             while cursor.accept(","):
                 types.append(self._type())
         if len(types) != len(results):
-            cursor.fail(f"{len(results)} results with {len(types)} types", start)
+            cursor.fail(f"results: {len(results)}, types: {len(types)}", start)
         return _Head(op, operands, params, results, types)
 
     def _nested(self) -> Graph:
@@ -296,7 +298,7 @@ class _Parser:
             cursor.fail("expected a value or a literal such as 0.5:f32", start)
         try:
             return Literal.of(canonical(number, dtype), Type(dtype, ()))
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             cursor.fail(str(error), start, because=error)
 
     def _type(self) -> Type:
@@ -321,3 +323,7 @@ class _Parser:
         if distribution:
             cursor.advance()
         return distribution
+
+
+def _listed(variables: Sequence[str]) -> str:
+    return ", ".join(f"@{name}" for name in variables) or "no variable"

@@ -32,7 +32,7 @@ from graphdist.ir.ops import ASSIGN, CONSTANT, OPS, READ
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.tracing.control_flow import import_cond, import_scan, import_while
-from graphdist.tracing.jax_ops import jax_op
+from graphdist.tracing.jax_ops import jax_op, optimization_barrier
 from graphdist.tracing.primitives import LOGICAL, read_variable_p
 from graphdist.tracing.sources import source_of
 from graphdist.tracing.state import TraceError
@@ -287,8 +287,9 @@ class Importer:
         values = [argument for argument in arguments if isinstance(argument, Value)]
         if not values:
             return arguments
-        op = jax_op(jax_primitives.optimization_barrier_p)
-        results = self.builder.add(op, values, at=source, types=[value.type for value in values])
+        results = self.builder.add(
+            optimization_barrier(), values, at=source, types=[value.type for value in values]
+        )
         behind = dict(zip(values, results, strict=True))
         return [behind.get(a, a) if isinstance(a, Value) else a for a in arguments]
 

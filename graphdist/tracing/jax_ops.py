@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import jax
 import jax.extend.core.primitives as jax_primitives
 from jax.extend.core import Primitive
 
@@ -48,6 +49,15 @@ def resolve(name: str) -> Op:
     if primitive is None:
         raise ParseError(f"{name} is not a JAX operation seen in any trace of this process")
     return jax_op(primitive)
+
+
+@cache
+def optimization_barrier() -> Op:
+    """Return the operation that keeps XLA from merging what is on its two sides.
+
+    Its primitive is not public by name; the function that binds it is.
+    """
+    return jax_op(jax.make_jaxpr(jax.lax.optimization_barrier)(0.0).eqns[0].primitive)
 
 
 @cache

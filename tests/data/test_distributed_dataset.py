@@ -18,6 +18,7 @@ import pytest
 
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.signature import PerReplicaSpec
 
 SECONDS_AT_MOST = 30.0  # for what happens at once on an idle machine
 
@@ -84,7 +85,7 @@ def test_an_empty_source_has_no_elements() -> None:
 
 
 class Batch(NamedTuple):
-    image: np.ndarray
+    image: Any  # an array, then a PerReplica
     rest: dict[str, Any]
 
 
@@ -104,17 +105,19 @@ def test_jax_arrays_are_taken() -> None:
 
 
 def test_an_infinite_source_is_read_a_bounded_way_ahead() -> None:
-    pulled = []
+    eighth, ninth = threading.Event(), threading.Event()
 
     def count() -> Iterator[np.ndarray]:
-        for number in itertools.count():
-            pulled.append(number)
+        for number in itertools.count(1):
+            if number >= 8:
+                (eighth if number == 8 else ninth).set()
             yield np.full(2, number)
 
     iterator = iter(distribute(count(), prefetch=3))
     found = [rows(element) for element in itertools.islice(iterator, 5)]
-    assert found == [[[number], [number]] for number in range(5)]
-    assert len(pulled) <= 5 + 3
+    assert found == [[[number], [number]] for number in range(1, 6)]
+    assert eighth.wait(SECONDS_AT_MOST)
+    assert not ninth.wait(0.2)  # it never comes; a wait too short would only miss a fault
 
 
 def test_a_source_may_reuse_its_buffer() -> None:
@@ -143,10 +146,16 @@ def test_the_source_sees_the_context_variables_of_its_caller() -> None:
 
 
 def test_element_spec_is_that_of_one_replica() -> None:
-    spec = distribute([(np.zeros((4, 3), np.float32), {"label": np.zeros(4, np.int64)})])
-    image, rest = spec.element_spec
-    assert image == jax.ShapeDtypeStruct((2, 3), np.float32)
-    assert rest["label"].dtype == jax.dtypes.canonicalize_dtype(np.int64)
+    dataset = distribute([(np.zeros((4, 3), np.float32), {"label": np.zeros(4, np.int64)})])
+    label = jax.dtypes.canonicalize_dtype(np.int64)
+    assert dataset.element_spec == (
+        PerReplicaSpec((2, 3), np.float32),
+        {"label": PerReplicaSpec((2,), label)},
+    )
+
+
+def test_one_replica_has_plain_specs() -> None:
+    assert distribute(batches(1), num_replicas=1).element_spec.shape == (4,)
 
 
 @pytest.mark.parametrize("make", [list, iter])
@@ -165,13 +174,13 @@ def test_nothing_is_read_before_it_is_asked_for() -> None:
     distribute(fail())
 
 
-def test_element_spec_of_nothing() -> None:
-    dataset = distribute(iter([]))
+@pytest.mark.parametrize("make", [list, iter])
+def test_an_empty_dataset_has_no_element_spec(make: Callable[[list[np.ndarray]], Any]) -> None:
+    dataset = distribute(make([]))
     for _ in range(2):
         with pytest.raises(ArgumentError, match="an empty dataset has no element_spec"):
             _ = dataset.element_spec
-        # Asking is no iteration.
-        dataset = distribute([])
+    assert list(dataset) == []
 
 
 # errors
@@ -188,8 +197,14 @@ def test_a_batch_that_does_not_divide() -> None:
         next(iterator)
     assert message(error) == [
         "element['image'] has batch size 10, which does not divide by 4 replicas",
-        "  hint: leave out 2 rows or add 2; batches need a multiple of 4 rows, the last one too",
+        "  hint: give every batch a multiple of 4 rows, the last one too: here 8 or 12",
     ]
+
+
+def test_a_batch_smaller_than_the_number_of_replicas() -> None:
+    iterator = iter(distribute([np.zeros(3)], num_replicas=4))
+    with pytest.raises(ArgumentError, match=r"the last one too: here 4$"):
+        next(iterator)
 
 
 def test_leaves_of_different_batch_sizes() -> None:
@@ -225,7 +240,7 @@ def test_no_numbers() -> None:
 def test_element_spec_checks_as_well() -> None:
     dataset = distribute([np.zeros(5)])
     for _ in range(2):
-        with pytest.raises(ArgumentError, match="^element has batch size 5, which"):
+        with pytest.raises(ArgumentError, match=r"^element has batch size 5, which"):
             _ = dataset.element_spec
 
 
@@ -328,12 +343,12 @@ def test_a_loop_left_early_stops_its_thread() -> None:
 
 
 def test_a_finished_iterator_has_no_thread() -> None:
-    iterator = iter(distribute(itertools.islice(Watched(), 3)))
-    list(iterator)
-    threads = [t for t in threading.enumerate() if t.name == "graphdist-prefetch"]
-    for thread in threads:
-        thread.join(SECONDS_AT_MOST)
-    assert not any(thread.is_alive() for thread in threads)
+    source = Watched()
+    iterator = iter(distribute(itertools.islice(source, 3)))
+    assert len(list(iterator)) == 3
+    (thread,) = source.threads
+    thread.join(SECONDS_AT_MOST)
+    assert not thread.is_alive()
 
 
 def test_several_threads_may_share_an_iterator() -> None:

@@ -147,11 +147,11 @@ class Maker:
             self.values += results
 
     def any_node(self) -> None:
-        kinds = [self.jax, self.jax, self.local, self.collective]
+        kinds = [self.jax, self.local, self.collective]
         if self.graph.stage is Stage.LOGICAL and self.graph.variables:
             kinds.append(self.of_variable)
         if self.depth:
-            kinds += [self.scan, self.loop, self.branch]
+            kinds.append(self.draw(st.sampled_from([self.scan, self.loop, self.branch])))
         self.draw(st.sampled_from(kinds))()
 
     def jax(self) -> None:
@@ -164,9 +164,7 @@ class Maker:
         x = self.operand()
         if x is None:
             return
-        flat = (int(np.prod(x.type.shape)),)
-        like_x = self.operand(lambda type: type.dtype == x.type.dtype)
-        kind = draw(st.integers(0, 7))
+        kind = draw(st.integers(0, 6))
         if kind == 0:
             self.add(ops.CONSTANT, (), {"value": draw(arrays())})
         elif kind == 1:
@@ -174,13 +172,13 @@ class Maker:
         elif kind == 2:
             self.add(ops.SCALE, (x,), {"factor": draw(st.floats())})
         elif kind == 3:
-            self.add(ops.PACK, (x, like_x), {})
-        elif kind == 4 and len(x.type.shape) == 1:
-            self.add(ops.UNPACK, (x,), {"shapes": ((1, *x.type.shape), (0,))})
-        elif kind == 5 and x.type.shape:
+            self.add(ops.PACK, (x, x), {})
+            flat = self.values[-1].type.shape
+            self.add(ops.UNPACK, self.values[-1:], {"shapes": ((1, *flat), (0,))})
+        elif kind == 4 and x.type.shape:
             self.add(ops.CONCATENATE, (x, x), {"axis": draw(st.integers(0, len(x.type.shape) - 1))})
-        elif kind == 6 and x.type.distribution in (None, MIRRORED, PER_REPLICA):
-            self.add(ops.RESHAPE, (x,), {"shape": flat})
+        elif kind == 5 and x.type.distribution in (None, MIRRORED, PER_REPLICA):
+            self.add(ops.RESHAPE, (x,), {"shape": (x.type.size,)})
         else:
             self.add(ops.REPLICA_ID, (), dict(count))
 
@@ -205,15 +203,14 @@ class Maker:
             self.add(ops.REDUCE_SCATTER, (x,), {"axis": 0} | reducer | count)
 
     def of_variable(self) -> None:
-        variable = self.draw(st.sampled_from(self.graph.variables))
-        x = self.operand(lambda type: type[:2] == variable.type[:2])
-        kind = self.draw(st.integers(0, 2))
-        if kind == 0:
-            self.add(ops.READ, (), {"variable": variable})
-        elif kind == 1:
-            self.add(ops.ASSIGN, (x,), {"variable": variable})
-        else:
-            self.add(ops.AGGREGATE, (x,), {"variable": variable, "context": "replica"})
+        params: dict[str, object] = {"variable": self.draw(st.sampled_from(self.graph.variables))}
+        self.add(ops.READ, (), params)
+        value = self.values[-1]
+        if self.draw(st.booleans()):
+            self.add(ops.AGGREGATE, (value,), {**params, "context": "replica"})
+            value = self.values[-1]
+        if self.draw(st.booleans()):
+            self.add(ops.ASSIGN, (value,), params)
 
     def nested(self, types: Sequence[Type], leave: Callable[[Maker], Sequence[Operand]]) -> Graph:
         """Make a nested graph with inputs of these types and the outputs that `leave` picks."""

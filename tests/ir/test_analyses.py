@@ -1,0 +1,177 @@
+"""What is computed from graphs, and their way to networkx."""
+
+from __future__ import annotations
+
+import io
+
+import networkx as nx
+import pytest
+from hypothesis import given
+
+from graphdist.ir.analyses import (
+    collectives,
+    node_count,
+    peak_bytes,
+    producers,
+    users,
+    walk,
+)
+from graphdist.ir.export import bytes_touched, critical_path, to_networkx
+from graphdist.ir.graph import Graph, Value
+from graphdist.ir.parser import parse
+from tests.ir.generators import graphs
+
+NESTED = parse("""\
+graph f on 2 replicas, stage spmd
+(%x: f32[4] per_replica, %u: f32[100] mirrored) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %b = cond(0:i32, %a) : f32[4] mirrored
+    left(%l: f32[4] mirrored) {
+      %c = cond(1:i32, %l) : f32[4] mirrored
+        inner(%i: f32[4] mirrored) {
+          %d = all_reduce(%i) {reducer="max", group_size=2} : f32[4] mirrored
+          return %d
+        }
+      return %c
+    }
+    right(%r: f32[4] mirrored) {
+      %e = all_gather(%r) {axis=0, group_size=2} : f32[8] mirrored
+      %s = jax.slice(%e) : f32[4] mirrored
+      return %s
+    }
+  %g = jax.add(%b, %b) : f32[4] mirrored
+  return %g, %b
+}""")
+
+
+def test_users_are_listed_once_each_in_order() -> None:
+    x, u = NESTED.inputs
+    reduce, cond, add = NESTED.nodes
+    assert users(NESTED) == {
+        x: (reduce,),
+        u: (),
+        reduce.results[0]: (cond,),
+        cond.results[0]: (add,),
+        add.results[0]: (),
+    }
+
+
+def test_producers_are_the_nodes_values_come_from() -> None:
+    assert producers(NESTED) == {node.results[0]: node for node in NESTED.nodes}
+
+
+def test_walk_goes_into_nested_graphs_in_order() -> None:
+    assert [node.op.name for node in walk(NESTED)] == [
+        "all_reduce", "cond", "cond", "all_reduce", "all_gather", "jax.slice", "jax.add",
+    ]  # fmt: skip
+    assert node_count(NESTED) == 7
+
+
+def test_collectives_are_found_everywhere() -> None:
+    found = [(node.op.name, node.params.get("reducer")) for node in collectives(NESTED)]
+    assert found == [("all_reduce", "sum"), ("all_reduce", "max"), ("all_gather", None)]
+
+
+def test_an_analysis_is_made_once_a_graph() -> None:
+    graph = NESTED.replace()
+    assert users(graph) is users(graph)
+    assert users(graph) is not users(NESTED)
+    assert walk(graph) is walk(graph)
+
+
+def test_peak_bytes_follows_the_life_of_values() -> None:
+    graph = parse("""\
+graph f on 1 replica, stage spmd
+(%x: f32[10] mirrored, %unused: f32[100] mirrored) {
+  %a = jax.neg(%x) : f32[10] mirrored
+  %b = jax.sum(%a, 1.0:f32) : f32[] mirrored
+  %c = jax.broadcast(%b) : f32[20] mirrored
+  %dead = jax.neg(%b) : f32[25] mirrored
+  %d = jax.neg(%c) : f32[20] mirrored
+  return %d, %b
+}""")
+    # Entering: 440. Node by node: x a, a b, b c, b c dead, b c d.
+    assert peak_bytes(graph) == 440
+    without = parse(str(graph).replace(", %unused: f32[100] mirrored", ""))
+    assert peak_bytes(without) == 4 * (1 + 20 + 25)
+
+
+def test_peak_bytes_counts_what_a_nested_graph_needs_beyond_its_inputs() -> None:
+    small = NESTED.replace(inputs=NESTED.inputs[:1])
+    # In the cond: a and b, and in its right branch e besides r, then s besides e.
+    assert peak_bytes(small) == 16 + 16 + (32 + 16)
+
+
+@given(graphs())
+def test_peak_bytes_is_at_least_inputs_and_at_least_outputs(graph: Graph) -> None:
+    outputs = {output for output in graph.outputs if isinstance(output, Value)}
+    assert peak_bytes(graph) >= sum(value.type.bytes for value in graph.inputs)
+    assert peak_bytes(graph) >= sum(value.type.bytes for value in outputs)
+
+
+def test_networkx_gets_nodes_edges_and_attributes() -> None:
+    exported = NESTED.to_networkx()
+    assert list(exported.nodes) == ["%x", "%u", "%a", "%b", "%g", "return"]
+    assert list(exported.edges) == [
+        ("%x", "%a"), ("%a", "%b"), ("%b", "%g"), ("%b", "return"), ("%g", "return"),
+    ]  # fmt: skip
+    assert exported.nodes["%a"] == {
+        "op": "all_reduce",
+        "types": "f32[4] mirrored",
+        "bytes": 16,
+        "source": "",
+        "origin": "",
+        "index": 0,
+    }
+    assert (exported.nodes["%u"]["op"], exported.nodes["%u"]["index"]) == ("input", -1)
+
+
+def test_a_node_without_results_has_a_name() -> None:
+    graph = parse("""\
+graph f on 2 replicas, stage logical
+  variable @w: f32[] mirrored {synchronization="on_write", aggregation="none", trainable=true}
+(%x: f32[]) {
+  assign(%x) {variable=@w}
+  return
+}""")
+    assert list(to_networkx(graph).edges) == [("%x", "assign#0")]
+
+
+@given(graphs())
+def test_every_graph_is_exported_without_cycles(graph: Graph) -> None:
+    exported = to_networkx(graph)
+    assert nx.is_directed_acyclic_graph(exported)
+    assert len(exported) == len(graph.inputs) + len(graph.nodes) + 1
+    nx.write_gml(exported, io.BytesIO())  # which takes attributes of simple types only
+
+
+def test_the_critical_path_costs_most() -> None:
+    graph = parse("""\
+graph f on 1 replica, stage spmd
+(%x: f32[4] mirrored) {
+  %a = jax.neg(%x) : f32[4] mirrored
+  %b = jax.neg(%a) : f32[4] mirrored
+  %big = jax.exp(%x) : f32[64] mirrored
+  %c = jax.neg(%b) : f32[4] mirrored
+  %end = jax.dot(%big, %c) : f32[] mirrored
+  return %end
+}""")
+    a, b, big, c, end = graph.nodes
+    assert critical_path(graph) == (big, end)
+    assert critical_path(graph, lambda node: 1) == (a, b, c, end)
+    assert bytes_touched(end) == 4 * (64 + 4 + 1)
+
+
+def test_the_critical_path_of_nothing_is_empty() -> None:
+    assert critical_path(NESTED.replace(nodes=(), outputs=())) == ()
+
+
+@pytest.mark.slow
+@given(graphs())
+def test_the_critical_path_is_networkx_longest(graph: Graph) -> None:
+    path = critical_path(graph, lambda node: 1)
+    only_nodes = to_networkx(graph).subgraph(
+        name for name, index in to_networkx(graph).nodes(data="index")
+        if 0 <= index < len(graph.nodes)
+    )  # fmt: skip
+    assert len(path) == len(nx.dag_longest_path(only_nodes))
