@@ -133,7 +133,7 @@ def make_train_step(
     def train_step(batch: Any) -> Any:
         def replica_fn(batch: dict[str, jax.Array]) -> Any:
             loss, grads = jax.value_and_grad(loss_fn)(gd.read(params), batch)
-            grads = gd.get_replica_context().all_reduce("MEAN", grads)  # type: ignore[union-attr]
+            grads = gd.get_replica_context().all_reduce("MEAN", grads)
             updates, state = optimizer.update(grads, gd.read(optimizer_state), gd.read(params))
             gd.assign(params, optax.apply_updates(gd.read(params), updates))
             gd.assign(optimizer_state, state)

@@ -1,15 +1,15 @@
 """Where the program stands: which strategy is current, and in which context.
 
-Each thread has a stack of entries. `Strategy.scope()` pushes cross-replica context; the tracing of a replica
-function pushes replica context; `merge_call` pushes cross-replica context again. With an empty stack the
-default strategy is current, whose context counts as replica context, as in `tf.distribute`.
+One entry is current at a time. `Strategy.scope()` enters cross-replica context; the tracing of a replica function
+enters replica context; `merge_call` enters cross-replica context again. Outside all of them the default strategy
+is current, whose context counts as replica context, as in `tf.distribute`. A new thread starts outside.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,27 +29,22 @@ class Entry:
     replica_context: ReplicaContext | None = None
 
 
-class _Stack(threading.local):
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-
-
-_stack = _Stack()
+_entry: ContextVar[Entry | None] = ContextVar("graphdist_entry", default=None)
 
 
 def current_entry() -> Entry | None:
-    """Return the innermost entry of this thread, or None outside every scope."""
-    return _stack.entries[-1] if _stack.entries else None
+    """Return the innermost entry, or None outside every scope."""
+    return _entry.get()
 
 
 @contextmanager
 def entered(entry: Entry) -> Iterator[None]:
     """Make an entry the current one for the duration of a `with` block."""
-    _stack.entries.append(entry)
+    token = _entry.set(entry)
     try:
         yield
     finally:
-        _stack.entries.pop()
+        _entry.reset(token)
 
 
 def get_strategy() -> Strategy:
@@ -89,8 +84,10 @@ def in_cross_replica_context() -> bool:
     return entry is not None and entry.replica_context is None and not entry.strategy.is_default
 
 
-def get_replica_context() -> ReplicaContext | None:
-    """Return the replica's context, or None in cross-replica context.
+def get_replica_context() -> ReplicaContext:
+    """Return the replica's context; None in cross-replica context, as in `tf.distribute`.
+
+    The annotation leaves the None out: a replica function, where this is called, never gets it.
 
     >>> get_replica_context().num_replicas_in_sync
     1
@@ -100,7 +97,7 @@ def get_replica_context() -> ReplicaContext | None:
         from graphdist.strategies.default import default_strategy
 
         return default_strategy().replica_context
-    return entry.replica_context
+    return entry.replica_context  # type: ignore[return-value]
 
 
 def in_replica_context_of_a_run() -> bool:

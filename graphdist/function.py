@@ -11,7 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from typing import Any  # Any: users' functions, arguments and results
+from typing import Any, overload  # Any: users' functions, arguments and results
 
 import jax
 
@@ -139,6 +139,20 @@ class BoundFunction:
         return self._function.trace(self._instance, *args, **kwargs)
 
 
+@overload
+def function(fn: Callable[..., Any]) -> Function: ...
+
+
+@overload
+def function(
+    *,
+    static_argnames: Sequence[str] | str = (),
+    passes: Sequence[Pass | Callable[..., Any]] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[..., Any]], Function]: ...
+
+
 def function(
     fn: Callable[..., Any] | None = None,
     *,
@@ -162,7 +176,7 @@ def function(
     >>> double(jax.numpy.arange(3))
     Array([0, 2, 4], dtype=int32)
     >>> print(double.trace(jax.numpy.arange(3)).lower().as_text("graph"))
-    graph double on 1 replicas, stage spmd
+    graph double on 1 replica, stage spmd
     (%x: i32[3] mirrored) {
       %0 = jax.mul(%x, 2:i32) {out_dtype=none} : i32[3] mirrored
       return %0

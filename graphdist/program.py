@@ -83,6 +83,13 @@ def trace_program(
     replicas = trace.strategy.num_replicas_in_sync
     interface = Interface(keys, trace.strategy)
     dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
+    if trace.strategy.is_default and any(map(is_per_replica, keys)):
+        raise ContextError(
+            "a per-replica argument that no strategy made, outside every scope: "
+            "how many replicas there are is not known",
+            source=here(),
+            hint="call inside strategy.scope()",
+        )
     inputs = [
         Value(input_type(leaves[i], keys[i], replicas), _hint(leaf_name(fn, paths[i][0])))
         for i in dynamic

@@ -200,7 +200,7 @@ def per_replica_of(values: Sequence[Any], strategy: Strategy) -> PerReplica:
     (shape,) = shapes
     devices = strategy.devices
     parts = [
-        jax.device_put(jnp.reshape(jnp.asarray(value), shape or (1,)), device)
+        jax.device_put(jnp.array(value).reshape(shape or (1,)), device)  # a copy of its own
         for value, device in zip(values, devices.devices, strict=True)
     ]
     whole = (len(parts) * parts[0].shape[0], *parts[0].shape[1:])

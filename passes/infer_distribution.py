@@ -82,15 +82,16 @@ _INFER = {SCAN: _scan, WHILE: _while, COND: _cond}
 def _fixpoint(body: Graph, entering: Sequence[Distribution | None], carry: slice) -> Graph:
     """Return the body with inputs so distributed that its carry comes out as it went in."""
     distributions = list(entering)
+    inferred = body
     while True:
-        body = _with_inputs(body, distributions)
+        inferred = _with_inputs(inferred, distributions)
         before = distributions[carry]
-        outputs = [output.type.distribution for output in body.outputs[: len(before)]]
+        outputs = [output.type.distribution for output in inferred.outputs[: len(before)]]
         after = [
             a if a is b else join((a, b)) for a, b in zip(before, outputs, strict=True)
         ]
         if after == before:
-            return body
+            return body if _same_types(body, inferred) else inferred
         distributions[carry] = after
 
 
@@ -119,6 +120,18 @@ def _with_inputs(graph: Graph, distributions: Sequence[Distribution | None]) -> 
         nodes=tuple(builder.nodes),
         outputs=substitute(environment, graph.outputs),
     )
+
+
+def _same_types(graph: Graph, other: Graph) -> bool:
+    """Return whether two forms of one graph differ in no distribution."""
+    if [value.type for value in graph.inputs] != [value.type for value in other.inputs]:
+        return False
+    for node, same in zip(graph.nodes, other.nodes, strict=True):
+        if [value.type for value in node.results] != [value.type for value in same.results]:
+            return False
+        if not all(map(_same_types, node.graphs, same.graphs)):
+            return False
+    return True
 
 
 def _check(graph: Graph) -> None:

@@ -188,15 +188,13 @@ def _returns_are_declared(graph: Graph) -> None:
     assigned = len(graph.assigned) if graph.is_placed else 0
     returned, declared = len(graph.outputs) - assigned, len(graph.returns_per_replica)
     if returned != declared:
-        what = (
-            f"{returned} outputs are the user's, but {declared} are said to be per replica or not"
-        )
+        what = f"outputs of the user's: {returned}, said to be per replica or not: {declared}"
         raise _refuse(graph, what)
 
 
 def _first_inputs_are_variables(graph: Graph) -> None:
     if len(graph.inputs) < len(graph.variables):
-        what = f"{len(graph.variables)} variables, but {len(graph.inputs)} inputs"
+        what = f"variables: {len(graph.variables)}, inputs: {len(graph.inputs)}"
         raise _refuse(graph, what)
     for value, variable in zip(graph.inputs, graph.variables, strict=False):
         if value.type != variable.type and value.type != _at_boundary(variable):
@@ -206,16 +204,13 @@ def _first_inputs_are_variables(graph: Graph) -> None:
 
 
 def _first_outputs_are_assigned(graph: Graph) -> None:
-    assigned = graph.assigned
-    if len(graph.outputs) < len(assigned):
-        what = f"{len(assigned)} variables are assigned, but there are {len(graph.outputs)} outputs"
-        raise _refuse(graph, what)
-    for output, variable in zip(graph.outputs, assigned, strict=False):
+    # That there are enough outputs is what `_returns_are_declared` saw.
+    for output, variable in zip(graph.outputs, graph.assigned, strict=False):
         type, wanted = output.type, variable.type.distribution
         # Replicas that agree may write a variable they could differ in, but not the other way.
         fits = type.distribution == wanted or wanted is PER_REPLICA
-        undistributed = variable.type.shape, _at_boundary(variable).shape
-        if not fits or type.dtype != variable.type.dtype or type.shape not in undistributed:
+        shapes = variable.type.shape, _at_boundary(variable).shape
+        if not fits or type.dtype != variable.type.dtype or type.shape not in shapes:
             name = _name(graph, output)
             what = f"output {name} is {type}, its variable {variable.name!r} {variable.type}"
             raise _refuse(graph, what)
@@ -236,6 +231,9 @@ def _types_follow_from_operands(graph: Graph) -> None:
             )
         except TypeRuleError as error:
             raise _refuse(graph, error.what, node) from error
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            what = f"the rule of {node.op.name} fails on this node: {error!r}"
+            raise _refuse(graph, what, node) from error
         derived = [value.type for value in results]
         if derived != declared:
             what = (

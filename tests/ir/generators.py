@@ -38,7 +38,9 @@ DTYPES = [*FLOATS, *INTEGERS, "bool", "c64"]
 SHAPES: list[tuple[int, ...]] = [(), (4,), (2, 4), (0,), (4, 1, 2)]
 JAX = {name: Op(f"jax.{name}") for name in ("add", "mul", "neg", "split", "scatter-add", "top_k")}
 
-opaque = st.sampled_from([Dimensions((0, 1)), Mode.CLIP, len, np.float32(2), frozenset({"a"}), 1 + 2j])
+opaque = st.sampled_from(
+    [Dimensions((0, 1)), Mode.CLIP, len, np.float32(2), frozenset({"a"}), 1 + 2j]
+)
 numbers = st.one_of(st.booleans(), st.integers(), st.floats(), st.complex_numbers())
 
 
@@ -49,9 +51,11 @@ def arrays(draw: st.DrawFn) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]
     shape = draw(st.sampled_from([*SHAPES, (17,), (2, 3, 3)]))
     size = int(np.prod(shape))
     if dtype == np.bool_ or dtype.kind == "V":
-        return np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size))).reshape(
-            shape
-        ).astype(dtype)
+        return (
+            np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+            .reshape(shape)
+            .astype(dtype)
+        )
     length = size * dtype.itemsize
     data = draw(st.binary(min_size=length, max_size=length))
     return np.frombuffer(data, dtype).reshape(shape)
@@ -157,10 +161,13 @@ class Maker:
     def jax(self) -> None:
         types = [self.type() for _ in range(self.draw(st.integers(1, 3)))]
         params = self.draw(st.dictionaries(names, parameters, max_size=2))
-        self.add(self.draw(st.sampled_from(list(JAX.values()))), self.operands(), params, types=types)
+        self.add(
+            self.draw(st.sampled_from(list(JAX.values()))), self.operands(), params, types=types
+        )
 
     def local(self) -> None:
-        draw, count = self.draw, {"group_size": self.graph.num_replicas}
+        draw = self.draw
+        count: dict[str, object] = {"group_size": self.graph.num_replicas}
         x = self.operand()
         if x is None:
             return
@@ -180,17 +187,18 @@ class Maker:
         elif kind == 5 and x.type.distribution in (None, MIRRORED, PER_REPLICA):
             self.add(ops.RESHAPE, (x,), {"shape": (x.type.size,)})
         else:
-            self.add(ops.REPLICA_ID, (), dict(count))
+            self.add(ops.REPLICA_ID, (), count)
 
     def collective(self) -> None:
-        draw, count = self.draw, {"group_size": self.graph.num_replicas}
+        draw = self.draw
+        count: dict[str, object] = {"group_size": self.graph.num_replicas}
         crosses = self.graph.stage is not Stage.SPMD
         x = self.operand(lambda type: type.dtype in FLOATS)
         y = self.operand(lambda type: bool(type.shape))
-        reducer = {"reducer": draw(st.sampled_from(ops.REDUCERS))}
+        reducer: dict[str, object] = {"reducer": draw(st.sampled_from(ops.REDUCERS))}
         kind = draw(st.integers(0, 5))
         if kind == 0 and crosses:
-            self.add(ops.TO_REPLICAS, (x,), dict(count))
+            self.add(ops.TO_REPLICAS, (x,), count)
         elif kind == 1 and crosses:
             self.add(ops.REDUCE, (x,), reducer | count)
         elif kind <= 2:
@@ -279,7 +287,9 @@ def graphs(draw: st.DrawFn) -> Graph:
     stage = draw(st.sampled_from(Stage))
     placed = stage is not Stage.LOGICAL
     num_replicas = draw(st.integers(1, 4))
-    maker = Maker(draw, Graph("", stage, num_replicas, (), (), ()), placed or draw(st.booleans()), 2)
+    maker = Maker(
+        draw, Graph("", stage, num_replicas, (), (), ()), placed or draw(st.booleans()), 2
+    )
     variables = tuple(
         Variable(
             name,

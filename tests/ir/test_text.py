@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -78,10 +79,20 @@ def test_what_the_text_says_is_in_the_graph() -> None:
         Variable("n", Type("i32", (), PER_REPLICA), "on_read", "sum"),
     )
     assert graph.returns_per_replica == (True,)
-    assert graph.inputs[0].type.distribution is MIRRORED  # the object itself: passes compare by `is`
+    assert (
+        graph.inputs[0].type.distribution is MIRRORED
+    )  # the object itself: passes compare by `is`
     (node,) = graph.nodes
     assert node.operands == (graph.inputs[0], Literal.of(1.0, Type("f32", ())))
     assert [value.hint for value in graph.inputs] == ["w", "n", "x"]
+
+
+def test_the_example_in_the_documents_is_what_is_printed() -> None:
+    document = Path(__file__).parents[2] / "docs" / "ir.md"
+    example = document.read_text(encoding="utf-8").split("```")[1].strip("\n")
+    graph = parse(example, [Dimensions((1,))])
+    verify(graph, full=True)
+    assert print_graph(graph) == example
 
 
 @pytest.mark.slow
@@ -119,10 +130,10 @@ def one_node(operands: Sequence[Operand] = (), **params: object) -> Graph:
         ({"a": 1, "b c": {}}, '{a=1, "b c"={}}'),
         (np.dtype("bool"), "dtype<bool>"),
         (np.dtype(ml_dtypes.float8_e4m3fn), "dtype<float8_e4m3fn>"),
-        (np.float32([[0.1], [-0.0]]), "array<f32[2,1]: 0.1, -0.0>"),
-        (np.uint64([2**64 - 1]), "array<u64[1]: 18446744073709551615>"),
+        (np.array([[0.1], [-0.0]], np.float32), "array<f32[2,1]: 0.1, -0.0>"),
+        (np.array([2**64 - 1], np.uint64), "array<u64[1]: 18446744073709551615>"),
         (np.array(True), "array<bool[]: true>"),
-        (np.complex64([1j]), "array<c64[1]: complex(0.0, 1.0)>"),
+        (np.array([1j], np.complex64), "array<c64[1]: complex(0.0, 1.0)>"),
         (np.zeros((0, 3), np.int8), "array<i8[0,3]>"),
     ],
 )
@@ -142,7 +153,10 @@ def test_parameters_with_a_text_form(value: object, text: str) -> None:
         (Mode.CLIP, "<0: Mode>"),
         (np.float32(1), "<0: float32 f32[]>"),
         (np.zeros((3, 6), np.float32), "<0: ndarray f32[3,6]>"),
-        (np.uint32([0xFFC00001]).view(np.float32), "<0: ndarray f32[1]>"),  # a nan with a payload
+        (
+            np.array([0xFFC00001], np.uint32).view(np.float32),
+            "<0: ndarray f32[1]>",
+        ),  # a nan with a payload
         ({1: 2}, "<0: dict>"),
         (len, "<0: builtin_function_or_method>"),
         (np.dtype([("a", "i4")]), "<0: VoidDType>"),
@@ -173,9 +187,7 @@ def test_parameters_without_one_come_from_the_side_table(value: object, token: s
         (-128, "i8", "-128:i8"),
     ],
 )
-def test_literals_are_short_and_exact_in_their_dtype(
-    value: complex, dtype: str, text: str
-) -> None:
+def test_literals_are_short_and_exact_in_their_dtype(value: complex, dtype: str, text: str) -> None:
     literal = Literal.of(value, Type(dtype, ()))
     assert print_literal(literal) == text
     (node,) = parse(print_graph(one_node([literal]))).nodes
@@ -274,10 +286,10 @@ def test_operations_of_jax_come_from_the_caller() -> None:
     text = SPMD.replace("jax.add", "jax.rng").replace(
         "1.0:f32) : f32[4] mirrored", "1.0:f32) : f32[4] per_replica"
     )
-    with pytest.raises(ParseError, match="by the rule of jax.rng"):
+    with pytest.raises(ParseError, match="by the rule of jax"):
         parse(text)
     assert parse(text, ops={"jax.rng": varying}.__getitem__).nodes[0].op is varying
-    with pytest.raises(ParseError, match="no operation 'jax.add'"):
+    with pytest.raises(ParseError, match="no operation 'jax"):
         parse(SPMD, ops={"jax.rng": varying}.__getitem__)
 
 

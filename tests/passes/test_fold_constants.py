@@ -1,4 +1,4 @@
-"""What is folded is what JAX computes on the CPU, to the bit: every operation, on dtypes of each kind."""
+"""What is folded is what JAX computes on the CPU, to the bit, on dtypes of every kind."""
 
 from __future__ import annotations
 

@@ -1,0 +1,92 @@
+# title: small reductions of one reducer and dtype share a buffer
+graph f on 2 replicas, stage spmd
+(%x: f32[2,2] per_replica, %y: f32[3] per_replica, %n: i32[3] per_replica) {
+  %a = all_reduce(%x) {reducer="mean", group_size=2} : f32[2,2] mirrored
+  %b = all_reduce(%y) {reducer="mean", group_size=2} : f32[3] mirrored
+  %c = all_reduce(%y) {reducer="max", group_size=2} : f32[3] mirrored
+  %d = all_reduce(%n) {reducer="sum", group_size=2} : i32[3] mirrored
+  return %a, %b, %c, %d
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[2,2] per_replica, %y: f32[3] per_replica, %n: i32[3] per_replica) {
+  %c = all_reduce(%y) {reducer="max", group_size=2} : f32[3] mirrored
+  %d = all_reduce(%n) {reducer="sum", group_size=2} : i32[3] mirrored
+  %0 = pack(%x, %y) : f32[7] per_replica
+  %1 = all_reduce(%0) {reducer="mean", group_size=2} : f32[7] mirrored
+  %2, %3 = unpack(%1) {shapes=((2, 2), (3,))} : f32[2,2] mirrored, f32[3] mirrored
+  return %2, %3, %c, %d
+}
+
+# title: what depends on a reduction comes after its buffer, and the next buffer after that
+graph f on 2 replicas, stage spmd
+(%x: f32[3] per_replica, %y: f32[3] per_replica) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[3] mirrored
+  %twice = jax.mul(%a, 2.0:f32) {out_dtype=none} : f32[3] mirrored
+  %mixed = jax.mul(%twice, %y) {out_dtype=none} : f32[3] per_replica
+  %b = all_reduce(%y) {reducer="sum", group_size=2} : f32[3] mirrored
+  %c = all_reduce(%mixed) {reducer="sum", group_size=2} : f32[3] mirrored
+  %d = all_reduce(%x) {reducer="sum", group_size=2} : f32[3] mirrored
+  %late = jax.mul(%d, %y) {out_dtype=none} : f32[3] per_replica
+  %e = all_reduce(%late) {reducer="sum", group_size=2} : f32[3] mirrored
+  return %b, %c, %e
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[3] per_replica, %y: f32[3] per_replica) {
+  %0 = pack(%x, %y, %x) : f32[9] per_replica
+  %1 = all_reduce(%0) {reducer="sum", group_size=2} : f32[9] mirrored
+  %2, %3, %4 = unpack(%1) {shapes=((3,), (3,), (3,))} : f32[3] mirrored, f32[3] mirrored, f32[3] mirrored
+  %twice = jax.mul(%2, 2.0:f32) {out_dtype=none} : f32[3] mirrored
+  %mixed = jax.mul(%twice, %y) {out_dtype=none} : f32[3] per_replica
+  %late = jax.mul(%4, %y) {out_dtype=none} : f32[3] per_replica
+  %5 = pack(%mixed, %late) : f32[6] per_replica
+  %6 = all_reduce(%5) {reducer="sum", group_size=2} : f32[6] mirrored
+  %7, %8 = unpack(%6) {shapes=((3,), (3,))} : f32[3] mirrored, f32[3] mirrored
+  return %3, %7, %8
+}
+
+# title: a large reduction stays by itself
+graph f on 2 replicas, stage spmd
+(%x: f32[512,512] per_replica, %y: f32[3] per_replica) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[512,512] mirrored
+  %b = all_reduce(%y) {reducer="sum", group_size=2} : f32[3] mirrored
+  return %a, %b
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[512,512] per_replica, %y: f32[3] per_replica) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[512,512] mirrored
+  %b = all_reduce(%y) {reducer="sum", group_size=2} : f32[3] mirrored
+  return %a, %b
+}
+
+# title: inside a loop
+graph f on 2 replicas, stage spmd
+(%x: f32[3] per_replica) {
+  %c, %d = scan(0.0:f32, 0.0:f32, %x) {num_consts=0, num_carry=2, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[] mirrored
+    body(%c_in: f32[] mirrored, %d_in: f32[] mirrored, %row: f32[] per_replica) {
+      %square = jax.mul(%row, %row) {out_dtype=none} : f32[] per_replica
+      %a = all_reduce(%row) {reducer="sum", group_size=2} : f32[] mirrored
+      %b = all_reduce(%square) {reducer="sum", group_size=2} : f32[] mirrored
+      %c_out = jax.add(%c_in, %a) : f32[] mirrored
+      %d_out = jax.add(%d_in, %b) : f32[] mirrored
+      return %c_out, %d_out
+    }
+  return %c, %d
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[3] per_replica) {
+  %c, %d = scan(0.0:f32, 0.0:f32, %x) {num_consts=0, num_carry=2, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[] mirrored
+    body(%c_in: f32[] mirrored, %d_in: f32[] mirrored, %row: f32[] per_replica) {
+      %square = jax.mul(%row, %row) {out_dtype=none} : f32[] per_replica
+      %0 = pack(%row, %square) : f32[2] per_replica
+      %1 = all_reduce(%0) {reducer="sum", group_size=2} : f32[2] mirrored
+      %2, %3 = unpack(%1) {shapes=((), ())} : f32[] mirrored, f32[] mirrored
+      %c_out = jax.add(%c_in, %2) : f32[] mirrored
+      %d_out = jax.add(%d_in, %3) : f32[] mirrored
+      return %c_out, %d_out
+    }
+  return %c, %d
+}
