@@ -98,7 +98,10 @@ def write_reproducer(graph: Graph, pass_name: str, folder: Path) -> Path:
     """Write the graph and the name of the pass that failed on it; return the file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{graph.name}.{pass_name}.gd"
-    missing = "".join(f"# parameter {i}: {value!r}\n" for i, value in enumerate(opaques(graph)))
+    missing = "".join(
+        f"# parameter {i}: {' '.join(repr(value).split())}\n"
+        for i, value in enumerate(opaques(graph))
+    )
     path.write_text(f"# pass: {pass_name}\n{missing}{print_graph(graph)}\n")
     return path
 

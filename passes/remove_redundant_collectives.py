@@ -50,8 +50,10 @@ def _remove(
     if node.op is ALL_REDUCE:
         if node.params["reducer"] != "sum":
             return operands
-        return builder.add(SCALE, operands, {"factor": group_size}, at=node.source)
+        factor = {"factor": group_size}
+        return builder.add(SCALE, operands, factor, at=node.source, hint=node.results[0].hint)
     if node.op is ALL_GATHER:
         params = {"axis": node.params["axis"]}
-        return builder.add(CONCATENATE, operands * group_size, params, at=node.source)
+        copies = operands * group_size
+        return builder.add(CONCATENATE, copies, params, at=node.source, hint=node.results[0].hint)
     return None

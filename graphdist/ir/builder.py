@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 
 from graphdist.ir.graph import Graph, Node, Operand, Value
@@ -60,7 +61,7 @@ class Builder:
         The new node keeps the source, the origin and the hints, and the very results if their types
         are what they were: so what a rewrite changes does not spread to all that comes after.
         """
-        if graphs == node.graphs and operands == node.operands:
+        if graphs == node.graphs and _same(operands, node.operands):
             self.nodes.append(node)
             return node.results
         op = node.op
@@ -75,6 +76,13 @@ class Builder:
             Node(op, operands, node.params, graphs, results, node.source, node.origin)
         )
         return results
+
+
+def _same(operands: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
+    """Return whether the operands are the same objects: equal literals may differ, as 0.0 and -0.0."""
+    return operands is others or (
+        len(operands) == len(others) and all(map(operator.is_, operands, others))
+    )
 
 
 def _result_types(

@@ -40,12 +40,15 @@ class Stage(Enum):
     """What one device runs: local shapes, explicit collectives."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Value:
     """A result of a node or an input of a graph. The printer gives it a name; `hint` is a wish."""
 
     type: Type
     hint: str = ""
+
+    def __repr__(self) -> str:
+        return f"<value {self.hint} {self.type}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class Variable:
     is_local: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """One operation applied to operands.
 
@@ -102,8 +105,11 @@ class Node:
     source: Source = UNKNOWN
     origin: str = ""
 
+    def __repr__(self) -> str:
+        return f"<node {self.op.name} at {self.source}>"
 
-@dataclass(slots=True, eq=False)
+
+@dataclass(slots=True, eq=False, repr=False)
 class Graph:
     """A program, or a body of control flow within one.
 
@@ -120,6 +126,9 @@ class Graph:
     variables: tuple[Variable, ...] = ()
     returns_per_replica: tuple[bool, ...] = ()
     _cache: dict[object, object] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name}, {len(self.nodes)} nodes, stage {self.stage.value}>"
 
     def __str__(self) -> str:
         from graphdist.ir.printer import print_graph

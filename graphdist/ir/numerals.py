@@ -18,7 +18,15 @@ import numpy as np
 
 from graphdist.ir.types import dtype_name, numpy_dtype
 
-__all__ = ["MAX_INLINE", "Array", "array_of", "array_text", "canonical", "number_text"]
+__all__ = [
+    "MAX_INLINE",
+    "Array",
+    "array_of",
+    "array_text",
+    "canonical",
+    "number_text",
+    "scalar_text",
+]
 
 Number = bool | int | float | complex
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
@@ -124,6 +132,19 @@ def array_text(array: Array) -> str | None:
     elements = ", ".join(number_text(value, dtype) for value in values)
     shape = ",".join(map(str, array.shape))
     return f"array<{dtype}[{shape}]: {elements}>" if values else f"array<{dtype}[{shape}]>"
+
+
+def scalar_text(scalar: np.generic) -> str | None:
+    """Return the text of a numpy scalar, or None if text cannot give it back to the bit.
+
+    >>> scalar_text(np.int64(3)), scalar_text(np.str_("a"))
+    ('3:i64', None)
+    """
+    array = np.asarray(scalar)
+    dtype = dtype_name(array.dtype)
+    if array_text(array) is None or numpy_dtype(dtype).type is not type(scalar):
+        return None
+    return f"{number_text(_plain(scalar, dtype), dtype)}:{dtype}"
 
 
 def _is_number(dtype: str) -> bool:

@@ -100,7 +100,8 @@ def _check_reducer(type: Type, params: Params, name: str) -> None:
     reducer = params["reducer"]
     if reducer not in REDUCERS:
         raise TypeRuleError(f"{name} reduces by one of {', '.join(REDUCERS)}, not {reducer!r}")
-    if type.dtype == "bool" or type.dtype.startswith("key"):
+    orders = reducer in ("max", "min")
+    if (type.dtype == "bool" and not orders) or type.dtype.startswith("key"):
         raise TypeRuleError(f"{name} by {reducer} is not defined for {type}")
     if reducer == "mean" and type.dtype[0] in "iu":
         raise TypeRuleError(f"{name} by mean is not defined for {type}: convert it to a float first")

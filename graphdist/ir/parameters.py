@@ -1,4 +1,4 @@
-"""The parameters of nodes, as text: none, numbers, strings, tuples, lists, dicts, dtypes, arrays.
+"""Parameters and literals, as text: none, numbers, strings, tuples, lists, dicts, dtypes, arrays.
 
 What `printer` writes in the braces after a node is read here. Variables are looked up by name
 among those the graph declares, tokens such as `<0: GatherDimensionNumbers>` by number in a side
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdist.ir.errors import ParseError
-from graphdist.ir.graph import Variable
-from graphdist.ir.numerals import Array, array_of
+from graphdist.ir.graph import Literal, Variable
+from graphdist.ir.numerals import Array, array_of, canonical
 from graphdist.ir.tokens import Cursor
-from graphdist.ir.types import numpy_dtype
+from graphdist.ir.types import Type, numpy_dtype
 
 __all__ = ["ParameterReader"]
 
@@ -56,6 +56,31 @@ class ParameterReader:
 
     def parameter(self) -> object:
         """Read one value."""
+        cursor, start = self.cursor, self.cursor.place
+        value = self._untyped()
+        if not isinstance(value, bool | int | float | complex) or not cursor.accept(":"):
+            return value
+        dtype = cursor.take("word")
+        try:
+            return array_of(dtype, (), [value])[()]
+        except (ValueError, TypeError) as error:
+            cursor.fail(str(error), start, because=error)
+
+    def literal(self) -> Literal:
+        """Read a number and its dtype, as an operand."""
+        cursor, start = self.cursor, self.cursor.place
+        number = self._untyped()
+        if not isinstance(number, bool | int | float | complex):
+            cursor.fail("expected a value or a literal such as 0.5:f32", start)
+        cursor.expect(":")
+        dtype = cursor.take("word")
+        try:
+            return Literal.of(canonical(number, dtype), Type(dtype, ()))
+        except (ValueError, TypeError) as error:
+            cursor.fail(str(error), start, because=error)
+
+    def _untyped(self) -> object:
+        """Read one value, without the dtype that may follow a number."""
         cursor, start = self.cursor, self.cursor.place
         kind, text = cursor.kind, cursor.text
         if kind == "variable":

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Literal, Operand, Stage, Value, Variable
-from graphdist.ir.numerals import canonical
+from graphdist.ir.graph import Graph, Operand, Stage, Value, Variable
 from graphdist.ir.ops import OPS, Op
 from graphdist.ir.parameters import ParameterReader
 from graphdist.ir.source import UNKNOWN
@@ -284,22 +283,14 @@ class _Parser:
         return op
 
     def _operand(self, scope: Mapping[str, Value]) -> Operand:
-        cursor, start = self.cursor, self.cursor.place
+        cursor = self.cursor
         if cursor.kind == "value":
             value = scope.get(cursor.text)
             if value is None:
                 cursor.fail(f"{cursor.text} is not defined before this, or not in this graph")
             cursor.advance()
             return value
-        number = self.reader.parameter()
-        cursor.expect(":")
-        dtype = cursor.take("word")
-        if not isinstance(number, int | float | complex):
-            cursor.fail("expected a value or a literal such as 0.5:f32", start)
-        try:
-            return Literal.of(canonical(number, dtype), Type(dtype, ()))
-        except (ValueError, TypeError) as error:
-            cursor.fail(str(error), start, because=error)
+        return self.reader.literal()
 
     def _type(self) -> Type:
         cursor = self.cursor

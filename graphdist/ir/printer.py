@@ -21,7 +21,7 @@ from typing import cast
 import numpy as np
 
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
-from graphdist.ir.numerals import array_text, number_text
+from graphdist.ir.numerals import array_text, number_text, scalar_text
 from graphdist.ir.types import dtype_name, numpy_dtype
 
 __all__ = ["names", "opaques", "print_graph", "print_literal", "print_node"]
@@ -234,6 +234,8 @@ class _Printer:
         if isinstance(value, np.dtype) and (name := _dtype_text(value)):
             return f"dtype<{name}>"
         if isinstance(value, np.ndarray) and kind is np.ndarray and (text := array_text(value)):
+            return text
+        if isinstance(value, np.generic) and (text := scalar_text(value)):
             return text
         return self._opaque(value)
 

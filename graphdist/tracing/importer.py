@@ -201,15 +201,16 @@ class Importer:
         variable = self._whole(equation, environment, 1)
         source = source_of(equation.source_info)
         self.versions.check_read(variable, source, self.is_replay)
-        self._add(
-            equation, self.builder.add(READ, (), {"variable": variable}, at=source), environment
-        )
+        self._add(equation, self._read(variable, source), environment)
+
+    def _read(self, variable: Variable, source: Source) -> tuple[Value, ...]:
+        return self.builder.add(READ, (), {"variable": variable}, at=source, hint=variable.name)
 
     def _swap(self, equation: Any, environment: Environment) -> None:
         variable = self._whole(equation, environment, 2)
         source = source_of(equation.source_info)
         self._check_write(variable, source)
-        old = self.builder.add(READ, (), {"variable": variable}, at=source)
+        old = self._read(variable, source)
         value = self.operand(equation.invars[1], environment)
         self.builder.add(ASSIGN, (value,), {"variable": variable}, at=source)
         self.versions.written(variable)
@@ -219,7 +220,7 @@ class Importer:
         variable = self._whole(equation, environment, 2)
         source = source_of(equation.source_info)
         self._check_write(variable, source)
-        old = self.builder.add(READ, (), {"variable": variable}, at=source)
+        old = self._read(variable, source)
         total = self.builder.add(
             jax_op(jax_primitives.add_p),
             (*old, self.operand(equation.invars[1], environment)),
@@ -231,10 +232,8 @@ class Importer:
 
     def _freeze(self, equation: Any, environment: Environment) -> None:
         variable = environment[equation.invars[0]]
-        source = source_of(equation.source_info)
-        self._add(
-            equation, self.builder.add(READ, (), {"variable": variable}, at=source), environment
-        )
+        assert isinstance(variable, Variable)
+        self._add(equation, self._read(variable, source_of(equation.source_info)), environment)
 
     def _check_write(self, variable: Variable, source: Source) -> None:
         if self.in_checkpoint and not variable.is_local:

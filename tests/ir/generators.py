@@ -39,7 +39,7 @@ SHAPES: list[tuple[int, ...]] = [(), (4,), (2, 4), (0,), (4, 1, 2)]
 JAX = {name: Op(f"jax.{name}") for name in ("add", "mul", "neg", "split", "scatter-add", "top_k")}
 
 opaque = st.sampled_from(
-    [Dimensions((0, 1)), Mode.CLIP, len, np.float32(2), frozenset({"a"}), 1 + 2j]
+    [Dimensions((0, 1)), Mode.CLIP, len, np.float32(2), np.int64(3), frozenset({"a"}), 1 + 2j]
 )
 numbers = st.one_of(st.booleans(), st.integers(), st.floats(), st.complex_numbers())
 

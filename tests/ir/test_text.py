@@ -132,6 +132,10 @@ def one_node(operands: Sequence[Operand] = (), **params: object) -> Graph:
         (np.dtype(ml_dtypes.float8_e4m3fn), "dtype<float8_e4m3fn>"),
         (np.array([[0.1], [-0.0]], np.float32), "array<f32[2,1]: 0.1, -0.0>"),
         (np.array([2**64 - 1], np.uint64), "array<u64[1]: 18446744073709551615>"),
+        (np.int64(-3), "-3:i64"),
+        (np.float32(0.1), "0.1:f32"),
+        (np.bool_(True), "true:bool"),
+        (ml_dtypes.bfloat16(2), "2.0:bf16"),
         (np.array(True), "array<bool[]: true>"),
         (np.array([1j], np.complex64), "array<c64[1]: complex(0.0, 1.0)>"),
         (np.zeros((0, 3), np.int8), "array<i8[0,3]>"),
@@ -151,7 +155,7 @@ def test_parameters_with_a_text_form(value: object, text: str) -> None:
     [
         (Dimensions((1,)), "<0: Dimensions>"),
         (Mode.CLIP, "<0: Mode>"),
-        (np.float32(1), "<0: float32 f32[]>"),
+        (np.str_("a"), "<0: str_ _U1[]>"),
         (np.zeros((3, 6), np.float32), "<0: ndarray f32[3,6]>"),
         (
             np.array([0xFFC00001], np.uint32).view(np.float32),

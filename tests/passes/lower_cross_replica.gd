@@ -11,9 +11,9 @@ graph f on 2 replicas, stage placed
 graph f on 2 replicas, stage spmd
 (%x: f32[3] per_replica, %w: f32[3] mirrored) {
   %y = jax.mul(%x, %w) {out_dtype=none} : f32[3] per_replica
-  %0 = all_reduce(%y) {reducer="mean", group_size=2} : f32[3] mirrored
-  %1 = all_gather(%y) {axis=0, group_size=2} : f32[6] mirrored
-  return %0, %1
+  %mean = all_reduce(%y) {reducer="mean", group_size=2} : f32[3] mirrored
+  %all = all_gather(%y) {axis=0, group_size=2} : f32[6] mirrored
+  return %mean, %all
 }
 
 # title: inside a loop as well
@@ -32,8 +32,8 @@ graph f on 2 replicas, stage spmd
 (%x: f32[3] per_replica) {
   %c = scan(0.0:f32, %x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored
     body(%c_in: f32[] mirrored, %row: f32[] per_replica) {
-      %0 = all_reduce(%row) {reducer="sum", group_size=2} : f32[] mirrored
-      %next = jax.add(%c_in, %0) : f32[] mirrored
+      %sum = all_reduce(%row) {reducer="sum", group_size=2} : f32[] mirrored
+      %next = jax.add(%c_in, %sum) : f32[] mirrored
       return %next
     }
   return %c

@@ -9,8 +9,8 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%w: f32[3] mirrored) {
-  %0 = scale(%w) {factor=2} : f32[3] mirrored
-  return %0, %w, %w
+  %sum = scale(%w) {factor=2} : f32[3] mirrored
+  return %sum, %w, %w
 }
 
 # title: a reduction of a reduction
@@ -24,8 +24,8 @@ graph f on 3 replicas, stage spmd
 graph f on 3 replicas, stage spmd
 (%x: f32[3] per_replica) {
   %once = all_reduce(%x) {reducer="mean", group_size=3} : f32[3] mirrored
-  %0 = scale(%once) {factor=3} : f32[3] mirrored
-  return %0
+  %twice = scale(%once) {factor=3} : f32[3] mirrored
+  return %twice
 }
 
 # title: gathering a mirrored value, and what a loop makes of one
@@ -42,12 +42,12 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%w: f32[2,1] mirrored) {
-  %0 = concatenate(%w, %w) {axis=1} : f32[2,2] mirrored
+  %all = concatenate(%w, %w) {axis=1} : f32[2,2] mirrored
   %c = scan(%w) {num_consts=0, num_carry=1, length=2, reverse=false, unroll=1} : f32[2,1] mirrored
     body(%c_in: f32[2,1] mirrored) {
       return %c_in
     }
-  return %0, %c
+  return %all, %c
 }
 
 # title: over one replica nothing is left

@@ -23,11 +23,11 @@ from tests.passes.execution import check_same_meaning
 
 NUM_REPLICAS = 2
 NUMBERS: dict[str, list[bool | int | float]] = {
-    "f32": [0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 0.1, float("inf")],
-    "i32": [0, 1, -1, 2, 7, 2**31 - 1],
+    "f32": [0.0, -0.0, 1.0, -1.0, 0.1, float("inf")],
+    "i32": [0, 1, -1, 7, 2**31 - 1],
     "bool": [False, True],
 }
-SHAPES: list[tuple[int, ...]] = [(), (4,), (2, 2)]
+SHAPES: list[tuple[int, ...]] = [(4,), (2, 2)]
 OF_TWO = {
     "f32": ["add", "sub", "mul", "div", "max", "min"],
     "i32": ["add", "sub", "mul", "max", "min", "and", "or", "xor", "shift_left"],
@@ -77,7 +77,7 @@ class Program:
 
     def step(self) -> None:
         """Add a node or two."""
-        kinds = [self.of_one, self.of_two, self.of_two, self.moving, self.number, self.of_ours]
+        kinds = [self.of_two, self.of_two, self.of_one, self.moving, self.number, self.of_ours]
         if self.depth:
             kinds += [self.branch, self.loop]
         self.draw(st.sampled_from(kinds))()
@@ -198,15 +198,16 @@ def programs(draw: st.DrawFn) -> Graph:
     types = [
         Type("f32", (4,), PER_REPLICA),
         Type("f32", (2, 2), MIRRORED),
-        Type("f32", (), PER_REPLICA),
-        Type("i32", (4,), PER_REPLICA),
-        Type("i32", (), MIRRORED),
-        Type("bool", (4,), PER_REPLICA),
+        Type("i32", (), PER_REPLICA),
+        Type("bool", (4,), MIRRORED),
     ]
     program = Program(draw, types, 1)
-    for _ in range(draw(st.integers(1, 12))):
+    for _ in range(draw(st.integers(1, 15))):
         program.step()
-    outputs = draw(st.lists(st.sampled_from(program.values), min_size=1, max_size=4))
+    # All that was computed, so that no mistake stays unseen; or a little, so that much is dead.
+    outputs = program.values[len(types) :]
+    if not outputs or draw(st.booleans()):
+        outputs = draw(st.lists(st.sampled_from(program.values), min_size=1, max_size=3))
     graph = program.finished(outputs)
     per_replica = tuple(output.type.distribution is not MIRRORED for output in outputs)
     return Graph(
