@@ -1,8 +1,8 @@
 """Process-wide settings. The only module that reads environment variables.
 
 * `GRAPHDIST_VERIFY=0` turns the verifier between passes off;
-* `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the system's
-  temporary folder).
+* `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
+  system's temporary folder).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from graphdist.tracing.sources import here
 def set_logical_cpu_devices(count: int) -> None:
     """Split the host's processor into `count` logical CPU devices.
 
-    Call it before anything runs on a device. Raises `DeviceError` when devices are already in use with
-    another count, `ArgumentError` when `count` is not a positive integer.
+    Call it before anything runs on a device. Raises `DeviceError` when devices are already in use
+    with another count, `ArgumentError` when `count` is not a positive integer.
 
     >>> set_logical_cpu_devices(0)
     Traceback (most recent call last):
@@ -30,13 +30,14 @@ def set_logical_cpu_devices(count: int) -> None:
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ArgumentError(f"{count!r} logical CPU devices: there must be at least 1")
-    if jax.config.jax_num_cpu_devices == count:
+    if jax.config.read("jax_num_cpu_devices") == count:
         return
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError as error:
         raise DeviceError(
-            f"{count} logical CPU devices asked for, {jax.local_device_count('cpu')} already in use",
+            f"{count} logical CPU devices asked for, "
+            f"{jax.local_device_count('cpu')} are already in use",
             source=here(),
             hint="call gd.config.set_logical_cpu_devices first, before any array is made",
         ) from error

@@ -1,8 +1,9 @@
 """Where the program stands: which strategy is current, and in which context.
 
-One entry is current at a time. `Strategy.scope()` enters cross-replica context; the tracing of a replica function
-enters replica context; `merge_call` enters cross-replica context again. Outside all of them the default strategy
-is current, whose context counts as replica context, as in `tf.distribute`. A new thread starts outside.
+One entry is current at a time. `Strategy.scope()` enters cross-replica context; the tracing of a
+replica function enters replica context; `merge_call` enters cross-replica context again. Outside
+all of them the default strategy is current, whose context counts as replica context, as in
+`tf.distribute`. A new thread starts outside.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """The error classes of the public API, in one place.
 
-Those of the graph come from `graphdist.ir.errors`, those of devices and steps from `graphdist.runtime`.
+Those of the graph come from `graphdist.ir.errors`, those of devices and steps from
+`graphdist.runtime`.
 
-The renderer is `GraphdistError.__str__`: what disagrees, the user's line, the node and pass, what to do.
+The renderer is `GraphdistError.__str__`: what disagrees, the user's line, the node and pass, what
+to do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`@gd.function`: a Python function compiled for the strategy it uses, once a signature.
 
-The way of a call: flatten the arguments, find the program of their signature, put the variables' buffers and
-the arguments in, take the new buffers and the results out. The way to a program: trace (`tracing`), run the
-passes (`passes`), emit and compile (`runtime`).
+The way of a call: flatten the arguments, find the program of their signature, put the variables'
+buffers and the arguments in, take the new buffers and the results out. The way to a program: trace
+(`tracing`), run the passes (`passes`), emit and compile (`runtime`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Function:
             raise ArgumentError(f"gd.function takes a function, not {fn!r}")
         update_wrapper(self, fn)
         self.fn = fn
-        self.name = name or getattr(fn, "__name__", "function")
+        self.name = name or str(getattr(fn, "__name__", "function"))
         self._static = _static_positions(fn, static_argnames)
         self._passes = None if passes is None else tuple(map(_as_pass, passes))
         self._compiler_options = compiler_options
@@ -140,7 +140,14 @@ class BoundFunction:
 
 
 @overload
-def function(fn: Callable[..., Any]) -> Function: ...
+def function(
+    fn: Callable[..., Any],
+    *,
+    static_argnames: Sequence[str] | str = (),
+    passes: Sequence[Pass | Callable[..., Any]] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Function: ...
 
 
 @overload
@@ -163,12 +170,14 @@ def function(
 ) -> Any:
     """Compile a Python function for the strategy it uses.
 
-    Use it as `@gd.function` or `@gd.function(...)`. Arrays, pytrees of them and distributed values are inputs,
-    Python numbers are weakly typed scalars, anything else is static: the function is compiled once for each
-    signature. `static_argnames` names arguments to be static as well. `passes` replaces the default pipeline
-    (`graphdist.passes.pipeline`), `compiler_options` go to XLA.
+    Use it as `@gd.function` or `@gd.function(...)`. Arrays, pytrees of them and distributed values
+    are inputs, Python numbers are weakly typed scalars, anything else is static: the function is
+    compiled once for each signature. `static_argnames` names arguments to be static as well.
+    `passes` replaces the default pipeline (`graphdist.passes.pipeline`), `compiler_options` go to
+    XLA.
 
-    Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before anything runs.
+    Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before
+    anything runs.
 
     >>> @function
     ... def double(x):

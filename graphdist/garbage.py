@@ -1,7 +1,8 @@
 """Garbage collection is put off while a program is compiled.
 
-Tracing and lowering make many long-lived objects and next to no cyclic garbage, so that the collector walks an
-ever larger heap in vain: measured, a third of the time to trace and lower 5,000 equations.
+Tracing and lowering make many long-lived objects and next to no cyclic garbage, so that the
+collector walks an ever larger heap in vain: measured, a third of the time to trace and lower 5,000
+equations.
 """
 
 from __future__ import annotations

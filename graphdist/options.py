@@ -20,7 +20,7 @@ class ReduceOp(Enum):
 
     @staticmethod
     def of(op: ReduceOp | str) -> ReduceOp:
-        """Return the member for a member or a name in any case; `ArgumentError` for anything else."""
+        """Return the member of a name in any case; `ArgumentError` for anything else."""
         if isinstance(op, ReduceOp):
             return op
         if isinstance(op, str) and op.upper() in ReduceOp.__members__:
@@ -36,9 +36,9 @@ class ReduceOp(Enum):
 class VariableSynchronization(Enum):
     """When the copies of a variable are made to agree.
 
-    AUTO and ON_WRITE: at every write, so that all copies are always equal. ON_READ: each replica writes its
-    own copy, and a read outside replica context aggregates them. NONE is refused by every strategy with
-    more than one replica.
+    AUTO and ON_WRITE: at every write, so that all copies are always equal. ON_READ: each replica
+    writes its own copy, and a read outside replica context aggregates them. NONE is refused by
+    every strategy with more than one replica.
     """
 
     AUTO = 0

@@ -1,8 +1,8 @@
 """One compiled program of a function: how it was traced, and how it is called.
 
-Tracing turns the arguments into tracers and distributed values of them, runs the user's function, and takes its
-result apart: arrays become outputs of the graph, anything else is kept as it is. A call does the reverse with
-real arrays. What both need to agree on is the `Interface`.
+Tracing turns the arguments into tracers and distributed values of them, runs the user's function,
+and takes its result apart: arrays become outputs of the graph, anything else is kept as it is. A
+call does the reverse with real arrays. What both need to agree on is the `Interface`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphdist.context import Entry, current_entry, entered
 from graphdist.errors import ArgumentError, ContextError, RuntimeFailure
 from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Value
-from graphdist.ir.types import numpy_dtype
+from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass
 from graphdist.signature import (
@@ -213,7 +213,7 @@ class Program:
         shapes = [output.type.shape for output in traced.graph.outputs]
         results = graph.outputs[len(graph.assigned) :]
         self._outputs = [
-            (shape, output.type.distribution) if per_replica else None
+            (shape, output.type.distribution or PER_REPLICA) if per_replica else None
             for shape, output, per_replica in zip(
                 shapes, results, interface.per_replica, strict=True
             )
@@ -262,8 +262,8 @@ class Program:
         lost = [variable.name for variable in self._assigned if variable.buffer.is_deleted()]
         if lost:
             raise RuntimeFailure(
-                f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to it: "
-                f"their values are lost",
+                f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to "
+                f"it: their values are lost",
                 hint="assign them anew, from a checkpoint for instance",
             ) from error
 

@@ -41,15 +41,15 @@ class ReplicaContext:
         """Return the replica's number, an int32 scalar of the traced program; 0 by default."""
         if not self._is_running():
             return 0
-        return replica_id_p.bind(group_size=self.num_replicas_in_sync)  # type: ignore[no-any-return]
+        return replica_id_p.bind(group_size=self.num_replicas_in_sync)
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
         """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
 
-        `value` is a pytree of arrays of any shape, the same on all replicas. Integers have a float32 mean.
-        Gradients flow through: the transpose is the same reduction of the cotangents. `options` is accepted
-        for `tf.distribute`'s sake. Raises `ArgumentError` for another op, `ArgumentTypeError` for a leaf
-        that cannot be added up, `ContextError` when the run is over.
+        `value` is a pytree of arrays of any shape, the same on all replicas. Integers have a
+        float32 mean. Gradients flow through: the transpose is the same reduction of the cotangents.
+        `options` is accepted for `tf.distribute`'s sake. Raises `ArgumentError` for another op,
+        `ArgumentTypeError` for a leaf that cannot be added up, `ContextError` when the run is over.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -72,8 +72,8 @@ class ReplicaContext:
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Return every leaf concatenated over all replicas along `axis`, on every replica.
 
-        Leaves have rank 1 or more; `axis` may be negative. Raises `ArgumentError` for a scalar or an axis
-        out of range.
+        Leaves have rank 1 or more; `axis` may be negative. Raises `ArgumentError` for a scalar or
+        an axis out of range.
         """
         self._check_current("all_gather")
 
@@ -94,8 +94,8 @@ class ReplicaContext:
     ) -> Any:
         """Call `merge_fn(strategy, *args, **kwargs)` once, in cross-replica context.
 
-        Arrays among the arguments arrive as `PerReplica`. Of the result, every replica gets its component of
-        a `PerReplica` and anything else whole.
+        Arrays among the arguments arrive as `PerReplica`. Of the result, every replica gets its
+        component of a `PerReplica` and anything else whole.
         """
         self._check_current("merge_call")
         if not self._is_running():
@@ -114,7 +114,9 @@ class ReplicaContext:
 
         with entered(Entry(self._strategy)):
             merged = merge_fn(
-                self._strategy, *jax.tree.map(leave, tuple(args)), **jax.tree.map(leave, kwargs or {})
+                self._strategy,
+                *jax.tree.map(leave, tuple(args)),
+                **jax.tree.map(leave, kwargs or {}),
             )
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
 
@@ -133,8 +135,12 @@ class ReplicaContext:
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
     """Return a leaf as an array that can be reduced; a mean is taken of floats."""
-    if isinstance(leaf, str) or not hasattr(leaf, "dtype") and not isinstance(leaf, int | float | complex):
-        raise ArgumentTypeError(f"{what} of a {type(leaf).__name__}: it takes arrays", source=here())
+    if isinstance(leaf, str) or (
+        not hasattr(leaf, "dtype") and not isinstance(leaf, int | float | complex)
+    ):
+        raise ArgumentTypeError(
+            f"{what} of a {type(leaf).__name__}: it takes arrays", source=here()
+        )
     array = jnp.asarray(leaf)
     if array.dtype == jnp.bool_ or jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise ArgumentTypeError(

@@ -1,8 +1,8 @@
-"""What a call looks like to the compiler: which leaves are arrays, of which shape, and what is static.
+"""What a call looks like to the compiler: which leaves are arrays, and what is static.
 
-Arrays and distributed values are described by shape and dtype; Python numbers are weakly typed scalars, as in
-JAX; everything else is static and part of the signature by value, or by identity if it has no hash. One program
-is compiled for each signature.
+Arrays and distributed values are described by shape and dtype; Python numbers are weakly typed
+scalars, as in JAX; everything else is static and part of the signature by value, or by identity if
+it has no hash. One program is compiled for each signature.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEY_OF_TYPE: dict[type, Callable[[Any], LeafKey]] = {}
 
 
 class PerReplicaSpec:
-    """Shape and dtype of what each replica holds, standing for a `PerReplica` that is not there yet.
+    """Shape and dtype of what each replica holds, in place of a `PerReplica` not there yet.
 
     >>> PerReplicaSpec((16, 8), jnp.float32)
     PerReplicaSpec(shape=(16, 8), dtype=float32)
@@ -102,7 +102,7 @@ def leaf_key(leaf: Any, python_numbers_are_static: bool) -> LeafKey:
 
 
 def _key_function(kind: type) -> Callable[[Any], LeafKey]:
-    """Return the function that describes leaves of a type; looking it up costs more than calling it."""
+    """Return the function that describes leaves of a type: finding it is dear, calling it not."""
     if issubclass(kind, jax.core.Tracer):
         return _tracer_key
     if issubclass(kind, PerReplicaArray):
@@ -201,9 +201,7 @@ def traced_leaf(key: LeafKey, tracer: Any, num_replicas: int) -> Any:
     return TracedPerReplica(tracer) if is_per_replica(key) and num_replicas > 1 else tracer
 
 
-def difference(
-    names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]
-) -> str:
+def difference(names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]) -> str:
     """Return the first thing in which two signatures differ, in words."""
     if len(old) != len(new):
         return f"{len(old)} leaves before, {len(new)} now"

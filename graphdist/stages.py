@@ -25,8 +25,8 @@ from graphdist.variables import Variable
 class Collective:
     """One collective of a program.
 
-    `bytes` is what each replica puts in, `group_size` the number of replicas that take part, `pass_name` the
-    pass that made it ("" when the user's program did), `source` the user's line.
+    `bytes` is what each replica puts in, `group_size` the number of replicas that take part,
+    `pass_name` the pass that made it ("" when the user's program did), `source` the user's line.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Traced(_Stage):
 
     @collection_put_off()
     def lower(self) -> Lowered:
-        """Run the passes and return the SPMD program; raises `DistributionError` for a program refused."""
+        """Run the passes and return the SPMD program; raises `DistributionError` if refused."""
         history = run_passes(
             self.graph,
             self.pipeline,

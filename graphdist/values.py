@@ -1,14 +1,15 @@
 """Distributed values: one value a replica, or one value that all replicas hold.
 
-Outside a function a `PerReplica` holds one array, the replicas' parts concatenated along dimension 0 (R
-scalars are an array of shape [R]), or one mirrored array if the compiler proved the parts equal. Inside a trace
-it is a `TracedPerReplica` around a tracer of local shape. Only the traced form is a pytree: outside, the array
-behind a `PerReplica` is nobody's business, and mapping over it would show the concatenation.
+Outside a function a `PerReplica` holds one array, the replicas' parts concatenated along dimension
+0 (R scalars are an array of shape [R]), or one mirrored array if the compiler proved the parts
+equal. Inside a trace it is a `TracedPerReplica` around a tracer of local shape. Only the traced
+form is a pytree: outside, the array behind a `PerReplica` is nobody's business, and mapping over it
+would show the concatenation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any  # Any: users' values, tracers, and operands of arithmetic
 
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphdist.array_operators import ArrayOperators
 from graphdist.errors import ArgumentError
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
 from graphdist.tracing.sources import here
@@ -31,54 +33,6 @@ class DistributedValues:
     def values(self) -> tuple[Any, ...]:
         """Return the replicas' values, in replica order."""
         raise NotImplementedError
-
-
-class ArrayOperators:
-    """Arithmetic, comparison and indexing by way of `__jax_array__`."""
-
-    def __jax_array__(self) -> jax.Array:
-        raise NotImplementedError
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.asarray(self.__jax_array__(), dtype=dtype)
-
-    def __getitem__(self, index: Any) -> jax.Array:
-        return self.__jax_array__()[index]
-
-    def __len__(self) -> int:
-        return len(self.__jax_array__())
-
-    def __float__(self) -> float:
-        return float(self.__jax_array__())
-
-    def __int__(self) -> int:
-        return int(self.__jax_array__())
-
-    def __bool__(self) -> bool:
-        return bool(self.__jax_array__())
-
-    def __neg__(self) -> jax.Array:
-        return -self.__jax_array__()
-
-    def __abs__(self) -> jax.Array:
-        return abs(self.__jax_array__())
-
-
-def _binary(name: str) -> Callable[[Any, Any], Any]:
-    def method(self: ArrayOperators, other: Any) -> Any:
-        if isinstance(other, ArrayOperators):
-            other = other.__jax_array__()
-        return getattr(self.__jax_array__(), name)(other)
-
-    method.__name__ = name
-    return method
-
-
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
-    setattr(ArrayOperators, f"__{_name}__", _binary(f"__{_name}__"))
-    setattr(ArrayOperators, f"__r{_name}__", _binary(f"__r{_name}__"))
-for _name in ("lt", "le", "gt", "ge"):
-    setattr(ArrayOperators, f"__{_name}__", _binary(f"__{_name}__"))
 
 
 class PerReplica(DistributedValues):
@@ -148,7 +102,8 @@ class TracedPerReplica(PerReplica):
     def values(self) -> tuple[Any, ...]:
         """Refuse: inside a function the replicas' values exist only on the devices."""
         raise ArgumentError(
-            "the values of a PerReplica are asked for inside a function, where they do not exist yet",
+            "the values of a PerReplica are asked for inside a function, "
+            "where they do not exist yet",
             hint="use strategy.experimental_local_results, strategy.reduce or strategy.gather",
         )
 

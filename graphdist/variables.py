@@ -1,15 +1,17 @@
 """Variables: named state that lives on the strategy's devices between steps.
 
-A variable belongs to the strategy current when it was made. It owns one buffer that nobody else holds: steps
-donate it, so a value read outside a function is a copy, and an initial value is copied in.
+A variable belongs to the strategy current when it was made. It owns one buffer that nobody else
+holds: steps donate it, so a value read outside a function is a copy, and an initial value is copied
+in.
 
-How the copies on the replicas relate is `VariableSynchronization`, how replicas' writes are combined is
-`VariableAggregation`; every combination means what it means in `tf.distribute`, except that writing different
-values where nothing says how to combine them is an error instead of a silent divergence:
+How the copies on the replicas relate is `VariableSynchronization`, how replicas' writes are
+combined is `VariableAggregation`; every combination means what it means in `tf.distribute`, except
+that writing different values where nothing says how to combine them is an error instead of a silent
+divergence:
 
 * AUTO, ON_WRITE: mirrored. A write in replica context is combined first.
-* ON_READ: each replica its own. A read in cross-replica context is combined, a write there goes to all (with
-  SUM each gets its part of it).
+* ON_READ: each replica its own. A read in cross-replica context is combined, a write there goes to
+  all (with SUM each gets its part of it).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any  # Any: pytrees and initial values
 import jax
 import jax.numpy as jnp
 
+from graphdist.array_operators import ArrayOperators
 from graphdist.context import get_strategy, in_replica_context_of_a_run, require_same_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.graph import Variable as GraphVariable
@@ -29,7 +32,7 @@ from graphdist.replica_context import summable
 from graphdist.tracing.primitives import reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import Trace, current_trace
-from graphdist.values import ArrayOperators, DistributedValues
+from graphdist.values import DistributedValues
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
@@ -38,9 +41,10 @@ if TYPE_CHECKING:
 class Variable(ArrayOperators):
     """State of one shape and dtype, usable wherever JAX takes an array.
 
-    `initial_value` is an array, a number, or a function without arguments that returns one. Made inside a
-    function it must be concrete, and the function's first trace is the only one that may make it. Raises
-    `ArgumentError` for options that do not go together, `ContextError` for one made in a later trace.
+    `initial_value` is an array, a number, or a function without arguments that returns one. Made
+    inside a function it must be concrete, and the function's first trace is the only one that may
+    make it. Raises `ArgumentError` for options that do not go together, `ContextError` for one made
+    in a later trace.
 
     >>> import graphdist as gd
     >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
@@ -130,7 +134,7 @@ class Variable(ArrayOperators):
         if trace is None:
             if self.is_mirrored:
                 return jnp.array(self.buffer, copy=True)
-            return self._through_function("read_value")  # type: ignore[no-any-return]
+            return self._through_function("read_value")
         trace.claim(self.strategy)
         local = trace.read(self)
         if self.is_mirrored or in_replica_context_of_a_run():
@@ -140,11 +144,11 @@ class Variable(ArrayOperators):
     value = read_value
 
     def assign(self, value: Any) -> Any:
-        """Set the value, combined over the replicas as the aggregation says, and return the new one.
+        """Set the value, combined over the replicas as the aggregation says, and return it.
 
-        `value` has the variable's shape and dtype; Python numbers take its dtype. Raises `ArgumentError`
-        where they differ, and `DistributionError` when the program is compiled, for values that may differ
-        between replicas and an aggregation of NONE.
+        `value` has the variable's shape and dtype; Python numbers take its dtype. Raises
+        `ArgumentError` where they differ, and `DistributionError` when the program is compiled, for
+        values that may differ between replicas and an aggregation of NONE.
         """
         return self._write("assign", value)
 
@@ -209,11 +213,9 @@ class Variable(ArrayOperators):
         if self.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
             is_first = replica_id_p.bind(group_size=size) == 0
             kept = jnp.where(is_first, local, jnp.zeros_like(local))
-            return reduce_p.bind(kept, reducer="sum", group_size=size)  # type: ignore[no-any-return]
+            return reduce_p.bind(kept, reducer="sum", group_size=size)
         reducer = self.aggregation.name.lower()
-        return reduce_p.bind(  # type: ignore[no-any-return]
-            summable(local, reducer, "reading"), reducer=reducer, group_size=size
-        )
+        return reduce_p.bind(summable(local, reducer, "reading"), reducer=reducer, group_size=size)
 
     def _require_aggregation(self) -> None:
         if self.aggregation is VariableAggregation.NONE:
@@ -238,14 +240,13 @@ class Variable(ArrayOperators):
                 f"the value assigned to it has shape {list(array.shape)}",
                 source=here(),
             )
-        if array.dtype != self.dtype:
-            if not array.weak_type:
-                raise ArgumentError(
-                    f"variable {self.name!r} has dtype {self.dtype}, "
-                    f"the value assigned to it has dtype {array.dtype}",
-                    source=here(),
-                    hint=f"convert it: value.astype({str(self.dtype)!r})",
-                )
+        if array.dtype != self.dtype and not array.weak_type:
+            raise ArgumentError(
+                f"variable {self.name!r} has dtype {self.dtype}, "
+                f"the value assigned to it has dtype {array.dtype}",
+                source=here(),
+                hint=f"convert it: value.astype({str(self.dtype)!r})",
+            )
         return array.astype(self.dtype)
 
     def _through_function(self, method: str, *arguments: jax.Array) -> Any:
@@ -307,7 +308,7 @@ def _initial(value: Any, dtype: Any, name: str) -> jax.Array:
 
 
 def variables(tree: Any, **options: Any) -> Any:
-    """Return the pytree with every array replaced by a `Variable` named after its place in the tree.
+    """Return the pytree with every array replaced by a `Variable` named after its place.
 
     `options` are those of `Variable`, the same for all.
 
@@ -330,7 +331,9 @@ def read(tree: Any) -> Any:
     >>> read(variables({"b": jnp.zeros(3)}))
     {'b': Array([0., 0., 0.], dtype=float32)}
     """
-    return jax.tree.map(lambda leaf: leaf.read_value() if isinstance(leaf, Variable) else leaf, tree)
+    return jax.tree.map(
+        lambda leaf: leaf.read_value() if isinstance(leaf, Variable) else leaf, tree
+    )
 
 
 def assign(tree: Any, values: Any) -> None:
@@ -343,6 +346,7 @@ def assign(tree: Any, values: Any) -> None:
     >>> read(params)
     {'b': Array([1., 1., 1.], dtype=float32)}
     """
+    structure: Any
     targets, structure = jax.tree.flatten(tree)
     sources, other = jax.tree.flatten(values)
     if structure != other:

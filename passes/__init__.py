@@ -1,7 +1,7 @@
 """Graph-to-graph passes: the table of all of them, and the pipeline that compiles a program.
 
-A pass is a pure function, one file each (`manager.py` has the contract). `PASSES` is the one table that the
-pipeline, the tests, the tools and the documents read.
+A pass is a pure function, one file each (`manager.py` has the contract). `PASSES` is the one table
+that the pipeline, the tests, the tools and the documents read.
 """
 
 if __name__ != "graphdist.passes":
@@ -9,7 +9,6 @@ if __name__ != "graphdist.passes":
 
 from graphdist.ir.graph import Stage
 from graphdist.passes import (
-    bucket_collectives,
     canonicalize,
     eliminate_common_subexpressions,
     eliminate_dead_code,
@@ -53,7 +52,7 @@ PASSES = {
 
 
 def pipeline(platform: str) -> tuple[Pass, ...]:
-    """Return the passes that compile a logical graph for a platform ("cpu", "gpu", "tpu"), in order.
+    """Return the passes that compile a logical graph for "cpu", "gpu" or "tpu", in order.
 
     >>> [one.name for one in pipeline("cpu")][:2]
     ['infer_distribution', 'place_variables']

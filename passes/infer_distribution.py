@@ -1,13 +1,14 @@
 """Give every value a distribution, and refuse programs that need one value where there are several.
 
-The analysis is a forward walk: the type rule of each operation says how its result is distributed, given
-its operands (`graphdist.ir.ops`). Only control flow needs more than one look. The carry of a loop starts
-with the distribution it comes in with and is joined with what the body makes of it until nothing changes;
-the lattice has two steps, so that is at most one more walk for each carry that changes.
+The analysis is a forward walk: the type rule of each operation says how its result is distributed,
+given its operands (`graphdist.ir.ops`). Only control flow needs more than one look. The carry of a
+loop starts with the distribution it comes in with and is joined with what the body makes of it
+until nothing changes; the lattice has two steps, so that is at most one more walk for each carry
+that changes.
 
-Where replicas may disagree on the way (a branch or loop whose predicate is per replica), a collective
-would wait for replicas that never come, and a mirrored variable would be written on some replicas only.
-Both are refused, as are:
+Where replicas may disagree on the way (a branch or loop whose predicate is per replica), a
+collective would wait for replicas that never come, and a mirrored variable would be written on some
+replicas only. Both are refused, as are:
 
 * a per-replica value assigned to a mirrored variable that does not say how to aggregate it;
 * a per-replica value given to `run` as one value, or returned from cross-replica code as one value.
@@ -87,9 +88,7 @@ def _fixpoint(body: Graph, entering: Sequence[Distribution | None], carry: slice
         inferred = _with_inputs(inferred, distributions)
         before = distributions[carry]
         outputs = [output.type.distribution for output in inferred.outputs[: len(before)]]
-        after = [
-            a if a is b else join((a, b)) for a, b in zip(before, outputs, strict=True)
-        ]
+        after = [a if a is b else join((a, b)) for a, b in zip(before, outputs, strict=True)]
         if after == before:
             return body if _same_types(body, inferred) else inferred
         distributions[carry] = after
@@ -180,7 +179,9 @@ def _check_divergent(graph: Graph, node: Node, divergent: Node) -> None:
     is_assign = node.op is ASSIGN and _variable(node).type.distribution is MIRRORED
     if not node.op.is_collective and not is_assign:
         return
-    what = f"variable {_variable(node).name!r} is assigned" if is_assign else f"{node.op.name} stands"
+    what = (
+        f"variable {_variable(node).name!r} is assigned" if is_assign else f"{node.op.name} stands"
+    )
     why = (
         "it would be written on some replicas only"
         if is_assign

@@ -1,7 +1,8 @@
 """Turn what cross-replica code says into collectives every device takes part in.
 
-`reduce` and `gather` make one value of many: on devices that is an `all_reduce` or `all_gather`, after which
-each replica holds the one value. `to_replicas` hands every replica the one value: each holds it already.
+`reduce` and `gather` make one value of many: on devices that is an `all_reduce` or `all_gather`,
+after which each replica holds the one value. `to_replicas` hands every replica the one value: each
+holds it already.
 
 Before:  %l = reduce(%x) {reducer="mean", group_size=2}       %y = to_replicas(%w) ..
 After:   %l = all_reduce(%x) {reducer="mean", group_size=2}   %y is %w
@@ -26,9 +27,7 @@ def lower_cross_replica(graph: Graph) -> Graph:
     return restage(rewrite(graph, _lower, NAME, lambda n: n.op in CROSS_REPLICA), Stage.SPMD)
 
 
-def _lower(
-    node: Node, operands: tuple[Operand, ...], builder: Builder
-) -> Sequence[Operand] | None:
+def _lower(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
     collective = _COLLECTIVE.get(node.op)
     if collective is None:
         return operands

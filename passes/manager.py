@@ -7,9 +7,9 @@ The contract of a pass:
 3. it returns the same object if it had nothing to do;
 4. it states the stages it takes, and the stage it gives if that is another.
 
-The loop checks the stages, times each pass, verifies what changed, and keeps every graph. When a pass fails
-unexpectedly the graph it was given is written to a file, so that the failure can be replayed, and a note
-on the exception says where. An error about the user's program needs no file.
+The loop checks the stages, times each pass, verifies what changed, and keeps every graph. When a
+pass fails unexpectedly the graph it was given is written to a file, so that the failure can be
+replayed, and a note on the exception says where. An error about the user's program needs no file.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def run_passes(
 ) -> tuple[PassRecord, ...]:
     """Run the passes in order and return what each did.
 
-    With `verifies`, a graph that changed is verified. An unexpected failure leaves the graph before the pass
-    in `reproducer_folder`, if one is given. Errors keep their type and gain notes.
+    With `verifies`, a graph that changed is verified. An unexpected failure leaves the graph before
+    the pass in `reproducer_folder`, if one is given. Errors keep their type and gain notes.
     """
     history = []
     for one in pipeline:
@@ -87,7 +87,9 @@ def run_passes(
             error.add_note(f"in pass {one.name!r} on graph {graph.name!r}")
             if reproducer_folder is not None:
                 path = write_reproducer(graph, one.name, reproducer_folder)
-                error.add_note(f"the graph before the pass: {path} (graphdist.passes.manager.replay)")
+                error.add_note(
+                    f"the graph before the pass: {path} (graphdist.passes.manager.replay)"
+                )
             raise
         graph = result
         history.append(PassRecord(one.name, time.perf_counter() - start, graph))
@@ -109,8 +111,8 @@ def write_reproducer(graph: Graph, pass_name: str, folder: Path) -> Path:
 def replay(path: Path, passes: dict[str, Pass], ops: Callable[[str], Op] | None = None) -> Graph:
     """Run the failing pass of a reproducer again on its graph.
 
-    Parameters without a text form are lost in the file and stand in as None. Raises what the pass raises,
-    `ParseError` when the file names no pass.
+    Parameters without a text form are lost in the file and stand in as None. Raises what the pass
+    raises, `ParseError` when the file names no pass.
     """
     text = path.read_text()
     header, _, _ = text.partition("\n")

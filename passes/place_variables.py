@@ -1,14 +1,15 @@
 """Make variables inputs and outputs, and their state a value that is threaded through the program.
 
-Every variable the program touches becomes an input, every one it assigns an output. A read becomes the value
-assigned last; loops carry the state of what they assign, branches return it. On the way in, a value is
-combined over the replicas as the variable's aggregation says:
+Every variable the program touches becomes an input, every one it assigns an output. A read becomes
+the value assigned last; loops carry the state of what they assign, branches return it. On the way
+in, a value is combined over the replicas as the variable's aggregation says:
 
-* mirrored variable, replica context: SUM and MEAN an `all_reduce`; ONLY_FIRST_REPLICA the first replica's
-  value, as an `all_reduce` of it and zeros; NONE nothing, since the value is known to be mirrored;
+* mirrored variable, replica context: SUM and MEAN an `all_reduce`; ONLY_FIRST_REPLICA the first
+  replica's value, as an `all_reduce` of it and zeros; NONE nothing, since the value is known to be
+  mirrored;
 * ON_READ variable, or cross-replica context: the value itself.
 
-Before:  %w = read() {variable=@w}   %a = aggregate(%g) {context="replica", variable=@w}   assign(%a) ..
+Before:  %w = read() {variable=@w}   %a = aggregate(%g) {variable=@w, ..}   assign(%a) ..
 After:   %w is an input   %a = all_reduce(%g) {reducer="mean"}   %a is an output
 """
 
@@ -107,8 +108,8 @@ class _Placer:
             params = {"replica": 0, "group_size": self.num_replicas}
             (value,) = self.builder.add(SELECT_REPLICA, (value,), params, at=node.source)
             aggregation = "max" if value.type.dtype == "bool" else "sum"
-        params = {"reducer": aggregation, "group_size": self.num_replicas}
-        (result,) = self.builder.add(ALL_REDUCE, (value,), params, at=node.source)
+        reduction = {"reducer": aggregation, "group_size": self.num_replicas}
+        (result,) = self.builder.add(ALL_REDUCE, (value,), reduction, at=node.source)
         return result
 
     def _control_flow(self, node: Node, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
@@ -192,8 +193,8 @@ class _Placer:
     ) -> Graph:
         """Return a nested graph that takes the state it touches, and returns what it assigns.
 
-        Inputs for what it only reads stand before the first position, those for what it writes before
-        the second. The new state stands before output `returns_at`; None if there is none.
+        Inputs for what it only reads stand before the first position, those for what it writes
+        before the second. The new state stands before output `returns_at`; None if there is none.
         """
         reads = tuple(Value(variable.type, variable.name) for variable in read)
         writes = tuple(Value(variable.type, variable.name) for variable in written)

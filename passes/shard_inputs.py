@@ -1,11 +1,11 @@
 """Give per-replica inputs and outputs the shape of their shard.
 
-At the boundary a per-replica value is one array: the replicas' values concatenated along dimension 0, each
-device holding its own. A scalar has no dimension 0, so R of them are an array of shape [R] and each replica
-holds one of shape [1]; this pass makes that explicit.
+At the boundary a per-replica value is one array: the replicas' values concatenated along dimension
+0, each device holding its own. A scalar has no dimension 0, so R of them are an array of shape [R]
+and each replica holds one of shape [1]; this pass makes that explicit.
 
 Before:  (%x: f32[] per_replica) { return per_replica %x }
-After:   (%x: f32[1] per_replica) { %0 = reshape(%x) {shape=()} ..  %1 = reshape(..) {shape=(1,)}  return .. }
+After:   (%x: f32[1] per_replica) { %0 = reshape(%x) {shape=()}  %1 = reshape(%0) ..  return %1 }
 """
 
 from __future__ import annotations
@@ -49,6 +49,4 @@ def shard_inputs(graph: Graph) -> Graph:
         outputs.append(output)
     if not environment and len(builder.nodes) == before:
         return graph
-    return graph.replace(
-        inputs=tuple(inputs), nodes=tuple(builder.nodes), outputs=tuple(outputs)
-    )
+    return graph.replace(inputs=tuple(inputs), nodes=tuple(builder.nodes), outputs=tuple(outputs))

@@ -1,13 +1,13 @@
 """How many steps may be on their way to the devices at once.
 
-JAX dispatches without waiting. On CPU that is a trap: when two steps with collectives over several devices
-are in flight on few cores, the threads of one can wait for the threads of the other for ever, and XLA aborts
-the process after a minute. So a step waits until fewer than the platform's bound are unfinished. On CPU the
-bound is 1; elsewhere the devices run steps in order, and the bound only keeps the host from running so far
-ahead that inputs pile up in memory.
+JAX dispatches without waiting. On CPU that is a trap: when two steps with collectives over several
+devices are in flight on few cores, the threads of one can wait for the threads of the other for
+ever, and XLA aborts the process after a minute. So a step waits until fewer than the platform's
+bound are unfinished. On CPU the bound is 1; elsewhere the devices run steps in order, and the bound
+only keeps the host from running so far ahead that inputs pile up in memory.
 
-A step's token is one of its outputs. If a later step has consumed it (it was a variable's buffer), the next
-unfinished token stands for it.
+A step's token is one of its outputs. If a later step has consumed it (it was a variable's buffer),
+the next unfinished token stands for it.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ def backpressure(platform: str) -> Backpressure:
 
 
 def set_max_steps_in_flight(platform: str, bound: int) -> None:
-    """Allow `bound` unfinished steps on a platform; more than 1 on several CPU devices can deadlock."""
+    """Allow `bound` unfinished steps; more than 1 on several CPU devices can deadlock."""
     backpressure(platform).bound = bound

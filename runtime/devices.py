@@ -1,8 +1,9 @@
 """The devices of a strategy: their names, their mesh, and how arrays lie on them.
 
-Devices are named "cpu:0", "gpu:1" (also "GPU:1", "/gpu:1"), or given as `jax.Device`. A mirrored array is
-replicated over the mesh. A per-replica value is one array, the replicas' parts concatenated along dimension 0
-and sharded over it, so that a shard is the replica's part. One device needs no mesh.
+Devices are named "cpu:0", "gpu:1" (also "GPU:1", "/gpu:1"), or given as `jax.Device`. A mirrored
+array is replicated over the mesh. A per-replica value is one array, the replicas' parts
+concatenated along dimension 0 and sharded over it, so that a shard is the replica's part. One
+device needs no mesh.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from functools import cached_property
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import (
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.types import MIRRORED, Distribution
@@ -85,9 +93,10 @@ _NAME = re.compile(r"/?(?:device:)?(?P<platform>[a-zA-Z]+):(?P<index>\d+)")
 
 
 def find_devices(names: Sequence[str | jax.Device] | None) -> Devices:
-    """Return the named devices; None or an empty sequence names all local ones of the default platform.
+    """Return the named devices; None or an empty sequence names all local ones.
 
-    Raises `DeviceError` for a name that is malformed, a device that does not exist or is named twice.
+    Raises `DeviceError` for a name that is malformed, a device that does not exist or is named
+    twice.
     """
     if isinstance(names, str):
         raise DeviceError(
@@ -114,7 +123,8 @@ def find_device(name: str | jax.Device) -> jax.Device:
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         raise DeviceError(
-            f"{name!r} does not name a device", hint="name it like 'cpu:0' or 'gpu:1', or give a jax.Device"
+            f"{name!r} does not name a device",
+            hint="name it like 'cpu:0' or 'gpu:1', or give a jax.Device",
         )
     platform, index = match["platform"].lower(), int(match["index"])
     try:
@@ -125,7 +135,9 @@ def find_device(name: str | jax.Device) -> jax.Device:
         return present[index]
     hint = f"choose among {[device_name(d) for d in jax.local_devices()]}"
     if platform == "cpu":
-        hint = f"call gd.config.set_logical_cpu_devices({index + 1}) first, before any array is made"
+        hint = (
+            f"call gd.config.set_logical_cpu_devices({index + 1}) first, before any array is made"
+        )
     raise DeviceError(
         f"device {name!r} is not there: {len(present)} {platform} devices are present", hint=hint
     )

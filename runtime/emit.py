@@ -1,7 +1,8 @@
 """SPMD graph -> a function of JAX arrays: what one device runs, node by node.
 
-The graph is the program: every node is bound once, in order, and nothing else is added. One collective node
-is one collective in the module. `REPLICA` is the mesh axis the collectives run over.
+The graph is the program: every node is bound once, in order, and nothing else is added. One
+collective node is one collective in the module. `REPLICA` is the mesh axis the collectives run
+over.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _scope(node: Node) -> Any:  # Any: the two context managers share no public 
 
 def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
     (x,) = operands
-    reduce = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
+    reduce: dict[str, Any] = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
     reducer = reduce[cast(str, node.params["reducer"])]
     if x.dtype == jnp.bool_:
         return [reducer(x.astype(jnp.int32), REPLICA).astype(jnp.bool_)]
@@ -166,10 +167,7 @@ def _while(node: Node, operands: list[Array]) -> list[Array]:
 
 def _cond(node: Node, operands: list[Array]) -> list[Array]:
     index, *rest = operands
-    branches = [
-        lambda *inputs, branch=branch: emit(branch, inputs)  # type: ignore[misc]
-        for branch in node.graphs
-    ]
+    branches = [lambda *inputs, branch=branch: emit(branch, inputs) for branch in node.graphs]
     return lax.switch(index, branches, *rest)
 
 

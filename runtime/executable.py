@@ -1,7 +1,8 @@
 """SPMD graph -> StableHLO -> executable, and the call of it.
 
-One executable is one compiled function with explicit shardings. The buffers of the variables that the program
-assigns are donated to it: each variable owns its buffer alone, so that none is donated twice or used after.
+One executable is one compiled function with explicit shardings. The buffers of the variables that
+the program assigns are donated to it: each variable owns its buffer alone, so that none is donated
+twice or used after.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from graphdist.runtime.emit import emit
 
 
 def jitted(graph: Graph, devices: Devices) -> Any:
-    """Return `jax.jit` of what an SPMD graph emits for these devices, shardings and donation set."""
+    """Return `jax.jit` of what an SPMD graph emits, with shardings and donation."""
     inputs, outputs = input_distributions(graph), output_distributions(graph)
     donated = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
 
@@ -62,7 +63,7 @@ def lower(graph: Graph, devices: Devices) -> Lowered:
 
 
 def _copying(graph: Graph, program: Any) -> Any:
-    """Keep JAX from handing an input array back as the output it equals: its owner may donate it."""
+    """Keep JAX from handing an input back as an output: its owner may donate it."""
     inputs = set(graph.inputs)
     returned = [i for i, output in enumerate(graph.outputs) if output in inputs]
 
@@ -70,7 +71,7 @@ def _copying(graph: Graph, program: Any) -> Any:
         outputs = program(*arrays)
         for i in returned:
             outputs[i] = jnp.array(outputs[i], copy=True)
-        return outputs  # type: ignore[no-any-return]
+        return outputs
 
     return run
 
@@ -127,7 +128,7 @@ class Executable:
     ) -> None:
         """Compile; `options` are XLA's compiler options."""
         self.compiled: Compiled = lowered.compile(compiler_options=dict(options or {}) or None)
-        self._call = self.compiled.__call__
+        self._call: Any = self.compiled.__call__
         self._backpressure = backpressure(devices.platform)
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]
@@ -136,7 +137,7 @@ class Executable:
         self._token = min(candidates, key=sizes.__getitem__, default=None)
 
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """Dispatch a step on these inputs, variables first, and return its outputs, variables first."""
+        """Dispatch a step on inputs, variables first, and return its outputs, variables first."""
         self._backpressure.wait()
         outputs: list[jax.Array] = self._call(*arrays)
         if self._token is not None:
@@ -146,7 +147,7 @@ class Executable:
     @property
     def memory(self) -> Memory:
         """Return what the step needs on each device."""
-        analysis = self.compiled.memory_analysis()
+        analysis: Any = self.compiled.memory_analysis()
         return Memory(
             analysis.argument_size_in_bytes,
             analysis.output_size_in_bytes,

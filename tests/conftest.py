@@ -5,8 +5,8 @@ import pytest
 from hypothesis import settings
 
 # Before anything starts a backend: afterwards JAX refuses both.
-jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
-jax.config.update("jax_num_cpu_devices", 8)  # type: ignore[no-untyped-call]
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("ci")

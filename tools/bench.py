@@ -1,13 +1,15 @@
 """`python -m graphdist.tools.bench`: what graphdist costs and gains, against JAX in the same run.
 
-Each measurement runs ours and the peer in turns and reports medians and their ratio: the machines this runs
-on are noisy, so a figure means something only beside its peer. Names on the command line choose measurements.
+Each measurement runs ours and the peer in turns and reports medians and their ratio: the machines
+this runs on are noisy, so a figure means something only beside its peer. Names on the command line
+choose measurements.
 
-* dispatch: seconds a call of a step with 100 variables, against `jax.jit` of the same emitted program;
-* compile: trace, passes and emission of an unrolled step, against `jax.jit(..).trace().lower()` of the same
-  step written by hand with `shard_map`, and the passes alone a node;
-* small: a step of a 50-layer MLP, 16 wide, on 2 CPU devices, against `shard_map` with a `pmean` a gradient, and
-  against TensorFlow's MirroredStrategy where TensorFlow is installed;
+* dispatch: seconds a call of a step with 100 variables, against `jax.jit` of the same emitted
+  program;
+* compile: trace, passes and emission of an unrolled step, against `jax.jit(..).trace().lower()` of
+  the same step written by hand with `shard_map`, and the passes alone a node;
+* small: a step of a 50-layer MLP, 16 wide, on 2 CPU devices, against `shard_map` with a `pmean` a
+  gradient, and against TensorFlow's MirroredStrategy where TensorFlow is installed;
 * large: a step of 8 layers of 1024 on a batch of 256, against the same peer.
 """
 
@@ -29,6 +31,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import graphdist as gd
 from graphdist.passes.manager import run_passes
 from graphdist.runtime.executable import jitted
+
 
 @dataclass(frozen=True)
 class Result:
@@ -104,7 +107,9 @@ def bench_dispatch() -> list[Result]:
 def _emitted(step: Any, x: Any, variables: Any, strategy: Any) -> tuple[Any, list[Any]]:
     """Return `jax.jit` of what a function emits, and fresh buffers for its variables."""
     graph = step.trace(x).lower().graph
-    state = [strategy.place_variable(v.read_value(), v.spec("v").type.distribution) for v in variables]
+    state = [
+        strategy.place_variable(v.read_value(), v.spec("v").type.distribution) for v in variables
+    ]
     return jitted(graph, strategy.devices), state
 
 
@@ -148,9 +153,7 @@ def _with_graphdist(strategy: Any, weights: Any) -> Any:
         def replica_fn(x: Any) -> Any:
             loss, gradients = jax.value_and_grad(_mlp_loss)(gd.read(variables), x)
             gradients = gd.get_replica_context().all_reduce("MEAN", gradients)
-            updated = [
-                w - 0.01 * g for w, g in zip(gd.read(variables), gradients, strict=True)
-            ]
+            updated = [w - 0.01 * g for w, g in zip(gd.read(variables), gradients, strict=True)]
             gd.assign(variables, updated)
             return loss
 
@@ -191,7 +194,9 @@ def bench_compile() -> list[Result]:
             seconds.append((time.perf_counter() - start) / nodes)
         each = ", ".join(f"{r.pass_name} {r.seconds / nodes * 1e6:.1f}" for r in history)
         note = f"us a node, verifier included (at most 20): {each}"
-        results.append(Result(f"passes, {nodes:,} nodes, a node", statistics.median(seconds), 20e-6, note))
+        results.append(
+            Result(f"passes, {nodes:,} nodes, a node", statistics.median(seconds), 20e-6, note)
+        )
     return results
 
 
@@ -238,7 +243,9 @@ BENCHES: dict[str, Callable[[], list[Result]]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the measurements named on the command line, or all."""
     parser = argparse.ArgumentParser(prog="python -m graphdist.tools.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*BENCHES, []], help="measurements; all if none")
+    parser.add_argument(
+        "names", nargs="*", choices=[*BENCHES, []], help="measurements; all if none"
+    )
     names = parser.parse_args(arguments).names or list(BENCHES)
     gd.config.set_logical_cpu_devices(2)
     print(f"{'':<46} {'ours':>13}  {'peer':>13}  {'ratio':>7}  bound")

@@ -136,7 +136,7 @@ class DistributedDataset:
     def _spec(self, leaf: np.ndarray) -> PerReplicaSpec | jax.ShapeDtypeStruct:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         if self._num_replicas == 1:
-            return jax.ShapeDtypeStruct(leaf.shape, dtype)  # type: ignore[no-untyped-call]
+            return jax.ShapeDtypeStruct(leaf.shape, dtype)
         return PerReplicaSpec((len(leaf) // self._num_replicas, *leaf.shape[1:]), dtype)
 
 

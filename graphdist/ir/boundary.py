@@ -1,8 +1,8 @@
 """How the inputs and outputs of a placed graph are laid out over the replicas.
 
-A variable is laid out as it was declared, whatever is known of the value assigned to it. Everything else is
-laid out as its own type says: a value the user gets as one a replica but that is provably mirrored is kept
-once.
+A variable is laid out as it was declared, whatever is known of the value assigned to it. Everything
+else is laid out as its own type says: a value the user gets as one a replica but that is provably
+mirrored is kept once.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Builder:
     ) -> tuple[Value, ...]:
         """Append a node and return its results.
 
-        `types` gives dtype and shape of the results of a JAX operation; the distribution follows from
-        the operands. Raises `TypeRuleError` when the operands do not fit.
+        `types` gives dtype and shape of the results of a JAX operation; the distribution follows
+        from the operands. Raises `TypeRuleError` when the operands do not fit.
         """
         operands = tuple(operands)
         results = tuple(Value(t, hint) for t in _result_types(op, operands, params, graphs, types))
@@ -79,7 +79,7 @@ class Builder:
 
 
 def _same(operands: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
-    """Return whether the operands are the same objects: equal literals may differ, as 0.0 and -0.0."""
+    """Return whether operands are the same objects; equal literals may differ: 0.0 and -0.0."""
     return operands is others or (
         len(operands) == len(others) and all(map(operator.is_, operands, others))
     )

@@ -1,13 +1,14 @@
 """Type rules of control flow: `scan`, `while` and `cond`.
 
-Their nested graphs are ordinary graphs whose inputs already carry distributions. The rules check that
-operands fit those inputs and read the results off the nested outputs.
+Their nested graphs are ordinary graphs whose inputs already carry distributions. The rules check
+that operands fit those inputs and read the results off the nested outputs.
 
-* `scan(consts.., carry.., xs..)` runs its body `length` times on slices of `xs` along dimension 0. The
-  body takes (consts, carry, x) and returns (carry, y).
+* `scan(consts.., carry.., xs..)` runs its body `length` times on slices of `xs` along dimension 0.
+  The body takes (consts, carry, x) and returns (carry, y).
 * `while(cond_consts.., body_consts.., carry..)` has the graphs (condition, body). If replicas may
   disagree on the condition they may run it a different number of times, so every result may differ.
-* `cond(index, operands..)` runs one of its branches; an index that differs makes every result differ.
+* `cond(index, operands..)` runs one of its branches; an index that differs makes every result
+  differ.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def _outputs(graph: Graph) -> tuple[Type, ...]:
 
 def _check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> None:
     if len(operands) != len(inputs):
-        raise TypeRuleError(f"{name}: {len(operands)} operands for {len(inputs)} inputs of its body")
+        raise TypeRuleError(
+            f"{name}: {len(operands)} operands for {len(inputs)} inputs of its body"
+        )
     for position, (operand, wanted) in enumerate(zip(operands, inputs, strict=True)):
         if (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
@@ -40,7 +43,9 @@ def _sliced(type: Type) -> Type:
     """Return the type of a slice along dimension 0."""
     distribution = type.distribution
     if distribution is not None and distribution.dimension is not None:
-        distribution = sharded(distribution.dimension - 1) if distribution.dimension else PER_REPLICA
+        distribution = (
+            sharded(distribution.dimension - 1) if distribution.dimension else PER_REPLICA
+        )
     return Type(type.dtype, type.shape[1:], distribution)
 
 
@@ -51,7 +56,9 @@ def _stacked(type: Type, length: int) -> Type:
     return Type(type.dtype, (length, *type.shape), distribution)
 
 
-def scan_rule(operands: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+def scan_rule(
+    operands: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
     """Return the types of the last carry and of the stacked ys."""
     (body,) = graphs
     consts, carry = cast(int, params["num_consts"]), cast(int, params["num_carry"])
@@ -88,12 +95,12 @@ def while_rule(
     (predicate,) = _outputs(condition)
     if (predicate.dtype, predicate.shape) != ("bool", ()):
         raise TypeRuleError(f"while: the condition is {predicate}, not bool[]")
-    return tuple(
-        _at_least(predicate.distribution, value.type) for value in body.inputs[of_body:]
-    )
+    return tuple(_at_least(predicate.distribution, value.type) for value in body.inputs[of_body:])
 
 
-def cond_rule(operands: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+def cond_rule(
+    operands: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
     """Return the join of the branches' output types."""
     index, *rest = operands
     if (index.dtype, index.shape) != ("i32", ()):

@@ -1,6 +1,7 @@
 """Graphs: inputs, an ordered tuple of nodes, outputs.
 
-1. Nothing is changed after construction. A rewrite builds a new `Graph` and shares what is the same.
+1. Nothing is changed after construction. A rewrite builds a new `Graph` and shares what is the
+   same.
 2. `Value`, `Node` and `Graph` have identity; types, literals and parameters have value equality.
    Whether two graphs are the same program is asked of `graphdist.ir.compare`.
 3. There are no back pointers: users of a value are computed by `graphdist.ir.analyses`.
@@ -9,8 +10,8 @@
 6. Order is meaning: effects and collectives happen in the order of the nodes, on every replica.
 
 A graph stands at one `Stage`. At LOGICAL, variables are read and assigned by nodes. From PLACED on
-there are no such nodes: the first inputs are the variables' values, in the order of `variables`, and
-the first outputs are the new values of those that are assigned, in the same order.
+there are no such nodes: the first inputs are the variables' values, in the order of `variables`,
+and the first outputs are the new values of those that are assigned, in the same order.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Three kinds:
 
 * the strategy's words, in LOGICAL graphs: `read`, `assign`, `aggregate`, `replica_id`,
-  `to_replicas`, `reduce`, `gather`, and the collectives `all_reduce` and `all_gather`, which a replica
-  function may call itself;
-* what lowering makes of them: the collectives and a few local operations (`select_replica`, `scale`,
-  `pack`, `unpack`, `concatenate`, `reshape`);
+  `to_replicas`, `reduce`, `gather`, and the collectives `all_reduce` and `all_gather`, which a
+  replica function may call itself;
+* what lowering makes of them: the collectives and a few local operations (`select_replica`,
+  `scale`, `pack`, `unpack`, `concatenate`, `reshape`);
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
 
@@ -40,9 +40,9 @@ REDUCERS = ("sum", "mean", "max", "min")
 class Op:
     """An operation: its name, its type rule (None for JAX's), and what passes must respect.
 
-    `has_effect`: never removed, duplicated or reordered with others of its kind. `is_collective`: all
-    replicas must reach it. `varies`: the result may differ between replicas whatever the operands.
-    `primitive` is JAX's own object, opaque here.
+    `has_effect`: never removed, duplicated or reordered with others of its kind. `is_collective`:
+    all replicas must reach it. `varies`: the result may differ between replicas whatever the
+    operands. `primitive` is JAX's own object, opaque here.
     """
 
     name: str
@@ -104,7 +104,9 @@ def _check_reducer(type: Type, params: Params, name: str) -> None:
     if (type.dtype == "bool" and not orders) or type.dtype.startswith("key"):
         raise TypeRuleError(f"{name} by {reducer} is not defined for {type}")
     if reducer == "mean" and type.dtype[0] in "iu":
-        raise TypeRuleError(f"{name} by mean is not defined for {type}: convert it to a float first")
+        raise TypeRuleError(
+            f"{name} by mean is not defined for {type}: convert it to a float first"
+        )
 
 
 def _all_reduce(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:

@@ -1,8 +1,9 @@
 """The rewrite driver: walk a graph in order, ask a rule about each node, build the result.
 
-A rule sees a node with its operands and nested graphs already rewritten. It answers None to keep the
-node, or the operands that stand for its results from now on; what it needs it adds to the builder. If
-nothing changed, the same graph object comes back, which is how a pass says that it had nothing to do.
+A rule sees a node with its operands and nested graphs already rewritten. It answers None to keep
+the node, or the operands that stand for its results from now on; what it needs it adds to the
+builder. If nothing changed, the same graph object comes back, which is how a pass says that it had
+nothing to do.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def rewrite(
 def substitute(
     environment: Mapping[Operand, Operand], operands: tuple[Operand, ...]
 ) -> tuple[Operand, ...]:
-    """Return the operands with those that have a replacement replaced; the same tuple if none has."""
+    """Return the operands, those with a replacement replaced; the same tuple if none has."""
     if not environment:
         return operands
     for operand in operands:

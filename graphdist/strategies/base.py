@@ -1,8 +1,8 @@
 """The API every strategy has.
 
-Inside a trace the methods bind logical primitives. Outside, `run`, `reduce` and `gather` compile an implicit
-function of themselves and cache it, so that a program means the same in both places. What a strategy adds is
-its devices and where a variable's buffer lies on them.
+Inside a trace the methods bind logical primitives. Outside, `run`, `reduce` and `gather` compile an
+implicit function of themselves and cache it, so that a program means the same in both places. What
+a strategy adds is its devices and where a variable's buffer lies on them.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Strategy:
     def scope(self) -> Iterator[Strategy]:
         """Enter cross-replica context: variables made inside belong to this strategy.
 
-        Entering the same strategy again is fine. Raises `ContextError` inside another strategy's scope and
-        inside a replica function.
+        Entering the same strategy again is fine. Raises `ContextError` inside another strategy's
+        scope and inside a replica function.
         """
         require_cross_replica("scope")
         require_same_strategy(self, "scope")
@@ -77,11 +77,11 @@ class Strategy:
     ) -> Any:
         """Call `fn(*args, **kwargs)` once on every replica and return what the replicas returned.
 
-        `PerReplica` leaves of the arguments arrive as the replica's own component, anything else as it is.
-        Arrays come back as `PerReplica` (as plain arrays when there is one replica), a mirrored argument
-        handed back unchanged as itself, anything else as it is. `options` is accepted for
-        `tf.distribute`'s sake. Raises `ContextError` in replica context or under another strategy,
-        `ArgumentError` when `args` is not a sequence or `kwargs` not a mapping.
+        `PerReplica` leaves of the arguments arrive as the replica's own component, anything else as
+        it is. Arrays come back as `PerReplica` (as plain arrays when there is one replica), a
+        mirrored argument handed back unchanged as itself, anything else as it is. `options` is
+        accepted for `tf.distribute`'s sake. Raises `ContextError` in replica context or under
+        another strategy, `ArgumentError` when `args` is not a sequence or `kwargs` not a mapping.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -109,7 +109,7 @@ class Strategy:
             raise ArgumentError(f"kwargs is a {type(kwargs).__name__}, not a dict", source=here())
 
     def _implicit_run(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the compiled form of `run(fn, ...)`: the same for the same function or bound method."""
+        """Return the compiled form of `run(fn, ...)`, the same for the same function or method."""
 
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return self.run(fn, args, kwargs)
@@ -121,14 +121,16 @@ class Strategy:
             key = id(fn)  # `call` keeps the function alive, so the number stays its own
         return self._implicit_function(("run", key), call, getattr(fn, "__name__", "function"))
 
-    def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None) -> Any:
+    def reduce(
+        self, reduce_op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None
+    ) -> Any:
         """Return the sum or mean over the replicas of every `PerReplica` leaf of `value`.
 
-        With `axis` None replicas are combined element by element. With an int or a tuple each replica's
-        value is first reduced along those dimensions; a mean is that of all elements. Integers have a
-        float32 mean. A value that is not distributed is its own mean. Raises `ContextError` in replica
-        context, `ArgumentError` for another op, an axis out of range, or the sum of a value that is not
-        distributed.
+        With `axis` None replicas are combined element by element. With an int or a tuple each
+        replica's value is first reduced along those dimensions; a mean is that of all elements.
+        Integers have a float32 mean. A value that is not distributed is its own mean. Raises
+        `ContextError` in replica context, `ArgumentError` for another op, an axis out of range, or
+        the sum of a value that is not distributed.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -148,9 +150,9 @@ class Strategy:
     def gather(self, value: Any, axis: int) -> Any:
         """Return a `PerReplica` value's components concatenated along `axis`, in replica order.
 
-        A value that is not distributed is returned as it is. Raises `ContextError` in replica context,
-        `ArgumentError` for components of rank 0 or an axis out of range, `ArgumentTypeError` for a list or
-        dict.
+        A value that is not distributed is returned as it is. Raises `ContextError` in replica
+        context, `ArgumentError` for components of rank 0 or an axis out of range,
+        `ArgumentTypeError` for a list or dict.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -192,13 +194,14 @@ class Strategy:
     ) -> Any:
         """Return the `PerReplica` of what `value_fn(ValueContext)` returns for each replica.
 
-        Called in cross-replica context, outside functions. The results of all replicas have one structure.
-        With one replica the value is returned as it is. Raises `ArgumentError` when structures differ.
+        Called in cross-replica context, outside functions. The results of all replicas have one
+        structure. With one replica the value is returned as it is. Raises `ArgumentError` when
+        structures differ.
         """
         require_cross_replica("experimental_distribute_values_from_function")
         count = self.num_replicas_in_sync
         results = [value_fn(ValueContext(replica, count)) for replica in range(count)]
-        structures = [jax.tree.structure(result) for result in results]
+        structures: list[Any] = [jax.tree.structure(result) for result in results]
         for replica, structure in enumerate(structures):
             if structure != structures[0]:
                 raise ArgumentError(
@@ -215,9 +218,9 @@ class Strategy:
     ) -> DistributedDataset:
         """Return a dataset whose elements are `PerReplica`: each global batch cut into equal parts.
 
-        `dataset` is any iterable of pytrees of arrays with a leading batch dimension, one element a step;
-        iterating again iterates it again. Elements are placed on the devices ahead of time. Raises
-        `ArgumentError` for a batch that does not divide by the number of replicas.
+        `dataset` is any iterable of pytrees of arrays with a leading batch dimension, one element a
+        step; iterating again iterates it again. Elements are placed on the devices ahead of time.
+        Raises `ArgumentError` for a batch that does not divide by the number of replicas.
         """
         require_cross_replica("experimental_distribute_dataset")
         return DistributedDataset(dataset, self.num_replicas_in_sync, self._place_batch)
@@ -233,7 +236,9 @@ class Strategy:
     def place_variable(self, value: jax.Array, distribution: Distribution) -> jax.Array:
         """Return a buffer of its own for a variable: the value, or one copy of it a replica."""
         if distribution is MIRRORED:
-            return jax.device_put(jax.numpy.array(value, copy=True), self.devices.mirrored, may_alias=False)
+            return jax.device_put(
+                jax.numpy.array(value, copy=True), self.devices.mirrored, may_alias=False
+            )
         part = np.asarray(value).reshape(value.shape or (1,))
         whole = np.concatenate([part] * self.num_replicas_in_sync)
         return jax.device_put(whole, self.devices.per_replica, may_alias=False)

@@ -37,7 +37,7 @@ class DefaultStrategy(Strategy):
 @cache
 def default_strategy() -> DefaultStrategy:
     """Return the one default strategy of the process."""
-    device = jax.config.jax_default_device
+    device = jax.config.read("jax_default_device")
     if not isinstance(device, jax.Device):
         device = jax.local_devices()[0]
     return DefaultStrategy(Devices((device,)))

@@ -14,9 +14,10 @@ from graphdist.strategies.base import Strategy
 class MirroredStrategy(Strategy):
     """Runs one replica on each device, with variables mirrored on all of them.
 
-    `devices` names them ("cpu:0", "gpu:1", or `jax.Device`); None or an empty list means all local devices.
-    `cross_device_ops` is accepted for `tf.distribute`'s sake: XLA chooses the algorithms. Raises
-    `DeviceError` for devices that are not there, are named twice, or are of several platforms.
+    `devices` names them ("cpu:0", "gpu:1", or `jax.Device`); None or an empty list means all local
+    devices. `cross_device_ops` is accepted for `tf.distribute`'s sake: XLA chooses the algorithms.
+    Raises `DeviceError` for devices that are not there, are named twice, or are of several
+    platforms.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2

@@ -11,7 +11,8 @@ from graphdist.strategies.base import Strategy
 class OneDeviceStrategy(Strategy):
     """Runs everything on one device; values are never wrapped.
 
-    `device` is a name such as "cpu:0", a `jax.Device`, or None for the first one. Raises `DeviceError`.
+    `device` is a name such as "cpu:0", a `jax.Device`, or None for the first one. Raises
+    `DeviceError`.
 
     >>> OneDeviceStrategy("cpu:0").run(lambda x: x + 1, args=(2.0,))
     3.0

@@ -70,9 +70,7 @@ def run(
     return jax.tree.map(leave, results, is_leaf=is_distributed)
 
 
-def reduce(
-    strategy: Strategy, op: ReduceOp, value: Any, axis: int | tuple[int, ...] | None
-) -> Any:
+def reduce(strategy: Strategy, op: ReduceOp, value: Any, axis: int | tuple[int, ...] | None) -> Any:
     """Reduce every leaf."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis), value, is_leaf=is_distributed
@@ -86,7 +84,7 @@ def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
             raise ArgumentError(
                 f"reduce by SUM of a value that is not distributed: it is one value, not {size}",
                 source=here(),
-                hint="use MEAN for a value that is the same on all replicas, or give what run returned",
+                hint="use MEAN for a value that all replicas share, or give what run returned",
             )
         if axis is None or size > 1:
             return leaf.array if isinstance(leaf, Mirrored) else leaf
@@ -107,7 +105,9 @@ def _axes(local: Any, axis: Any) -> tuple[int, ...]:
     rank = local.ndim
     for one in axes:
         if not isinstance(one, int):
-            raise ArgumentTypeError(f"reduce along axis {axis!r}: an int, a tuple of ints or None", source=here())
+            raise ArgumentTypeError(
+                f"reduce along axis {axis!r}: an int, a tuple of ints or None", source=here()
+            )
         if not -rank <= one < rank:
             raise ArgumentError(
                 f"reduce along axis {one}: the replicas' values have rank {rank}", source=here()
@@ -122,7 +122,7 @@ def gather(strategy: Strategy, value: Any, axis: int) -> Any:
             raise ArgumentTypeError(
                 f"gather of a {type(value).__name__}: it takes one PerReplica value",
                 source=here(),
-                hint="gather each of its leaves: jax.tree.map(lambda v: strategy.gather(v, axis), value)",
+                hint="gather each leaf: jax.tree.map(lambda v: strategy.gather(v, axis), value)",
             )
         return value.array if isinstance(value, Mirrored) else value
     dimension = gather_axis(value.local, axis, "gather")

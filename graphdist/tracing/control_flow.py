@@ -1,7 +1,7 @@
 """Import of `scan`, `while` and `cond`: nested jaxprs become nested graphs.
 
-A handle of a variable may be among the operands. It is left out of the node: the nested graph reads and
-assigns the variable by name, until `place_variables` threads the state through.
+A handle of a variable may be among the operands. It is left out of the node: the nested graph reads
+and assigns the variable by name, until `place_variables` threads the state through.
 """
 
 from __future__ import annotations

@@ -4,22 +4,21 @@ The jaxpr is walked once, in order:
 
 * an equation of JAX's own becomes a `jax.*` node with its primitive and parameters;
 * a logical primitive becomes the graph's operation of that name;
-* calls (`jit`, `closed_call`, `custom_jvp_call`, `custom_vjp_call`, `checkpoint`) are inlined, since
-  differentiation is over by now; a checkpoint's replay keeps the barrier that stops XLA from merging it
-  with the first computation;
+* calls (`jit`, `closed_call`, `custom_jvp_call`, `custom_vjp_call`, `checkpoint`) are inlined,
+  since differentiation is over by now; a checkpoint's replay keeps the barrier that stops XLA from
+  merging it with the first computation;
 * `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
 * refs are resolved to the variables they are the handles of, their gets and swaps become `read` and
   `assign`. No ref is left. A ref the program made itself becomes a local variable.
 
-A replay of `jax.checkpoint` reads variables a second time. That means the same as the first read only if
-nothing was assigned in between, which `Versions` checks; a write inside a checkpoint would happen twice and
-is refused.
+A replay of `jax.checkpoint` reads variables a second time. That means the same as the first read
+only if nothing was assigned in between, which `Versions` checks; a write inside a checkpoint would
+happen twice and is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias  # Any: equations, avals and parameters of JAX are untyped
 
 import numpy as np
@@ -55,8 +54,8 @@ def import_jaxpr(
 ) -> Graph:
     """Return the logical graph of a traced program.
 
-    `inputs` are the values of the jaxpr's arguments, with distribution and name; `variables` are those
-    the trace touched. Raises `TraceError` where a program cannot mean the same as a graph.
+    `inputs` are the values of the jaxpr's arguments, with distribution and name; `variables` are
+    those the trace touched. Raises `TraceError` where a program cannot mean the same as a graph.
     """
     importer = Importer(num_replicas)
     environment: Environment = dict(zip(closed.jaxpr.invars, inputs, strict=True))
@@ -83,8 +82,8 @@ class Importer:
         self.builder = Builder()
         self.locals: list[Variable] = parent.locals if parent else []
         self.versions: Versions = parent.versions if parent else Versions()
-        self.in_checkpoint = parent.in_checkpoint if parent else False
-        self.is_replay = parent.is_replay if parent else False
+        self.in_checkpoint: bool = parent is not None and parent.in_checkpoint
+        self.is_replay: bool = parent is not None and parent.is_replay
 
     def run(self, jaxpr: jex.Jaxpr, environment: Environment) -> None:
         """Add the nodes of every equation."""
@@ -317,7 +316,7 @@ _higher_order: dict[Any, bool] = {}
 
 
 def _is_higher_order(primitive: Any, params: dict[str, Any]) -> bool:
-    """Return whether a primitive has jaxprs among its parameters (the same for all its equations)."""
+    """Return whether a primitive has jaxprs among its parameters, as all its equations do."""
     known = _higher_order.get(primitive)
     if known is None:
         known = _higher_order[primitive] = any(True for _ in _jaxprs(params.values()))
@@ -342,7 +341,7 @@ def _refuse_nested(equation: Any, source: Source) -> None:
             name = inner.primitive.name
             if inner.primitive in LOGICAL or name in ("get", "swap", "addupdate"):
                 raise TraceError(
-                    f"{name} inside jax's {equation.primitive.name}, which graphdist cannot look into",
+                    f"{name} inside jax's {equation.primitive.name}, which the graph keeps opaque",
                     source=source,
                     hint="move the collective or the variable out of it",
                 )
@@ -350,7 +349,7 @@ def _refuse_nested(equation: Any, source: Source) -> None:
 
 
 _HANDLERS: dict[str, Callable[[Importer, Any, Environment], None]] = {
-    **{name: Importer._call for name in _CALLS},
+    **dict.fromkeys(_CALLS, Importer._call),
     **{primitive.name: Importer._logical for primitive in LOGICAL},
     read_variable_p.name: Importer._read_variable,
     "new_ref": Importer._new_ref,

@@ -1,17 +1,21 @@
 """The logical operations as JAX primitives, so that JAX's transformations know them.
 
-They have abstract evaluation, JVP, transpose and batching rules, and no implementation: they exist only
-between tracing and import. Differentiation follows from what each one means, over R replicas:
+They have abstract evaluation, JVP, transpose and batching rules, and no implementation: they exist
+only between tracing and import. Differentiation follows from what each one means, over R replicas:
 
 * `to_replicas`: one value to every replica. Transpose: the cotangents of all replicas are summed.
-* `reduce`: a value a replica to one value. Transpose: every replica gets the cotangent (mean: 1/R of it).
-* `all_reduce`: a value a replica to the same value on each. Transpose: all_reduce of the cotangents.
+* `reduce`: a value a replica to one value. Transpose: every replica gets the cotangent (mean: 1/R
+  of it).
+* `all_reduce`: a value a replica to the same value on each. Transpose: all_reduce of the
+  cotangents.
 * `gather`: concatenation into one value. Transpose: each replica its own slice of the cotangent.
-* `all_gather`: the same on every replica. Transpose: reduce_scatter, each replica its slice of the sum.
+* `all_gather`: the same on every replica. Transpose: reduce_scatter, each replica its slice of the
+  sum.
 * `reduce_scatter`: each replica its slice of the reduction. Transpose: all_gather.
 
-`read_variable` makes the handle of a variable, `aggregate` marks a value on its way into one, `replica_id`
-is the replica's number. Values are what one replica holds, so shapes are local throughout.
+`read_variable` makes the handle of a variable, `aggregate` marks a value on its way into one,
+`replica_id` is the replica's number. Values are what one replica holds, so shapes are local
+throughout.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ TransposeRule: TypeAlias = Callable[..., Any]
 
 
 def _linear(name: str, abstract: AbstractRule, transpose: TransposeRule) -> Primitive:
-    """Return a primitive linear in its one operand; `transpose(cotangent, operand_aval, params)`."""
+    """Return a primitive linear in its one operand; `transpose(cotangent, aval, **params)`."""
     primitive = Primitive(name)
     primitive.def_abstract_eval(abstract)
 
@@ -40,7 +44,7 @@ def _linear(name: str, abstract: AbstractRule, transpose: TransposeRule) -> Prim
         result = primitive.bind(*primals, **params)
         (tangent,) = tangents
         if type(tangent) is ad.Zero:
-            return result, ad.Zero.from_primal_value(result)
+            return result, ad.Zero.from_primal_value(result)  # type: ignore[attr-defined]
         return result, primitive.bind(tangent, **params)
 
     def transposed(cotangent: Any, operand: Any, **params: Any) -> list[Any]:
@@ -125,7 +129,7 @@ def _batch_elementwise(primitive: Primitive) -> None:
 
 
 def _batch_along_axis(primitive: Primitive) -> None:
-    """An axis at or behind the batch dimension is one further in the batched operand."""
+    """Shift the axis if it is at or behind the batch dimension."""
 
     def rule(
         operands: Sequence[Any], dims: Sequence[int], *, axis: int, **params: Any
@@ -156,4 +160,4 @@ LOGICAL = {
 
 def to_replicas(x: jax.typing.ArrayLike, group_size: int) -> jax.Array:
     """Return one value as the value of every replica."""
-    return to_replicas_p.bind(jnp.asarray(x), group_size=group_size)  # type: ignore[no-any-return]
+    return to_replicas_p.bind(jnp.asarray(x), group_size=group_size)

@@ -1,8 +1,9 @@
 """The user's lines behind an equation.
 
-JAX keeps a traceback with every equation. Of its frames the user's are those that are neither JAX's nor
-ours; what an installed library did (an optimizer, say) is left out too, unless nothing else remains.
-Ours are recognised by module, not by folder: the source folders lie beside examples and tests.
+JAX keeps a traceback with every equation. Of its frames the user's are those that are neither JAX's
+nor ours; what an installed library did (an optimizer, say) is left out too, unless nothing else
+remains. Ours are recognised by module, not by folder: the source folders lie beside examples and
+tests.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def source_of(source_info: Any) -> Source:
     def resolve() -> tuple[tuple[Frame, ...], str]:
         frames = [] if source_info.traceback is None else source_info.traceback.frames
         return _users(
-            tuple(Frame(f.file_name, f.line_num, f.function_name.rpartition(".")[2]) for f in frames)
+            tuple(
+                Frame(f.file_name, f.line_num, f.function_name.rpartition(".")[2]) for f in frames
+            )
         ), str(source_info.name_stack)
 
     return Source(resolve=resolve)
@@ -51,8 +54,7 @@ def _users(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     outside = [
         frame
         for frame in frames
-        if frame.file not in ours
-        and not frame.file.startswith((_JAX_FOLDER, "<"))
+        if frame.file not in ours and not frame.file.startswith((_JAX_FOLDER, "<"))
     ]
     own = [frame for frame in outside if not frame.file.startswith(_INSTALLED)]
     return tuple(own or outside)

@@ -1,11 +1,12 @@
 """The state of one trace: which variables it touches, through which handles.
 
-A variable's state rides on a JAX ref. The handle is made in the outermost trace, whatever scan, branch or
-gradient the first touch happens in, so that reads and writes survive JAX's transformations in program
-order. A write is cut from differentiation, since JAX refuses it otherwise.
+A variable's state rides on a JAX ref. The handle is made in the outermost trace, whatever scan,
+branch or gradient the first touch happens in, so that reads and writes survive JAX's
+transformations in program order. A write is cut from differentiation, since JAX refuses it
+otherwise.
 
-Every trace runs under a user context of its own: JAX would else reuse the trace of an inner `jax.jit` from
-an earlier one, with that one's handles in it.
+Every trace runs under a user context of its own: JAX would else reuse the trace of an inner
+`jax.jit` from an earlier one, with that one's handles in it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Trace:
 
     def read(self, variable: TraceableVariable) -> jax.Array:
         """Return the current value of the variable, as the replica that reads has it."""
-        return self._handle(variable)[...]  # type: ignore[no-any-return]
+        return self._handle(variable)[...]
 
     def write(self, variable: TraceableVariable, value: jax.Array, context: str) -> None:
         """Assign `value` in `context`, which is "replica" or "cross".
@@ -83,12 +84,10 @@ class Trace:
                 ) from error
             raise
 
-    def aggregate(
-        self, variable: TraceableVariable, value: jax.Array, context: str
-    ) -> jax.Array:
+    def aggregate(self, variable: TraceableVariable, value: jax.Array, context: str) -> jax.Array:
         """Return the value combined over the replicas as the variable says, cut from gradients."""
         self._handle(variable)
-        return aggregate_p.bind(  # type: ignore[no-any-return]
+        return aggregate_p.bind(
             jax.lax.stop_gradient(value), variable=self._specs[id(variable)], context=context
         )
 

@@ -1,9 +1,9 @@
 """Whether a replayed read of a variable means the same as the first one.
 
-`jax.checkpoint` runs its body again in the backward pass, reads of variables included. Every write of a
-variable starts a new version of it. A read is remembered by its line and the version it saw; the replay
-of that line must see the same version, or the program would mean something else with the checkpoint
-than without it.
+`jax.checkpoint` runs its body again in the backward pass, reads of variables included. Every write
+of a variable starts a new version of it. A read is remembered by its line and the version it saw;
+the replay of that line must see the same version, or the program would mean something else with the
+checkpoint than without it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Versions:
         self._written[variable.name] += 1
 
     def check_read(self, variable: Variable, source: Source, is_replay: bool) -> None:
-        """Note a read, or check the replay of one; raises `TraceError` if it reads another version."""
+        """Note a read, or check the replay of one; `TraceError` if it sees another version."""
         version = self._written[variable.name]
         if not is_replay:
             # Resolving a source is dear and most programs have no replay: keep it for later.

@@ -68,7 +68,7 @@ def test_run_of_distributed_values(strategy: gd.Strategy) -> None:
 
 
 def test_run_of_a_dataset(strategy: gd.Strategy) -> None:
-    dataset = strategy.experimental_distribute_dataset([np.float32([9, 9, 15, 24])])
+    dataset = strategy.experimental_distribute_dataset([np.array([9, 9, 15, 24], np.float32)])
     results = [strategy.run(lambda x: x * 2.0, args=(x,)) for x in dataset]
     assert [lists(result.values) for result in results] == [[[18.0, 18.0], [30.0, 48.0]]]
 
@@ -156,7 +156,7 @@ def test_all_reduce(strategy: gd.Strategy) -> None:
 
 
 def test_all_reduce_gradient(strategy: gd.Strategy) -> None:
-    """y = (all_reduce SUM x)**2 at x = [1, 2] has the derivative 12 on each replica; MEAN has 3."""
+    """Y = (all_reduce SUM x)**2 at x = [1, 2] has the derivative 12 on each replica; MEAN has 3."""
 
     def derivative(op: str) -> Any:
         x = jnp.float32(gd.get_replica_context().replica_id_in_sync_group + 1)

@@ -52,7 +52,10 @@ class Program:
 
     def pick(self, test: Callable[[Type], bool] = lambda type: True) -> Value | None:
         fitting = [value for value in self.values if test(value.type)]
-        return self.draw(st.sampled_from(fitting)) if fitting else None
+        if not fitting:
+            return None
+        # Often the last one, because rules look at chains.
+        return fitting[-1] if self.draw(st.booleans()) else self.draw(st.sampled_from(fitting))
 
     def literal(self, dtype: str) -> Literal:
         return Literal.of(self.draw(st.sampled_from(NUMBERS[dtype])), Type(dtype, ()))
@@ -76,7 +79,7 @@ class Program:
         self.values += self.builder.add(op, operands, params, at=UNKNOWN, types=[type])
 
     def step(self) -> None:
-        """Add a node or two."""
+        """Add a node."""
         kinds = [self.of_two, self.of_two, self.of_one, self.moving, self.number, self.of_ours]
         if self.depth:
             kinds += [self.branch, self.loop]

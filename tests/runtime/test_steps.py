@@ -1,4 +1,4 @@
-"""Steps on real devices: donation, values that stay valid, back-pressure, failures that harm nothing."""
+"""Steps on devices: donation, values that stay valid, back-pressure, harmless failures."""
 
 from __future__ import annotations
 

@@ -1,0 +1,108 @@
+"""Arithmetic for things that stand for an array: variables and mirrored values.
+
+Each operator takes the array by `__jax_array__` and leaves the rest to it. They are written out so
+that type checkers and readers see them.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: operands are whatever JAX takes
+
+import jax
+import numpy as np
+
+
+class ArrayOperators:
+    """Arithmetic, comparison and indexing by way of `__jax_array__`."""
+
+    def __jax_array__(self) -> jax.Array:
+        """Return the array this stands for."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self.__jax_array__(), dtype=dtype)
+
+    def __getitem__(self, index: Any) -> jax.Array:
+        return self.__jax_array__()[index]
+
+    def __len__(self) -> int:
+        return len(self.__jax_array__())
+
+    def __float__(self) -> float:
+        return float(self.__jax_array__())
+
+    def __int__(self) -> int:
+        return int(self.__jax_array__())
+
+    def __bool__(self) -> bool:
+        return bool(self.__jax_array__())
+
+    def __neg__(self) -> jax.Array:
+        return -self.__jax_array__()
+
+    def __abs__(self) -> jax.Array:
+        return abs(self.__jax_array__())
+
+    def __add__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() + _array(other)
+
+    def __radd__(self, other: Any) -> jax.Array:
+        return _array(other) + self.__jax_array__()
+
+    def __sub__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() - _array(other)
+
+    def __rsub__(self, other: Any) -> jax.Array:
+        return _array(other) - self.__jax_array__()
+
+    def __mul__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() * _array(other)
+
+    def __rmul__(self, other: Any) -> jax.Array:
+        return _array(other) * self.__jax_array__()
+
+    def __truediv__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() / _array(other)
+
+    def __rtruediv__(self, other: Any) -> jax.Array:
+        return _array(other) / self.__jax_array__()
+
+    def __floordiv__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() // _array(other)
+
+    def __rfloordiv__(self, other: Any) -> jax.Array:
+        return _array(other) // self.__jax_array__()
+
+    def __mod__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() % _array(other)
+
+    def __rmod__(self, other: Any) -> jax.Array:
+        return _array(other) % self.__jax_array__()
+
+    def __pow__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() ** _array(other)
+
+    def __rpow__(self, other: Any) -> jax.Array:
+        return _array(other) ** self.__jax_array__()
+
+    def __matmul__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() @ _array(other)
+
+    def __rmatmul__(self, other: Any) -> jax.Array:
+        return _array(other) @ self.__jax_array__()
+
+    def __lt__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() < _array(other)
+
+    def __le__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() <= _array(other)
+
+    def __gt__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() > _array(other)
+
+    def __ge__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() >= _array(other)
+
+
+def _array(operand: Any) -> Any:
+    return operand.__jax_array__() if isinstance(operand, ArrayOperators) else operand
