@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any  # Any: users' functions, arguments and results
+from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,8 @@ from graphdist.values import (
     as_array,
 )
 
+Result = TypeVar("Result")
+
 
 @dataclass
 class Interface:
@@ -79,27 +81,15 @@ def trace_program(
     paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     leaves = [leaf for _, leaf in paths]
     trace = Trace(is_first)
-    trace.strategy = _strategy_of(leaves)
+    trace.strategy = _strategy_of(leaves, keys)
     replicas = trace.strategy.num_replicas_in_sync
     interface = Interface(keys, trace.strategy)
     dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
-    if trace.strategy.is_default and any(map(is_per_replica, keys)):
-        raise ContextError(
-            "a per-replica argument that no strategy made, outside every scope: "
-            "how many replicas there are is not known",
-            source=here(),
-            hint="call inside strategy.scope()",
-        )
     inputs = [
         Value(input_type(leaves[i], keys[i], replicas), _hint(leaf_name(fn, paths[i][0])))
         for i in dynamic
     ]
-    avals = [
-        jax.ShapeDtypeStruct(value.type.shape, _dtype(leaves[i], keys[i]))
-        if is_per_replica(keys[i])
-        else input_aval(leaves[i], keys[i])
-        for i, value in zip(dynamic, inputs, strict=True)
-    ]
+    avals = [_aval(leaves[i], keys[i], value) for i, value in zip(dynamic, inputs, strict=True)]
 
     def body(*tracers: Any) -> list[Any]:
         filled = [leaf.value if isinstance(leaf, StaticArgument) else leaf for leaf in leaves]
@@ -108,12 +98,7 @@ def trace_program(
         call_args, call_kwargs = jax.tree.unflatten(structure, filled)
         return _take_apart(fn(*call_args, **call_kwargs), interface)
 
-    entry = current_entry()
-    if entry is None and not trace.strategy.is_default:
-        with entered(Entry(trace.strategy)):
-            closed = make_jaxpr(trace, body, avals)
-    else:
-        closed = make_jaxpr(trace, body, avals)
+    closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals))
     strategy = _settle(trace, interface)
     graph = import_jaxpr(
         closed,
@@ -133,7 +118,7 @@ def trace_program(
     return traced, interface
 
 
-def _strategy_of(leaves: Sequence[Any]) -> Strategy:
+def _strategy_of(leaves: Sequence[Any], keys: Sequence[LeafKey]) -> Strategy:
     """Return the strategy that is current, or else the default one until the program says more."""
     entry = current_entry()
     if entry is not None:
@@ -141,7 +126,22 @@ def _strategy_of(leaves: Sequence[Any]) -> Strategy:
     for leaf in leaves:
         if isinstance(leaf, PerReplicaArray):
             return leaf.strategy
+    if any(map(is_per_replica, keys)):
+        raise ContextError(
+            "a per-replica argument that no strategy made, outside every scope: "
+            "how many replicas there are is not known",
+            source=here(),
+            hint="call inside strategy.scope()",
+        )
     return default_strategy()
+
+
+def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
+    """Call in cross-replica context of the trace's strategy, if it has one."""
+    if current_entry() is not None or trace.strategy.is_default:
+        return call()
+    with entered(Entry(trace.strategy)):
+        return call()
 
 
 def _settle(trace: Trace, interface: Interface) -> Strategy:
@@ -159,10 +159,15 @@ def _settle(trace: Trace, interface: Interface) -> Strategy:
     return strategy
 
 
-def _dtype(leaf: Any, key: LeafKey) -> Any:
+def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
+    """Return what the trace is told of an input: of a per-replica one, what a replica holds."""
+    if not is_per_replica(key):
+        return input_aval(leaf, key)
     if key[0] == "components":
-        return jax.dtypes.canonicalize_dtype(key[1][0][1])
-    return leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
+        dtype = jax.dtypes.canonicalize_dtype(key[1][0][1])
+    else:
+        dtype = leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
+    return jax.ShapeDtypeStruct(value.type.shape, dtype)
 
 
 def _hint(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any  # Any: users' functions and pytrees
 
-import jax
+import jax.numpy as jnp
 
 from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import Strategy
@@ -37,7 +37,5 @@ class DefaultStrategy(Strategy):
 @cache
 def default_strategy() -> DefaultStrategy:
     """Return the one default strategy of the process."""
-    device = jax.config.read("jax_default_device")
-    if not isinstance(device, jax.Device):
-        device = jax.local_devices()[0]
+    (device,) = jnp.zeros(()).devices()
     return DefaultStrategy(Devices((device,)))

@@ -109,7 +109,8 @@ class Program:
         kind = self.draw(st.sampled_from(["transpose", "reshape", "convert", "select"]))
         if kind == "transpose":
             permutation = tuple(self.draw(st.permutations(range(len(x.type.shape)))))
-            self.add_jax("transpose", [x], x.type, permutation=permutation)
+            shape = tuple(x.type.shape[axis] for axis in permutation)
+            self.add_jax("transpose", [x], x.type.shaped(shape), permutation=permutation)
         elif kind == "reshape" and x.type.size == 4:
             shape = self.draw(st.sampled_from([(4,), (2, 2)]))
             params = {"new_sizes": shape, "dimensions": None, "sharding": None}
