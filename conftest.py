@@ -13,6 +13,7 @@ settings.load_profile("ci")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--update-golden`."""
     parser.addoption(
         "--update-golden",
         action="store_true",
@@ -22,4 +23,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Return whether golden tests rewrite what they expect."""
     return bool(request.config.getoption("--update-golden"))

@@ -30,11 +30,11 @@ def set_logical_cpu_devices(count: int) -> None:
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ArgumentError(f"{count!r} logical CPU devices: there must be at least 1")
-    if jax.config.read("jax_num_cpu_devices") == count:
-        return
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError as error:
+        if jax.local_device_count("cpu") == count:
+            return
         raise DeviceError(
             f"{count} logical CPU devices asked for, "
             f"{jax.local_device_count('cpu')} are already in use",

@@ -114,14 +114,16 @@ def _emitted(step: Any, x: Any, variables: Any, strategy: Any) -> tuple[Any, lis
 
 
 def _mlp_loss(weights: Sequence[Any], x: Any) -> Any:
-    for weight in weights:
-        x = jnp.tanh(x @ weight)
+    for weight, bias in weights:
+        x = jnp.tanh(x @ weight + bias)
     return jnp.mean(x**2)
 
 
-def _weights(layers: int, width: int) -> list[np.ndarray[Any, Any]]:
+def _weights(layers: int, width: int) -> list[tuple[np.ndarray[Any, Any], ...]]:
+    """Return a weight matrix and a bias for each layer."""
     rng = np.random.default_rng(0)
-    return [(rng.standard_normal((width, width)) / width**0.5).astype("f") for _ in range(layers)]
+    matrices = [rng.standard_normal((width, width)) / width**0.5 for _ in range(layers)]
+    return [(matrix.astype("f"), np.zeros(width, "f")) for matrix in matrices]
 
 
 def _mesh(devices: int) -> Mesh:
@@ -134,7 +136,7 @@ def _by_hand(mesh: Mesh) -> Any:
     def step(weights: Any, x: Any) -> Any:
         loss, gradients = jax.value_and_grad(_mlp_loss)(weights, x)
         gradients = jax.tree.map(lambda g: jax.lax.pmean(g, "replica"), gradients)
-        updated = [w - 0.01 * g for w, g in zip(weights, gradients, strict=True)]
+        updated = jax.tree.map(lambda w, g: w - 0.01 * g, weights, gradients)
         return updated, jax.lax.pmean(loss, "replica")
 
     specs = PartitionSpec(), PartitionSpec("replica")
@@ -153,7 +155,7 @@ def _with_graphdist(strategy: Any, weights: Any) -> Any:
         def replica_fn(x: Any) -> Any:
             loss, gradients = jax.value_and_grad(_mlp_loss)(gd.read(variables), x)
             gradients = gd.get_replica_context().all_reduce("MEAN", gradients)
-            updated = [w - 0.01 * g for w, g in zip(gd.read(variables), gradients, strict=True)]
+            updated = jax.tree.map(lambda w, g: w - 0.01 * g, gd.read(variables), gradients)
             gd.assign(variables, updated)
             return loss
 
@@ -208,7 +210,7 @@ def _bench_step(name: str, layers: int, width: int, batch: int, bound: str) -> l
     (distributed,) = strategy.experimental_distribute_dataset([x])
     mesh = _mesh(2)
     by_hand = _by_hand(mesh)
-    state = [jax.device_put(w, NamedSharding(mesh, PartitionSpec())) for w in weights]
+    state = jax.device_put(weights, NamedSharding(mesh, PartitionSpec()))
     placed = jax.device_put(x, NamedSharding(mesh, PartitionSpec("replica")))
 
     def ours() -> None:

@@ -1,0 +1,86 @@
+"""Batches that cannot be split over the replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import graphdist as gd
+from tests.errors.programs import pair
+from tests.errors.refusal import Refused
+
+
+def batch_does_not_divide(refused: Refused) -> None:
+    batches = [{"image": np.ones((4, 3)), "label": np.ones(4)}, {"image": np.ones((3, 3)), "label": np.ones(3)}]
+    dataset = iter(pair().experimental_distribute_dataset(batches))
+    next(dataset)
+    with refused(ValueError):
+        next(dataset)
+
+
+def batch_sizes_differ(refused: Refused) -> None:
+    batches = [{"image": np.ones((4, 3)), "label": np.ones(2)}]
+    with refused(ValueError):
+        for _ in pair().experimental_distribute_dataset(batches):
+            pass
+
+
+def batch_of_scalars(refused: Refused) -> None:
+    with refused(ValueError):
+        list(pair().experimental_distribute_dataset([np.float32(1), np.float32(2)]))
+
+
+def batch_of_strings(refused: Refused) -> None:
+    dataset = pair().experimental_distribute_dataset([{"name": np.array(["a", "b"])}])
+    with refused(TypeError):
+        dataset.element_spec
+
+
+def dataset_is_one_batch(refused: Refused) -> None:
+    with refused(TypeError):
+        pair().experimental_distribute_dataset(np.ones((8, 3)))
+
+
+def dataset_no_iterable(refused: Refused) -> None:
+    with refused(TypeError):
+        pair().experimental_distribute_dataset(8)
+
+
+def dataset_distributed_twice(refused: Refused) -> None:
+    strategy = pair()
+    dataset = strategy.experimental_distribute_dataset([np.ones(4)])
+    with refused(TypeError):
+        strategy.experimental_distribute_dataset(dataset)
+
+
+def dataset_used_up(refused: Refused) -> None:
+    def batches() -> Iterator[Any]:
+        yield np.ones(4)
+
+    dataset = pair().experimental_distribute_dataset(batches())
+    assert len(list(dataset)) == 1
+    with refused(ValueError):
+        list(dataset)
+
+
+def dataset_empty_spec(refused: Refused) -> None:
+    with refused(ValueError):
+        pair().experimental_distribute_dataset([]).element_spec
+
+
+def dataset_inside_a_function(refused: Refused) -> None:
+    strategy = pair()
+    dataset = strategy.experimental_distribute_dataset([np.ones(4, np.float32)])
+
+    @gd.function
+    def epoch() -> Any:
+        total = jnp.zeros(())
+        for batch in dataset:
+            total += strategy.reduce("SUM", strategy.run(jnp.sum, args=(batch,)), axis=None)
+        return total
+
+    with refused(ValueError):
+        epoch()

@@ -1,0 +1,155 @@
+"""Programs that cannot be traced to a graph that means the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import graphdist as gd
+from tests.errors.programs import pair, per_replica
+from tests.errors.refusal import Refused
+
+
+def _weights() -> gd.Variable:
+    return gd.Variable(jnp.zeros(2), name="w")
+
+
+def assignment_under_vmap(refused: Refused) -> None:
+    w = _weights()
+
+    @gd.function
+    def step(batch: jax.Array) -> Any:
+        return jax.vmap(lambda row: w.assign(row))(batch)
+
+    with refused(RuntimeError):
+        step(jnp.ones((3, 2)))
+    assert gd.function(lambda x: w.assign(x))(jnp.ones(2)).tolist() == [1, 1]
+
+
+def addition_under_vmap(refused: Refused) -> None:
+    w = _weights()
+
+    @gd.function
+    def step(batch: jax.Array) -> None:
+        jax.vmap(lambda row: w.assign_add(row))(batch)
+
+    with refused(RuntimeError):
+        step(jnp.ones((3, 2)))
+    assert w.read_value().tolist() == [0, 0]
+
+
+def assignment_in_checkpoint(refused: Refused) -> None:
+    w = _weights()
+
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        @jax.checkpoint
+        def layer(x: jax.Array) -> jax.Array:
+            w.assign(x)
+            return jnp.sin(x).sum()
+
+        return jax.grad(layer)(x)
+
+    with refused(RuntimeError):
+        step(jnp.ones(2))
+    assert w.read_value().tolist() == [0, 0]
+
+
+def checkpoint_replayed_after_assignment(refused: Refused) -> None:
+    w = _weights()
+
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        @jax.checkpoint
+        def layer(x: jax.Array) -> jax.Array:
+            return jnp.sin(x * w).sum()
+
+        def loss(x: jax.Array) -> jax.Array:
+            y = layer(x)
+            w.assign(x)
+            return y * 2
+
+        return jax.grad(loss)(x)
+
+    with refused(RuntimeError):
+        step(jnp.ones(2))
+
+
+def ref_indexed(refused: Refused) -> None:
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        ref = jax.new_ref(x)
+        ref[0] = 2.0
+        return ref[...]
+
+    with refused(RuntimeError):
+        step(jnp.ones(2))
+
+
+def ref_carried_by_while(refused: Refused) -> None:
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        ref = jax.new_ref(x)
+
+        def body(carry: Any) -> Any:
+            ref, i = carry
+            return ref, i + 1
+
+        jax.lax.while_loop(lambda carry: carry[1] < 3, body, (ref, 0))
+        return ref[...]
+
+    with refused(RuntimeError):
+        step(jnp.ones(2))
+
+
+def collective_in_opaque_operation(refused: Refused) -> None:
+    strategy = pair()
+
+    def replica_fn(b: jax.Array) -> jax.Array:
+        def matvec(x: jax.Array) -> jax.Array:
+            return gd.get_replica_context().all_reduce("MEAN", 2 * x)
+
+        return jax.lax.custom_linear_solve(
+            matvec, b, solve=lambda matvec, b: b / 2, symmetric=True
+        )
+
+    with refused(RuntimeError):
+        strategy.run(replica_fn, args=(per_replica(strategy, np.ones(2, np.float32)),))
+
+
+def variable_in_opaque_operation(refused: Refused) -> None:
+    w = _weights()
+
+    @gd.function
+    def step(b: jax.Array) -> jax.Array:
+        return jax.lax.custom_linear_solve(
+            lambda x: x * w, b, solve=lambda matvec, b: b / 2, symmetric=True
+        )
+
+    with refused(RuntimeError):
+        step(jnp.ones(2))
+
+
+def python_branch_on_traced_value(refused: Refused) -> None:
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        return x if x > 0 else -x
+
+    with refused(TypeError):
+        step(jnp.float32(1))
+
+
+def value_kept_from_an_earlier_trace(refused: Refused) -> None:
+    kept = []
+
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        kept.append(x * 2)
+        return kept[0] + x
+
+    step(jnp.ones(2))
+    with refused(RuntimeError):
+        step(jnp.ones(3))

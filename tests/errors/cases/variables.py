@@ -1,0 +1,220 @@
+"""Making, reading and assigning variables."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import graphdist as gd
+from graphdist import VariableAggregation as Aggregation
+from graphdist import VariableSynchronization as Synchronization
+from tests.errors.programs import pair, per_replica
+from tests.errors.refusal import Refused
+
+
+def _variable(
+    strategy: gd.Strategy,
+    initial: Any = 0.0,
+    synchronization: Synchronization = Synchronization.AUTO,
+    aggregation: Aggregation = Aggregation.NONE,
+) -> gd.Variable:
+    with strategy.scope():
+        return gd.Variable(
+            initial, name="w", synchronization=synchronization, aggregation=aggregation
+        )
+
+
+def variable_made_again(refused: Refused) -> None:
+    made: list[gd.Variable] = []
+
+    @gd.function
+    def step(x: jax.Array) -> Any:
+        made.append(gd.Variable(1.0, name="w"))
+        return made[-1] * x
+
+    step(jnp.ones(2))
+    with refused(RuntimeError):
+        step(jnp.ones(3))
+    assert step(jnp.ones(2)).tolist() == [1, 1]
+
+
+def variable_from_traced_value(refused: Refused) -> None:
+    made: list[gd.Variable] = []
+
+    @gd.function
+    def step(x: jax.Array) -> Any:
+        if not made:
+            made.append(gd.Variable(x * 2, name="w"))
+        return made[0] + x
+
+    with refused(TypeError):
+        step(jnp.ones(2))
+
+
+def variable_from_string(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.Variable("one", name="w")
+
+
+def variable_from_per_replica(refused: Refused) -> None:
+    strategy = pair()
+    value = per_replica(strategy, np.float32(1))
+    with strategy.scope(), refused(TypeError):
+        gd.Variable(value, name="w")
+
+
+def variable_with_unknown_option(refused: Refused) -> None:
+    synchronization: Any = "on_read"
+    with refused(ValueError):
+        gd.Variable(1.0, name="w", synchronization=synchronization)
+
+
+def variable_synchronization_none(refused: Refused) -> None:
+    with refused(ValueError):
+        _variable(pair(), 1.0, Synchronization.NONE)
+
+
+def variable_mean_of_integers(refused: Refused) -> None:
+    with refused(ValueError):
+        _variable(pair(), 1, aggregation=Aggregation.MEAN)
+
+
+def variable_pickled(refused: Refused) -> None:
+    w = gd.Variable(1.0, name="w")
+    with refused(TypeError):
+        pickle.dumps({"w": w})
+
+
+def variable_deepcopied(refused: Refused) -> None:
+    w = gd.Variable(1.0, name="w")
+    with refused(TypeError):
+        copy.deepcopy(w)
+
+
+def assigned_shape_differs(refused: Refused) -> None:
+    w = _variable(pair(), jnp.zeros((2, 3)))
+    with refused(ValueError):
+        w.assign(jnp.zeros((3, 2)))
+    w.assign(jnp.ones((2, 3)))
+    assert float(w[0, 0]) == 1
+
+
+def assigned_shape_differs_inside(refused: Refused) -> None:
+    w = _variable(pair(), jnp.zeros(3))
+
+    @gd.function
+    def step(x: jax.Array) -> None:
+        w.assign_add(x)
+
+    with refused(ValueError):
+        step(jnp.ones(()))
+    step(jnp.ones(3))
+    assert w.read_value().tolist() == [1, 1, 1]
+
+
+def assigned_dtype_differs(refused: Refused) -> None:
+    w = _variable(pair(), jnp.zeros(2))
+    with refused(ValueError):
+        w.assign(np.ones(2, np.int32))
+    w.assign(np.ones(2, np.float32))
+    assert w.read_value().tolist() == [1, 1]
+
+
+def assigned_string(refused: Refused) -> None:
+    w = _variable(pair())
+    with refused(TypeError):
+        w.assign("one")
+
+
+def assigned_per_replica(refused: Refused) -> None:
+    strategy = pair()
+    w = _variable(strategy)
+    value = per_replica(strategy, np.float32(1))
+    with strategy.scope(), refused(TypeError):
+        w.assign(value)
+    w.assign(strategy.reduce("MEAN", value, axis=None))
+    assert float(w) == 1.5
+
+
+def assigned_per_replica_inside(refused: Refused) -> None:
+    strategy = pair()
+    w = _variable(strategy)
+
+    @gd.function
+    def step(x: Any) -> None:
+        w.assign_add(strategy.run(lambda x: x * 2, args=(x,)))
+
+    with refused(TypeError):
+        step(per_replica(strategy, np.float32(1)))
+
+
+def assigned_structure_differs(refused: Refused) -> None:
+    w = gd.variables({"a": jnp.zeros(2), "b": jnp.zeros(3)})
+    with refused(ValueError):
+        gd.assign(w, {"a": jnp.ones(2), "c": jnp.ones(3)})
+    assert gd.read(w)["a"].tolist() == [0, 0]
+
+
+def assigned_one_leaf_differs(refused: Refused) -> None:
+    w = gd.variables({"a": jnp.zeros(2), "b": jnp.zeros(3)})
+    with refused(ValueError):
+        gd.assign(w, {"a": jnp.ones(2), "b": jnp.ones(2)})
+    assert gd.read(w)["a"].tolist() == [0, 0]
+
+
+def assigned_to_an_array(refused: Refused) -> None:
+    targets = {"a": gd.Variable(0.0, name="a"), "b": jnp.zeros(())}
+    with refused(TypeError):
+        gd.assign(targets, {"a": 1.0, "b": 1.0})
+    assert float(targets["a"]) == 0
+
+
+def on_read_none_read_as_one(refused: Refused) -> None:
+    w = _variable(pair(), 0.0, Synchronization.ON_READ)
+    with refused(ValueError):
+        w.read_value()
+
+
+def on_read_none_read_as_one_inside(refused: Refused) -> None:
+    strategy = pair()
+    w = _variable(strategy, 0.0, Synchronization.ON_READ)
+
+    @gd.function
+    def step() -> Any:
+        strategy.run(lambda: w.assign_add(1.0))
+        return w + 1
+
+    with refused(ValueError):
+        step()
+    assert strategy.run(lambda: w.read_value()).values[0] == 0
+
+
+def on_read_none_assigned_as_one(refused: Refused) -> None:
+    w = _variable(pair(), 0.0, Synchronization.ON_READ)
+    with refused(ValueError):
+        w.assign(1.0)
+
+
+def on_read_sum_added_as_one(refused: Refused) -> None:
+    w = _variable(pair(), 0.0, Synchronization.ON_READ, Aggregation.SUM)
+    with refused(ValueError):
+        w.assign_add(1.0)
+    w.assign(3.0)
+    assert float(w) == 3
+
+
+def on_read_sum_subtracted_as_one(refused: Refused) -> None:
+    strategy = pair()
+    w = _variable(strategy, 0.0, Synchronization.ON_READ, Aggregation.SUM)
+
+    @gd.function
+    def step() -> None:
+        w.assign_sub(1.0)
+
+    with refused(ValueError):
+        step()
