@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 
 from graphdist.errors import ArgumentError, DeviceError
+from graphdist.runtime.backpressure import backpressure
 from graphdist.tracing.sources import here
 
 
@@ -29,7 +30,9 @@ def set_logical_cpu_devices(count: int) -> None:
     graphdist.errors.ArgumentError: 0 logical CPU devices: there must be at least 1
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ArgumentError(f"{count!r} logical CPU devices: there must be at least 1")
+        raise ArgumentError(
+            f"{count!r} logical CPU devices: there must be at least 1", source=here()
+        )
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError as error:
@@ -41,6 +44,19 @@ def set_logical_cpu_devices(count: int) -> None:
             source=here(),
             hint="call gd.config.set_logical_cpu_devices first, before any array is made",
         ) from error
+
+
+def set_max_steps_in_flight(platform: str, count: int) -> None:
+    """Allow `count` unfinished steps on a platform ("cpu", "gpu", "tpu").
+
+    The default is 1 on CPU, where more can deadlock once collectives span several devices, and 32
+    elsewhere. Raises `ArgumentError` when `count` is not a positive integer.
+
+    >>> set_max_steps_in_flight("cpu", 1)
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ArgumentError(f"{count!r} steps in flight: there must be at least 1", source=here())
+    backpressure(platform).bound = count
 
 
 def verifies_passes() -> bool:

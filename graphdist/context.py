@@ -107,23 +107,30 @@ def in_replica_context_of_a_run() -> bool:
     return entry is not None and entry.replica_context is not None
 
 
+_INSTEAD = {
+    "run": "call the function itself: this code runs on every replica already",
+    "scope": "leave it out: a replica function is inside the scope of its strategy already",
+    "reduce": "use gd.get_replica_context().all_reduce(reduce_op, value)",
+    "gather": "use gd.get_replica_context().all_gather(value, axis)",
+}
+
+
 def require_cross_replica(what: str) -> None:
     """Raise `ContextError` when `what` is called inside a replica function."""
     if in_replica_context_of_a_run():
         raise ContextError(
             f"{what} is called in replica context, inside the function given to run",
             source=here(),
-            hint="call it outside run, or use the replica context: gd.get_replica_context()"
-            ".all_reduce, .all_gather or .merge_call",
+            hint=_INSTEAD.get(what, "call it before run, and pass run what it returns"),
         )
 
 
-def require_same_strategy(strategy: Strategy, what: str) -> None:
+def require_same_strategy(strategy: Strategy, what: str, hint: str = "") -> None:
     """Raise `ContextError` when another strategy's scope is current."""
     entry = current_entry()
     if entry is not None and entry.strategy is not strategy and not entry.strategy.is_default:
         raise ContextError(
             f"{what} of {strategy} inside the scope of {entry.strategy}: strategies do not mix",
             source=here(),
-            hint="leave the other strategy's scope first, or make everything under one strategy",
+            hint=hint or "call it outside that scope",
         )

@@ -11,17 +11,20 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from typing import Any, overload  # Any: users' functions, arguments and results
+from typing import Any, TypeAlias, overload  # Any: users' functions, arguments and results
 
 import jax
+from jax.tree_util import tree_flatten
 
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentError
 from graphdist.passes.manager import Pass
-from graphdist.program import Program, trace_program
+from graphdist.program import Interface, Program, trace_program
 from graphdist.signature import LeafKey, StaticArgument, difference, leaf_key, leaf_name
 from graphdist.stages import Traced
 from graphdist.tracing.state import current_trace
+
+Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any]
 
 _WARN_AT = (8, 32, 128, 512)
 
@@ -67,35 +70,39 @@ class Function:
         """Run the function on these arguments; inside another function it is part of that one."""
         if current_trace() is not None:
             return self.fn(*args, **kwargs)
-        leaves, keys, signature = self._signature(args, kwargs)
+        leaves, signature = self._signature(args, kwargs)
         program = self._programs.get(signature)
         if program is None:
-            traced = self._trace(args, kwargs, signature)
-            program = self._programs[signature] = Program(*traced)
-            self._warn_if_often(keys, args, kwargs)
-            self._last_keys = keys
+            program = self._compile(args, kwargs, signature)
         return program(leaves)
+
+    def _compile(self, args: Any, kwargs: Any, signature: Signature) -> Program:
+        program = self._programs[signature] = Program(*self._trace(args, kwargs, signature))
+        self._warn_if_often(signature[1], args, kwargs)
+        self._last_keys = signature[1]
+        return program
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace for these arguments, which may be arrays, distributed values or their shapes.
 
         Shapes are `jax.ShapeDtypeStruct` and `gd.PerReplicaSpec`.
         """
-        _, _, signature = self._signature(args, kwargs)
+        _, signature = self._signature(args, kwargs)
         return self._trace(args, kwargs, signature)[0]
 
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], tuple[LeafKey, ...], Any]:
+    ) -> tuple[list[Any], Signature]:
+        """Return the leaves of the arguments, and what of them decides which program runs."""
         if self._static:
             args, kwargs = _hide_static(self._static, args, kwargs)
-        leaves, structure = jax.tree.flatten((args, kwargs))
+        leaves, structure = tree_flatten((args, kwargs))
         numbers_are_static = self._numbers_are_static
         keys = tuple([leaf_key(leaf, numbers_are_static) for leaf in leaves])
         entry = current_entry()
-        return leaves, keys, (structure, keys, entry and entry.strategy)
+        return leaves, (structure, keys, None if entry is None else entry.strategy)
 
-    def _trace(self, args: Any, kwargs: Any, signature: Any) -> Any:
+    def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
         if self._static:
             args, kwargs = _hide_static(self._static, args, kwargs)
         return trace_program(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from graphdist.errors import ArgumentError
+from graphdist.tracing.sources import here
 
 
 class ReduceOp(Enum):
@@ -25,7 +26,12 @@ class ReduceOp(Enum):
             return op
         if isinstance(op, str) and op.upper() in ReduceOp.__members__:
             return ReduceOp[op.upper()]
-        raise ArgumentError(f"reduce op {op!r} is not one of SUM, MEAN")
+        what = repr(op) if isinstance(op, str) else f"of type {type(op).__name__}"
+        raise ArgumentError(
+            f"reduce op {what} is not one of SUM, MEAN",
+            source=here(),
+            hint="for another reduction gather the values, then reduce them with jax.numpy",
+        )
 
     @property
     def reducer(self) -> str:

@@ -22,6 +22,7 @@ from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass
+from graphdist.runtime.buffers import reader, writer
 from graphdist.signature import (
     LeafKey,
     StaticArgument,
@@ -209,6 +210,9 @@ class Program:
             for variable, spec in zip(traced.variables, graph.variables, strict=True)
             if spec.assigned
         ]
+        self._buffers = interface.strategy.buffers.buffers
+        self._read = reader([variable.place for variable in traced.variables])
+        self._write = writer([variable.place for variable in self._assigned])
         inputs = graph.inputs[len(graph.variables) :]
         dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
         self._feeds = [
@@ -224,7 +228,8 @@ class Program:
             )
         ]
         self._execute = self.compiled.executable
-        self._structure = interface.structure
+        self._num_assigned = len(self._assigned)
+        self._structure: Any = interface.structure
         self._is_plain = not any(interface.per_replica) and all(
             leaf is _OUTPUT for leaf in interface.statics
         )
@@ -232,21 +237,22 @@ class Program:
     def __call__(self, leaves: list[Any]) -> Any:
         """Run one step.
 
-        What stands here is paid at every step and for every variable: see the dispatch benchmark.
+        What stands here is paid at every step: see the dispatch benchmark.
         """
-        arrays = [variable.buffer for variable in self._variables]
-        for i, feed in self._feeds:
-            arrays.append(feed(leaves[i]))
+        inputs = [feed(leaves[i]) for i, feed in self._feeds]
+        outputs = None
         try:
-            outputs = self._execute(arrays)
+            outputs = self._execute(self._read(self._buffers), inputs)
+            self._write(self._buffers, outputs)
         except BaseException as error:
-            self._check_buffers(error)
+            if outputs is None:
+                self._check_buffers(error)
+            else:  # interrupted between the step and the noting of what it gave
+                self._write(self._buffers, outputs)
             raise
-        for variable, buffer in zip(self._assigned, outputs):  # noqa: B905 - results follow the state
-            variable.buffer = buffer
-        results = outputs[len(self._assigned) :]
+        results = outputs[self._num_assigned :]
         if self._is_plain:
-            return jax.tree.unflatten(self._structure, results)
+            return self._structure.unflatten(results)
         return self._put_together(results)
 
     def _put_together(self, outputs: list[jax.Array]) -> Any:
@@ -281,8 +287,6 @@ def _feed(key: LeafKey, strategy: Strategy, value: Value) -> Callable[[Any], Any
     dtype = value.type.dtype
 
     def one_value(leaf: Any) -> Any:
-        if isinstance(leaf, Mirrored):
-            leaf = leaf.array
         if isinstance(leaf, jax.Array):
             if leaf.is_deleted():
                 raise ArgumentError(
@@ -291,7 +295,12 @@ def _feed(key: LeafKey, strategy: Strategy, value: Value) -> Callable[[Any], Any
                     source=here(),
                     hint="use the array that the step which took it returned",
                 )
-            return leaf if leaf.sharding == mirrored else jax.device_put(leaf, mirrored)
+            sharding = leaf.sharding
+            if sharding is mirrored or sharding == mirrored:
+                return leaf
+            return jax.device_put(leaf, mirrored)
+        if isinstance(leaf, Mirrored):
+            return one_value(leaf.array)
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise ArgumentError(f"argument {value.hint!r} is a shape: it has no value to run with")
         return np.asarray(leaf, numpy_dtype(dtype))

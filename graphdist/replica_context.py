@@ -41,6 +41,7 @@ class ReplicaContext:
         """Return the replica's number, an int32 scalar of the traced program; 0 by default."""
         if not self._is_running():
             return 0
+        self._check_current("replica_id_in_sync_group")
         return replica_id_p.bind(group_size=self.num_replicas_in_sync)
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
@@ -78,7 +79,7 @@ class ReplicaContext:
         self._check_current("all_gather")
 
         def gather(leaf: Any) -> Any:
-            array = jnp.asarray(leaf)
+            array = as_jax_array(leaf, "all_gather of")
             dimension = gather_axis(array, axis, "all_gather")
             if not self._is_running():
                 return array
@@ -127,9 +128,10 @@ class ReplicaContext:
         entry = current_entry()
         if self._is_running() and (entry is None or entry.replica_context is not self):
             raise ContextError(
-                f"{what} of a replica context whose run is over, or that is not the current one",
+                f"{what} of a replica context that is not the current one",
                 source=here(),
-                hint="call gd.get_replica_context() inside the replica function",
+                hint="call gd.get_replica_context() where it is used: a context lasts as long as "
+                "the replica function, without what merge_call calls",
             )
 
 

@@ -113,8 +113,8 @@ def _key_function(kind: type) -> Callable[[Any], LeafKey]:
 
 
 def _jax_key(leaf: Any) -> LeafKey:
-    # Random keys have no weak type.
-    return _ARRAY, leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+    aval = leaf.aval
+    return _ARRAY, aval.shape, aval.dtype, aval.weak_type
 
 
 def _tracer_key(leaf: Any) -> LeafKey:

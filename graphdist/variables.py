@@ -16,6 +16,7 @@ divergence:
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any  # Any: pytrees and initial values
 
@@ -78,7 +79,9 @@ class Variable(ArrayOperators):
         many = self.strategy.num_replicas_in_sync > 1
         self._distribution = PER_REPLICA if is_on_read and many else MIRRORED
         with jax.ensure_compile_time_eval():
-            self.buffer: jax.Array = self.strategy.place_variable(value, self._distribution)
+            buffer = self.strategy.place_variable(value, self._distribution)
+        self.place = self.strategy.buffers.add(buffer)
+        weakref.finalize(self, self.strategy.buffers.release, self.place)
         self._implicit: dict[str, Callable[..., Any]] = {}
 
     def _check_options(self) -> None:
@@ -97,6 +100,15 @@ class Variable(ArrayOperators):
                 f"the mean of integers is not an integer",
                 source=here(),
             )
+
+    @property
+    def buffer(self) -> jax.Array:
+        """Return the array that holds the value; the next step may donate it."""
+        return self.strategy.buffers.buffers[self.place]
+
+    @buffer.setter
+    def buffer(self, array: jax.Array) -> None:
+        self.strategy.buffers.buffers[self.place] = array
 
     @property
     def ndim(self) -> int:

@@ -46,8 +46,8 @@ class Backpressure:
 
     def wait(self) -> None:
         """Return once another step may be dispatched."""
-        tokens = self._tokens
-        while len(tokens) >= self.bound:
+        tokens, bound = self._tokens, self.bound
+        while len(tokens) >= bound:
             token = tokens.popleft()
             while token.is_deleted() and tokens:
                 token = tokens.popleft()
@@ -69,8 +69,3 @@ def backpressure(platform: str) -> Backpressure:
         found = Backpressure(BOUNDS.get(platform, DEFAULT_BOUND))
         _by_platform[platform] = found
     return found
-
-
-def set_max_steps_in_flight(platform: str, bound: int) -> None:
-    """Allow `bound` unfinished steps; more than 1 on several CPU devices can deadlock."""
-    backpressure(platform).bound = bound

@@ -136,10 +136,12 @@ class Executable:
         # The token is kept until the step is done: the smallest output the user gets costs least.
         self._token = min(candidates, key=sizes.__getitem__, default=None)
 
-    def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        """Dispatch a step on inputs, variables first, and return its outputs, variables first."""
+    def __call__(
+        self, variables: Sequence[jax.Array], inputs: Sequence[jax.Array]
+    ) -> list[jax.Array]:
+        """Dispatch a step and return its outputs, the assigned variables' first."""
         self._backpressure.wait()
-        outputs: list[jax.Array] = self._call(*arrays)
+        outputs: list[jax.Array] = self._call(*variables, *inputs)
         if self._token is not None:
             self._backpressure.dispatched(outputs[self._token])
         return outputs

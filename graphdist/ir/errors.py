@@ -37,7 +37,7 @@ class GraphdistError(Exception):
         """Build the message from its parts.
 
         `node` is the printed node; `where` says which graph and pass it stands in; `other` is a
-        second user line, where two lines disagree.
+        second user line, where two lines disagree. It is left out if it is the same line.
         """
         self.what, self.source, self.other = what, source, other
         self.node, self.where, self.hint = node, where, hint
@@ -45,9 +45,12 @@ class GraphdistError(Exception):
 
     def __str__(self) -> str:
         lines = [self.what]
+        places = []
         for source in (self.source, self.other):
-            if source is not None and source.frame is not None:
-                lines += _user_line(source.frame)
+            if source is not None and (frame := source.frame) is not None:
+                if (frame.file, frame.line) not in places:
+                    lines += _user_line(frame)
+                places.append((frame.file, frame.line))
         if self.where:
             lines.append(f"  {self.where}{':' if self.node else ''}")
         if self.node:

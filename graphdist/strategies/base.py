@@ -21,6 +21,7 @@ from graphdist.errors import ArgumentError, ContextError
 from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import ReduceOp, ValueContext
 from graphdist.replica_context import ReplicaContext
+from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices, device_name
 from graphdist.strategies import replicas
 from graphdist.tracing.sources import here
@@ -42,6 +43,7 @@ class Strategy:
     def __init__(self, devices: Devices) -> None:
         """Take the devices the replicas run on."""
         self.devices = devices
+        self.buffers = BufferStore()
         self._implicit: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 
     @property

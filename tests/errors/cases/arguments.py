@@ -60,7 +60,9 @@ def argument_deleted(refused: Refused) -> None:
 
 def argument_donated(refused: Refused) -> None:
     strategy = pair()
-    step = gd.function(lambda batch: strategy.reduce("MEAN", strategy.run(lambda: batch["x"]), None))
+    step = gd.function(
+        lambda batch: strategy.reduce("MEAN", strategy.run(lambda: batch["x"]), None)
+    )
     x = jnp.ones(3)
     jax.jit(lambda x: x + 1, donate_argnums=0)(x)
     with refused(ValueError):

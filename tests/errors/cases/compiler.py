@@ -36,7 +36,9 @@ def pass_makes_a_node_that_does_not_fit(refused: Refused) -> None:
     def reduce_all(graph: Graph) -> Graph:
         builder = Builder("reduce_all")
         for node in graph.nodes:
-            builder.add(ALL_REDUCE, node.operands, {"reducer": "sum", "group_size": 1}, at=node.source)
+            builder.add(
+                ALL_REDUCE, node.operands, {"reducer": "sum", "group_size": 1}, at=node.source
+            )
         return graph.replace(nodes=tuple(builder.nodes))
 
     @gd.function(passes=[reduce_all])

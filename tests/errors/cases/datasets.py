@@ -14,7 +14,10 @@ from tests.errors.refusal import Refused
 
 
 def batch_does_not_divide(refused: Refused) -> None:
-    batches = [{"image": np.ones((4, 3)), "label": np.ones(4)}, {"image": np.ones((3, 3)), "label": np.ones(3)}]
+    batches = [
+        {"image": np.ones((4, 3)), "label": np.ones(4)},
+        {"image": np.ones((3, 3)), "label": np.ones(3)},
+    ]
     dataset = iter(pair().experimental_distribute_dataset(batches))
     next(dataset)
     with refused(ValueError):

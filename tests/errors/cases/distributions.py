@@ -177,9 +177,7 @@ def collective_in_condition_of_per_replica_while(refused: Refused) -> None:
 
     def replica_fn(x: jax.Array) -> jax.Array:
         context = gd.get_replica_context()
-        return jax.lax.while_loop(
-            lambda x: x < context.all_reduce("SUM", x), lambda x: x * 2, x
-        )
+        return jax.lax.while_loop(lambda x: x < context.all_reduce("SUM", x), lambda x: x * 2, x)
 
     with refused(ValueError):
         strategy.run(replica_fn, args=(per_replica(strategy, np.float32(1)),))

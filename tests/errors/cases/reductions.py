@@ -109,16 +109,12 @@ def reduce_of_bools(refused: Refused) -> None:
 
 def all_reduce_of_bools(refused: Refused) -> None:
     with refused(TypeError):
-        _in_replica_context(
-            lambda x: gd.get_replica_context().all_reduce("SUM", x > 1), np.ones(2)
-        )
+        _in_replica_context(lambda x: gd.get_replica_context().all_reduce("SUM", x > 1), np.ones(2))
 
 
 def all_reduce_of_random_keys(refused: Refused) -> None:
     with refused(TypeError):
-        _in_replica_context(
-            lambda: gd.get_replica_context().all_reduce("MEAN", jax.random.key(0))
-        )
+        _in_replica_context(lambda: gd.get_replica_context().all_reduce("MEAN", jax.random.key(0)))
 
 
 def all_reduce_of_string(refused: Refused) -> None:
@@ -133,9 +129,7 @@ def all_reduce_by_unknown_op(refused: Refused) -> None:
 
 def all_gather_of_scalars(refused: Refused) -> None:
     with refused(ValueError):
-        _in_replica_context(
-            lambda x: gd.get_replica_context().all_gather(x, axis=0), np.float32(1)
-        )
+        _in_replica_context(lambda x: gd.get_replica_context().all_gather(x, axis=0), np.float32(1))
 
 
 def all_gather_of_string(refused: Refused) -> None:

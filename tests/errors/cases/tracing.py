@@ -112,9 +112,7 @@ def collective_in_opaque_operation(refused: Refused) -> None:
         def matvec(x: jax.Array) -> jax.Array:
             return gd.get_replica_context().all_reduce("MEAN", 2 * x)
 
-        return jax.lax.custom_linear_solve(
-            matvec, b, solve=lambda matvec, b: b / 2, symmetric=True
-        )
+        return jax.lax.custom_linear_solve(matvec, b, solve=lambda matvec, b: b / 2, symmetric=True)
 
     with refused(RuntimeError):
         strategy.run(replica_fn, args=(per_replica(strategy, np.ones(2, np.float32)),))
