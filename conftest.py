@@ -1,4 +1,10 @@
-"""Eight CPU devices, the same examples in every run, and `--update-golden`."""
+"""For every test: eight CPU devices, the same examples in each run, graphs that survive their text.
+
+`--update-golden` rewrites what golden tests expect.
+"""
+
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import pytest
@@ -8,8 +14,18 @@ from hypothesis import settings
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
+import graphdist.stages  # noqa: E402 - after the devices are set
+from graphdist.ir.compare import first_difference  # noqa: E402
+from graphdist.ir.graph import Graph  # noqa: E402
+from graphdist.ir.parser import parse  # noqa: E402
+from graphdist.ir.printer import opaques, print_graph  # noqa: E402
+from graphdist.passes import manager  # noqa: E402
+from graphdist.tracing.jax_ops import resolve  # noqa: E402
+
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("ci")
+
+LARGEST_ROUND_TRIP = 2_000  # nodes: beyond, the text takes longer than the test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,3 +41,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Return whether golden tests rewrite what they expect."""
     return bool(request.config.getoption("--update-golden"))
+
+
+def check_round_trip(graph: Graph) -> None:
+    """Check that the graph's text parses back to the same graph."""
+    if len(graph.nodes) <= LARGEST_ROUND_TRIP:
+        back = parse(print_graph(graph), opaques(graph), resolve)
+        assert first_difference(graph, back) is None
+
+
+@pytest.fixture(autouse=True)
+def graphs_survive_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the text of every graph that a test sends through the pass manager."""
+    run_passes = manager.run_passes
+
+    def checked(graph: Graph, pipeline: Sequence[Any], **options: Any) -> Any:
+        history = run_passes(graph, pipeline, **options)
+        seen = {id(one): one for one in (graph, *(record.graph for record in history))}
+        for one in seen.values():
+            check_round_trip(one)
+        return history
+
+    monkeypatch.setattr(manager, "run_passes", checked)
+    monkeypatch.setattr(graphdist.stages, "run_passes", checked)

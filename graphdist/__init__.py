@@ -29,8 +29,9 @@ from graphdist.signature import PerReplicaSpec
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
+from graphdist.trees import assign, read, variables
 from graphdist.values import DistributedValues, Mirrored, PerReplica
-from graphdist.variables import Variable, assign, read, variables
+from graphdist.variables import Variable
 
 __version__ = "0.1.0"
 

@@ -17,12 +17,22 @@ import jax
 from jax.tree_util import tree_flatten
 
 from graphdist.context import current_entry
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.passes.manager import Pass
 from graphdist.program import Interface, Program, trace_program
-from graphdist.signature import LeafKey, StaticArgument, difference, leaf_key, leaf_name
+from graphdist.signature import (
+    LeafKey,
+    StaticArgument,
+    UnusableLeaf,
+    difference,
+    leaf_key,
+    leaf_name,
+    refusal,
+)
 from graphdist.stages import Traced
+from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.values import kind_of
 
 Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any]
 
@@ -47,7 +57,9 @@ class Function:
     ) -> None:
         """Wrap `fn`; nothing is traced before the first call."""
         if not callable(fn):
-            raise ArgumentError(f"gd.function takes a function, not {fn!r}")
+            raise ArgumentTypeError(
+                f"gd.function of a {kind_of(fn)}, which is not a function", source=here()
+            )
         update_wrapper(self, fn)
         self.fn = fn
         self.name = name or str(getattr(fn, "__name__", "function"))
@@ -98,7 +110,10 @@ class Function:
             args, kwargs = _hide_static(self._static, args, kwargs)
         leaves, structure = tree_flatten((args, kwargs))
         numbers_are_static = self._numbers_are_static
-        keys = tuple([leaf_key(leaf, numbers_are_static) for leaf in leaves])
+        try:
+            keys = tuple([leaf_key(leaf, numbers_are_static) for leaf in leaves])
+        except UnusableLeaf:
+            raise refusal(self.fn, self.name, args, kwargs, numbers_are_static) from None
         entry = current_entry()
         return leaves, (structure, keys, None if entry is None else entry.strategy)
 
@@ -220,7 +235,8 @@ def _static_positions(fn: Callable[..., Any], names: Sequence[str]) -> dict[str,
     for name in names:
         if name not in known:
             raise ArgumentError(
-                f"static_argnames has {name!r}, the function takes {', '.join(known)}"
+                f"static_argnames has {name!r}, the function takes {', '.join(known)}",
+                source=here(),
             )
     return {name: known.index(name) for name in names}
 
@@ -228,11 +244,12 @@ def _static_positions(fn: Callable[..., Any], names: Sequence[str]) -> dict[str,
 def _hide_static(
     static: Mapping[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    positions = set(static.values())
+    names = {position: name for name, position in static.items()}
     hidden = tuple(
-        StaticArgument(value) if position in positions else value
+        StaticArgument(value, names[position]) if position in names else value
         for position, value in enumerate(args)
     )
     return hidden, {
-        name: StaticArgument(value) if name in static else value for name, value in kwargs.items()
+        name: StaticArgument(value, name) if name in static else value
+        for name, value in kwargs.items()
     }

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, TypeVar  # Any: values that may be no member
 
 from graphdist.errors import ArgumentError
 from graphdist.tracing.sources import here
+
+Member = TypeVar("Member", bound=Enum)
+
+
+def member_of(kind: type[Member], value: Any, what: str) -> Member:
+    """Return the member of an enum; `ArgumentError` for what is none."""
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(kind.__members__)
+        is_name = isinstance(value, str) and value.upper() in kind.__members__
+        raise ArgumentError(
+            f"{what} is {value!r}, not one of {names} of {kind.__name__}",
+            source=here(),
+            hint=f"write gd.{kind.__name__}.{value.upper()}" if is_name else "",
+        ) from None
 
 
 class ReduceOp(Enum):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.context import Entry, current_entry, entered
-from graphdist.errors import ArgumentError, ContextError, RuntimeFailure
+from graphdist.errors import ContextError, RuntimeFailure
 from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
@@ -45,6 +45,8 @@ from graphdist.values import (
     PerReplicaArray,
     TracedPerReplica,
     as_array,
+    buffer_gone,
+    shape_without_value,
 )
 
 Result = TypeVar("Result")
@@ -55,6 +57,7 @@ class Interface:
     """How leaves of arguments and results correspond to inputs and outputs of the graph."""
 
     keys: tuple[LeafKey, ...]
+    names: list[str]
     strategy: Strategy
     structure: Any = None
     statics: list[Any] = field(default_factory=list)
@@ -81,13 +84,14 @@ def trace_program(
     """Trace a function for arguments of these kinds."""
     paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     leaves = [leaf for _, leaf in paths]
+    names = [leaf_name(fn, path) for path, _ in paths]
     trace = Trace(is_first)
-    trace.strategy = _strategy_of(leaves, keys)
+    trace.strategy = _strategy_of(leaves, keys, names)
     replicas = trace.strategy.num_replicas_in_sync
-    interface = Interface(keys, trace.strategy)
+    interface = Interface(keys, names, trace.strategy)
     dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
     inputs = [
-        Value(input_type(leaves[i], keys[i], replicas), _hint(leaf_name(fn, paths[i][0])))
+        Value(input_type(leaves[i], keys[i], replicas, names[i]), _hint(names[i]))
         for i in dynamic
     ]
     avals = [_aval(leaves[i], keys[i], value) for i, value in zip(dynamic, inputs, strict=True)]
@@ -119,7 +123,9 @@ def trace_program(
     return traced, interface
 
 
-def _strategy_of(leaves: Sequence[Any], keys: Sequence[LeafKey]) -> Strategy:
+def _strategy_of(
+    leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]
+) -> Strategy:
     """Return the strategy that is current, or else the default one until the program says more."""
     entry = current_entry()
     if entry is not None:
@@ -127,13 +133,14 @@ def _strategy_of(leaves: Sequence[Any], keys: Sequence[LeafKey]) -> Strategy:
     for leaf in leaves:
         if isinstance(leaf, PerReplicaArray):
             return leaf.strategy
-    if any(map(is_per_replica, keys)):
-        raise ContextError(
-            "a per-replica argument that no strategy made, outside every scope: "
-            "how many replicas there are is not known",
-            source=here(),
-            hint="call inside strategy.scope()",
-        )
+    for key, name in zip(keys, names, strict=True):
+        if is_per_replica(key):
+            raise ContextError(
+                f"argument {name!r} is one value a replica, but no strategy made it and no scope "
+                f"is open: how many replicas there are is not known",
+                source=here(),
+                hint="call the function inside strategy.scope()",
+            )
     return default_strategy()
 
 
@@ -155,7 +162,7 @@ def _settle(trace: Trace, interface: Interface) -> Strategy:
                 f"variable {variable.name!r} belongs to {variable.strategy}, "
                 f"the function that uses it runs on {strategy}",
                 source=here(),
-                hint="make the variable inside strategy.scope()",
+                hint="make the variable inside the scope of the strategy that uses it",
             )
     return strategy
 
@@ -216,7 +223,7 @@ class Program:
         inputs = graph.inputs[len(graph.variables) :]
         dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
         self._feeds = [
-            (i, _feed(interface.keys[i], interface.strategy, value))
+            (i, _feed(interface.keys[i], interface.names[i], interface.strategy, value))
             for i, value in zip(dynamic, inputs, strict=True)
         ]
         shapes = [output.type.shape for output in traced.graph.outputs]
@@ -275,26 +282,22 @@ class Program:
             raise RuntimeFailure(
                 f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to "
                 f"it: their values are lost",
+                source=here(),
                 hint="assign them anew, from a checkpoint for instance",
             ) from error
 
 
-def _feed(key: LeafKey, strategy: Strategy, value: Value) -> Callable[[Any], Any]:
+def _feed(key: LeafKey, name: str, strategy: Strategy, value: Value) -> Callable[[Any], Any]:
     """Return what turns a leaf of an argument into an input of the executable."""
     if is_per_replica(key):
-        return lambda leaf: as_array(leaf, strategy)
+        return lambda leaf: as_array(leaf, strategy, name)
     mirrored = strategy.devices.mirrored
     dtype = value.type.dtype
 
     def one_value(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array):
             if leaf.is_deleted():
-                raise ArgumentError(
-                    f"argument {value.hint!r} is an array whose buffer is gone: it was donated or "
-                    f"deleted",
-                    source=here(),
-                    hint="use the array that the step which took it returned",
-                )
+                raise buffer_gone(name)
             sharding = leaf.sharding
             if sharding is mirrored or sharding == mirrored:
                 return leaf
@@ -302,7 +305,7 @@ def _feed(key: LeafKey, strategy: Strategy, value: Value) -> Callable[[Any], Any
         if isinstance(leaf, Mirrored):
             return one_value(leaf.array)
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            raise ArgumentError(f"argument {value.hint!r} is a shape: it has no value to run with")
+            raise shape_without_value(leaf, name)
         return np.asarray(leaf, numpy_dtype(dtype))
 
     return one_value

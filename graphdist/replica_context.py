@@ -13,7 +13,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import ReduceOp
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p, to_replicas
 from graphdist.tracing.sources import here
-from graphdist.values import TracedPerReplica
+from graphdist.values import TracedPerReplica, array_of
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
@@ -79,7 +79,7 @@ class ReplicaContext:
         self._check_current("all_gather")
 
         def gather(leaf: Any) -> Any:
-            array = as_jax_array(leaf, "all_gather of")
+            array = array_of(leaf, "all_gather of")
             dimension = gather_axis(array, axis, "all_gather")
             if not self._is_running():
                 return array
@@ -137,18 +137,16 @@ class ReplicaContext:
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
     """Return a leaf as an array that can be reduced; a mean is taken of floats."""
-    if isinstance(leaf, str) or (
-        not hasattr(leaf, "dtype") and not isinstance(leaf, int | float | complex)
-    ):
+    array = array_of(leaf, f"{what} of")
+    if array.dtype == jnp.bool_:
         raise ArgumentTypeError(
-            f"{what} of a {type(leaf).__name__}: it takes arrays", source=here()
-        )
-    array = jnp.asarray(leaf)
-    if array.dtype == jnp.bool_ or jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        raise ArgumentTypeError(
-            f"{what} by {reducer} of {array.dtype} values",
+            f"{what} by {reducer.upper()} of bool values: it takes numbers",
             source=here(),
-            hint="convert them to numbers first: x.astype(jnp.int32)",
+            hint="convert them first: x.astype(jnp.int32)",
+        )
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        raise ArgumentTypeError(
+            f"{what} by {reducer.upper()} of random keys: it takes numbers", source=here()
         )
     if reducer == "mean" and jnp.issubdtype(array.dtype, jnp.integer):
         return array.astype(jnp.result_type(float))
@@ -168,6 +166,8 @@ def gather_axis(array: Any, axis: int, what: str) -> int:
         )
     if not -rank <= axis < rank:
         raise ArgumentError(
-            f"{what} along axis {axis}: the replicas' values have rank {rank}", source=here()
+            f"{what} along axis {axis}: the replicas' values have rank {rank}",
+            source=here(),
+            hint=f"choose an axis from {-rank} to {rank - 1}",
         )
     return axis % rank

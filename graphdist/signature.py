@@ -18,7 +18,13 @@ import numpy as np
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.tracing.sources import here
-from graphdist.values import Mirrored, PerReplica, PerReplicaArray, TracedPerReplica
+from graphdist.values import (
+    Mirrored,
+    PerReplica,
+    PerReplicaArray,
+    TracedPerReplica,
+    kind_of,
+)
 
 LeafKey: TypeAlias = tuple[Any, ...]
 
@@ -51,18 +57,22 @@ class PerReplicaSpec:
         return hash((self.shape, self.dtype))
 
 
+class UnusableLeaf(Exception):
+    """A leaf that cannot be an argument, before it is known which one: `refusal` says that."""
+
+
 class StaticArgument:
     """An argument the user named as static; it is one leaf, whatever it holds."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, name: str) -> None:
         """Hide the value; raises `ArgumentTypeError` if it has no hash."""
         try:
             self._hash = hash(value)
         except TypeError:
             raise ArgumentTypeError(
-                f"a static argument is a {type(value).__name__}, which has no hash",
+                f"static argument {name!r} is a {kind_of(value)}, which has no hash",
                 source=here(),
-                hint="static arguments are part of what is compiled: pass a tuple for a list",
+                hint="pass a value with a hash, such as a tuple in place of a list",
             ) from None
         self.value = value
 
@@ -117,20 +127,32 @@ def _jax_key(leaf: Any) -> LeafKey:
     return _ARRAY, aval.shape, aval.dtype, aval.weak_type
 
 
+def refusal(
+    fn: Callable[..., Any], name: str, args: Any, kwargs: Any, python_numbers_are_static: bool
+) -> ArgumentTypeError:
+    """Return the error for arguments of which one is an `UnusableLeaf`."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
+        try:
+            leaf_key(leaf, python_numbers_are_static)
+        except UnusableLeaf as unusable:
+            what, hint = unusable.args
+            which = f"argument {leaf_name(fn, path)!r} of {name}"
+            return ArgumentTypeError(f"{which} {what}", source=here(), hint=hint)
+    raise AssertionError("every argument can be used")
+
+
 def _tracer_key(leaf: Any) -> LeafKey:
-    raise ArgumentTypeError(
-        "a gd.function is called with a value that JAX is tracing",
-        source=here(),
-        hint="take jax.jit, jax.grad or jax.vmap inside the gd.function instead of around it",
+    raise UnusableLeaf(
+        "is a value that JAX is tracing",
+        "take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around one",
     )
 
 
 def _array_key(leaf: Any) -> LeafKey:
     if leaf.dtype.kind not in "biufcV":
-        raise ArgumentTypeError(
-            f"an argument is an array of dtype {leaf.dtype}, which devices do not hold",
-            source=here(),
-            hint="convert it to numbers, or pass it as a static argument",
+        raise UnusableLeaf(
+            f"is an array of dtype {leaf.dtype}, which devices do not hold",
+            "encode it as numbers, or pass a tuple of Python values, which is compiled in",
         )
     return _ARRAY, leaf.shape, leaf.dtype, False
 
@@ -144,15 +166,18 @@ def _rare_key(leaf: Any) -> LeafKey:
     if isinstance(leaf, Mirrored):
         return _ARRAY, leaf.array.shape, leaf.array.dtype, False
     if isinstance(leaf, PerReplica):
-        components = tuple(leaf_key(np.asarray(value), False)[1:3] for value in leaf.values)
-        return "components", components
+        try:
+            arrays = [np.asarray(value) for value in leaf.values]
+            return "components", tuple(leaf_key(array, False)[1:3] for array in arrays)
+        except UnusableLeaf as unusable:
+            what, hint = unusable.args
+            raise UnusableLeaf(f"is a PerReplica, of which a component {what}", hint) from None
     try:
         hash(leaf)
     except TypeError:
-        raise ArgumentTypeError(
-            f"an argument holds a {type(leaf).__name__}, which is neither an array nor hashable",
-            source=here(),
-            hint="pass arrays, pytrees of them, or hashable values such as strings and tuples",
+        raise UnusableLeaf(
+            f"is a {kind_of(leaf)}, which is neither an array nor hashable",
+            "pass arrays, pytrees of them, or hashable values such as strings and tuples",
         ) from None
     return _STATIC, type(leaf), leaf
 
@@ -167,19 +192,21 @@ def is_per_replica(key: LeafKey) -> bool:
     return key[0] in (_PER_REPLICA, "components")
 
 
-def input_type(leaf: Any, key: LeafKey, num_replicas: int) -> Type:
-    """Return the graph's type of an input."""
+def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
+    """Return the graph's type of an input; raises `ArgumentError`, which says its name."""
     if key[0] is _PER_REPLICA:
         type: Type = key[2]
         return type.distributed(MIRRORED) if num_replicas == 1 else type
     if key[0] == "components":
-        shapes = {shape for shape, _ in key[1]}
-        if len(shapes) > 1:
-            raise ArgumentError(
-                f"a PerReplica argument has components of shapes {sorted(shapes)}: they differ",
-                source=here(),
-            )
         ((shape, dtype), *_) = key[1]
+        for replica, (other_shape, other_dtype) in enumerate(key[1]):
+            if (other_shape, other_dtype) != (shape, dtype):
+                raise ArgumentError(
+                    f"argument {name!r} is {dtype}{list(shape)} on replica 0 and "
+                    f"{other_dtype}{list(other_shape)} on replica {replica}",
+                    source=here(),
+                    hint="give all replicas arrays of one shape and dtype",
+                )
         name = dtype_name(jax.dtypes.canonicalize_dtype(dtype))
         return Type(name, shape, MIRRORED if num_replicas == 1 else PER_REPLICA)
     aval = input_aval(leaf, key)

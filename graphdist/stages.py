@@ -18,6 +18,7 @@ from graphdist.ir.source import Source
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Executable, Memory, lower
+from graphdist.tracing.sources import here
 from graphdist.variables import Variable
 
 
@@ -67,7 +68,11 @@ class _Stage:
         return tuple(_collective(node) for node in collectives(self.graph))
 
     def _unknown(self, form: str, *known: str) -> ArgumentError:
-        return ArgumentError(f"as_text({form!r}): this stage has {', '.join(map(repr, known))}")
+        return ArgumentError(
+            f"as_text({form!r}): this stage has {', '.join(map(repr, known))}",
+            source=here(),
+            hint={"stablehlo": "call .lower() first", "hlo": "call .compile() first"}.get(form, ""),
+        )
 
 
 @dataclass(frozen=True)

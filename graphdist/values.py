@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.array_operators import ArrayOperators
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
 from graphdist.tracing.sources import here
 
@@ -60,6 +60,20 @@ class PerReplica(DistributedValues):
         """Return the replicas' values, in replica order; arrays on their devices are not copied."""
         assert self._values is not None
         return self._values
+
+    def __jax_array__(self) -> jax.Array:
+        raise self._not_one_value()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        raise self._not_one_value()
+
+    def _not_one_value(self) -> ArgumentTypeError:
+        return ArgumentTypeError(
+            "a PerReplica is used as one array, but it is one value a replica",
+            source=here(),
+            hint="pass it to the replica function through the args of run, "
+            "or make it one value with strategy.reduce or strategy.gather",
+        )
 
     def __repr__(self) -> str:
         lines = ",\n".join(f"  {i}: {value!r}" for i, value in enumerate(self.values))
@@ -104,6 +118,7 @@ class TracedPerReplica(PerReplica):
         raise ArgumentError(
             "the values of a PerReplica are asked for inside a function, "
             "where they do not exist yet",
+            source=here(),
             hint="use strategy.experimental_local_results, strategy.reduce or strategy.gather",
         )
 
@@ -163,13 +178,41 @@ def per_replica_of(values: Sequence[Any], strategy: Strategy) -> PerReplica:
     return PerReplicaArray(array, strategy, shape)
 
 
-def as_array(value: PerReplica, strategy: Strategy) -> jax.Array:
+def kind_of(value: Any) -> str:
+    """Return the name of the type of a value as users know it."""
+    return "jax.Array" if isinstance(value, jax.Array) else type(value).__name__
+
+
+def structure_text(structure: Any) -> str:
+    """Return the structure of a pytree as it is written, leaves as stars.
+
+    >>> structure_text(jax.tree.structure({"w": 1, "b": [2]}))
+    "{'b': [*], 'w': *}"
+    """
+    return str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+
+
+def array_of(value: Any, what: str, dtype: Any = None) -> jax.Array:
+    """Return the value as an array; raises `ArgumentTypeError`, which begins with `what`."""
+    try:
+        return jnp.asarray(value, dtype)
+    except GraphdistError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            f"{what} a {kind_of(value)}, which is not an array or a number", source=here()
+        ) from error
+
+
+def as_array(value: Any, strategy: Strategy, name: str) -> jax.Array:
     """Return the array of a per-replica argument; raises where the strategy cannot take it."""
     if not isinstance(value, PerReplicaArray):
+        if not isinstance(value, PerReplica):
+            raise shape_without_value(value, name)
         components = [np.asarray(component) for component in value.values]
         if len(components) != strategy.num_replicas_in_sync:
             raise ArgumentError(
-                f"a PerReplica argument has {len(components)} components, "
+                f"argument {name!r} has {len(components)} components, "
                 f"the strategy {strategy.num_replicas_in_sync} replicas",
                 source=here(),
             )
@@ -178,8 +221,29 @@ def as_array(value: PerReplica, strategy: Strategy) -> jax.Array:
         return converted.array
     if value.strategy is not strategy:
         raise ArgumentError(
-            f"a PerReplica argument belongs to {value.strategy}, the function runs on {strategy}",
+            f"argument {name!r} is a PerReplica of {value.strategy}, "
+            f"the function runs on {strategy}",
             source=here(),
             hint="distribute the value with the strategy that uses it",
         )
+    if value.array.is_deleted():  # it would take the process down
+        raise buffer_gone(name)
     return value.array
+
+
+def buffer_gone(name: str) -> ArgumentError:
+    """Return the error for an argument whose buffer was donated or deleted."""
+    return ArgumentError(
+        f"argument {name!r} is an array whose buffer is gone: it was donated or deleted",
+        source=here(),
+        hint="use what the step that took the array returned, or pass that step a copy",
+    )
+
+
+def shape_without_value(value: Any, name: str) -> ArgumentError:
+    """Return the error for an argument that only describes a value."""
+    return ArgumentError(
+        f"argument {name!r} is {value}: a shape, without a value to run with",
+        source=here(),
+        hint="pass shapes to .trace(...) alone, and values to the function",
+    )

@@ -28,12 +28,12 @@ from graphdist.context import get_strategy, in_replica_context_of_a_run, require
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
-from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.options import VariableAggregation, VariableSynchronization, member_of
 from graphdist.replica_context import summable
 from graphdist.tracing.primitives import reduce_p, replica_id_p
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import Trace, current_trace
-from graphdist.values import DistributedValues
+from graphdist.tracing.state import Trace, TraceError, current_trace
+from graphdist.values import PerReplica, array_of
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
@@ -68,8 +68,10 @@ class Variable(ArrayOperators):
         """Make the variable on the current strategy's devices."""
         self.strategy: Strategy = get_strategy()
         self.name = "variable" if name is None else name
-        self.synchronization = VariableSynchronization(synchronization)
-        self.aggregation = VariableAggregation(aggregation)
+        self.synchronization = member_of(
+            VariableSynchronization, synchronization, "synchronization"
+        )
+        self.aggregation = member_of(VariableAggregation, aggregation, "aggregation")
         is_on_read = self.synchronization is VariableSynchronization.ON_READ
         self.trainable = not is_on_read if trainable is None else trainable
         value = _initial(initial_value, dtype, self.name)
@@ -99,6 +101,7 @@ class Variable(ArrayOperators):
                 f"variable {self.name!r} has aggregation MEAN and dtype {self.dtype}: "
                 f"the mean of integers is not an integer",
                 source=here(),
+                hint="give it a float dtype, or the aggregation SUM",
             )
 
     @property
@@ -135,13 +138,20 @@ class Variable(ArrayOperators):
             trainable=self.trainable,
         )
 
+    def _require_same_strategy(self) -> None:
+        require_same_strategy(
+            self.strategy,
+            f"variable {self.name!r}",
+            hint="make the variable inside that scope, or use it outside",
+        )
+
     def read_value(self) -> jax.Array:
         """Return the value: the replica's own in replica context, the combined one elsewhere.
 
         Outside a function the array is a copy, valid whatever happens to the variable later. Raises
-        `ContextError` for an ON_READ variable with aggregation NONE in cross-replica context.
+        `ArgumentError` for an ON_READ variable with aggregation NONE in cross-replica context.
         """
-        require_same_strategy(self.strategy, f"variable {self.name!r}")
+        self._require_same_strategy()
         trace = current_trace()
         if trace is None:
             if self.is_mirrored:
@@ -162,33 +172,38 @@ class Variable(ArrayOperators):
         `ArgumentError` where they differ, and `DistributionError` when the program is compiled, for
         values that may differ between replicas and an aggregation of NONE.
         """
-        return self._write("assign", value)
+        return self._written("assign", value)
 
     def assign_add(self, delta: Any) -> Any:
         """Add to the value; in replica context the deltas are combined first, then added."""
-        return self._write("assign_add", delta)
+        return self._written("assign_add", delta)
 
     def assign_sub(self, delta: Any) -> Any:
         """Subtract from the value; in replica context the deltas are combined first."""
-        return self._write("assign_sub", delta)
+        return self._written("assign_sub", delta)
 
-    def _write(self, method: str, value: Any) -> Any:
-        require_same_strategy(self.strategy, f"variable {self.name!r}")
-        array = self._checked(value)
+    def _written(self, method: str, value: Any) -> Any:
+        self.write(method, self.checked(value))
+        return self if current_trace() is None else self.read_value()
+
+    def write(self, method: str, array: jax.Array) -> None:
+        """Do what `assign`, `assign_add` or `assign_sub` does, without reading the new value.
+
+        `array` is what `checked` returned.
+        """
         trace = current_trace()
         if trace is None:
             if method == "assign" and self.is_mirrored:
                 self.buffer = self.strategy.place_variable(array, self._distribution)
             else:
                 self._through_function(method, array)
-            return self
+            return
         trace.claim(self.strategy)
         in_replica = in_replica_context_of_a_run()
         if method == "assign":
             trace.write(self, self._part(array, in_replica), "replica" if in_replica else "cross")
         else:
             self._update(trace, array if method == "assign_add" else -array, in_replica)
-        return self.read_value()
 
     def _update(self, trace: Trace, delta: jax.Array, in_replica: bool) -> None:
         if self.is_mirrored:
@@ -202,7 +217,7 @@ class Variable(ArrayOperators):
                 f"variable {self.name!r} is ON_READ with aggregation SUM: "
                 f"adding to it in cross-replica context is not defined",
                 source=here(),
-                hint="add in replica context, or assign the new total",
+                hint="add to it in replica context, or assign the new sum over the replicas",
             )
         else:
             trace.write(self, self._combined(trace.read(self)) + delta, "cross")
@@ -211,7 +226,7 @@ class Variable(ArrayOperators):
         """Return what each copy gets: of an ON_READ total its share."""
         if in_replica or self.is_mirrored or self.aggregation is not VariableAggregation.SUM:
             if not in_replica and not self.is_mirrored:
-                self._require_aggregation()
+                self._require_aggregation("assigned")
             return value
         replicas = self.strategy.num_replicas_in_sync
         if jnp.issubdtype(self.dtype, jnp.integer):
@@ -220,7 +235,7 @@ class Variable(ArrayOperators):
 
     def _combined(self, local: jax.Array) -> jax.Array:
         """Return the one value of an ON_READ variable's copies."""
-        self._require_aggregation()
+        self._require_aggregation("read")
         size = self.strategy.num_replicas_in_sync
         if self.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
             is_first = replica_id_p.bind(group_size=size) == 0
@@ -229,28 +244,45 @@ class Variable(ArrayOperators):
         reducer = self.aggregation.name.lower()
         return reduce_p.bind(summable(local, reducer, "reading"), reducer=reducer, group_size=size)
 
-    def _require_aggregation(self) -> None:
+    def _require_aggregation(self, done: str) -> None:
         if self.aggregation is VariableAggregation.NONE:
             raise ArgumentError(
-                f"variable {self.name!r} is ON_READ with aggregation NONE: "
-                f"in cross-replica context it has no one value",
+                f"variable {self.name!r}, ON_READ with aggregation NONE, is {done} in cross-replica "
+                f"context, where it has no one value",
                 source=here(),
-                hint="read it in replica context, or make it with an aggregation",
+                hint=f"make it with an aggregation, or have it {done} in replica context, "
+                f"inside the function given to run",
             )
 
-    def _checked(self, value: Any) -> jax.Array:
-        if isinstance(value, DistributedValues) and not isinstance(value, ArrayOperators):
+    def checked(self, value: Any) -> jax.Array:
+        """Return the value as what `write` takes: an array of the variable's shape and dtype."""
+        self._require_same_strategy()
+        if isinstance(value, PerReplica):
             raise ArgumentTypeError(
-                f"a PerReplica is assigned to variable {self.name!r} in cross-replica context",
+                f"a PerReplica is assigned to variable {self.name!r}, which takes one array",
                 source=here(),
-                hint="reduce it first: variable.assign(strategy.reduce('MEAN', value, axis=None))",
+                hint="pass it to the replica function through the args of run"
+                if in_replica_context_of_a_run()
+                else "make it one value first: strategy.reduce('MEAN', value, axis=None)",
             )
-        array = jnp.asarray(value)
+        array = array_of(value, f"variable {self.name!r} is assigned")
+        if isinstance(array, jax.core.Tracer) and current_trace() is None:
+            raise TraceError(
+                f"variable {self.name!r} is assigned a value that JAX is tracing, outside of every "
+                f"gd.function",
+                source=here(),
+                hint="make it a gd.function, with jax.jit, jax.grad and jax.lax inside",
+            )
         if array.shape != self.shape:
             raise ArgumentError(
                 f"variable {self.name!r} has shape {list(self.shape)}, "
                 f"the value assigned to it has shape {list(array.shape)}",
                 source=here(),
+                hint=f"reshape it: value.reshape({self.shape})"
+                if array.size == self.size
+                else f"broadcast it: jnp.broadcast_to(value, {self.shape})"
+                if not array.shape
+                else "",
             )
         if array.dtype != self.dtype and not array.weak_type:
             raise ArgumentError(
@@ -259,7 +291,7 @@ class Variable(ArrayOperators):
                 source=here(),
                 hint=f"convert it: value.astype({str(self.dtype)!r})",
             )
-        return array.astype(self.dtype)
+        return array if array.dtype == self.dtype else array.astype(self.dtype)
 
     def _through_function(self, method: str, *arguments: jax.Array) -> Any:
         """Do outside a function what would be done inside, by compiling one."""
@@ -293,8 +325,9 @@ class Variable(ArrayOperators):
 
     def __reduce__(self) -> Any:
         raise ArgumentTypeError(
-            f"variable {self.name!r} cannot be pickled: it is state on devices",
-            hint="pickle its value: np.asarray(variable)",
+            f"variable {self.name!r} can be neither copied nor pickled: it is state on devices",
+            source=here(),
+            hint="copy or pickle its value: np.asarray(variable)",
         )
 
 
@@ -316,56 +349,4 @@ def _initial(value: Any, dtype: Any, name: str) -> jax.Array:
                 source=here(),
                 hint="give the initial value as a function: gd.Variable(lambda: jnp.zeros(3))",
             )
-        return jnp.asarray(value, dtype=dtype)
-
-
-def variables(tree: Any, **options: Any) -> Any:
-    """Return the pytree with every array replaced by a `Variable` named after its place.
-
-    `options` are those of `Variable`, the same for all.
-
-    >>> import graphdist as gd
-    >>> params = variables({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
-    >>> params["w"].name
-    'w'
-    """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: Variable(
-            leaf, name=jax.tree_util.keystr(path, simple=True, separator="_") or None, **options
-        ),
-        tree,
-    )
-
-
-def read(tree: Any) -> Any:
-    """Return the pytree with every `Variable` replaced by its value.
-
-    >>> read(variables({"b": jnp.zeros(3)}))
-    {'b': Array([0., 0., 0.], dtype=float32)}
-    """
-    return jax.tree.map(
-        lambda leaf: leaf.read_value() if isinstance(leaf, Variable) else leaf, tree
-    )
-
-
-def assign(tree: Any, values: Any) -> None:
-    """Assign a pytree of values to the pytree of variables of the same structure.
-
-    Raises `ArgumentError` when the structures differ; nothing is assigned then.
-
-    >>> params = variables({"b": jnp.zeros(3)})
-    >>> assign(params, {"b": jnp.ones(3)})
-    >>> read(params)
-    {'b': Array([1., 1., 1.], dtype=float32)}
-    """
-    structure: Any
-    targets, structure = jax.tree.flatten(tree)
-    sources, other = jax.tree.flatten(values)
-    if structure != other:
-        raise ArgumentError(
-            f"values of another structure than the variables they are assigned to: "
-            f"{other}, not {structure}",
-            source=here(),
-        )
-    for target, value in zip(targets, sources, strict=True):
-        target.assign(value)
+        return array_of(value, f"variable {name!r} is made from", dtype)

@@ -24,6 +24,7 @@ from jax.sharding import (
 )
 
 from graphdist.ir.errors import GraphdistError
+from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.runtime.emit import REPLICA
 
@@ -92,38 +93,45 @@ class Devices:
 _NAME = re.compile(r"/?(?:device:)?(?P<platform>[a-zA-Z]+):(?P<index>\d+)")
 
 
-def find_devices(names: Sequence[str | jax.Device] | None) -> Devices:
+def find_devices(names: Sequence[str | jax.Device] | None, at: Source = UNKNOWN) -> Devices:
     """Return the named devices; None or an empty sequence names all local ones.
 
-    Raises `DeviceError` for a name that is malformed, a device that does not exist or is named
-    twice.
+    Raises `DeviceError`, with `at` as the user's line, for a name that is malformed, a device that
+    does not exist or is named twice.
     """
-    if isinstance(names, str):
+    if not isinstance(names, Sequence | None) or isinstance(names, str):
         raise DeviceError(
-            f"devices is the string {names!r}, not a sequence of devices",
-            hint=f"write devices=[{names!r}]",
+            f"devices is {names!r}, not a sequence of devices",
+            source=at,
+            hint=f"write devices=[{names!r}]" if isinstance(names, str) else "",
         )
-    found = [find_device(name) for name in names] if names else list(jax.local_devices())
+    found = [find_device(name, at) for name in names] if names else list(jax.local_devices())
     for device in found:
         if found.count(device) > 1:
             raise DeviceError(
                 f"device {device_name(device)!r} is given {found.count(device)} times",
+                source=at,
                 hint="give each device once: a device runs one replica",
             )
     platforms = sorted({device.platform for device in found})
     if len(platforms) > 1:
-        raise DeviceError(f"replicas on devices of {len(platforms)} platforms: {platforms}")
+        raise DeviceError(
+            f"the devices are of {len(platforms)} platforms, {' and '.join(platforms)}: "
+            f"replicas run on one",
+            source=at,
+        )
     return Devices(found)
 
 
-def find_device(name: str | jax.Device) -> jax.Device:
-    """Return the device of a name, or the device itself; raises `DeviceError`."""
+def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
+    """Return the device of a name, or the device itself; raises `DeviceError` at a user's line."""
     if isinstance(name, jax.Device):
         return name
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         raise DeviceError(
             f"{name!r} does not name a device",
+            source=at,
             hint="name it like 'cpu:0' or 'gpu:1', or give a jax.Device",
         )
     platform, index = match["platform"].lower(), int(match["index"])
@@ -133,13 +141,16 @@ def find_device(name: str | jax.Device) -> jax.Device:
         present = []
     if index < len(present):
         return present[index]
-    hint = f"choose among {[device_name(d) for d in jax.local_devices()]}"
+    local = [device_name(device) for device in jax.local_devices()]
+    hint = f"choose from {local[0]!r} to {local[-1]!r}" if local[1:] else f"use {local[0]!r}"
     if platform == "cpu":
         hint = (
             f"call gd.config.set_logical_cpu_devices({index + 1}) first, before any array is made"
         )
     raise DeviceError(
-        f"device {name!r} is not there: {len(present)} {platform} devices are present", hint=hint
+        f"device {name!r} is not there: the number of local {platform} devices is {len(present)}",
+        source=at,
+        hint=hint,
     )
 
 

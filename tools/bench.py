@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -167,7 +170,7 @@ def _with_graphdist(strategy: Any, weights: Any) -> Any:
 def bench_compile() -> list[Result]:
     """Measure trace, passes and emission at about 1,000 and 10,000 equations."""
     results = []
-    for layers in (75, 750):
+    for layers in (56, 560):  # about 18 equations a layer by hand
         weights, x = _weights(layers, 16), np.ones((32, 16), "f")
         mesh = _mesh(2)
         strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -184,7 +187,7 @@ def bench_compile() -> list[Result]:
             jax.clear_caches()
             return _by_hand(mesh).trace(weights, x).lower()
 
-        rounds = 9 if layers < 100 else 3
+        rounds = 11 if layers < 100 else 5
         mine, theirs = in_turns(ours, peer, rounds, 1)
         name = f"compile, {nodes:,} nodes"
         results.append(Result(name, mine, theirs, "trace, passes, emission (at most 1.5x)"))
@@ -226,7 +229,17 @@ def _bench_step(name: str, layers: int, width: int, batch: int, bound: str) -> l
 
 def bench_small() -> list[Result]:
     """Measure a step of many small layers, where collectives cost more than arithmetic."""
-    return _bench_step("step, 50 layers of 16, 2 CPU devices", 50, 16, 32, "(at most 0.25x)")
+    layers, width, batch = 50, 16, 32
+    name = f"step, {layers} layers of {width}, 2 CPU devices"
+    results = _bench_step(name, layers, width, batch, "shard_map, pmean a gradient (at most 0.25x)")
+    if importlib.util.find_spec("tensorflow") is None:
+        print("TensorFlow is not installed here: not measured against it")
+        return results
+    command = [sys.executable, "-m", "graphdist.tools.bench_tensorflow"]
+    command += [str(layers), str(width), str(batch)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    bound = "TensorFlow MirroredStrategy (at most 0.5x)"
+    return [*results, Result(name, results[0].ours, float(output.split()[-1]), bound)]
 
 
 def bench_large() -> list[Result]:

@@ -41,7 +41,7 @@ import jax
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.signature import PerReplicaSpec
 from graphdist.tracing.sources import here
 
@@ -112,7 +112,12 @@ class DistributedDataset:
                     "an empty dataset has no element_spec: it is taken from the first element",
                     source=here(),
                 )
-            self._element_spec = jax.tree.map(self._spec, _checked(first[0], self._num_replicas))
+            try:
+                checked = _checked(first[0], self._num_replicas)
+            except GraphdistError as error:
+                error.source = here()
+                raise
+            self._element_spec = jax.tree.map(self._spec, checked)
         return self._element_spec
 
     def _open(self) -> Iterator[Element]:
@@ -176,6 +181,8 @@ class DistributedIterator:
             self._feed.results.put(_END)
             raise StopIteration
         if isinstance(result, _Failure):
+            if isinstance(result.error, GraphdistError) and result.error.source is None:
+                result.error.source = here()  # the thread has no line of the user's
             try:
                 raise result.error
             finally:
@@ -244,7 +251,11 @@ def _stop_all() -> None:
 def _check_source(source: object) -> None:
     kind = type(source).__name__
     if isinstance(source, DistributedDataset):
-        raise ArgumentTypeError("this dataset is distributed already", source=here())
+        raise ArgumentTypeError(
+            "this dataset is distributed already",
+            source=here(),
+            hint="iterate it as it is, or distribute the dataset it was made from",
+        )
     if isinstance(source, Mapping | str | bytes | np.ndarray | jax.Array):
         raise ArgumentTypeError(
             f"a dataset is an iterable of batches, and this {kind} would be a single one",
@@ -253,7 +264,9 @@ def _check_source(source: object) -> None:
         )
     if not isinstance(source, Iterable):
         raise ArgumentTypeError(
-            f"a dataset is an iterable of batches, and {kind} has no __iter__", source=here()
+            f"a dataset is an iterable of batches, and {kind} has no __iter__",
+            source=here(),
+            hint="distribute a list of batches, or an object whose __iter__ gives them",
         )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from graphdist.context import Entry, entered, require_cross_replica, require_same_strategy
 from graphdist.data.distributed_dataset import DistributedDataset
-from graphdist.errors import ArgumentError, ContextError
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import ReduceOp, ValueContext
 from graphdist.replica_context import ReplicaContext
@@ -26,7 +26,7 @@ from graphdist.runtime.devices import Devices, device_name
 from graphdist.strategies import replicas
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import PerReplicaArray, per_replica_of
+from graphdist.values import PerReplicaArray, kind_of, per_replica_of, structure_text
 
 _MAX_IMPLICIT = 256
 """How many functions called outside `gd.function` are kept compiled, for each strategy."""
@@ -56,7 +56,11 @@ class Strategy:
         return f"<{type(self).__name__} on {names}>"
 
     def __copy__(self) -> Strategy:
-        raise ContextError(f"{self} cannot be copied", hint="make another strategy")
+        raise ContextError(
+            f"{self} cannot be copied",
+            source=here(),
+            hint="share it, or make another strategy on the same devices",
+        )
 
     @contextmanager
     def scope(self) -> Iterator[Strategy]:
@@ -100,15 +104,19 @@ class Strategy:
         require_cross_replica("run")
         require_same_strategy(self, "run")
         if not callable(fn):
-            raise ArgumentError(f"run takes a function, not {fn!r}", source=here())
+            raise ArgumentTypeError(f"fn is of type {kind_of(fn)}, not a function", source=here())
         if not isinstance(args, list | tuple):
             raise ArgumentError(
-                f"args is a {type(args).__name__}, not a tuple or list",
+                f"args is of type {kind_of(args)}, not a tuple or list",
                 source=here(),
                 hint="write args=(x,) for one argument",
             )
         if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise ArgumentError(f"kwargs is a {type(kwargs).__name__}, not a dict", source=here())
+            raise ArgumentError(
+                f"kwargs is of type {kind_of(kwargs)}, not a dict",
+                source=here(),
+                hint="write kwargs={'name': value}",
+            )
 
     def _implicit_run(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return the compiled form of `run(fn, ...)`, the same for the same function or method."""
@@ -143,11 +151,11 @@ class Strategy:
         """
         require_cross_replica("reduce")
         require_same_strategy(self, "reduce")
-        op = ReduceOp.of(reduce_op)
+        op, axes = ReduceOp.of(reduce_op), replicas.reduce_axes(axis)
         if current_trace() is not None:
-            return replicas.reduce(self, op, value, axis)
-        key = ("reduce", op, axis if axis is None or isinstance(axis, int) else tuple(axis))
-        return self._implicit_function(key, lambda v: self.reduce(op, v, axis))(value)
+            return replicas.reduce(self, op, value, axes)
+        key = ("reduce", op, axes)
+        return self._implicit_function(key, lambda value: self.reduce(op, value, axes))(value)
 
     def gather(self, value: Any, axis: int) -> Any:
         """Return a `PerReplica` value's components concatenated along `axis`, in replica order.
@@ -167,7 +175,9 @@ class Strategy:
         require_same_strategy(self, "gather")
         if current_trace() is not None:
             return replicas.gather(self, value, axis)
-        return self._implicit_function(("gather", axis), lambda v: self.gather(v, axis))(value)
+        return self._implicit_function(
+            ("gather", axis), lambda value: self.gather(value, axis)
+        )(value)
 
     def _implicit_function(
         self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""
@@ -201,14 +211,21 @@ class Strategy:
         structures differ.
         """
         require_cross_replica("experimental_distribute_values_from_function")
+        if current_trace() is not None:
+            raise ContextError(
+                "experimental_distribute_values_from_function is called inside a function, where "
+                "the replicas' values do not exist yet",
+                source=here(),
+                hint="call it outside, and pass the function what it returns",
+            )
         count = self.num_replicas_in_sync
         results = [value_fn(ValueContext(replica, count)) for replica in range(count)]
         structures: list[Any] = [jax.tree.structure(result) for result in results]
         for replica, structure in enumerate(structures):
             if structure != structures[0]:
                 raise ArgumentError(
-                    f"value_fn returned {structures[0]} for replica 0 and {structure} for replica "
-                    f"{replica}: the structures differ",
+                    f"value_fn returned {structure_text(structures[0])} for replica 0 and "
+                    f"{structure_text(structure)} for replica {replica}: the structures differ",
                     source=here(),
                 )
         if count == 1:

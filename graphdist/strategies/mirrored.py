@@ -9,6 +9,7 @@ import jax
 
 from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import Strategy
+from graphdist.tracing.sources import here
 
 
 class MirroredStrategy(Strategy):
@@ -27,4 +28,4 @@ class MirroredStrategy(Strategy):
         self, devices: Sequence[str | jax.Device] | None = None, cross_device_ops: Any = None
     ) -> None:
         """Take the devices."""
-        super().__init__(find_devices(devices))
+        super().__init__(find_devices(devices, here()))

@@ -6,6 +6,7 @@ import jax
 
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.strategies.base import Strategy
+from graphdist.tracing.sources import here
 
 
 class OneDeviceStrategy(Strategy):
@@ -20,5 +21,5 @@ class OneDeviceStrategy(Strategy):
 
     def __init__(self, device: str | jax.Device | None = None) -> None:
         """Take the device."""
-        found = jax.local_devices()[0] if device is None else find_device(device)
+        found = jax.local_devices()[0] if device is None else find_device(device, here())
         super().__init__(Devices((found,)))

@@ -42,11 +42,7 @@ def run(
         if isinstance(leaf, TracedPerReplica):
             return leaf.local
         if isinstance(leaf, PerReplica):
-            raise ArgumentError(
-                "a PerReplica made outside the function is used in it without being an argument",
-                source=here(),
-                hint="pass it to the function as an argument",
-            )
+            raise _closed_over()
         if isinstance(leaf, Mirrored):
             leaf = leaf.array
         if not isinstance(leaf, jax.core.Tracer):
@@ -70,7 +66,15 @@ def run(
     return jax.tree.map(leave, results, is_leaf=is_distributed)
 
 
-def reduce(strategy: Strategy, op: ReduceOp, value: Any, axis: int | tuple[int, ...] | None) -> Any:
+def _closed_over() -> ArgumentError:
+    return ArgumentError(
+        "a PerReplica made outside the function is used in it without being an argument",
+        source=here(),
+        hint="pass it to the function as an argument",
+    )
+
+
+def reduce(strategy: Strategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
     """Reduce every leaf."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis), value, is_leaf=is_distributed
@@ -80,6 +84,8 @@ def reduce(strategy: Strategy, op: ReduceOp, value: Any, axis: int | tuple[int, 
 def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
     size = strategy.num_replicas_in_sync
     if not isinstance(leaf, TracedPerReplica):
+        if isinstance(leaf, PerReplica):
+            raise _closed_over()
         if op is ReduceOp.SUM and size > 1:
             raise ArgumentError(
                 f"reduce by SUM of a value that is not distributed: it is one value, not {size}",
@@ -93,24 +99,34 @@ def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
         local = summable(leaf.local, op.reducer, "reduce")
     if axis is None:
         return reduce_p.bind(local, reducer=op.reducer, group_size=size)
-    axes = _axes(local, axis)
+    axes = _dimensions(local, axis)
     total = reduce_p.bind(jnp.sum(local, axis=axes), reducer="sum", group_size=size)
     if op is ReduceOp.SUM:
         return total
     return total / (size * prod(local.shape[i] for i in axes))
 
 
-def _axes(local: Any, axis: Any) -> tuple[int, ...]:
-    axes = axis if isinstance(axis, tuple | list) else (axis,)
+def reduce_axes(axis: Any) -> tuple[int, ...] | None:
+    """Return the `axis` of a reduce as a tuple; raises `ArgumentTypeError` for what is no axis."""
+    if axis is None:
+        return None
+    axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
+    if not all(isinstance(one, int) for one in axes):
+        raise ArgumentTypeError(
+            f"reduce along axis {axis!r}: an axis is an int, a tuple of ints or None",
+            source=here(),
+        )
+    return axes
+
+
+def _dimensions(local: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     rank = local.ndim
     for one in axes:
-        if not isinstance(one, int):
-            raise ArgumentTypeError(
-                f"reduce along axis {axis!r}: an int, a tuple of ints or None", source=here()
-            )
         if not -rank <= one < rank:
             raise ArgumentError(
-                f"reduce along axis {one}: the replicas' values have rank {rank}", source=here()
+                f"reduce along axis {one}: the replicas' values have rank {rank}",
+                source=here(),
+                hint=f"choose axes from {-rank} to {rank - 1}" if rank else "use axis=None",
             )
     return tuple(sorted({one % rank for one in axes}))
 
@@ -118,6 +134,8 @@ def _axes(local: Any, axis: Any) -> tuple[int, ...]:
 def gather(strategy: Strategy, value: Any, axis: int) -> Any:
     """Concatenate the replicas' values."""
     if not isinstance(value, TracedPerReplica):
+        if isinstance(value, PerReplica):
+            raise _closed_over()
         if not isinstance(value, jax.Array | np.ndarray | np.generic | int | float | Mirrored):
             raise ArgumentTypeError(
                 f"gather of a {type(value).__name__}: it takes one PerReplica value",

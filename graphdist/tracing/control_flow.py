@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any  # Any: equations of JAX are untyped
 
+import jax
+from jax import lax
 from jax.extend import core as jex
 
 from graphdist.ir.graph import Graph, Operand, Variable
@@ -47,7 +49,12 @@ def import_while(importer: Importer, equation: Any, environment: Environment) ->
     """Add a `while` node."""
     params = equation.params
     of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
+    condition_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
     invars = equation.invars
+    if condition_jaxpr.out_avals[0].shape:
+        condition_jaxpr, body_jaxpr = _batched(condition_jaxpr, body_jaxpr, of_condition, of_body)
+        invars = (*invars[:of_condition], *invars)  # the body tests the condition again
+        of_body += of_condition
     handles = _handles(invars, environment)
     carried = handles[of_condition + of_body :]
     if any(carried):
@@ -56,16 +63,42 @@ def import_while(importer: Importer, equation: Any, environment: Environment) ->
             source=source_of(equation.source_info),
             hint="close over the variable, or carry its value",
         )
-    condition = importer.nested(
-        params["cond_jaxpr"], (*handles[:of_condition], *carried), "condition"
-    )
-    body = importer.nested(params["body_jaxpr"], handles[of_condition:], "body")
+    condition = importer.nested(condition_jaxpr, (*handles[:of_condition], *carried), "condition")
+    body = importer.nested(body_jaxpr, handles[of_condition:], "body")
     kept = {
         "num_cond_consts": of_condition - _count(handles[:of_condition]),
         "num_body_consts": of_body - _count(handles[of_condition : of_condition + of_body]),
     }
     operands = _values(importer, invars, environment)
     _finish(importer, equation, environment, WHILE, operands, kept, (condition, body))
+
+
+def _batched(
+    condition: jex.ClosedJaxpr, body: jex.ClosedJaxpr, of_condition: int, of_body: int
+) -> tuple[jex.ClosedJaxpr, jex.ClosedJaxpr]:
+    """Return condition and body of a loop under `jax.vmap`, which JAX leaves with many predicates.
+
+    It goes on while one example does; the body, which takes the condition's constants before its
+    own, leaves the examples alone that are done.
+    """
+    test, step = jex.jaxpr_as_fun(condition), jex.jaxpr_as_fun(body)
+
+    def any_goes_on(*arguments: Any) -> Any:
+        return test(*arguments)[0].any()
+
+    def step_where_it_goes_on(*arguments: Any) -> list[Any]:
+        old = arguments[of_condition + of_body :]
+        (goes_on,) = test(*arguments[:of_condition], *old)
+        return [
+            lax.select(lax.broadcast_in_dim(goes_on, x.shape, range(goes_on.ndim)), x, before)
+            for x, before in zip(step(*arguments[of_condition:]), old, strict=True)
+        ]
+
+    avals = (*condition.in_avals[:of_condition], *body.in_avals)
+    return (
+        jax.make_jaxpr(any_goes_on)(*condition.in_avals),
+        jax.make_jaxpr(step_where_it_goes_on)(*avals),
+    )
 
 
 def import_cond(importer: Importer, equation: Any, environment: Environment) -> None:

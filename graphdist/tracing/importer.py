@@ -209,11 +209,11 @@ class Importer:
         variable = self._whole(equation, environment, 2)
         source = source_of(equation.source_info)
         self._check_write(variable, source)
-        old = self._read(variable, source)
+        if type(equation.outvars[0]) is not jex.DropVar:
+            self._add(equation, self._read(variable, source), environment)
         value = self.operand(equation.invars[1], environment)
         self.builder.add(ASSIGN, (value,), {"variable": variable}, at=source)
         self.versions.written(variable)
-        self._add(equation, old, environment)
 
     def _add_update(self, equation: Any, environment: Environment) -> None:
         variable = self._whole(equation, environment, 2)

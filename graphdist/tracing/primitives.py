@@ -117,6 +117,17 @@ read_variable_p.def_abstract_eval(
 aggregate_p = Primitive("aggregate")
 aggregate_p.def_abstract_eval(_same)
 
+
+def _aggregate_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[Any, Any]:
+    """Cut what is assigned from differentiation: JAX refuses a write of a value it differentiates."""
+    result = aggregate_p.bind(*primals, **params)
+    return result, ad.Zero.from_primal_value(result)  # type: ignore[attr-defined]
+
+
+ad.primitive_jvps[aggregate_p] = _aggregate_jvp
+
 replica_id_p = Primitive("replica_id")
 replica_id_p.def_abstract_eval(lambda *, group_size: ShapedArray((), jnp.int32))
 

@@ -87,9 +87,7 @@ class Trace:
     def aggregate(self, variable: TraceableVariable, value: jax.Array, context: str) -> jax.Array:
         """Return the value combined over the replicas as the variable says, cut from gradients."""
         self._handle(variable)
-        return aggregate_p.bind(
-            jax.lax.stop_gradient(value), variable=self._specs[id(variable)], context=context
-        )
+        return aggregate_p.bind(value, variable=self._specs[id(variable)], context=context)
 
     def claim(self, strategy: Any) -> None:
         """Make `strategy` the program's one; raises `TraceError` if it has another already."""

@@ -214,7 +214,7 @@ def selections(x: Array, i: Array, flag: Array) -> Any:
         jnp.where(flag, x, 0),
         lax.select(flag, x, -x),
         jnp.select([i == 0, i == 1], [x, -x], 7.0),
-        jnp.choose(i, [x, x + 1, x + 2]),
+        jnp.choose(i, [x, x + 1, x + 2], mode="clip"),
         jnp.piecewise(x, [x < 0, x >= 0], [jnp.sin, jnp.cos]),
         lax.select_n(i, x, x * 2, x * 3),
         jnp.clip(x, -0.5, 0.5),

@@ -25,7 +25,7 @@ def random_numbers(key: Key) -> Any:
         jax.random.bernoulli(keys[2], 0.3, (4,)),
         jax.random.randint(keys[3], (4,), 0, 9),
         jax.random.categorical(keys[4], jnp.zeros(4)),
-        jax.random.gamma(keys[5], 2.0, (2,)),
+        jax.random.exponential(keys[5], (2,)),
     )
 
 
@@ -95,7 +95,7 @@ def constants(x: Array) -> Any:
 @feature(floats(3))
 def constants_in_loops(x: Array) -> Any:
     def body(c: Array, i: Array) -> Any:
-        return c + LARGE[i] * SMALL, jax.random.normal(KEY) + OF_JAX[0]
+        return c + jnp.asarray(LARGE)[i] * SMALL, jax.random.normal(KEY) + OF_JAX[0]
 
     return lax.scan(body, x, np.arange(4)), lax.cond(x[0] > 0, lambda: SMALL, lambda: SMALL + 1)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tests.numerics.feature import booleans, feature, floats, integers
+from tests.numerics.feature import booleans, feature, floats, integers, key
 
 Array = jax.Array
 
@@ -173,6 +173,28 @@ def while_loop(x: Array) -> Any:
 @feature(floats(4, 3))
 def vmap_of_while_loop(x: Array) -> Array:
     return jax.vmap(lambda x: lax.while_loop(lambda x: x.sum() < 20, lambda x: x**2 + 1, x))(x)
+
+
+@feature(floats(2, 4, 3), floats(4))
+def vmap_of_vmap_of_while_loop(x: Array, limit: Array) -> Any:
+    def f(x: Array, limit: Array) -> Any:
+        return lax.while_loop(
+            lambda c: c[0].sum() < limit + 9, lambda c: (c[0] ** 2 + limit**2, c[1] + 1), (x, 0)
+        )
+
+    return jax.vmap(jax.vmap(f), (0, None))(x, limit)
+
+
+@feature(key)
+def vmap_of_while_loop_over_keys(key: Array) -> Any:
+    def f(key: Array) -> Any:
+        return lax.while_loop(
+            lambda c: jax.random.uniform(c[0]) < 0.7,
+            lambda c: (jax.random.split(c[0])[1], c[1] + 1),
+            (key, 0),
+        )
+
+    return jax.vmap(f)(jax.random.split(key, 5))
 
 
 @feature(floats(3))

@@ -1,0 +1,94 @@
+"""Pytrees of variables: make them, read them, assign them, all at once."""
+
+from __future__ import annotations
+
+from typing import Any  # Any: pytrees
+
+import jax
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.tracing.sources import here
+from graphdist.values import kind_of, structure_text
+from graphdist.variables import Variable
+
+
+def variables(tree: Any, **options: Any) -> Any:
+    """Return the pytree with every array replaced by a `Variable` named after its place.
+
+    `options` are those of `Variable`, the same for all.
+
+    >>> import jax.numpy as jnp
+    >>> params = variables({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
+    >>> params["w"].name
+    'w'
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: Variable(
+            leaf, name=jax.tree_util.keystr(path, simple=True, separator="_") or None, **options
+        ),
+        tree,
+    )
+
+
+def read(tree: Any) -> Any:
+    """Return the pytree with every `Variable` replaced by its value.
+
+    >>> import jax.numpy as jnp
+    >>> read(variables({"b": jnp.zeros(3)}))
+    {'b': Array([0., 0., 0.], dtype=float32)}
+    """
+    return jax.tree.map(
+        lambda leaf: leaf.read_value() if isinstance(leaf, Variable) else leaf, tree
+    )
+
+
+def assign(tree: Any, values: Any) -> None:
+    """Assign a pytree of values to the pytree of variables of the same structure.
+
+    Raises `ArgumentError` when the structures differ or a value does not fit its variable, and
+    `ArgumentTypeError` for a leaf that is no variable; nothing is assigned then.
+
+    >>> import jax.numpy as jnp
+    >>> params = variables({"b": jnp.zeros(3)})
+    >>> assign(params, {"b": jnp.ones(3)})
+    >>> read(params)
+    {'b': Array([1., 1., 1.], dtype=float32)}
+    """
+    structure: Any
+    targets, structure = jax.tree_util.tree_flatten_with_path(tree)
+    sources, other = jax.tree_util.tree_flatten_with_path(values)
+    if structure != other:
+        raise ArgumentError(
+            _difference([path for path, _ in targets], [path for path, _ in sources])
+            or f"the values are in {structure_text(other)}, "
+            f"the variables in {structure_text(structure)}: the containers differ",
+            source=here(),
+            hint="give the values the structure that gd.read(variables) has",
+        )
+    for path, target in targets:
+        if not isinstance(target, Variable):
+            raise ArgumentTypeError(
+                f"leaf {jax.tree_util.keystr(path)} of what is assigned to is a "
+                f"{kind_of(target)}, not a variable",
+                source=here(),
+                hint="make variables of all leaves: gd.variables(tree)",
+            )
+    # All are checked before the first is written: a refused call leaves no half of it behind.
+    arrays = [
+        target.checked(value) for (_, target), (_, value) in zip(targets, sources, strict=True)
+    ]
+    for (_, target), array in zip(targets, arrays, strict=True):
+        target.write("assign", array)
+
+
+def _difference(targets: list[Any], sources: list[Any]) -> str:
+    """Return which leaves only one of two pytrees has, or nothing if the places are the same."""
+    only = [
+        f"only the {name} have a leaf {jax.tree_util.keystr(missing[0])}"
+        for name, missing in (
+            ("variables", [path for path in targets if path not in sources]),
+            ("values", [path for path in sources if path not in targets]),
+        )
+        if missing
+    ]
+    return f"values of another structure than the variables: {', '.join(only)}" if only else ""
