@@ -43,6 +43,9 @@ class ArgumentError(GraphdistError, ValueError):
     Traceback (most recent call last):
     ...
     graphdist.errors.ArgumentError: reduce op 'PRODUCT' is not one of SUM, MEAN
+      <doctest graphdist.errors.ArgumentError[1]>:1, in <module>
+        gd.get_strategy().reduce("PRODUCT", 1.0, axis=None)
+      hint: for another reduction gather the values, then reduce them with jax.numpy
     """
 
 

@@ -21,11 +21,11 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.passes.manager import Pass
 from graphdist.program import Interface, Program, trace_program
 from graphdist.signature import (
+    KEYS,
     LeafKey,
     StaticArgument,
     UnusableLeaf,
     difference,
-    leaf_key,
     leaf_name,
     refusal,
 )
@@ -58,7 +58,7 @@ class Function:
         """Wrap `fn`; nothing is traced before the first call."""
         if not callable(fn):
             raise ArgumentTypeError(
-                f"gd.function of a {kind_of(fn)}, which is not a function", source=here()
+                f"gd.function takes a function, not a value of type {kind_of(fn)}", source=here()
             )
         update_wrapper(self, fn)
         self.fn = fn
@@ -109,11 +109,11 @@ class Function:
         if self._static:
             args, kwargs = _hide_static(self._static, args, kwargs)
         leaves, structure = tree_flatten((args, kwargs))
-        numbers_are_static = self._numbers_are_static
+        key_of = KEYS[self._numbers_are_static]
         try:
-            keys = tuple([leaf_key(leaf, numbers_are_static) for leaf in leaves])
+            keys = tuple([key_of[type(leaf)](leaf) for leaf in leaves])
         except UnusableLeaf:
-            raise refusal(self.fn, self.name, args, kwargs, numbers_are_static) from None
+            raise refusal(self.fn, self.name, args, kwargs, self._numbers_are_static) from None
         entry = current_entry()
         return leaves, (structure, keys, None if entry is None else entry.strategy)
 

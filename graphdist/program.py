@@ -91,8 +91,7 @@ def trace_program(
     interface = Interface(keys, names, trace.strategy)
     dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
     inputs = [
-        Value(input_type(leaves[i], keys[i], replicas, names[i]), _hint(names[i]))
-        for i in dynamic
+        Value(input_type(leaves[i], keys[i], replicas, names[i]), _hint(names[i])) for i in dynamic
     ]
     avals = [_aval(leaves[i], keys[i], value) for i, value in zip(dynamic, inputs, strict=True)]
 
@@ -123,9 +122,7 @@ def trace_program(
     return traced, interface
 
 
-def _strategy_of(
-    leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]
-) -> Strategy:
+def _strategy_of(leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]) -> Strategy:
     """Return the strategy that is current, or else the default one until the program says more."""
     entry = current_entry()
     if entry is not None:
@@ -240,6 +237,7 @@ class Program:
         self._is_plain = not any(interface.per_replica) and all(
             leaf is _OUTPUT for leaf in interface.statics
         )
+        self._is_array = self._is_plain and self._structure == jax.tree.structure(0)
 
     def __call__(self, leaves: list[Any]) -> Any:
         """Run one step.
@@ -257,6 +255,8 @@ class Program:
             else:  # interrupted between the step and the noting of what it gave
                 self._write(self._buffers, outputs)
             raise
+        if self._is_array:
+            return outputs[self._num_assigned]
         results = outputs[self._num_assigned :]
         if self._is_plain:
             return self._structure.unflatten(results)

@@ -128,10 +128,9 @@ class ReplicaContext:
         entry = current_entry()
         if self._is_running() and (entry is None or entry.replica_context is not self):
             raise ContextError(
-                f"{what} of a replica context that is not the current one",
+                f"{what} of a replica context outside the replica function it belongs to",
                 source=here(),
-                hint="call gd.get_replica_context() where it is used: a context lasts as long as "
-                "the replica function, without what merge_call calls",
+                hint="call gd.get_replica_context() inside the replica function that uses it",
             )
 
 

@@ -30,7 +30,6 @@ LeafKey: TypeAlias = tuple[Any, ...]
 
 _ARRAY, _PER_REPLICA, _NUMBER, _STATIC = "array", "per_replica", "number", "static"
 _NUMBERS = (int, float, complex)
-_KEY_OF_TYPE: dict[type, Callable[[Any], LeafKey]] = {}
 
 
 class PerReplicaSpec:
@@ -102,17 +101,22 @@ def leaf_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
 
 def leaf_key(leaf: Any, python_numbers_are_static: bool) -> LeafKey:
     """Return what of a leaf decides which program runs."""
-    kind = type(leaf)
-    if kind in _NUMBERS and not python_numbers_are_static:
-        return _NUMBER, kind
-    of_kind = _KEY_OF_TYPE.get(kind)
-    if of_kind is None:
-        of_kind = _KEY_OF_TYPE[kind] = _key_function(kind)
-    return of_kind(leaf)
+    return KEYS[python_numbers_are_static][type(leaf)](leaf)
+
+
+class _Keys(dict[type, Callable[[Any], LeafKey]]):
+    """The function that describes leaves of a type: finding it is dear, calling it is not."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], LeafKey]:
+        self[kind] = found = _key_function(kind)
+        return found
+
+
+KEYS = (_Keys({kind: lambda leaf: (_NUMBER, type(leaf)) for kind in _NUMBERS}), _Keys())
+"""By whether Python numbers are static."""
 
 
 def _key_function(kind: type) -> Callable[[Any], LeafKey]:
-    """Return the function that describes leaves of a type: finding it is dear, calling it not."""
     if issubclass(kind, jax.core.Tracer):
         return _tracer_key
     if issubclass(kind, PerReplicaArray):
@@ -152,7 +156,7 @@ def _array_key(leaf: Any) -> LeafKey:
     if leaf.dtype.kind not in "biufcV":
         raise UnusableLeaf(
             f"is an array of dtype {leaf.dtype}, which devices do not hold",
-            "encode it as numbers, or pass a tuple of Python values, which is compiled in",
+            "encode it as numbers, or leave it out of the arguments",
         )
     return _ARRAY, leaf.shape, leaf.dtype, False
 

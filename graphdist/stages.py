@@ -10,14 +10,14 @@ from typing import Any  # Any: compiler options and users' variables
 import jax
 
 from graphdist.config import reproducer_folder, verifies_passes
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.garbage import collection_put_off
 from graphdist.ir.analyses import collectives
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Source
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.executable import Executable, Memory, lower
+from graphdist.runtime.executable import Emitted, Executable, Memory, emitted
 from graphdist.tracing.sources import here
 from graphdist.variables import Variable
 
@@ -89,12 +89,17 @@ class Traced(_Stage):
     @collection_put_off()
     def lower(self) -> Lowered:
         """Run the passes and return the SPMD program; raises `DistributionError` if refused."""
-        history = run_passes(
-            self.graph,
-            self.pipeline,
-            verifies=verifies_passes(),
-            reproducer_folder=reproducer_folder(),
-        )
+        try:
+            history = run_passes(
+                self.graph,
+                self.pipeline,
+                verifies=verifies_passes(),
+                reproducer_folder=reproducer_folder(),
+            )
+        except GraphdistError as error:
+            if error.source is None or error.source.frame is None:
+                error.source = here()  # no node to blame: the line that wants it compiled
+            raise
         final = history[-1].graph if history else self.graph
         return Lowered(
             final,
@@ -116,11 +121,16 @@ class Lowered(_Stage):
 
     compiler_options: Mapping[str, Any] | None = None
 
-    @cached_property
+    @property
     def stablehlo(self) -> jax.stages.Lowered:
         """Return JAX's lowered stage of the graph, made when it is first asked for."""
+        return self.emitted.lowered
+
+    @cached_property
+    def emitted(self) -> Emitted:
+        """Return what the graph became in JAX, made when it is first asked for."""
         with collection_put_off():
-            return lower(self.graph, self.devices)
+            return emitted(self.graph, self.devices, self.compiler_options)
 
     def as_text(self, form: str = "graph") -> str:
         """Return the graph after the last pass, or the StableHLO module, as text."""
@@ -132,7 +142,7 @@ class Lowered(_Stage):
 
     def compile(self) -> Compiled:
         """Compile for the strategy's devices."""
-        executable = Executable(self.graph, self.devices, self.stablehlo, self.compiler_options)
+        executable = Executable(self.graph, self.devices, self.emitted)
         return Compiled(
             self.graph,
             self.devices,

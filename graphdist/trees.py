@@ -8,7 +8,7 @@ import jax
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of, structure_text
+from graphdist.values import PerReplica, kind_of, structure_text
 from graphdist.variables import Variable
 
 
@@ -56,7 +56,9 @@ def assign(tree: Any, values: Any) -> None:
     """
     structure: Any
     targets, structure = jax.tree_util.tree_flatten_with_path(tree)
-    sources, other = jax.tree_util.tree_flatten_with_path(values)
+    sources, other = jax.tree_util.tree_flatten_with_path(
+        values, is_leaf=lambda leaf: isinstance(leaf, PerReplica)
+    )
     if structure != other:
         raise ArgumentError(
             _difference([path for path, _ in targets], [path for path, _ in sources])
@@ -68,7 +70,7 @@ def assign(tree: Any, values: Any) -> None:
     for path, target in targets:
         if not isinstance(target, Variable):
             raise ArgumentTypeError(
-                f"leaf {jax.tree_util.keystr(path)} of what is assigned to is a "
+                f"gd.assign to leaf {jax.tree_util.keystr(path)}, which is of type "
                 f"{kind_of(target)}, not a variable",
                 source=here(),
                 hint="make variables of all leaves: gd.variables(tree)",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any  # Any: users' values, tracers, and operands of arithmetic
+from typing import TYPE_CHECKING, Any, NoReturn  # Any: users' values and tracers
 
 import jax
 import jax.numpy as jnp
@@ -61,23 +61,26 @@ class PerReplica(DistributedValues):
         assert self._values is not None
         return self._values
 
-    def __jax_array__(self) -> jax.Array:
-        raise self._not_one_value()
+    @property
+    def __jax_array__(self) -> NoReturn:
+        # A property, since JAX only asks whether there is one before it gives an error of its own.
+        raise _not_one_array()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        raise self._not_one_value()
-
-    def _not_one_value(self) -> ArgumentTypeError:
-        return ArgumentTypeError(
-            "a PerReplica is used as one array, but it is one value a replica",
-            source=here(),
-            hint="pass it to the replica function through the args of run, "
-            "or make it one value with strategy.reduce or strategy.gather",
-        )
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise _not_one_array()
 
     def __repr__(self) -> str:
         lines = ",\n".join(f"  {i}: {value!r}" for i, value in enumerate(self.values))
         return f"PerReplica:{{\n{lines}\n}}"
+
+
+def _not_one_array() -> ArgumentError:
+    return ArgumentError(
+        "a PerReplica is used as one array, but it is one value a replica",
+        source=here(),
+        hint="pass it to the replica function through the args of run, "
+        "or make it one value with strategy.reduce or strategy.gather",
+    )
 
 
 class PerReplicaArray(PerReplica):

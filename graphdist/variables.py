@@ -247,8 +247,8 @@ class Variable(ArrayOperators):
     def _require_aggregation(self, done: str) -> None:
         if self.aggregation is VariableAggregation.NONE:
             raise ArgumentError(
-                f"variable {self.name!r}, ON_READ with aggregation NONE, is {done} in cross-replica "
-                f"context, where it has no one value",
+                f"variable {self.name!r}, ON_READ with aggregation NONE, is {done} in "
+                f"cross-replica context, where it has no one value",
                 source=here(),
                 hint=f"make it with an aggregation, or have it {done} in replica context, "
                 f"inside the function given to run",

@@ -23,10 +23,11 @@ from typing import cast
 
 from graphdist.ir.analyses import producers
 from graphdist.ir.builder import Builder
+from graphdist.ir.divergence import Cause, cause
 from graphdist.ir.errors import DistributionError
 from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
-from graphdist.ir.ops import ASSIGN, COND, READ, REPLICA_ID, SCAN, TO_REPLICAS, WHILE
-from graphdist.ir.printer import print_node
+from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, SCAN, TO_REPLICAS, WHILE
+from graphdist.ir.printer import print_graph, print_node
 from graphdist.ir.rewrite import rewrite, substitute
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join, sharded
 
@@ -144,24 +145,17 @@ def _check(graph: Graph) -> None:
             if node.op is ASSIGN:
                 _check_assign(graph, current, node)
             elif node.op is TO_REPLICAS and not _is_mirrored(node.operands[0]):
-                raise _refuse(
-                    graph,
-                    node,
-                    "a per-replica value is passed to run as one value",
-                    _reason(current, node.operands[0]),
-                )
+                what = "a per-replica value is passed to run as one value"
+                raise _refuse(graph, node, what, node.operands[0], _IN_CROSS_REPLICA)
             if node.graphs:
                 inner = divergent or (node if _diverges(node) else None)
                 pending.extend((nested, inner) for nested in node.graphs)
     user_outputs = graph.outputs[len(graph.assigned) if graph.is_placed else 0 :]
     for output, per_replica in zip(user_outputs, graph.returns_per_replica, strict=True):
         if not per_replica and not _is_mirrored(output):
-            raise _refuse(
-                graph,
-                producers(graph).get(cast(Value, output)),
-                "a per-replica value is returned from cross-replica code as one value",
-                _reason(graph, output),
-            )
+            what = "a per-replica value is returned from cross-replica code as one value"
+            made_by = producers(graph).get(cast(Value, output))
+            raise _refuse(graph, made_by, what, output, _IN_CROSS_REPLICA)
 
 
 def _is_mirrored(operand: Operand) -> bool:
@@ -170,78 +164,100 @@ def _is_mirrored(operand: Operand) -> bool:
 
 def _diverges(node: Node) -> bool:
     """Return whether replicas may take different ways through this node."""
-    if node.op is COND:
-        return not _is_mirrored(node.operands[0])
-    return node.op is WHILE and not _is_mirrored(node.graphs[0].outputs[0])
+    return node.op in (COND, WHILE) and not _is_mirrored(_predicate(node))
+
+
+def _predicate(node: Node) -> Operand:
+    return node.operands[0] if node.op is COND else node.graphs[0].outputs[0]
 
 
 def _check_divergent(graph: Graph, node: Node, divergent: Node) -> None:
     is_assign = node.op is ASSIGN and _variable(node).type.distribution is MIRRORED
     if not node.op.is_collective and not is_assign:
         return
-    what = (
-        f"variable {_variable(node).name!r} is assigned" if is_assign else f"{node.op.name} stands"
+    kind, others = ("branch", "do not take it") if divergent.op is COND else ("loop", "leave first")
+    what, why, hint = (
+        f"{node.op.name} stands",
+        f"replicas that {others} would be waited for without end",
+        f"move the {node.op.name} out of the {kind}",
     )
-    why = (
-        "it would be written on some replicas only"
-        if is_assign
-        else "replicas that do not take the branch would be waited for for ever"
-    )
-    kind = "branch" if divergent.op is COND else "loop"
+    if is_assign:
+        what = f"variable {_variable(node).name!r} is assigned"
+        why = "it would be written on some replicas only"
+        hint = f"let the {kind} return the value, and assign it after the {kind}"
     raise DistributionError(
-        f"{what} in a {kind} whose predicate differs between replicas: {why}",
+        f"{what} in a {kind} whose predicate differs between replicas"
+        f"{_because(cause(graph, _predicate(divergent)))}: {why}",
         source=node.source,
         other=divergent.source,
-        node=print_node(node),
+        node=print_node(node, graph),
         where=f"in graph {graph.name!r}, pass {NAME!r}",
-        hint="make the predicate the same on all replicas (all_reduce it), "
-        f"or move the {'assignment' if is_assign else 'collective'} out of the {kind}",
+        hint=f"make the predicate the same on all replicas (all_reduce it), or {hint}",
     )
+
+
+_IN_CROSS_REPLICA = (
+    "make one value of what run returned: strategy.reduce(reduce_op, value, axis=None), "
+    "or strategy.gather(value, axis)"
+)
+_IN_REPLICA = (
+    "combine it first: gd.get_replica_context().all_reduce('MEAN', value), or make the variable "
+    "with aggregation=gd.VariableAggregation.MEAN"
+)
+_OF_GRADIENT = (
+    "pass the value that the gradient is taken of to the replica function through the args of run "
+    "instead of closing over it: its gradient is then summed over the replicas"
+)
 
 
 def _check_assign(graph: Graph, current: Graph, node: Node) -> None:
     variable = _variable(node)
     if variable.type.distribution is not MIRRORED or _is_mirrored(node.operands[0]):
         return
-    raise _refuse(
-        graph,
-        node,
-        f"a per-replica value is assigned to the mirrored variable {variable.name!r}, "
-        f"whose aggregation is {variable.aggregation.upper()}",
-        _reason(current, node.operands[0]),
-    )
+    what = f"a per-replica value is assigned to the mirrored variable {variable.name!r}"
+    if _is_in_replica_context(current, node):
+        what += f", whose aggregation is {variable.aggregation.upper()}"
+        raise _refuse(graph, node, what, node.operands[0], _IN_REPLICA)
+    what += " in cross-replica context"
+    raise _refuse(graph, node, what, node.operands[0], _IN_CROSS_REPLICA)
+
+
+def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
+    """Return whether an assignment comes from a replica function.
+
+    `assign_add` aggregates what is added in replica context and writes the sum as one value: the
+    mark is up to three nodes back.
+    """
+    made_by = producers(graph)
+    operands = list(assign.operands)
+    for _ in range(3):
+        nodes = [made_by[one] for one in operands if isinstance(one, Value) and one in made_by]
+        if any(node.op is AGGREGATE and node.params["context"] == "replica" for node in nodes):
+            return True
+        operands = [operand for node in nodes for operand in node.operands]
+    return False
 
 
 def _variable(node: Node) -> Variable:
     return cast(Variable, node.params["variable"])
 
 
-def _refuse(graph: Graph, node: Node | None, what: str, reason: str) -> DistributionError:
+def _refuse(
+    graph: Graph, node: Node | None, what: str, operand: Operand, hint: str
+) -> DistributionError:
+    """Return the error; `node` is where the operand is used as one value, or was made."""
+    found = cause(graph, operand)
+    if hint is _IN_CROSS_REPLICA and any("transpose(" in one.source.scope for one in found.nodes):
+        hint = _OF_GRADIENT
+    text = print_node(node, graph) if node else print_graph(graph).splitlines()[-2].strip()
     return DistributionError(
-        what + reason,
+        what + _because(found),
         source=node.source if node else None,
-        node=print_node(node) if node else "",
+        node=text,
         where=f"in graph {graph.name!r}, pass {NAME!r}",
-        hint="reduce it first (strategy.reduce, or all_reduce in replica context), pass what it depends "
-        "on through the arguments of run, or give the variable an aggregation",
+        hint=hint,
     )
 
 
-def _reason(graph: Graph, operand: Operand) -> str:
-    """Return which input, read or replica number makes the operand differ between replicas."""
-    made_by = producers(graph)
-    pending, seen = [operand], set()
-    while pending:
-        current = pending.pop()
-        if not isinstance(current, Value) or current in seen or _is_mirrored(current):
-            continue
-        seen.add(current)
-        node = made_by.get(current)
-        if node is None:
-            return f" (it depends on the per-replica input {current.hint or 'of a loop'!r})"
-        if node.op is REPLICA_ID:
-            return " (it depends on the replica's number)"
-        if node.op is READ:
-            return f" (it depends on the per-replica variable {_variable(node).name!r})"
-        pending.extend(node.operands)
-    return ""
+def _because(found: Cause) -> str:
+    return f" (it depends on {found.text})" if found.text else ""

@@ -81,7 +81,8 @@ def run_passes(
             result = one(graph)
             if verifies and result is not graph:
                 verify(result)
-        except (DistributionError, TypeRuleError):
+        except (DistributionError, TypeRuleError) as error:
+            error.where = error.where or f"in graph {graph.name!r}, pass {one.name!r}"
             raise
         except Exception as error:
             error.add_note(f"in pass {one.name!r} on graph {graph.name!r}")

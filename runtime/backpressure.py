@@ -49,10 +49,10 @@ class Backpressure:
         tokens, bound = self._tokens, self.bound
         while len(tokens) >= bound:
             token = tokens.popleft()
-            while token.is_deleted() and tokens:
-                token = tokens.popleft()
             if not token.is_deleted():
                 token.block_until_ready()
+            elif tokens:
+                bound = len(tokens)  # the next one stands for it, and is waited for in its place
 
     def dispatched(self, token: jax.Array) -> None:
         """Note a step that was dispatched."""

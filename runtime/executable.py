@@ -23,7 +23,32 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
 
 
-def jitted(graph: Graph, devices: Devices) -> Any:
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What a graph became in JAX: a jitted function, and its StableHLO.
+
+    Compiling the one compiles the other: JAX keeps the executable.
+    """
+
+    function: Any
+    lowered: Lowered
+
+
+def emitted(
+    graph: Graph, devices: Devices, compiler_options: Mapping[str, Any] | None = None
+) -> Emitted:
+    """Emit an SPMD graph for these devices; `compiler_options` are XLA's."""
+    function = jitted(graph, devices, compiler_options)
+    avals = [
+        global_aval(value.type, distribution, len(devices))
+        for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True)
+    ]
+    return Emitted(function, function.trace(*avals).lower())
+
+
+def jitted(
+    graph: Graph, devices: Devices, compiler_options: Mapping[str, Any] | None = None
+) -> Any:
     """Return `jax.jit` of what an SPMD graph emits, with shardings and donation."""
     inputs, outputs = input_distributions(graph), output_distributions(graph)
     donated = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
@@ -49,17 +74,8 @@ def jitted(graph: Graph, devices: Devices) -> Any:
         out_shardings=[devices.sharding(distribution) for distribution in outputs],
         donate_argnums=donated,
         keep_unused=True,
+        compiler_options=dict(compiler_options or {}) or None,
     )
-
-
-def lower(graph: Graph, devices: Devices) -> Lowered:
-    """Return the StableHLO of an SPMD graph for these devices, as JAX's lowered stage."""
-    avals = [
-        global_aval(value.type, distribution, len(devices))
-        for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True)
-    ]
-    lowered: Lowered = jitted(graph, devices).trace(*avals).lower()
-    return lowered
 
 
 def _copying(graph: Graph, program: Any) -> Any:
@@ -123,12 +139,10 @@ class Memory:
 class Executable:
     """A compiled step."""
 
-    def __init__(
-        self, graph: Graph, devices: Devices, lowered: Lowered, options: Mapping[str, Any] | None
-    ) -> None:
-        """Compile; `options` are XLA's compiler options."""
-        self.compiled: Compiled = lowered.compile(compiler_options=dict(options or {}) or None)
-        self._call: Any = self.compiled.__call__
+    def __init__(self, graph: Graph, devices: Devices, emitted: Emitted) -> None:
+        """Compile."""
+        self.compiled: Compiled = emitted.lowered.compile()
+        self._call = emitted.function
         self._backpressure = backpressure(devices.platform)
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]

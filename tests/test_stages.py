@@ -16,7 +16,7 @@ from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.passes import pipeline
 from graphdist.passes.manager import run_passes
-from graphdist.runtime.executable import Executable, lower
+from graphdist.runtime.executable import Executable, emitted
 from graphdist.tracing.jax_ops import resolve
 
 MODULE_NAMES = {
@@ -111,7 +111,7 @@ def test_a_constant_edited_in_the_text_changes_the_result(strategy: gd.Strategy)
     text = print_graph(lowered.graph)
     assert text.count("3.0:f32") == 1
     edited = parse(text.replace("3.0:f32", "5.0:f32"), opaques(lowered.graph), resolve)
-    executable = Executable(edited, strategy.devices, lower(edited, strategy.devices), None)
+    executable = Executable(edited, strategy.devices, emitted(edited, strategy.devices))
     x = jnp.array([1.0, 1.0, 2.0, 2.0])
     (result,) = executable((), [jax.device_put(x, strategy.devices.per_replica)])
     assert result.tolist() == [15.0, 15.0]

@@ -88,13 +88,11 @@ def bench_dispatch() -> list[Result]:
 
         replicas = strategy.num_replicas_in_sync
         x = jax.device_put(jnp.float32(1), strategy.devices.mirrored)
-        with strategy.scope():
-            step(x)
-            emitted, state = _emitted(step, x, variables, strategy)
+        step(x)
+        emitted, state = _emitted(step, x, variables, strategy)
 
-        def ours(step: Any = step, x: Any = x, strategy: Any = strategy) -> None:
-            with strategy.scope():
-                step(x).block_until_ready()
+        def ours(step: Any = step, x: Any = x) -> None:
+            step(x).block_until_ready()
 
         def peer(emitted: Any = emitted, state: Any = state, x: Any = x) -> None:
             *new, result = emitted(*state, x)

@@ -236,6 +236,38 @@ OPS = {
 }  # fmt: skip
 """Every operation of ours by name; those of JAX are made by `graphdist.tracing.jax_ops`."""
 
+DESCRIPTIONS = {
+    READ: "The value of `variable`, of the type that the variable declares.",
+    ASSIGN: "Sets `variable` to the operand, which has its dtype and shape; no result.",
+    AGGREGATE: "What a write in `context` puts into `variable`: per_replica if the variable is; "
+    "mirrored in replica context if the variable has an aggregation; else as the operand.",
+    REPLICA_ID: "The replica's number, i32[] per_replica; mirrored over one replica.",
+    TO_REPLICAS: "One value handed to every replica: as the operand.",
+    REDUCE: "One value made of the replicas' by `reducer`: mirrored. Else as `all_reduce`.",
+    GATHER: "One value made of the replicas', joined along `axis`: mirrored. Else as `all_gather`.",
+    ALL_REDUCE: "The replicas' values reduced by `reducer` (sum, mean, max, min), held by each: "
+    "mirrored. No mean of integers, no sum or mean of bools, nothing of random keys.",
+    ALL_GATHER: "The replicas' values joined along `axis`, held by each: mirrored, that dimension "
+    "`group_size` times as long. Not for scalars.",
+    REDUCE_SCATTER: "The replicas' values reduced by `reducer`, of which each keeps a slice along "
+    "`axis`: sharded(axis). The dimension divides by `group_size`.",
+    CONSTANT: "The array `value`: mirrored.",
+    SELECT_REPLICA: "The operand on replica number `replica`, zeros on the others: per_replica; "
+    "mirrored over one replica.",
+    SCALE: "The operand times the number `factor`: as the operand.",
+    PACK: "Operands of one dtype, flattened and joined: one dimension, the join of the operands.",
+    UNPACK: "The pieces of a packed operand, of the `shapes` given: as the operand.",
+    CONCATENATE: "The operands joined along `axis`: the join of the operands.",
+    RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",
+    SCAN: "`length` runs of a body on slices of some operands along dimension 0; the last carry, "
+    "and the stacked ys: as the body returns them, a sharded dimension one further.",
+    WHILE: "Runs of a body as long as a condition holds; the last carry: as the body takes it, "
+    "per_replica if the condition differs between replicas.",
+    COND: "One of several branches by an i32[] index: the join of the branches, per_replica if the "
+    "index differs between replicas.",
+}
+"""What each operation is, and after the colon how its results are distributed, in a sentence."""
+
 LOGICAL_ONLY = frozenset({READ, ASSIGN, AGGREGATE})
 """Operations on variables: gone once variables are placed."""
 

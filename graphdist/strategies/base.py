@@ -175,9 +175,9 @@ class Strategy:
         require_same_strategy(self, "gather")
         if current_trace() is not None:
             return replicas.gather(self, value, axis)
-        return self._implicit_function(
-            ("gather", axis), lambda value: self.gather(value, axis)
-        )(value)
+        return self._implicit_function(("gather", axis), lambda value: self.gather(value, axis))(
+            value
+        )
 
     def _implicit_function(
         self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""

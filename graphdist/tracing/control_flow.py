@@ -145,7 +145,7 @@ def _finish(
     # A body that assigns a variable leaves it at a version that no read inside it saw last.
     for graph in graphs:
         for variable in _assigned(graph):
-            importer.versions.written(variable)
+            importer.versions.written(variable, source)
 
 
 def _assigned(graph: Graph) -> set[Variable]:

@@ -89,11 +89,13 @@ class Importer:
         """Add the nodes of every equation."""
         for equation in jaxpr.eqns:
             name = equation.primitive.name
-            handler = _HANDLERS.get(name)
-            if handler is not None:
+            handler = _HANDLERS.get(name, Importer._jax_node)
+            try:
                 handler(self, equation, environment)
-            else:
-                self._jax_node(equation, environment)
+            except TraceError as error:
+                if error.source is None:
+                    error.source = source_of(equation.source_info)
+                raise
 
     def bind_constants(self, closed: jex.ClosedJaxpr, environment: Environment) -> None:
         """Give the arrays the jaxpr closes over a node, or a literal if they are scalars."""
@@ -213,7 +215,7 @@ class Importer:
             self._add(equation, self._read(variable, source), environment)
         value = self.operand(equation.invars[1], environment)
         self.builder.add(ASSIGN, (value,), {"variable": variable}, at=source)
-        self.versions.written(variable)
+        self.versions.written(variable, source)
 
     def _add_update(self, equation: Any, environment: Environment) -> None:
         variable = self._whole(equation, environment, 2)
@@ -227,7 +229,7 @@ class Importer:
             types=[variable.type],
         )
         self.builder.add(ASSIGN, total, {"variable": variable}, at=source)
-        self.versions.written(variable)
+        self.versions.written(variable, source)
 
     def _freeze(self, equation: Any, environment: Environment) -> None:
         variable = environment[equation.invars[0]]
@@ -251,9 +253,10 @@ class Importer:
         value = equation.outvars[0] if equation.outvars else equation.invars[1]
         if len(equation.invars) != plain or tuple(value.aval.shape) != variable.type.shape:
             raise TraceError(
-                f"{variable.name!r} is indexed as a ref: only whole reads and writes are supported",
+                f"{_ref_name(variable)} of shape {list(variable.type.shape)} is read or written "
+                f"in part: a graph reads and writes it whole",
                 source=source_of(equation.source_info),
-                hint="read the whole value, use value.at[...].set(...), and write it back",
+                hint="write the whole: ref[...] = ref[...].at[index].set(value)",
             )
         return variable
 
@@ -312,6 +315,10 @@ def type_of(aval: Any) -> Type:
     return Type(dtype_name(aval.dtype), aval.shape)
 
 
+def _ref_name(variable: Variable) -> str:
+    return "a ref" if variable.is_local else f"variable {variable.name!r}"
+
+
 _higher_order: dict[Any, bool] = {}
 
 
@@ -333,17 +340,28 @@ def _jaxprs(params: Any) -> Any:
             yield from _jaxprs(param)
 
 
+_ACCESSES = {
+    "get": "a variable or ref is read",
+    "swap": "a variable or ref is assigned",
+    "addupdate": "a variable or ref is added to",
+}
+
+
 def _refuse_nested(equation: Any, source: Source) -> None:
     """Refuse logical operations and variables inside an operation the graph keeps opaque."""
     pending = list(_jaxprs(equation.params.values()))
     while pending:
         for inner in pending.pop().eqns:
             name = inner.primitive.name
-            if inner.primitive in LOGICAL or name in ("get", "swap", "addupdate"):
+            if (opaque := LOGICAL.get(inner.primitive) or _ACCESSES.get(name)) is not None:
                 raise TraceError(
-                    f"{name} inside jax's {equation.primitive.name}, which the graph keeps opaque",
-                    source=source,
-                    hint="move the collective or the variable out of it",
+                    f"{opaque} inside {equation.primitive.name}, an operation of JAX that the "
+                    f"graph keeps whole",
+                    source=source_of(inner.source_info),
+                    other=source,
+                    hint="read the variable before the operation, and assign it after"
+                    if name in _ACCESSES
+                    else f"move the {opaque} out of the operation",
                 )
             pending.extend(_jaxprs(inner.params.values()))
 

@@ -44,7 +44,7 @@ def _linear(name: str, abstract: AbstractRule, transpose: TransposeRule) -> Prim
         result = primitive.bind(*primals, **params)
         (tangent,) = tangents
         if type(tangent) is ad.Zero:
-            return result, ad.Zero.from_primal_value(result)  # type: ignore[attr-defined]
+            return result, ad.Zero(jax.typeof(result).to_tangent_aval())
         return result, primitive.bind(tangent, **params)
 
     def transposed(cotangent: Any, operand: Any, **params: Any) -> list[Any]:
@@ -121,9 +121,9 @@ aggregate_p.def_abstract_eval(_same)
 def _aggregate_jvp(
     primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[Any, Any]:
-    """Cut what is assigned from differentiation: JAX refuses a write of a value it differentiates."""
+    """Cut what is assigned from differentiation: JAX refuses to write a value it differentiates."""
     result = aggregate_p.bind(*primals, **params)
-    return result, ad.Zero.from_primal_value(result)  # type: ignore[attr-defined]
+    return result, ad.Zero(jax.typeof(result).to_tangent_aval())
 
 
 ad.primitive_jvps[aggregate_p] = _aggregate_jvp

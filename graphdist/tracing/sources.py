@@ -19,6 +19,7 @@ import jax
 from graphdist.ir.source import Frame, Source
 
 _JAX_FOLDER = str(Path(jax.__file__).parent)
+_TYPED_IN = ("<stdin>", "<console>", "<ipython-input", "<python-input", "<doctest")
 _INSTALLED = tuple(
     {sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
@@ -54,7 +55,9 @@ def _users(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     outside = [
         frame
         for frame in frames
-        if frame.file not in ours and not frame.file.startswith((_JAX_FOLDER, "<"))
+        if frame.file not in ours and not frame.file.startswith(_JAX_FOLDER)
+        # Generated and frozen code has names in angle brackets, but so has what a user types.
+        if not frame.file.startswith("<") or frame.file.startswith(_TYPED_IN)
     ]
     own = [frame for frame in outside if not frame.file.startswith(_INSTALLED)]
     return tuple(own or outside)

@@ -97,7 +97,7 @@ class Trace:
             raise TraceError(
                 f"one function uses {self.strategy} and {strategy}: strategies do not mix",
                 source=here(),
-                hint="use one strategy a function",
+                hint="run the other strategy in a gd.function of its own",
             )
 
     def _handle(self, variable: TraceableVariable) -> Any:

@@ -21,12 +21,14 @@ class Versions:
     def __init__(self) -> None:
         """Start before any write."""
         self._written: Counter[str] = Counter()
+        self._written_at: dict[str, Source] = {}
         self._seen: dict[tuple[str, tuple[Frame, ...]], int] = {}
         self._pending: list[tuple[Variable, Source, int]] = []
 
-    def written(self, variable: Variable) -> None:
+    def written(self, variable: Variable, source: Source) -> None:
         """Note a write."""
         self._written[variable.name] += 1
+        self._written_at[variable.name] = source
 
     def check_read(self, variable: Variable, source: Source, is_replay: bool) -> None:
         """Note a read, or check the replay of one; `TraceError` if it sees another version."""
@@ -43,5 +45,6 @@ class Versions:
                 f"variable {variable.name!r} is read inside jax.checkpoint and assigned before the "
                 f"backward pass reads it again: the two reads would differ",
                 source=source,
+                other=self._written_at.get(variable.name),
                 hint="read the variable before the checkpointed function and pass it the value",
             )

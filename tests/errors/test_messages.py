@@ -1,8 +1,8 @@
 """Every refusal, word for word.
 
-A case is a function in `cases/`: it runs a program that is refused, and, where that makes sense, the
-same program put right, since a refused step must leave nothing behind. What the user reads of the
-error is in `golden/<case>.txt`: its class, the four parts, and notes, with the line numbers and
+A case is a function in `cases/`: it runs a program that is refused, and, where that makes sense,
+the same program put right, since a refused step must leave nothing behind. What the user reads of
+the error is in `golden/<case>.txt`: its class, the four parts, and notes, with the line numbers and
 folders taken out.
 
 `pytest tests/errors --update-golden` rewrites the golden files.
@@ -12,37 +12,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.errors.cases import (
-    arguments,
-    compiler,
-    contexts,
-    datasets,
-    devices,
-    distributions,
-    reductions,
-    tracing,
-    variables,
-)
-from tests.errors.refusal import Refused
+import graphdist as gd
+from graphdist.tracing.state import current_trace
+from tests.errors.refusal import CASES, Refused
 
 GOLDEN = Path(__file__).parent / "golden"
-MODULES = (
-    arguments,
-    compiler,
-    contexts,
-    datasets,
-    devices,
-    distributions,
-    reductions,
-    tracing,
-    variables,
-)
-
+MODULES = [import_module(f"tests.errors.cases.{path.stem}") for path in sorted(CASES.glob("*.py"))]
 Case = Callable[[Refused], None]
 
 
@@ -55,15 +36,15 @@ def cases_of(module: ModuleType) -> dict[str, Case]:
     }
 
 
-CASES = {name: case for module in MODULES for name, case in cases_of(module).items()}
+BY_NAME = {name: case for module in MODULES for name, case in cases_of(module).items()}
 
 
 def test_names_are_unique() -> None:
-    assert len(CASES) == sum(len(cases_of(module)) for module in MODULES)
+    assert len(BY_NAME) == sum(len(cases_of(module)) for module in MODULES)
 
 
 def test_every_golden_has_a_case(update_golden: bool) -> None:
-    left_over = [path for path in sorted(GOLDEN.glob("*")) if path.stem not in CASES]
+    left_over = [path for path in sorted(GOLDEN.glob("*")) if path.stem not in BY_NAME]
     if update_golden:
         for path in left_over:
             path.unlink()
@@ -71,10 +52,12 @@ def test_every_golden_has_a_case(update_golden: bool) -> None:
         assert not left_over, f"delete {', '.join(path.name for path in left_over)}"
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_message(name: str, update_golden: bool) -> None:
     refused = Refused()
-    CASES[name](refused)
+    BY_NAME[name](refused)
+    assert not gd.has_strategy(), "the refused step left its strategy behind"
+    assert current_trace() is None, "the refused step left its trace behind"
     assert refused.text, "the case has no `with refused(..)`"
     path = GOLDEN / f"{name}.txt"
     if update_golden:

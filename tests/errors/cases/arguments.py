@@ -46,7 +46,7 @@ def argument_is_a_per_replica_shape(refused: Refused) -> None:
     step = gd.function(lambda x: strategy.run(lambda x: x * 2, args=(x,)))
     with strategy.scope(), refused(ValueError):
         step(gd.PerReplicaSpec((2,), jnp.float32))
-    assert step(per_replica(strategy, np.ones(2, np.float32))).values[1].tolist() == [2, 2]
+    assert step(per_replica(strategy, np.ones(2, np.float32))).values[1].tolist() == [4, 4]
 
 
 def argument_deleted(refused: Refused) -> None:
@@ -184,6 +184,39 @@ def per_replica_closed_over(refused: Refused) -> None:
     assert gd.function(lambda v: strategy.run(lambda x: x * 2, args=(v,)))(value).values[0] == 2
 
 
+def per_replica_closed_over_by_reduce(refused: Refused) -> None:
+    strategy = pair()
+    value = per_replica(strategy, np.float32(1))
+
+    @gd.function
+    def step() -> Any:
+        return strategy.reduce("MEAN", value, axis=None)
+
+    with refused(ValueError):
+        step()
+    assert strategy.reduce("MEAN", value, axis=None) == 1.5
+
+
+def per_replica_closed_over_by_gather(refused: Refused) -> None:
+    strategy = pair()
+    value = per_replica(strategy, np.ones(2, np.float32))
+
+    @gd.function
+    def step() -> Any:
+        return strategy.gather(value, axis=0)
+
+    with refused(ValueError):
+        step()
+    assert strategy.gather(value, axis=0).tolist() == [1, 1, 2, 2]
+
+
+def per_replica_closed_over_by_a_replica_function(refused: Refused) -> None:
+    strategy = pair()
+    value = per_replica(strategy, np.float32(1))
+    with refused(ValueError):
+        strategy.run(lambda: 2 * jnp.square(value))
+
+
 def per_replica_values_inside_a_function(refused: Refused) -> None:
     strategy = pair()
 
@@ -195,6 +228,14 @@ def per_replica_values_inside_a_function(refused: Refused) -> None:
         first(per_replica(strategy, np.float32(1)))
 
 
+def per_replica_as_numpy_array(refused: Refused) -> None:
+    strategy = pair()
+    value = per_replica(strategy, np.float32(1))
+    with refused(ValueError):
+        np.asarray(value)
+    assert np.asarray(value.values[1]) == 2
+
+
 def per_replica_in_arithmetic(refused: Refused) -> None:
     strategy = pair()
 
@@ -202,7 +243,7 @@ def per_replica_in_arithmetic(refused: Refused) -> None:
     def add(x: Any) -> Any:
         return jnp.sum(x)
 
-    with refused(TypeError):
+    with refused(ValueError):
         add(per_replica(strategy, np.float32(1)))
 
 
@@ -223,5 +264,5 @@ def run_kwargs_not_a_dict(refused: Refused) -> None:
 
 def run_of_no_function(refused: Refused) -> None:
     fn: Any = 3
-    with refused(ValueError):
+    with refused(TypeError):
         pair().run(fn)

@@ -116,16 +116,6 @@ def values_from_function_inside_a_function(refused: Refused) -> None:
         step()
 
 
-def local_results_in_replica_context(refused: Refused) -> None:
-    strategy = pair()
-
-    def replica_fn(x: Any) -> Any:
-        return strategy.experimental_local_results(x)
-
-    with refused(RuntimeError):
-        strategy.run(replica_fn, args=(per_replica(strategy, np.float32(1)),))
-
-
 def replica_context_after_run(refused: Refused) -> None:
     strategy = pair()
     kept = []
@@ -173,18 +163,6 @@ def merge_call_in_merge_call(refused: Refused) -> None:
     def replica_fn() -> Any:
         context = gd.get_replica_context()
         return context.merge_call(lambda strategy: context.merge_call(lambda strategy: 1))
-
-    with refused(RuntimeError):
-        strategy.run(replica_fn)
-
-
-def replica_id_as_python_number(refused: Refused) -> None:
-    strategy = pair()
-
-    def replica_fn() -> Any:
-        if gd.get_replica_context().replica_id_in_sync_group == 0:
-            return jnp.float32(1)
-        return jnp.float32(2)
 
     with refused(RuntimeError):
         strategy.run(replica_fn)
@@ -240,3 +218,16 @@ def variable_of_no_strategy(refused: Refused) -> None:
 
     with refused(RuntimeError):
         step()
+
+
+def variable_read_outside_its_strategy(refused: Refused) -> None:
+    strategy = pair()
+    w = gd.Variable(1.0, name="w")
+
+    @gd.function
+    def step(x: Any) -> Any:
+        scaled = w * x
+        return strategy.run(lambda scaled: scaled + 1, args=(scaled,))
+
+    with refused(RuntimeError):
+        step(jnp.float32(1))

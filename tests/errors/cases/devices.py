@@ -63,3 +63,8 @@ def logical_devices_too_late(refused: Refused) -> None:
 def logical_devices_none(refused: Refused) -> None:
     with refused(ValueError):
         gd.config.set_logical_cpu_devices(0)
+
+
+def steps_in_flight_none(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.config.set_max_steps_in_flight("cpu", 0)

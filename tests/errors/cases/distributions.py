@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 
 import graphdist as gd
 from tests.errors.programs import pair, per_replica
@@ -141,6 +142,52 @@ def gradient_of_closed_over_value(refused: Refused) -> None:
     with refused(ValueError):
         step(w, x, True)
     assert step(w, x, False).tolist() == [10, 10]
+
+
+def gradient_of_closed_over_variable(refused: Refused) -> None:
+    strategy = pair()
+    w = _weights(strategy)
+
+    @gd.function
+    def step(x: Any) -> None:
+        def loss(w: jax.Array) -> Any:
+            losses = strategy.run(lambda x: jnp.sum((x * w) ** 2), args=(x,))
+            return strategy.reduce("SUM", losses, axis=None)
+
+        w.assign_sub(0.1 * jax.grad(loss)(gd.read(w)))
+
+    with refused(ValueError):
+        step(per_replica(strategy, np.ones(2, np.float32)))
+    assert w.read_value().tolist() == [0, 0]
+
+
+def per_replica_assigned_in_cross_replica_context(refused: Refused) -> None:
+    strategy = pair()
+    with strategy.scope():
+        w = gd.Variable(0.0, name="w", aggregation=gd.VariableAggregation.MEAN)
+
+    @gd.function
+    def step(x: Any) -> None:
+        w.assign(jax.tree.leaves(x)[0])
+
+    with refused(ValueError):
+        step(per_replica(strategy, np.float32(1)))
+    strategy.run(w.assign, args=(per_replica(strategy, np.float32(1)),))
+    assert float(w) == 1.5
+
+
+def host_callback_returned_as_one(refused: Refused) -> None:
+    strategy = pair()
+
+    @gd.function
+    def step() -> Any:
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        kept = []
+        strategy.run(lambda: kept.append(io_callback(lambda: np.float32(1), shape)))
+        return kept[0] + 1
+
+    with refused(ValueError):
+        step()
 
 
 def collective_in_per_replica_cond(refused: Refused) -> None:

@@ -89,22 +89,6 @@ def ref_indexed(refused: Refused) -> None:
         step(jnp.ones(2))
 
 
-def ref_carried_by_while(refused: Refused) -> None:
-    @gd.function
-    def step(x: jax.Array) -> jax.Array:
-        ref = jax.new_ref(x)
-
-        def body(carry: Any) -> Any:
-            ref, i = carry
-            return ref, i + 1
-
-        jax.lax.while_loop(lambda carry: carry[1] < 3, body, (ref, 0))
-        return ref[...]
-
-    with refused(RuntimeError):
-        step(jnp.ones(2))
-
-
 def collective_in_opaque_operation(refused: Refused) -> None:
     strategy = pair()
 
@@ -129,25 +113,3 @@ def variable_in_opaque_operation(refused: Refused) -> None:
 
     with refused(RuntimeError):
         step(jnp.ones(2))
-
-
-def python_branch_on_traced_value(refused: Refused) -> None:
-    @gd.function
-    def step(x: jax.Array) -> jax.Array:
-        return x if x > 0 else -x
-
-    with refused(TypeError):
-        step(jnp.float32(1))
-
-
-def value_kept_from_an_earlier_trace(refused: Refused) -> None:
-    kept = []
-
-    @gd.function
-    def step(x: jax.Array) -> jax.Array:
-        kept.append(x * 2)
-        return kept[0] + x
-
-    step(jnp.ones(2))
-    with refused(RuntimeError):
-        step(jnp.ones(3))

@@ -64,7 +64,7 @@ def variable_from_string(refused: Refused) -> None:
 def variable_from_per_replica(refused: Refused) -> None:
     strategy = pair()
     value = per_replica(strategy, np.float32(1))
-    with strategy.scope(), refused(TypeError):
+    with strategy.scope(), refused(ValueError):
         gd.Variable(value, name="w")
 
 
@@ -75,13 +75,13 @@ def variable_with_unknown_option(refused: Refused) -> None:
 
 
 def variable_synchronization_none(refused: Refused) -> None:
-    with refused(ValueError):
-        _variable(pair(), 1.0, Synchronization.NONE)
+    with pair().scope(), refused(ValueError):
+        gd.Variable(1.0, name="w", synchronization=Synchronization.NONE)
 
 
 def variable_mean_of_integers(refused: Refused) -> None:
-    with refused(ValueError):
-        _variable(pair(), 1, aggregation=Aggregation.MEAN)
+    with pair().scope(), refused(ValueError):
+        gd.Variable(1, name="w", aggregation=Aggregation.MEAN)
 
 
 def variable_pickled(refused: Refused) -> None:
@@ -125,6 +125,19 @@ def assigned_dtype_differs(refused: Refused) -> None:
     assert w.read_value().tolist() == [1, 1]
 
 
+def assigned_traced_value(refused: Refused) -> None:
+    w = _variable(pair(), jnp.zeros(2))
+
+    def step(x: jax.Array) -> jax.Array:
+        w.assign(x * 2)
+        return x
+
+    with refused(RuntimeError):
+        jax.jit(step)(jnp.ones(2))
+    gd.function(lambda x: jax.jit(step)(x))(jnp.ones(2))
+    assert w.read_value().tolist() == [2, 2]
+
+
 def assigned_string(refused: Refused) -> None:
     w = _variable(pair())
     with refused(TypeError):
@@ -160,6 +173,26 @@ def assigned_structure_differs(refused: Refused) -> None:
     assert gd.read(w)["a"].tolist() == [0, 0]
 
 
+def assigned_containers_differ(refused: Refused) -> None:
+    w = gd.variables([jnp.zeros(2), jnp.zeros(3)])
+    with refused(ValueError):
+        gd.assign(w, (jnp.ones(2), jnp.ones(3)))
+    assert gd.read(w)[0].tolist() == [0, 0]
+
+
+def assigned_leaf_per_replica(refused: Refused) -> None:
+    strategy = pair()
+    with strategy.scope():
+        w = gd.variables({"a": jnp.zeros(())})
+
+    @gd.function
+    def step(x: Any) -> None:
+        gd.assign(w, strategy.run(lambda x: {"a": x * 2}, args=(x,)))
+
+    with refused(TypeError):
+        step(per_replica(strategy, np.float32(1)))
+
+
 def assigned_one_leaf_differs(refused: Refused) -> None:
     w = gd.variables({"a": jnp.zeros(2), "b": jnp.zeros(3)})
     with refused(ValueError):
@@ -168,10 +201,10 @@ def assigned_one_leaf_differs(refused: Refused) -> None:
 
 
 def assigned_to_an_array(refused: Refused) -> None:
-    targets = {"a": gd.Variable(0.0, name="a"), "b": jnp.zeros(())}
+    w = gd.Variable(0.0, name="a")
     with refused(TypeError):
-        gd.assign(targets, {"a": 1.0, "b": 1.0})
-    assert float(targets["a"]) == 0
+        gd.assign({"a": w, "b": jnp.zeros(())}, {"a": 1.0, "b": 1.0})
+    assert float(w) == 0
 
 
 def on_read_none_read_as_one(refused: Refused) -> None:

@@ -1,0 +1,129 @@
+"""Why a value differs between replicas, for the error that needs it not to.
+
+The search goes from the value to what it is computed from, through per-replica values alone: into
+nested graphs by the outputs that become a result, out of them by the operands an input stands for,
+and around a loop by its carry.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from graphdist.ir.analyses import walk
+from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
+from graphdist.ir.ops import ASSIGN, COND, READ, REPLICA_ID, SCAN, WHILE
+from graphdist.ir.types import MIRRORED
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Where a difference comes from, in words ("" if not found), and the nodes on the way."""
+
+    text: str
+    nodes: tuple[Node, ...]
+
+
+def cause(graph: Graph, operand: Operand) -> Cause:
+    """Return what makes a value of the graph, or of one nested in it, differ between replicas."""
+    sources = _Sources(graph)
+    pending: list[tuple[Operand, tuple[Node, ...]]] = [(operand, ())]
+    seen = set()
+    while pending:
+        current, nodes = pending.pop()
+        if not isinstance(current, Value) or current in seen:
+            continue
+        if current.type.distribution is MIRRORED:
+            continue
+        seen.add(current)
+        node = sources.made_by.get(current)
+        if node is not None:
+            nodes = (*nodes, node)
+        if text := _origin(graph, current, node):
+            return Cause(text, nodes)
+        # The last one is looked at first: that is the first operand.
+        pending += [(one, nodes) for one in reversed(sources.of(current))]
+    return Cause("", ())
+
+
+def _origin(graph: Graph, value: Value, node: Node | None) -> str:
+    """Return the words for a value that differs of itself."""
+    if node is None:
+        return f"the per-replica input {value.hint!r}" if value in graph.inputs else ""
+    if node.op is REPLICA_ID:
+        return "the replica's number"
+    if node.op is READ and not _variable(node).is_local:
+        return f"the per-replica variable {_variable(node).name!r}"
+    return f"{node.op.name}, which each replica calls for itself" if node.op.varies else ""
+
+
+def _variable(node: Node) -> Variable:
+    return cast(Variable, node.params["variable"])
+
+
+class _Sources:
+    """For each value of a graph and of those nested in it, what it is computed from."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.made_by: dict[Value, Node] = {}
+        self._stands_for: dict[Value, list[Operand]] = defaultdict(list)
+        self._assigned: dict[str, list[Operand]] = defaultdict(list)
+        for node in walk(graph):
+            self.made_by.update(dict.fromkeys(node.results, node))
+            if node.op is ASSIGN:
+                self._assigned[_variable(node).name] += node.operands
+            for value, operand in _links(node):
+                self._stands_for[value].append(operand)
+
+    def of(self, value: Value) -> Sequence[Operand]:
+        """Return the operands that a value is computed from, nearest first."""
+        linked = self._stands_for.get(value, [])
+        node = self.made_by.get(value)
+        if node is None or linked:
+            return linked
+        if node.op is READ:  # of a cell the program itself made
+            return self._assigned[_variable(node).name]
+        return node.operands
+
+
+def _links(node: Node) -> Iterator[tuple[Value, Operand]]:
+    """Yield pairs of a value of control flow and an operand it takes its value from."""
+    operands, results = node.operands, node.results
+    if node.op is COND:
+        for branch in node.graphs:
+            yield from zip(branch.inputs, operands[1:], strict=True)
+            yield from zip(results, branch.outputs, strict=True)
+        yield from ((result, operands[0]) for result in results)
+    elif node.op is SCAN:
+        (body,) = node.graphs
+        consts, carry = cast(int, node.params["num_consts"]), cast(int, node.params["num_carry"])
+        yield from zip(body.inputs, operands, strict=True)
+        yield from zip(results, body.outputs, strict=True)
+        yield from _carried(body.inputs[consts:], body, operands[consts:], results, carry)
+    elif node.op is WHILE:
+        condition, body = node.graphs
+        of_condition = cast(int, node.params["num_cond_consts"])
+        of_body = cast(int, node.params["num_body_consts"])
+        yield from zip(condition.inputs[:of_condition], operands, strict=False)
+        yield from zip(body.inputs[:of_body], operands[of_condition:], strict=False)
+        yield from zip(results, body.outputs, strict=True)
+        start = operands[of_condition + of_body :]
+        for inputs in (condition.inputs[of_condition:], body.inputs[of_body:]):
+            yield from zip(inputs, start, strict=True)
+            yield from _carried(inputs, body, start, results, len(start))
+        yield from ((result, condition.outputs[0]) for result in results)
+
+
+def _carried(
+    inputs: Sequence[Value],
+    body: Graph,
+    start: Sequence[Operand],
+    results: Sequence[Value],
+    count: int,
+) -> Iterator[tuple[Value, Operand]]:
+    """Yield what the carry of a loop adds: each input also has what the body returns for it."""
+    for place in range(count):
+        yield inputs[place], body.outputs[place]
+        yield results[place], start[place]

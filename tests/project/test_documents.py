@@ -1,0 +1,189 @@
+"""The documents say what is so.
+
+Every ```python block of README.md and docs/*.md is run. The blocks of a page are one program, as if
+they had been copied to a file `train.py` one after the other; a ```text block after one shows what
+that one prints. `pytest --update-golden` rewrites what they show.
+
+Run as a program, this file runs the pages named on its command line and prints the outputs of their
+blocks as JSON: pages set the number of CPU devices, which a process can do once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import linecache
+import os
+import re
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any  # Any: a program's namespace; TOML
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?P<target>[^)#\s]+)?(#(?P<anchor>[^)\s]+))?\)")
+PROGRAM = "train.py"  # what the blocks of a page are a file of
+
+
+def blocks_of(page: str) -> Iterator[tuple[str, str]]:
+    """Yield language and text of each block of code on a page."""
+    for match in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
+        yield match["language"], match["text"]
+
+
+def run_page(page: str) -> list[str]:
+    """Run the Python blocks of a page and return what each prints."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    outputs: list[str] = []
+    program = ""
+    for language, text in blocks_of(page):
+        if language != "python":
+            continue
+        code = compile("\n" * program.count("\n") + text, PROGRAM, "exec")
+        program += text
+        # An error, a graph with sources: they show the user's line.
+        linecache.cache[PROGRAM] = len(program), None, program.splitlines(True), PROGRAM
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+        outputs.append(printed.getvalue())
+    return outputs
+
+
+def main(pages: list[str]) -> None:
+    """Print what the blocks of each page print, or the traceback of one that fails."""
+    results: dict[str, list[str] | str] = {}
+    for page in pages:
+        try:
+            results[page] = run_page(page)
+        except Exception:
+            results[page] = traceback.format_exc()
+    print(json.dumps(results))
+
+
+@pytest.fixture(scope="module")
+def outputs() -> dict[str, Any]:
+    """Run all pages in one process of its own, where warnings are errors as in pytest."""
+    command = [sys.executable, "-W", "error", __file__, *PAGES]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    finished = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert finished.returncode == 0, finished.stderr
+    results: dict[str, Any] = json.loads(finished.stdout)
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_run_and_print_what_is_shown(
+    page: str, outputs: dict[str, Any], update_golden: bool
+) -> None:
+    given = outputs[page]
+    assert isinstance(given, list), given
+    if update_golden:
+        rewrite_shown(page, given)
+        return
+    number = -1
+    for language, text in blocks_of(page):
+        if language == "python":
+            number += 1
+        elif language == "text":
+            assert number >= 0, "a text block before the first python block"
+            assert text.splitlines() == given[number].splitlines()
+
+
+def rewrite_shown(page: str, outputs: list[str]) -> None:
+    """Write into each text block of a page what the Python block before it prints."""
+    number = -1
+
+    def replaced(match: re.Match[str]) -> str:
+        nonlocal number
+        number += match["language"] == "python"
+        if match["language"] != "text":
+            return match.group()
+        return f"```text\n{outputs[number].rstrip()}\n```"
+
+    path = ROOT / page
+    path.write_text(BLOCK.sub(replaced, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def test_generated_pages_are_fresh() -> None:
+    from graphdist.tools import documents
+
+    stale = documents.stale(documents.FOLDER)
+    assert not stale, f"{', '.join(stale)}: run python -m graphdist.tools.documents"
+
+
+def test_every_operation_is_described() -> None:
+    from graphdist.ir.ops import DESCRIPTIONS, OPS
+
+    assert set(DESCRIPTIONS) == set(OPS.values())
+
+
+def test_the_tour_names_every_source_file(root: Path, setuptools: dict[str, Any]) -> None:
+    on_disk = {
+        str(path.relative_to(root))
+        for folder in setuptools["package-dir"].values()
+        for path in (root / folder).rglob("*.py")  # does not follow the links in graphdist/
+        if path.name != "__init__.py"
+    }
+    named = set(named_in_the_tour((root / "ARCHITECTURE.md").read_text(encoding="utf-8")))
+    assert sorted(on_disk - named) == [], "ARCHITECTURE.md has no line for these"
+    assert sorted(named - on_disk) == [], "ARCHITECTURE.md names these, which are not there"
+
+
+def named_in_the_tour(text: str) -> Iterator[str]:
+    """Yield the paths of the files listed: `name.py` in a list below the heading of its folder."""
+    folder = ""
+    for line in text.splitlines():
+        if heading := re.match(r"##+ .*`(?P<folder>[\w/]+)/`", line):
+            folder = heading["folder"]
+        elif item := re.match(r"\* `(?P<name>\w+\.py)`: ", line):
+            yield f"{folder}/{item['name']}"
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"], ids=str
+)
+def test_links_lead_somewhere(page: str) -> None:
+    text = BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    for match in LINK.finditer(text):
+        target, anchor = match["target"], match["anchor"]
+        if target and "://" in target:
+            continue
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), f"{page} links to {target}"
+        if anchor:
+            assert anchor in anchors(path), f"{page} links to {target or ''}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page: its headings, lower case, with hyphens for spaces."""
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[examples]' "
+        "&& .venv/bin/python examples/train_digits.py",
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest",
+    ],
+    ids=["example", "tests"],
+)
+def test_readme_has_the_commands_to_start_with(command: str) -> None:
+    assert command in "".join(text for _, text in blocks_of("README.md")).splitlines()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

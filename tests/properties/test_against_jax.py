@@ -1,0 +1,37 @@
+"""A random program gives what `jax.jit` gives, bit by bit: its arithmetic is exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import graphdist as gd
+from tests.properties.exact import random_arrays
+from tests.properties.programs import Body, programs
+
+
+def check_equal(given: Any, expected: Any) -> None:
+    """Compare two lists of arrays: dtype, shape, values; 0.0 equals -0.0."""
+    assert len(given) == len(expected)
+    for position, (one, other) in enumerate(zip(given, expected, strict=True)):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), f"output {position}"
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other), f"output {position}")
+
+
+@given(programs(), st.integers(0, 9))
+def test_without_a_strategy(program: Body, seed: int) -> None:
+    arrays = random_arrays(program.takes, seed)
+    given = gd.function(lambda *inputs: program(*inputs))(*arrays)
+    check_equal(given, jax.jit(program)(*arrays))
+
+
+@given(programs(), st.integers(0, 9))
+def test_on_one_device(program: Body, seed: int) -> None:
+    arrays = random_arrays(program.takes, seed)
+    strategy = gd.OneDeviceStrategy("cpu:1")
+    given = gd.function(lambda *inputs: strategy.run(program, inputs))(*arrays)
+    check_equal(given, jax.jit(program)(*arrays))

@@ -1,0 +1,276 @@
+"""`python -m graphdist.tools.documents`: write the pages of docs/ that tables and docstrings make.
+
+`passes.md` is made of the table of passes and the docstrings of their modules, `ops.md` of the
+table of operations, `errors.md` of the error classes. `--check` writes nothing; it names the pages
+that are not what the code says now, and exits with 1 if there are any.
+
+Docstrings are taken as they are: paragraphs and lists are wrapped anew, examples and the graphs
+after `Before:` become code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import graphdist as gd
+from graphdist import errors, passes
+from graphdist.ir import errors as ir_errors
+from graphdist.ir.graph import Stage
+from graphdist.ir.ops import (
+    COND,
+    CROSS_REPLICA,
+    DESCRIPTIONS,
+    LOGICAL_ONLY,
+    OPS,
+    SCAN,
+    WHILE,
+    Op,
+)
+from graphdist.passes import PASSES, manager
+from graphdist.passes.manager import ANY_STAGE, Pass
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs"
+WIDTH = 120
+PLATFORMS = ("cpu", "gpu", "tpu")
+
+_ITEM = re.compile(r"\* |\d+\. ")
+_NOTICE = (
+    "<!-- Written by `python -m graphdist.tools.documents`: change the code, not this page. -->"
+)
+
+_OF_PASSES = """
+How to write one is in [writing-a-pass.md](writing-a-pass.md), how graphs are written in
+[ir.md](ir.md).
+"""
+
+_OF_OPS = """
+What each operation is, and after the colon how its results are distributed. Parameters are set in
+code; collectives, `replica_id` and `select_replica` have `group_size` besides, the number of
+replicas. The kinds:
+"""
+
+_OF_JAX = """
+Every other operation is one of JAX, named `jax.<primitive>`, with JAX's own parameters. It is
+local, and its results are distributed as the join of its operands, or per_replica if it may answer
+each replica differently. The join is mirrored if all operands are, and per_replica otherwise; see
+[distributions.md](distributions.md).
+"""
+
+
+def markdown(docstring: str | None) -> str:
+    """Return a docstring as Markdown.
+
+    >>> print(markdown('''Return one.
+    ...
+    ...     >>> f()
+    ...     1
+    ...     '''))
+    Return one.
+    <BLANKLINE>
+    ```pycon
+    >>> f()
+    1
+    ```
+    """
+    paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
+    return "\n\n".join(_paragraph(paragraph) for paragraph in paragraphs)
+
+
+def _paragraph(text: str) -> str:
+    if text.startswith(">>> "):
+        return f"```pycon\n{text}\n```"
+    if text.startswith("Before:"):
+        return f"```\n{text}\n```"
+    return "\n".join(_filled(text))
+
+
+def _filled(text: str) -> Iterator[str]:
+    """Yield the lines of a paragraph, or of the items of a list, as long as they may be."""
+    items: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if _ITEM.match(line):
+            items.append([])
+        items[-1].append(line.strip())
+    for item in filter(None, items):
+        marker = _ITEM.match(item[0])
+        yield textwrap.fill(
+            " ".join(item),
+            WIDTH,
+            subsequent_indent=" " * len(marker.group()) if marker else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def summary(docstring: str | None) -> str:
+    r"""Return the first paragraph of a docstring on one line.
+
+    >>> summary("Return the\nsum.\n\nOf all.")
+    'Return the sum.'
+    """
+    return " ".join(inspect.cleandoc(docstring or "").split("\n\n")[0].split())
+
+
+def rest(docstring: str | None) -> str:
+    """Return what follows the first paragraph of a docstring."""
+    return inspect.cleandoc(docstring or "").partition("\n\n")[2]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join((_NOTICE, f"# {title}", *filter(None, parts))) + "\n"
+
+
+def passes_page() -> str:
+    """Return the page of the passes."""
+    rows = [
+        (
+            f"[`{one.name}`](#{one.name})",
+            _stages(one.takes),
+            one.gives.value if one.gives else "the same",
+            summary(_module(one).__doc__),
+        )
+        for one in PASSES.values()
+    ]
+    pipelines = [
+        (
+            f"`{platform}`",
+            " → ".join(f"`{_with_options(one)}`" for one in passes.pipeline(platform)),
+        )
+        for platform in PLATFORMS
+    ]
+    sections = [f"## {one.name}\n\n{markdown(_module(one).__doc__)}" for one in PASSES.values()]
+    return _page(
+        "The passes",
+        markdown(_OF_PASSES),
+        _table(("pass", "takes", "gives", "what it does"), rows),
+        markdown(rest(manager.__doc__)),
+        "## The pipelines\n\n" + _table(("platform", "passes, in order"), pipelines),
+        *sections,
+    )
+
+
+def _module(one: Pass) -> ModuleType:
+    """Return the module of a pass, whose docstring describes it."""
+    run = one.run if inspect.isfunction(one.run) else type(one.run)
+    module = inspect.getmodule(run)
+    assert module is not None
+    return module
+
+
+def _stages(stages: Sequence[Stage]) -> str:
+    return "any" if tuple(stages) == ANY_STAGE else ", ".join(stage.value for stage in stages)
+
+
+def _with_options(one: Pass) -> str:
+    """Return the name of a pass, with its options if it has some."""
+    if inspect.isfunction(one.run):
+        return one.name
+    return one.name + repr(one.run).removeprefix(type(one.run).__name__)
+
+
+_CONTROL_FLOW = frozenset({SCAN, WHILE, COND})
+
+_KINDS = (
+    (
+        "variable",
+        "state, in logical graphs: variables become inputs and outputs when they are placed",
+        lambda op: op in LOGICAL_ONLY,
+    ),
+    (
+        "cross-replica",
+        "of cross-replica context, until the graph is SPMD",
+        lambda op: op in CROSS_REPLICA,
+    ),
+    ("collective", "all replicas take part, at any stage", lambda op: op.is_collective),
+    ("control flow", "has nested graphs, at any stage", lambda op: op in _CONTROL_FLOW),
+    ("local", "each replica for itself, at any stage", lambda op: True),
+)
+
+
+def _kind(op: Op) -> str:
+    return next(name for name, _, applies in _KINDS if applies(op))
+
+
+def ops_page() -> str:
+    """Return the page of the operations."""
+    kinds = [f"* {name}: {meaning}" for name, meaning, _ in _KINDS]
+    order = [name for name, _, _ in _KINDS]
+    ops = sorted(OPS.values(), key=lambda op: order.index(_kind(op)))
+    rows = [(f"`{op.name}`", _kind(op), DESCRIPTIONS[op]) for op in ops]
+    return _page(
+        "The operations",
+        markdown(_OF_OPS),
+        "\n".join(kinds),
+        _table(("operation", "kind", "what it is"), rows),
+        markdown(_OF_JAX),
+    )
+
+
+def errors_page() -> str:
+    """Return the page of the errors."""
+    classes = [getattr(errors, name) for name in errors.__all__]
+    classes.sort(key=lambda one: one is not errors.GraphdistError)
+    return _page(
+        "The errors",
+        markdown(rest(ir_errors.__doc__)),
+        *(f"## {one.__name__}\n\n{_bases(one)}\n\n{markdown(one.__doc__)}" for one in classes),
+    )
+
+
+def _bases(one: type[BaseException]) -> str:
+    names = " and ".join(f"`{base.__name__}`" for base in one.__bases__)
+    public = "gd." if one.__name__ in gd.__all__ else "gd.errors."
+    return f"`{public}{one.__name__}`, a kind of {names}."
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "passes.md": passes_page,
+    "ops.md": ops_page,
+    "errors.md": errors_page,
+}
+
+
+def stale(folder: Path) -> list[str]:
+    """Return the names of the pages in a folder that are not what the code says now."""
+    found = []
+    for name, page in PAGES.items():
+        path = folder / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != page():
+            found.append(name)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages, or check them; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m graphdist.tools.documents", description=summary(__doc__)
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, name stale pages")
+    is_check = parser.parse_args(arguments).check
+    if not FOLDER.is_dir():
+        print(f"{FOLDER} is not there: run this from a checkout", file=sys.stderr)
+        return 1
+    names = stale(FOLDER)
+    for name in names:
+        if is_check:
+            print(f"docs/{name} is not what the code says: run python -m graphdist.tools.documents")
+        else:
+            (FOLDER / name).write_text(PAGES[name](), encoding="utf-8")
+            print(f"docs/{name} written")
+    return 1 if is_check and names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
