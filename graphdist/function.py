@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from typing import Any, TypeAlias, overload  # Any: users' functions, arguments and results
 
@@ -64,7 +64,7 @@ class Function:
         self.fn = fn
         self.name = name or str(getattr(fn, "__name__", "function"))
         self._static = _static_positions(fn, static_argnames)
-        self._passes = None if passes is None else tuple(map(_as_pass, passes))
+        self._passes = _as_passes(passes)
         self._compiler_options = compiler_options
         self._numbers_are_static = python_numbers_are_static
         self._programs: dict[Any, Program] = {}
@@ -221,9 +221,21 @@ def function(
     return wrap if fn is None else wrap(fn)
 
 
+def _as_passes(passes: Any) -> tuple[Pass, ...] | None:
+    if passes is None:
+        return None
+    return tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
+
+
 def _as_pass(one: Pass | Callable[..., Any]) -> Pass:
     if isinstance(one, Pass):
         return one
+    if not callable(one):
+        raise ArgumentTypeError(
+            f"a pass is a function from graph to graph, not a value of type {kind_of(one)}",
+            source=here(),
+            hint="take passes from graphdist.passes.PASSES, or write a function",
+        )
     return Pass(getattr(one, "__name__", type(one).__name__), one)
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.context import Entry, current_entry, entered
-from graphdist.errors import ContextError, RuntimeFailure
+from graphdist.errors import ContextError, GraphdistError, RuntimeFailure
 from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
@@ -90,8 +90,10 @@ def trace_program(
     replicas = trace.strategy.num_replicas_in_sync
     interface = Interface(keys, names, trace.strategy)
     dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
+    hints = [_hint(names[i]) for i in dynamic]
     inputs = [
-        Value(input_type(leaves[i], keys[i], replicas, names[i]), _hint(names[i])) for i in dynamic
+        Value(input_type(leaves[i], keys[i], replicas, names[i]), hint)
+        for i, hint in zip(dynamic, hints, strict=True)
     ]
     avals = [_aval(leaves[i], keys[i], value) for i, value in zip(dynamic, inputs, strict=True)]
 
@@ -102,7 +104,7 @@ def trace_program(
         call_args, call_kwargs = jax.tree.unflatten(structure, filled)
         return _take_apart(fn(*call_args, **call_kwargs), interface)
 
-    closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals))
+    closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     strategy = _settle(trace, interface)
     graph = import_jaxpr(
         closed,
@@ -276,7 +278,9 @@ class Program:
         return jax.tree.unflatten(interface.structure, leaves)
 
     def _check_buffers(self, error: BaseException) -> None:
-        """Say so if a failed step took variables with it."""
+        """Say so if a failed step took variables with it, and which line of the user's it was."""
+        if isinstance(error, GraphdistError) and error.source is None:
+            error.source = here()
         lost = [variable.name for variable in self._assigned if variable.buffer.is_deleted()]
         if lost:
             raise RuntimeFailure(

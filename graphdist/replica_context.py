@@ -80,7 +80,7 @@ class ReplicaContext:
 
         def gather(leaf: Any) -> Any:
             array = array_of(leaf, "all_gather of")
-            dimension = gather_axis(array, axis, "all_gather")
+            dimension = gather_dimension(array, gather_axis(axis, "all_gather"), "all_gather")
             if not self._is_running():
                 return array
             return all_gather_p.bind(array, axis=dimension, group_size=self.num_replicas_in_sync)
@@ -152,10 +152,15 @@ def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
     return array
 
 
-def gather_axis(array: Any, axis: int, what: str) -> int:
-    """Return `axis` as a dimension of the array; raises `ArgumentError` where there is none."""
+def gather_axis(axis: Any, what: str) -> int:
+    """Return `axis`; raises `ArgumentTypeError` for what is not an int."""
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise ArgumentTypeError(f"{what} along axis {axis!r}: the axis is an int", source=here())
+    return axis
+
+
+def gather_dimension(array: Any, axis: int, what: str) -> int:
+    """Return `axis` as a dimension of the array; raises `ArgumentError` where there is none."""
     rank = array.ndim
     if rank == 0:
         raise ArgumentError(

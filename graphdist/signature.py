@@ -202,6 +202,12 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
         type: Type = key[2]
         return type.distributed(MIRRORED) if num_replicas == 1 else type
     if key[0] == "components":
+        if len(key[1]) != num_replicas:
+            raise ArgumentError(
+                f"argument {name!r} has {len(key[1])} components, "
+                f"the strategy {num_replicas} replicas",
+                source=here(),
+            )
         ((shape, dtype), *_) = key[1]
         for replica, (other_shape, other_dtype) in enumerate(key[1]):
             if (other_shape, other_dtype) != (shape, dtype):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any  # Any: compiler options and users' variables
@@ -75,6 +76,17 @@ class _Stage:
         )
 
 
+@contextmanager
+def _blames_the_caller() -> Iterator[None]:
+    """Give an error that no node is to blame for the line that wants the program compiled."""
+    try:
+        yield
+    except GraphdistError as error:
+        if error.source is None or error.source.frame is None:
+            error.source = here()
+        raise
+
+
 @dataclass(frozen=True)
 class Traced(_Stage):
     """A traced function: the logical graph, in the strategy's words.
@@ -89,17 +101,13 @@ class Traced(_Stage):
     @collection_put_off()
     def lower(self) -> Lowered:
         """Run the passes and return the SPMD program; raises `DistributionError` if refused."""
-        try:
+        with _blames_the_caller():
             history = run_passes(
                 self.graph,
                 self.pipeline,
                 verifies=verifies_passes(),
                 reproducer_folder=reproducer_folder(),
             )
-        except GraphdistError as error:
-            if error.source is None or error.source.frame is None:
-                error.source = here()  # no node to blame: the line that wants it compiled
-            raise
         final = history[-1].graph if history else self.graph
         return Lowered(
             final,
@@ -142,7 +150,8 @@ class Lowered(_Stage):
 
     def compile(self) -> Compiled:
         """Compile for the strategy's devices."""
-        executable = Executable(self.graph, self.devices, self.emitted)
+        with _blames_the_caller():
+            executable = Executable(self.graph, self.devices, self.emitted)
         return Compiled(
             self.graph,
             self.devices,

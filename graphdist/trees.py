@@ -70,8 +70,8 @@ def assign(tree: Any, values: Any) -> None:
     for path, target in targets:
         if not isinstance(target, Variable):
             raise ArgumentTypeError(
-                f"gd.assign to leaf {jax.tree_util.keystr(path)}, which is of type "
-                f"{kind_of(target)}, not a variable",
+                f"gd.assign to leaf {jax.tree_util.keystr(path) or 0} of type {kind_of(target)}, "
+                f"which is not a variable",
                 source=here(),
                 hint="make variables of all leaves: gd.variables(tree)",
             )

@@ -104,7 +104,8 @@ class PerReplicaArray(PerReplica):
         """Return the replicas' arrays, each on its replica's device, in replica order."""
         order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
         shards = sorted(self.array.addressable_shards, key=lambda shard: order[shard.device])
-        return tuple(shard.data.reshape(self.type.shape) for shard in shards)
+        with jax.ensure_compile_time_eval():  # asked for inside a trace, they would be tracers
+            return tuple(shard.data.reshape(self.type.shape) for shard in shards)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -203,7 +204,9 @@ def array_of(value: Any, what: str, dtype: Any = None) -> jax.Array:
         raise
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
-            f"{what} a {kind_of(value)}, which is not an array or a number", source=here()
+            f"{what} a {kind_of(value)}, which is not an array or a number"
+            f"{'' if dtype is None else f' of dtype {dtype}'}",
+            source=here(),
         ) from error
 
 
@@ -213,12 +216,6 @@ def as_array(value: Any, strategy: Strategy, name: str) -> jax.Array:
         if not isinstance(value, PerReplica):
             raise shape_without_value(value, name)
         components = [np.asarray(component) for component in value.values]
-        if len(components) != strategy.num_replicas_in_sync:
-            raise ArgumentError(
-                f"argument {name!r} has {len(components)} components, "
-                f"the strategy {strategy.num_replicas_in_sync} replicas",
-                source=here(),
-            )
         converted = per_replica_of(components, strategy)
         assert isinstance(converted, PerReplicaArray)  # the signature has seen shapes and dtypes
         return converted.array

@@ -194,8 +194,11 @@ class Variable(ArrayOperators):
         trace = current_trace()
         if trace is None:
             if method == "assign" and self.is_mirrored:
-                self.buffer = self.strategy.place_variable(array, self._distribution)
+                buffer = self.strategy.place_variable(array, self._distribution)
+                self._require_no_jax_trace(buffer)  # also of an array: JAX traces its copy
+                self.buffer = buffer
             else:
+                self._require_no_jax_trace(array)
                 self._through_function(method, array)
             return
         trace.claim(self.strategy)
@@ -204,6 +207,15 @@ class Variable(ArrayOperators):
             trace.write(self, self._part(array, in_replica), "replica" if in_replica else "cross")
         else:
             self._update(trace, array if method == "assign_add" else -array, in_replica)
+
+    def _require_no_jax_trace(self, array: jax.Array) -> None:
+        if isinstance(array, jax.core.Tracer):
+            raise TraceError(
+                f"variable {self.name!r} is assigned inside a function that JAX is tracing, "
+                f"outside of every gd.function",
+                source=here(),
+                hint="make it a gd.function, with jax.jit, jax.grad and jax.lax inside",
+            )
 
     def _update(self, trace: Trace, delta: jax.Array, in_replica: bool) -> None:
         if self.is_mirrored:
@@ -266,13 +278,6 @@ class Variable(ArrayOperators):
                 else "make it one value first: strategy.reduce('MEAN', value, axis=None)",
             )
         array = array_of(value, f"variable {self.name!r} is assigned")
-        if isinstance(array, jax.core.Tracer) and current_trace() is None:
-            raise TraceError(
-                f"variable {self.name!r} is assigned a value that JAX is tracing, outside of every "
-                f"gd.function",
-                source=here(),
-                hint="make it a gd.function, with jax.jit, jax.grad and jax.lax inside",
-            )
         if array.shape != self.shape:
             raise ArgumentError(
                 f"variable {self.name!r} has shape {list(self.shape)}, "

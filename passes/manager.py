@@ -46,7 +46,10 @@ class Pass:
                 f"pass {self.name!r} takes a {wanted} graph, this one is {graph.stage.value}",
                 hint="a pass that changes the stage is missing from the pipeline, or stands twice",
             )
-        return self.run(graph)
+        result = self.run(graph)
+        if not isinstance(result, Graph):
+            raise VerifyError(f"pass {self.name!r} returned {result!r}, not a graph")
+        return result
 
 
 @dataclass(frozen=True, slots=True)

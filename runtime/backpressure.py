@@ -55,7 +55,14 @@ class Backpressure:
                 bound = len(tokens)  # the next one stands for it, and is waited for in its place
 
     def dispatched(self, token: jax.Array) -> None:
-        """Note a step that was dispatched."""
+        """Note a step that was dispatched; raises `RuntimeFailure` if JAX traced it instead."""
+        if isinstance(token, jax.core.Tracer):
+            raise RuntimeFailure(
+                "a step is called inside a function that JAX is tracing, which would keep what the "
+                "variables hold now for ever",
+                hint="take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around "
+                "one",
+            )
         self._tokens.append(token)
 
 

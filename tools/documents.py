@@ -50,6 +50,10 @@ How to write one is in [writing-a-pass.md](writing-a-pass.md), how graphs are wr
 [ir.md](ir.md).
 """
 
+_OF_ERRORS = """
+The classes, with those they are derived from:
+"""
+
 _OF_OPS = """
 What each operation is, and after the colon how its results are distributed. Parameters are set in
 code; collectives, `replica_id` and `select_replica` have `group_size` besides, the number of
@@ -65,19 +69,10 @@ each replica differently. The join is mirrored if all operands are, and per_repl
 
 
 def markdown(docstring: str | None) -> str:
-    """Return a docstring as Markdown.
+    r"""Return a docstring as Markdown.
 
-    >>> print(markdown('''Return one.
-    ...
-    ...     >>> f()
-    ...     1
-    ...     '''))
-    Return one.
-    <BLANKLINE>
-    ```pycon
-    >>> f()
-    1
-    ```
+    >>> markdown("Return\n    one.\n\n    Before:  %a\n    After:   %b\n")
+    'Return one.\n\n```\nBefore:  %a\nAfter:   %b\n```'
     """
     paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
     return "\n\n".join(_paragraph(paragraph) for paragraph in paragraphs)
@@ -143,20 +138,23 @@ def passes_page() -> str:
         )
         for one in PASSES.values()
     ]
-    pipelines = [
-        (
-            f"`{platform}`",
-            " → ".join(f"`{_with_options(one)}`" for one in passes.pipeline(platform)),
-        )
-        for platform in PLATFORMS
+    pipelines: dict[str, list[str]] = {}
+    for platform in PLATFORMS:
+        names = " → ".join(f"`{_with_options(one)}`" for one in passes.pipeline(platform))
+        pipelines.setdefault(names, []).append(f"`{platform}`")
+    sections = [
+        f"## {one.name}\n\n{markdown(rest(_module(one).__doc__))}" for one in PASSES.values()
     ]
-    sections = [f"## {one.name}\n\n{markdown(_module(one).__doc__)}" for one in PASSES.values()]
     return _page(
         "The passes",
         markdown(_OF_PASSES),
         _table(("pass", "takes", "gives", "what it does"), rows),
         markdown(rest(manager.__doc__)),
-        "## The pipelines\n\n" + _table(("platform", "passes, in order"), pipelines),
+        "## The pipelines",
+        _table(
+            ("platform", "passes, in order"),
+            [(", ".join(platforms), names) for names, platforms in pipelines.items()],
+        ),
         *sections,
     )
 
@@ -225,14 +223,16 @@ def errors_page() -> str:
     return _page(
         "The errors",
         markdown(rest(ir_errors.__doc__)),
-        *(f"## {one.__name__}\n\n{_bases(one)}\n\n{markdown(one.__doc__)}" for one in classes),
+        markdown(_OF_ERRORS),
+        *(markdown(f"{_named(one)}: {one.__doc__}") for one in classes),
     )
 
 
-def _bases(one: type[BaseException]) -> str:
-    names = " and ".join(f"`{base.__name__}`" for base in one.__bases__)
-    public = "gd." if one.__name__ in gd.__all__ else "gd.errors."
-    return f"`{public}{one.__name__}`, a kind of {names}."
+def _named(one: type[BaseException]) -> str:
+    """Return the name of a class, and those of the classes it is derived from."""
+    public = "gd" if one.__name__ in gd.__all__ else "gd.errors"
+    bases = ", ".join(f"`{base.__name__}`" for base in one.__bases__)
+    return f"**`{public}.{one.__name__}`** ({bases})"
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -20,7 +20,7 @@ from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import ReduceOp, ValueContext
-from graphdist.replica_context import ReplicaContext
+from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices, device_name
 from graphdist.strategies import replicas
@@ -98,7 +98,8 @@ class Strategy:
         self._check_run(fn, args, kwargs)
         if current_trace() is not None:
             return replicas.run(self, fn, tuple(args), dict(kwargs or {}))
-        return self._implicit_run(fn)(tuple(args), dict(kwargs or {}))
+        with entered(Entry(self)):
+            return self._implicit_run(fn)(tuple(args), dict(kwargs or {}))
 
     def _check_run(self, fn: Any, args: Any, kwargs: Any) -> None:
         require_cross_replica("run")
@@ -155,7 +156,9 @@ class Strategy:
         if current_trace() is not None:
             return replicas.reduce(self, op, value, axes)
         key = ("reduce", op, axes)
-        return self._implicit_function(key, lambda value: self.reduce(op, value, axes))(value)
+        reduce = self._implicit_function(key, lambda value: self.reduce(op, value, axes))
+        with entered(Entry(self)):
+            return reduce(value)
 
     def gather(self, value: Any, axis: int) -> Any:
         """Return a `PerReplica` value's components concatenated along `axis`, in replica order.
@@ -173,11 +176,13 @@ class Strategy:
         """
         require_cross_replica("gather")
         require_same_strategy(self, "gather")
+        axis = gather_axis(axis, "gather")
         if current_trace() is not None:
             return replicas.gather(self, value, axis)
-        return self._implicit_function(("gather", axis), lambda value: self.gather(value, axis))(
-            value
-        )
+        key = ("gather", axis)
+        gather = self._implicit_function(key, lambda value: self.gather(value, axis))
+        with entered(Entry(self)):
+            return gather(value)
 
     def _implicit_function(
         self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""

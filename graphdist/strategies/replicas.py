@@ -13,7 +13,7 @@ import numpy as np
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import ReduceOp
-from graphdist.replica_context import gather_axis, summable
+from graphdist.replica_context import gather_dimension, summable
 from graphdist.tracing.primitives import gather_p, reduce_p, to_replicas
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
@@ -143,7 +143,7 @@ def gather(strategy: Strategy, value: Any, axis: int) -> Any:
                 hint="gather each leaf: jax.tree.map(lambda v: strategy.gather(v, axis), value)",
             )
         return value.array if isinstance(value, Mirrored) else value
-    dimension = gather_axis(value.local, axis, "gather")
+    dimension = gather_dimension(value.local, axis, "gather")
     return gather_p.bind(value.local, axis=dimension, group_size=strategy.num_replicas_in_sync)
 
 

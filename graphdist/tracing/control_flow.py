@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def import_scan(importer: Importer, equation: Any, environment: Environment) -> None:
     """Add a `scan` node."""
     params = equation.params
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = _scan_counts(params)
     handles = _handles(equation.invars, environment)
     if any(handles[num_consts:]):
         raise TraceError(
@@ -43,6 +43,15 @@ def import_scan(importer: Importer, equation: Any, environment: Environment) -> 
     }
     operands = _values(importer, equation.invars, environment)
     _finish(importer, equation, environment, SCAN, operands, kept, (body,))
+
+
+def _scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """Return how many constants and how many carried values a scan takes."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    # From jax 0.12 on the operands are described as a tree of (consts, carry, xs).
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts.vals), len(carry.vals)
 
 
 def import_while(importer: Importer, equation: Any, environment: Environment) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias  # Any: equations, avals and parameters of JAX are untyped
 
 import numpy as np
+from jax.core import Tracer
 from jax.extend import core as jex
 from jax.extend.core import primitives as jax_primitives
 
@@ -33,7 +34,7 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.tracing.control_flow import import_cond, import_scan, import_while
 from graphdist.tracing.jax_ops import jax_op, optimization_barrier
 from graphdist.tracing.primitives import LOGICAL, read_variable_p
-from graphdist.tracing.sources import source_of
+from graphdist.tracing.sources import here, source_of
 from graphdist.tracing.state import TraceError
 from graphdist.tracing.versions import Versions
 
@@ -100,6 +101,8 @@ class Importer:
     def bind_constants(self, closed: jex.ClosedJaxpr, environment: Environment) -> None:
         """Give the arrays the jaxpr closes over a node, or a literal if they are scalars."""
         for variable, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+            if isinstance(constant, Tracer):
+                raise _leaked(closed.jaxpr, variable)
             environment[variable] = self._constant(constant)
 
     def _constant(self, constant: Any) -> Operand:
@@ -313,6 +316,16 @@ def literal(value: Any, type: Type) -> Literal:
 def type_of(aval: Any) -> Type:
     """Return the type of an abstract value, its distribution not known."""
     return Type(dtype_name(aval.dtype), aval.shape)
+
+
+def _leaked(jaxpr: jex.Jaxpr, variable: Any) -> TraceError:
+    users = [e for e in jaxpr.eqns if any(atom is variable for atom in e.invars)]
+    return TraceError(
+        "a value that was computed while another function was traced, or in an earlier trace of "
+        "this one, is used here: it stands for no numbers",
+        source=source_of(users[0].source_info) if users else here(),
+        hint="return it from where it was computed and pass it, or keep it in a gd.Variable",
+    )
 
 
 def _ref_name(variable: Variable) -> str:

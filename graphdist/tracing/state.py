@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 from typing import Any, Protocol, TypeVar  # Any: refs and traces have no common public type
 
 import jax
@@ -156,8 +157,24 @@ def current_trace() -> Trace | None:
 
 
 def make_jaxpr(
-    trace: Trace, body: Callable[..., Sequence[jax.Array]], avals: Sequence[jax.ShapeDtypeStruct]
+    trace: Trace,
+    body: Callable[..., Sequence[jax.Array]],
+    avals: Sequence[jax.ShapeDtypeStruct],
+    fn: Callable[..., object],
+    names: Sequence[str],
 ) -> jex.ClosedJaxpr:
-    """Trace `body` over arguments of these shapes and dtypes."""
+    """Trace `body` over arguments of these shapes and dtypes.
+
+    JAX's own errors name a function, its file and an argument: `fn`, the user's, and one of `names`
+    instead of what stands here.
+    """
+
+    def traced(*arguments: jax.Array) -> Sequence[jax.Array]:
+        return trace.run(body, arguments)
+
+    # Numbered where they are alike: a signature takes a name once.
+    unique = [f"{name}_{i}" if name in names[:i] else name for i, name in enumerate(names)]
+    parameters = [Parameter(name or "_", Parameter.POSITIONAL_ONLY) for name in unique]
+    vars(traced).update(__wrapped__=fn, __signature__=Signature(parameters))
     with _trace_token(next(_numbers)):
-        return jax.make_jaxpr(lambda *arguments: trace.run(body, arguments))(*avals)
+        return jax.make_jaxpr(traced)(*avals)

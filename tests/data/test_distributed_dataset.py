@@ -187,8 +187,9 @@ def test_an_empty_dataset_has_no_element_spec(make: Callable[[list[np.ndarray]],
 
 
 def message(error: pytest.ExceptionInfo[Exception]) -> list[str]:
-    """Return the lines of the message, the user's file and line left out."""
-    return [line for line in str(error.value).splitlines() if "test_distributed" not in line]
+    """Return the lines of the message, the user's file and line and its text left out."""
+    lines = str(error.value).splitlines()
+    return [line for line in lines if "test_distributed" not in line and line[:4] != "    "]
 
 
 def test_a_batch_that_does_not_divide() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphdist.ir.arrays import Array, Held, stack_arrays
 from graphdist.ir.graph import Graph
-from graphdist.ir.interpreter import Outcome, interpret
+from graphdist.ir.interpreter import Evaluate, Outcome, interpret
 from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 from graphdist.runtime.evaluate import evaluate_jax_node
 
@@ -35,7 +35,12 @@ def check_same_meaning(before: Graph, after: Graph, seed: str, *, to_the_bit: bo
         assert compare(held, given.state[name]), f"variable {name}: {held}, {given.state[name]}"
 
 
-def execute(graph: Graph, arguments: list[Held], state: dict[str, Held]) -> Outcome:
+def execute(
+    graph: Graph,
+    arguments: list[Held],
+    state: dict[str, Held],
+    evaluate: Evaluate = evaluate_jax_node,
+) -> Outcome:
     """Run the graph; at its boundary a number may have become an array of one."""
     of_variables = len(graph.variables) if graph.is_placed else 0
     shapes = [value.type.shape for value in graph.inputs]
@@ -46,7 +51,7 @@ def execute(graph: Graph, arguments: list[Held], state: dict[str, Held]) -> Outc
         [array.reshape(shape) for array in held]
         for held, shape in zip(arguments, shapes[of_variables:], strict=True)
     ]
-    return interpret(graph, arguments, evaluate_jax_node, state)
+    return interpret(graph, arguments, evaluate, state)
 
 
 def random_held(type: Type, num_replicas: int, numbers: np.random.Generator) -> Held:

@@ -97,7 +97,7 @@ def test_blocks_run_and_print_what_is_shown(
             number += 1
         elif language == "text":
             assert number >= 0, "a text block before the first python block"
-            assert text.splitlines() == given[number].splitlines()
+            assert text.rstrip().splitlines() == given[number].rstrip().splitlines()
 
 
 def rewrite_shown(page: str, outputs: list[str]) -> None:

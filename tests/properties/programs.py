@@ -87,7 +87,8 @@ class Maker:
         self.in_reverse = in_reverse
 
     def choose(self, *options: Any) -> Any:
-        return self.draw(st.sampled_from(options))
+        # Not sampled_from, which takes options that are equal, such as 1 and True, for the same.
+        return options[self.draw(st.integers(0, len(options) - 1))]
 
     def any(self, dtypes: Sequence[str] = ALL, ranks: Sequence[int] = (0, 1, 2)) -> int:
         """Return a value of one of these dtypes and ranks, one made for it if there is none."""
@@ -106,6 +107,8 @@ class Maker:
         fitting = [place for place, other in enumerate(self.kinds) if other == kind]
         if fitting:
             return self.choose(*fitting)
+        if not self.kinds:
+            return self.constant(kind)
         return self.add(f"to {kind}", lambda x: [convert(x, kind)], [self.any()], kind)
 
     def add(
@@ -120,20 +123,21 @@ class Maker:
         gives = tuple(self.kinds_of(outputs))
         return Body(self.takes, tuple(self.steps), tuple(outputs), gives)
 
-    def inside(self, takes: Sequence[Kind], in_reverse: bool) -> Maker:
-        """Return a maker of a program inside this one."""
+    def inside(self, within: str, takes: Sequence[Kind], in_reverse: bool) -> Maker:
+        """Return a maker of a program inside this one, `within` a loop, a branch or a transform."""
         return Maker(self.draw, takes, self.depth - 1, in_reverse)
 
     def body(
         self,
+        within: str,
         takes: Sequence[Kind],
         gives: Sequence[Kind] = (),
         ranks: Sequence[int] = (),
         *,
         in_reverse: bool = False,
     ) -> Body:
-        """Draw a program inside this one that gives these kinds, then `any` value of these ranks."""
-        inner = self.inside(takes, in_reverse or self.in_reverse)
+        """Draw a program inside this one that gives these kinds, then any value of these ranks."""
+        inner = self.inside(within, takes, in_reverse or self.in_reverse)
         inner.grow(0, 3)
         outputs = [inner.of(kind) for kind in gives]
         return inner.finished([*outputs, inner.any(ranks=ranks)] if ranks else outputs)
@@ -263,12 +267,12 @@ class Maker:
         kind = dtype, self.kinds[x][1]
         self.add(f"cast {dtype}", lambda x: [x.astype(DTYPES[dtype])], [x], kind)
 
-    def constant(self) -> None:
+    def constant(self, kind: Kind | None = None) -> int:
         """Add an array that the program closes over."""
-        kind = self.choose(*ALL), self.choose(0, 1, 2)
+        kind = kind or (self.choose(*ALL), self.choose(0, 1, 2))
         seed = self.choose(*range(5))
         array = random_array(kind, np.random.default_rng(seed))
-        self.add(f"constant {kind} {seed}", lambda: [jnp.asarray(array)], [], kind)
+        return self.add(f"constant {kind} {seed}", lambda: [jnp.asarray(array)], [], kind)
 
     def again(self) -> None:
         """Compute once more what was computed before."""
@@ -279,7 +283,8 @@ class Maker:
     def scan(self) -> None:
         carry, xs, kept = self.any(), self.any(ranks=VECTORS), self.kept()
         of_carry, (dtype, rank) = self.kinds[carry], self.kinds[xs]
-        body = self.body([of_carry, (dtype, rank - 1), *self.kinds_of(kept)], [of_carry], SMALL)
+        takes = [of_carry, (dtype, rank - 1), *self.kinds_of(kept)]
+        body = self.body("scan", takes, [of_carry], SMALL)
         options = {"reverse": self.choose(False, True), "unroll": self.choose(1, 2, True)}
 
         def call(carry: Array, xs: Array, *kept: Array) -> Results:
@@ -295,7 +300,7 @@ class Maker:
         """Add a loop of known length."""
         carry, kept, length = self.any(), self.kept(), self.choose(0, 1, 3)
         kind = self.kinds[carry]
-        body = self.body([("i32", 0), kind, *self.kinds_of(kept)], [kind])
+        body = self.body("scan", [("i32", 0), kind, *self.kinds_of(kept)], [kind])
 
         def call(carry: Array, *kept: Array) -> Results:
             return [lax.fori_loop(0, length, lambda i, c: body(i, c, *kept)[0], carry)]
@@ -306,8 +311,8 @@ class Maker:
         """Add a loop that goes on for at most three steps, while a predicate holds."""
         carry, count, kept = self.any(), self.any(["i32"], (0,)), self.kept()
         kind, of_kept = self.kinds[carry], self.kinds_of(kept)
-        test = self.body([kind, *of_kept], [("bool", 0)])
-        body = self.body([("i32", 0), kind, *of_kept], [kind])
+        test = self.body("test", [kind, *of_kept], [("bool", 0)])
+        body = self.body("while", [("i32", 0), kind, *of_kept], [kind])
 
         def call(count: Array, carry: Array, *kept: Array) -> Results:
             def goes_on(c: Any) -> Any:
@@ -331,7 +336,7 @@ class Maker:
     def one_of(self, name: str, index: int, kept: Sequence[int], count: int) -> None:
         """Add branches that give one kind; the first is that of the greater number, or of true."""
         kind = self.choose(*ALL), self.choose(0, 1, 2)
-        bodies = [self.body(self.kinds_of(kept), [kind]) for _ in range(count)]
+        bodies = [self.body("branch", self.kinds_of(kept), [kind]) for _ in range(count)]
 
         def call(index: Array, *kept: Array) -> Results:
             if name == "cond":
@@ -343,23 +348,24 @@ class Maker:
     def wrapped(self) -> None:
         """Add a program that is compiled, or computed again in the backward pass."""
         x, kept = self.any(), self.kept()
-        body = self.body(self.kinds_of([x, *kept]), (), (0, 1, 2))
         name = self.choose("jit", "jit", "checkpoint")
+        body = self.body(name, self.kinds_of([x, *kept]), (), (0, 1, 2))
         wrap: Any = getattr(jax, name)
         self.add(f"{name} {body}", lambda *inputs: wrap(body)(*inputs), [x, *kept], *body.gives)
 
     def mapped(self) -> None:
         x, y = self.any(ranks=VECTORS), self.any()
         dtype, rank = self.kinds[x]
-        body = self.body([(dtype, rank - 1), self.kinds[y]], (), SMALL)
+        body = self.body("vmap", [(dtype, rank - 1), self.kinds[y]], (), SMALL)
         kind = body.gives[0][0], body.gives[0][1] + 1
         self.add(f"vmap {body}", lambda x, y: jax.vmap(body, (0, None))(x, y), [x, y], kind)
 
     def gradient(self) -> None:
         """Add the gradient of a program, in the backward pass of a checkpoint if it is drawn."""
         x, kept = self.any(["f32"]), self.kept()
-        body = self.body(self.kinds_of([x, *kept]), [("f32", 0)], in_reverse=True)
         replays = self.choose(None, "all", "dots", "no barrier")
+        within = "checkpoint" if replays else "grad"
+        body = self.body(within, self.kinds_of([x, *kept]), [("f32", 0)], in_reverse=True)
 
         def call(x: Array, *kept: Array) -> Results:
             def f(x: Array) -> Array:
@@ -377,13 +383,14 @@ class Maker:
     def tangent(self) -> None:
         """Add the derivative of a program in one direction."""
         x, kept = self.any(["f32"]), self.kept()
-        body = self.body(self.kinds_of([x, *kept]), [("f32", self.choose(0, 1, 2))])
+        of_y = "f32", self.choose(0, 1, 2)
+        body = self.body("grad", self.kinds_of([x, *kept]), [of_y])
 
         def call(x: Array, *kept: Array) -> Results:
             (y,), (dy,) = jax.jvp(lambda x: body(x, *kept), (x,), (jnp.ones_like(x),))
             return y, whole(2 * dy)
 
-        self.add(f"jvp {body}", call, [x, *kept], *body.gives * 2)
+        self.add(f"jvp {body}", call, [x, *kept], of_y, of_y)
 
 
 TAKES: tuple[Kind, ...] = (("f32", 1), ("f32", 2), ("i32", 0), ("bool", 1), ("bf16", 1))
@@ -391,10 +398,10 @@ TAKES: tuple[Kind, ...] = (("f32", 1), ("f32", 2), ("i32", 0), ("bool", 1), ("bf
 
 
 @st.composite
-def programs(draw: st.DrawFn, steps: int = 8) -> Body:
+def programs(draw: st.DrawFn, steps: int = 10) -> Body:
     """Draw programs; some compute what nobody uses."""
     maker = Maker(draw, TAKES, 2)
-    maker.grow(1, steps)
+    maker.grow(3, steps)
     computed = range(len(TAKES), len(maker.kinds)) or range(len(TAKES))
     if draw(st.booleans()):
         return maker.finished(computed)

@@ -95,6 +95,18 @@ def argument_traced_by_grad(refused: Refused) -> None:
     assert gd.function(lambda x: jax.grad(loss)(x))(jnp.ones(3)).tolist() == [2, 2, 2]
 
 
+def function_traced_by_jit(refused: Refused) -> None:
+    w = gd.Variable(1.0, name="w")
+
+    @gd.function
+    def count() -> Any:
+        return w.assign_add(1.0)
+
+    with refused(RuntimeError):
+        jax.jit(lambda x: x + count())(1.0)
+    assert count() == 2
+
+
 def static_name_unknown(refused: Refused) -> None:
     def step(x: Any, mode: str) -> Any:
         return x if mode == "keep" else x * 2
@@ -118,6 +130,12 @@ def function_of_no_function(refused: Refused) -> None:
     number: Any = 3
     with refused(TypeError):
         gd.function(number)
+
+
+def passes_of_no_function(refused: Refused) -> None:
+    number: Any = 3
+    with refused(TypeError):
+        gd.function(passes=[number])(lambda x: x * 2)
 
 
 def result_is_unknown_text(refused: Refused) -> None:
@@ -151,6 +169,13 @@ def per_replica_of_too_many_components(refused: Refused) -> None:
     step = gd.function(lambda x: strategy.run(lambda x: x.sum(), args=(x,)))
     with strategy.scope(), refused(ValueError):
         step(gd.PerReplica([np.ones(3), np.ones(3), np.ones(3)]))
+
+
+def per_replica_of_no_components(refused: Refused) -> None:
+    strategy = pair()
+    with refused(ValueError):
+        strategy.run(lambda x: x, args=(gd.PerReplica([]),))
+    assert strategy.run(lambda x: x, args=(gd.PerReplica([1.0, 2.0]),)).values[1] == 2
 
 
 def per_replica_of_another_strategy(refused: Refused) -> None:
@@ -215,6 +240,7 @@ def per_replica_closed_over_by_a_replica_function(refused: Refused) -> None:
     value = per_replica(strategy, np.float32(1))
     with refused(ValueError):
         strategy.run(lambda: 2 * jnp.square(value))
+    assert value.values[1] == 2
 
 
 def per_replica_values_inside_a_function(refused: Refused) -> None:

@@ -32,6 +32,29 @@ def pass_breaks_the_graph(refused: Refused) -> None:
         double(jnp.ones(2))
 
 
+def pass_returns_nothing(refused: Refused) -> None:
+    def forget(graph: Graph) -> Any:
+        graph.replace(nodes=())
+
+    @gd.function(passes=[forget])
+    def double(x: Any) -> Any:
+        return x * 2
+
+    with refused(AssertionError):
+        double(jnp.ones(2))
+
+
+def pipeline_without_lowering(refused: Refused) -> None:
+    w = gd.Variable(jnp.zeros(2), name="w")
+
+    @gd.function(passes=[])
+    def step(x: Any) -> None:
+        w.assign(x)
+
+    with refused(AssertionError):
+        step(jnp.ones(2))
+
+
 def pass_makes_a_node_that_does_not_fit(refused: Refused) -> None:
     def reduce_all(graph: Graph) -> Graph:
         builder = Builder("reduce_all")

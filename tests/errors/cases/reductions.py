@@ -42,6 +42,13 @@ def gather_axis_no_number(refused: Refused) -> None:
         strategy.gather(per_replica(strategy, np.ones(2)), axis=axis)
 
 
+def gather_along_two_axes(refused: Refused) -> None:
+    strategy = pair()
+    axis: Any = [0, 1]
+    with refused(TypeError):
+        strategy.gather(per_replica(strategy, np.ones((2, 2))), axis=axis)
+
+
 def gather_of_dict(refused: Refused) -> None:
     strategy = pair()
     x = per_replica(strategy, np.ones(2, np.float32))

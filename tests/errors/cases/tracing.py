@@ -78,6 +78,34 @@ def checkpoint_replayed_after_assignment(refused: Refused) -> None:
         step(jnp.ones(2))
 
 
+def value_of_an_earlier_trace(refused: Refused) -> None:
+    kept = []
+
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        kept.append(x * 2)
+        return kept[0] + x
+
+    step(jnp.ones(2))
+    with refused(RuntimeError):
+        step(jnp.ones(2, jnp.int32))
+    kept.clear()
+    assert step(jnp.ones(2, jnp.int32)).tolist() == [3, 3]
+
+
+def value_of_an_earlier_trace_returned(refused: Refused) -> None:
+    kept = []
+
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        kept.append(x * 2)
+        return kept[0]
+
+    step(jnp.ones(2))
+    with refused(RuntimeError):
+        step(jnp.ones(3))
+
+
 def ref_indexed(refused: Refused) -> None:
     @gd.function
     def step(x: jax.Array) -> jax.Array:

@@ -61,6 +61,11 @@ def variable_from_string(refused: Refused) -> None:
         gd.Variable("one", name="w")
 
 
+def variable_of_unknown_dtype(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.Variable(1.0, name="w", dtype="flot32")
+
+
 def variable_from_per_replica(refused: Refused) -> None:
     strategy = pair()
     value = per_replica(strategy, np.float32(1))
@@ -136,6 +141,29 @@ def assigned_traced_value(refused: Refused) -> None:
         jax.jit(step)(jnp.ones(2))
     gd.function(lambda x: jax.jit(step)(x))(jnp.ones(2))
     assert w.read_value().tolist() == [2, 2]
+
+
+def assigned_array_under_jit(refused: Refused) -> None:
+    w = _variable(pair(), jnp.zeros(2))
+
+    def step() -> None:
+        w.assign(np.ones(2, np.float32))
+
+    with refused(RuntimeError):
+        jax.jit(step)()
+    assert w.read_value().tolist() == [0, 0]
+
+
+def on_read_assigned_under_jit(refused: Refused) -> None:
+    strategy = pair()
+    w = _variable(strategy, 1.0, Synchronization.ON_READ, Aggregation.SUM)
+
+    def step() -> None:
+        w.assign(4.0)
+
+    with refused(RuntimeError):
+        jax.jit(step)()
+    assert float(w) == 2
 
 
 def assigned_string(refused: Refused) -> None:

@@ -1,0 +1,86 @@
+"""Probes in a graph: what is called mirrored must be equal on all replicas that come by.
+
+A probe is an operation with an effect, so that the interpreter evaluates it for each replica, one
+after the other. Each graph, nested or not, gets one where it is entered and one where it is left:
+between them one probe stands for one moment of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphdist.ir.arrays import Array, Held
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import Op
+from graphdist.ir.rewrite import substitute
+from graphdist.ir.source import UNKNOWN
+from graphdist.ir.types import MIRRORED
+from graphdist.runtime.evaluate import evaluate_jax_node
+from tests.passes.execution import execute
+
+ENTER, LEAVE, COMPARE = (
+    Op(f"probe.{name}", has_effect=True) for name in ("enter", "leave", "compare")
+)
+
+
+def check_mirrored(graph: Graph, arguments: list[Held], state: dict[str, Held]) -> int:
+    """Run the graph with probes and return how many values were compared."""
+    probes = Probes()
+    execute(probes.inserted(graph), arguments, state, probes.evaluate)
+    return probes.compared
+
+
+class Probes:
+    """The probes of a graph, and what they saw."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+        self.moments: dict[object, int] = {}  # how often each graph was entered
+        self.is_entered: dict[object, bool] = {}
+        self.seen: dict[Node, tuple[int, list[Array]]] = {}
+
+    def inserted(self, graph: Graph) -> Graph:
+        """Return the graph with probes."""
+        builder = Builder()
+        environment: dict[Operand, Operand] = {}
+        scope = {"graph": str(len(self.moments))}
+        self.moments[scope["graph"]] = 0
+        builder.add(ENTER, (), scope, at=UNKNOWN, types=[])
+        self._compare(builder, graph.inputs, scope)
+        for node in graph.nodes:
+            graphs = tuple(map(self.inserted, node.graphs))
+            results = builder.keep(node, substitute(environment, node.operands), graphs)
+            environment.update(zip(node.results, results, strict=True))
+            self._compare(builder, results, scope)
+        builder.add(LEAVE, (), scope, at=UNKNOWN, types=[])
+        return graph.replace(
+            nodes=tuple(builder.nodes), outputs=substitute(environment, graph.outputs)
+        )
+
+    def _compare(self, builder: Builder, values: Sequence[Value], scope: dict[str, str]) -> None:
+        mirrored = [value for value in values if value.type.distribution is MIRRORED]
+        if mirrored:
+            builder.add(COMPARE, mirrored, scope, at=UNKNOWN, types=[])
+
+    def evaluate(self, node: Node, operands: Sequence[Array]) -> list[Array]:
+        """Evaluate an operation, or look at what a probe is given."""
+        if node.op not in (ENTER, LEAVE, COMPARE):
+            return evaluate_jax_node(node, operands)
+        graph = node.params["graph"]
+        if node.op is ENTER and not self.is_entered.get(graph):
+            self.moments[graph] += 1
+        self.is_entered[graph] = node.op is ENTER
+        if node.op is COMPARE:
+            self._look(node, self.moments[graph], list(operands))
+        return []
+
+    def _look(self, node: Node, moment: int, arrays: list[Array]) -> None:
+        when, others = self.seen.get(node, (0, arrays))
+        if when == moment:
+            self.compared += len(arrays)
+            for array, other in zip(arrays, others, strict=True):
+                np.testing.assert_array_equal(array, other, "a mirrored value differs")
+        self.seen[node] = moment, arrays

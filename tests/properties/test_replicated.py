@@ -1,0 +1,111 @@
+"""Random steps on one to four replicas: compiled, and interpreted after every pass, the same.
+
+The interpreter runs the logical graph replica by replica, with no SPMD anywhere. That every graph
+on the way survives its text is checked by the root's `conftest.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any  # Any: results are pytrees
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import graphdist as gd
+from graphdist.ir.arrays import Array, Held
+from graphdist.ir.interpreter import Outcome
+from tests.passes.execution import execute
+from tests.properties.exact import random_arrays
+from tests.properties.probes import check_mirrored
+from tests.properties.replicated_programs import (
+    MIRRORED,
+    PER_REPLICA,
+    Distributed,
+    distributed_programs,
+)
+
+
+@cache
+def strategy_of(num_replicas: int) -> gd.MirroredStrategy:
+    return gd.MirroredStrategy([f"cpu:{number}" for number in range(num_replicas)])
+
+
+class Case:
+    """A program with a strategy, variables and arguments to run it with."""
+
+    def __init__(self, program: Distributed, num_replicas: int, seed: int) -> None:
+        self.strategy = strategy_of(num_replicas)
+        initial = program.world.make(self.strategy, seed)
+        self.function = gd.function(lambda *arguments: program(self.strategy, *arguments))
+        of_replica = [random_arrays(PER_REPLICA, seed, replica) for replica in range(num_replicas)]
+        mirrored = random_arrays(MIRRORED, seed)
+        per_replica = self.strategy.experimental_distribute_values_from_function(
+            lambda context: of_replica[context.replica_id_in_sync_group]
+        )
+        self.arguments = per_replica, mirrored
+        of_input = [*zip(*of_replica, strict=True), *((x,) * num_replicas for x in mirrored)]
+        self.held: list[Held] = [[np.asarray(x) for x in held] for held in of_input]
+        self.traced = self.function.trace(*self.arguments)
+        self.state: dict[str, Held] = {
+            spec.name: [np.asarray(initial[spec.name])] * num_replicas
+            for spec in self.traced.graph.variables
+            if not spec.is_local
+        }
+
+    def call(self) -> list[Held]:
+        """Run the compiled function and return what each replica holds of each result."""
+        leaves = jax.tree.leaves(self.function(*self.arguments))
+        return [self._held(leaf) for leaf in leaves]
+
+    def _held(self, leaf: Any) -> Held:
+        if isinstance(leaf, gd.PerReplica):
+            return [np.asarray(value) for value in leaf.values]
+        return [np.asarray(leaf)] * self.strategy.num_replicas_in_sync
+
+
+def check_equal(given: Sequence[Held], expected: Sequence[Held]) -> None:
+    """Compare what the replicas hold; at the boundary a number may be an array of one."""
+    assert len(given) == len(expected)
+    for number, (ours, theirs) in enumerate(zip(given, expected, strict=True)):
+        for replica, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            where = f"value {number} on replica {replica}"
+            assert one.dtype == other.dtype, where
+            np.testing.assert_array_equal(one.reshape(other.shape), other, where)
+
+
+def check_outcome(given: Outcome, expected: Outcome) -> None:
+    check_equal(given.outputs, expected.outputs)
+    assert given.state.keys() == expected.state.keys()
+    check_equal([given.state[name] for name in expected.state], [*expected.state.values()])
+
+
+replicas = st.sampled_from([1, 2, 3, 4])
+
+
+@given(distributed_programs(), replicas, st.integers(0, 9))
+def test_compiled_and_after_each_pass(
+    program: Distributed, num_replicas: int, seed: int
+) -> None:
+    case = Case(program, num_replicas, seed)
+    expected = execute(case.traced.graph, case.held, case.state)
+    check_equal(case.call(), expected.outputs)
+    graph = case.traced.graph
+    for record in case.traced.lower().history:
+        if record.graph is not graph:
+            check_outcome(execute(record.graph, case.held, case.state), expected)
+        graph = record.graph
+    # What the first step left in the variables shows in the second.
+    check_equal(case.call(), execute(case.traced.graph, case.held, expected.state).outputs)
+
+
+@given(distributed_programs(), st.sampled_from([2, 3]), st.integers(0, 9))
+def test_what_is_called_mirrored_is(program: Distributed, num_replicas: int, seed: int) -> None:
+    case = Case(program, num_replicas, seed)
+    history = case.traced.lower().history
+    for graph in (history[0].graph, history[-1].graph):
+        check_mirrored(graph, case.held, case.state)
