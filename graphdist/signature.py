@@ -1,8 +1,8 @@
 """What a call looks like to the compiler: which leaves are arrays, and what is static.
 
 Arrays and distributed values are described by shape and dtype; Python numbers are weakly typed
-scalars, as in JAX; everything else is static and part of the signature by value, or by identity if
-it has no hash. One program is compiled for each signature.
+scalars, as in JAX; everything else is static and part of the signature by value, and must have a
+hash. One program is compiled for each signature.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _collective(node: Node) -> Collective:
     return Collective(node.op.name, reducer, moved, size, node.origin, node.source)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Stage:
     """What every stage holds: its graph, and the passes run so far."""
 
@@ -67,6 +67,9 @@ class _Stage:
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the graph, in order, those in loops and branches included."""
         return tuple(_collective(node) for node in collectives(self.graph))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.graph!r}>"
 
     def _unknown(self, form: str, *known: str) -> ArgumentError:
         return ArgumentError(
@@ -87,7 +90,7 @@ def _blames_the_caller() -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Traced(_Stage):
     """A traced function: the logical graph, in the strategy's words.
 
@@ -123,7 +126,7 @@ class Traced(_Stage):
         return str(self.graph)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lowered(_Stage):
     """The program one device runs, after the last pass."""
 
@@ -161,7 +164,7 @@ class Lowered(_Stage):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compiled(_Stage):
     """A compiled program."""
 

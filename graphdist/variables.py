@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 
 class Variable(ArrayOperators):
-    """State of one shape and dtype, usable wherever JAX takes an array.
+    """State of one shape and dtype, which takes part in arithmetic and indexing as its value.
+
+    A function of `jax.numpy` takes arrays only: give it `variable[...]`.
 
     `initial_value` is an array, a number, or a function without arguments that returns one. Made
     inside a function it must be concrete, and the function's first trace is the only one that may

@@ -8,16 +8,21 @@ mirrored is kept once.
 from __future__ import annotations
 
 from graphdist.ir.graph import Graph
-from graphdist.ir.types import Distribution
+from graphdist.ir.types import MIRRORED, Distribution
 
 
 def input_distributions(graph: Graph) -> tuple[Distribution | None, ...]:
     """Return the distribution of every input, the variables' first."""
-    return tuple(value.type.distribution for value in graph.inputs)
+    return tuple(_of(graph, value.type.distribution) for value in graph.inputs)
 
 
 def output_distributions(graph: Graph) -> tuple[Distribution | None, ...]:
     """Return the distribution of every output, the assigned variables' first."""
-    declared = tuple(variable.type.distribution for variable in graph.assigned)
+    declared = tuple(_of(graph, variable.type.distribution) for variable in graph.assigned)
     rest = graph.outputs[len(declared) :]
-    return (*declared, *(output.type.distribution for output in rest))
+    return (*declared, *(_of(graph, output.type.distribution) for output in rest))
+
+
+def _of(graph: Graph, distribution: Distribution | None) -> Distribution | None:
+    """Return the distribution; over one replica there is nothing to lay out."""
+    return MIRRORED if graph.num_replicas == 1 else distribution

@@ -198,7 +198,9 @@ def _concatenate(
 
 def _reshape(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
     type = _one(types, "reshape")
-    result = type.shaped(tuple(cast("tuple[int, ...]", params["shape"])))
+    sliced = type.distribution is not None and type.distribution.dimension is not None
+    kept = type.distributed(PER_REPLICA) if sliced else type  # which dimension is cut is lost
+    result = kept.shaped(tuple(cast("tuple[int, ...]", params["shape"])))
     if result.size != type.size:
         raise TypeRuleError(f"reshape of {type} to {result}: {type.size} is not {result.size}")
     return (result,)

@@ -27,14 +27,15 @@ from jax.extend import core as jex
 from jax.extend.core import primitives as jax_primitives
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Stage, Value, Variable
 from graphdist.ir.ops import ASSIGN, CONSTANT, OPS, READ
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.tracing.control_flow import import_cond, import_scan, import_while
 from graphdist.tracing.jax_ops import jax_op, optimization_barrier
 from graphdist.tracing.primitives import LOGICAL, read_variable_p
-from graphdist.tracing.sources import here, source_of
+from graphdist.tracing.refusals import is_higher_order, leaked, refuse_nested
+from graphdist.tracing.sources import source_of
 from graphdist.tracing.state import TraceError
 from graphdist.tracing.versions import Versions
 
@@ -62,13 +63,14 @@ def import_jaxpr(
     environment: Environment = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     importer.bind_constants(closed, environment)
     importer.run(closed.jaxpr, environment)
+    outputs = importer.outputs(closed.jaxpr, environment)
     return Graph(
         name,
         Stage.LOGICAL,
         num_replicas,
         tuple(inputs),
-        tuple(importer.builder.nodes),
-        importer.outputs(closed.jaxpr, environment),
+        importer.nodes(outputs),
+        outputs,
         (*variables, *importer.locals),
         tuple(returns_per_replica),
     )
@@ -102,7 +104,7 @@ class Importer:
         """Give the arrays the jaxpr closes over a node, or a literal if they are scalars."""
         for variable, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             if isinstance(constant, Tracer):
-                raise _leaked(closed.jaxpr, variable)
+                raise leaked(closed.jaxpr, variable)
             environment[variable] = self._constant(constant)
 
     def _constant(self, constant: Any) -> Operand:
@@ -129,6 +131,13 @@ class Importer:
         """Return the operands the jaxpr returns."""
         return tuple(self.operand(atom, environment) for atom in jaxpr.outvars)
 
+    def nodes(self, outputs: tuple[Operand, ...]) -> tuple[Node, ...]:
+        """Return the nodes but for reads nobody uses: every write comes with a read of what was."""
+        nodes = self.builder.nodes
+        used = {operand for node in nodes for operand in node.operands if type(operand) is Value}
+        used.update(output for output in outputs if type(output) is Value)
+        return tuple([n for n in nodes if n.op is not READ or n.results[0] in used])
+
     def nested(self, closed: jex.ClosedJaxpr, bound: Sequence[Variable | None], name: str) -> Graph:
         """Return the graph of a nested jaxpr.
 
@@ -149,15 +158,15 @@ class Importer:
             Stage.LOGICAL,
             self.num_replicas,
             tuple(inputs),
-            tuple(inner.builder.nodes),
+            inner.nodes(outputs),
             outputs,
         )
 
     def _jax_node(self, equation: Any, environment: Environment) -> None:
         source = source_of(equation.source_info)
         primitive, params = equation.primitive, equation.params
-        if _is_higher_order(primitive, params):
-            _refuse_nested(equation, source)
+        if is_higher_order(primitive, params):
+            refuse_nested(equation, source)
         self._add(
             equation,
             self.builder.add(
@@ -214,8 +223,7 @@ class Importer:
         variable = self._whole(equation, environment, 2)
         source = source_of(equation.source_info)
         self._check_write(variable, source)
-        if type(equation.outvars[0]) is not jex.DropVar:
-            self._add(equation, self._read(variable, source), environment)
+        self._add(equation, self._read(variable, source), environment)
         value = self.operand(equation.invars[1], environment)
         self.builder.add(ASSIGN, (value,), {"variable": variable}, at=source)
         self.versions.written(variable, source)
@@ -318,65 +326,8 @@ def type_of(aval: Any) -> Type:
     return Type(dtype_name(aval.dtype), aval.shape)
 
 
-def _leaked(jaxpr: jex.Jaxpr, variable: Any) -> TraceError:
-    users = [e for e in jaxpr.eqns if any(atom is variable for atom in e.invars)]
-    return TraceError(
-        "a value that was computed while another function was traced, or in an earlier trace of "
-        "this one, is used here: it stands for no numbers",
-        source=source_of(users[0].source_info) if users else here(),
-        hint="return it from where it was computed and pass it, or keep it in a gd.Variable",
-    )
-
-
 def _ref_name(variable: Variable) -> str:
     return "a ref" if variable.is_local else f"variable {variable.name!r}"
-
-
-_higher_order: dict[Any, bool] = {}
-
-
-def _is_higher_order(primitive: Any, params: dict[str, Any]) -> bool:
-    """Return whether a primitive has jaxprs among its parameters, as all its equations do."""
-    known = _higher_order.get(primitive)
-    if known is None:
-        known = _higher_order[primitive] = any(True for _ in _jaxprs(params.values()))
-    return known
-
-
-def _jaxprs(params: Any) -> Any:
-    for param in params:
-        if isinstance(param, jex.ClosedJaxpr):
-            yield param.jaxpr
-        elif isinstance(param, jex.Jaxpr):
-            yield param
-        elif isinstance(param, tuple | list):
-            yield from _jaxprs(param)
-
-
-_ACCESSES = {
-    "get": "a variable or ref is read",
-    "swap": "a variable or ref is assigned",
-    "addupdate": "a variable or ref is added to",
-}
-
-
-def _refuse_nested(equation: Any, source: Source) -> None:
-    """Refuse logical operations and variables inside an operation the graph keeps opaque."""
-    pending = list(_jaxprs(equation.params.values()))
-    while pending:
-        for inner in pending.pop().eqns:
-            name = inner.primitive.name
-            if (opaque := LOGICAL.get(inner.primitive) or _ACCESSES.get(name)) is not None:
-                raise TraceError(
-                    f"{opaque} inside {equation.primitive.name}, an operation of JAX that the "
-                    f"graph keeps whole",
-                    source=source_of(inner.source_info),
-                    other=source,
-                    hint="read the variable before the operation, and assign it after"
-                    if name in _ACCESSES
-                    else f"move the {opaque} out of the operation",
-                )
-            pending.extend(_jaxprs(inner.params.values()))
 
 
 _HANDLERS: dict[str, Callable[[Importer, Any, Environment], None]] = {

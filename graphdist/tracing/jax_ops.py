@@ -14,8 +14,9 @@ from jax.extend.core import Primitive
 from graphdist.ir.errors import ParseError
 from graphdist.ir.ops import Op
 
-# Host callbacks run once on each replica's device and may answer what they like.
-_VARIES = frozenset({"io_callback"})
+# A host callback runs on each replica's device and may answer what it likes; XLA's own generator
+# has a state on each device.
+_VARIES = frozenset({"io_callback", "rng_uniform"})
 
 _by_name: dict[str, Primitive] = {}
 

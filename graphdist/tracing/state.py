@@ -30,6 +30,11 @@ Output = TypeVar("Output")
 
 _trace_token = jax.make_user_context(default_value=0)
 _numbers = itertools.count(1)
+_NEEDS_A_VALUE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 class TraceError(GraphdistError, RuntimeError):
@@ -131,6 +136,12 @@ class Trace:
         try:
             with jex.set_current_trace(outermost):
                 return body(*arguments)
+        except _NEEDS_A_VALUE as error:
+            error.add_note(
+                "inside a function arrays have no values yet, the replica's number included: "
+                "choose with jnp.where or jax.lax.cond, or pass a static argument"
+            )
+            raise
         finally:
             _state.trace = previous
 

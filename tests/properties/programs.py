@@ -237,9 +237,7 @@ class Maker:
         else:
             function: Any = getattr(lax, name)
             reverse = self.choose(True, False)
-            self.add(
-                name, lambda x: [bounded(function(x, reverse=reverse))], [x], (dtype, rank)
-            )
+            self.add(name, lambda x: [bounded(function(x, reverse=reverse))], [x], (dtype, rank))
 
     def gather(self) -> None:
         """Add an access by index, which may be out of range."""

@@ -178,7 +178,9 @@ class ReplicaMaker(StatefulMaker):
 
     def menu(self) -> list[Callable[[], object]]:
         menu = [*super().menu(), self.replica_id]
-        return menu + [self.all_reduce, self.all_reduce_mean, self.all_gather] * self.communicates * 2
+        return (
+            menu + [self.all_reduce, self.all_reduce_mean, self.all_gather] * self.communicates * 2
+        )
 
     def is_readable(self, declared: Declared) -> bool:
         return True

@@ -88,9 +88,7 @@ replicas = st.sampled_from([1, 2, 3, 4])
 
 
 @given(distributed_programs(), replicas, st.integers(0, 9))
-def test_compiled_and_after_each_pass(
-    program: Distributed, num_replicas: int, seed: int
-) -> None:
+def test_compiled_and_after_each_pass(program: Distributed, num_replicas: int, seed: int) -> None:
     case = Case(program, num_replicas, seed)
     expected = execute(case.traced.graph, case.held, case.state)
     check_equal(case.call(), expected.outputs)

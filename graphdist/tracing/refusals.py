@@ -1,0 +1,74 @@
+"""Programs the importer refuses because of what JAX hides from it.
+
+An operation of JAX with jaxprs among its parameters that is not one of control flow stays whole in
+the graph. What is in it is never looked at again, so it must hold no operation of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: equations and parameters of JAX are untyped
+
+from jax.extend import core as jex
+
+from graphdist.ir.source import Source
+from graphdist.tracing.primitives import LOGICAL
+from graphdist.tracing.sources import here, source_of
+from graphdist.tracing.state import TraceError
+
+
+def leaked(jaxpr: jex.Jaxpr, variable: Any) -> TraceError:
+    """Return the error for a constant of a jaxpr that another trace computed."""
+    users = [e for e in jaxpr.eqns if any(atom is variable for atom in e.invars)]
+    return TraceError(
+        "a value that was computed while another function was traced, or in an earlier trace of "
+        "this one, is used here: it stands for no numbers",
+        source=source_of(users[0].source_info) if users else here(),
+        hint="return it from where it was computed and pass it, or keep it in a gd.Variable",
+    )
+
+
+_higher_order: dict[Any, bool] = {}
+
+
+def is_higher_order(primitive: Any, params: dict[str, Any]) -> bool:
+    """Return whether a primitive has jaxprs among its parameters, as all its equations do."""
+    known = _higher_order.get(primitive)
+    if known is None:
+        known = _higher_order[primitive] = any(True for _ in _jaxprs(params.values()))
+    return known
+
+
+def _jaxprs(params: Any) -> Any:
+    for param in params:
+        if isinstance(param, jex.ClosedJaxpr):
+            yield param.jaxpr
+        elif isinstance(param, jex.Jaxpr):
+            yield param
+        elif isinstance(param, tuple | list):
+            yield from _jaxprs(param)
+
+
+_ACCESSES = {
+    "get": "a variable or ref is read",
+    "swap": "a variable or ref is assigned",
+    "addupdate": "a variable or ref is added to",
+}
+
+
+def refuse_nested(equation: Any, source: Source) -> None:
+    """Refuse logical operations and variables inside an operation the graph keeps opaque."""
+    pending = list(_jaxprs(equation.params.values()))
+    while pending:
+        for inner in pending.pop().eqns:
+            name = inner.primitive.name
+            if (opaque := LOGICAL.get(inner.primitive) or _ACCESSES.get(name)) is not None:
+                raise TraceError(
+                    f"{opaque} inside {equation.primitive.name}, an operation of JAX that the "
+                    f"graph keeps whole",
+                    source=source_of(inner.source_info),
+                    other=source,
+                    hint="read the variable before the operation, and assign it after"
+                    if name in _ACCESSES
+                    else f"move the {opaque} out of the operation",
+                )
+            pending.extend(_jaxprs(inner.params.values()))

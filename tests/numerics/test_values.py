@@ -1,0 +1,72 @@
+"""Distributed values as what they stand for, and values that only exist on the devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+import graphdist as gd
+
+
+@pytest.fixture
+def strategy() -> gd.MirroredStrategy:
+    return gd.MirroredStrategy(["cpu:0", "cpu:1"])
+
+
+def test_a_mirrored_value_is_its_array(strategy: gd.Strategy) -> None:
+    mirrored = gd.Mirrored(jnp.array([1.0, 2.0]), strategy.num_replicas_in_sync)
+    assert (mirrored + 1).tolist() == [2, 3]
+    assert float(mirrored[1]) == 2
+    assert len(mirrored.values) == 2
+    assert isinstance(mirrored, gd.DistributedValues)
+    doubled = strategy.run(lambda x: x * 2, args=(mirrored,))
+    assert [value.tolist() for value in doubled.values] == [[2, 4], [2, 4]]
+    assert strategy.reduce("MEAN", mirrored, axis=None).tolist() == [1, 2]
+    assert strategy.gather(mirrored, axis=0).tolist() == [1, 2]
+    assert len(strategy.experimental_local_results(mirrored)) == 2
+
+
+def test_a_per_replica_value_is_not_an_array(strategy: gd.Strategy) -> None:
+    values = strategy.run(lambda: jnp.ones(2))
+    assert repr(values).startswith("PerReplica:{\n  0: ")
+    with pytest.raises(TypeError):
+        values + 1
+
+
+@pytest.mark.parametrize("devices", [["cpu:0"], ["cpu:0", "cpu:1"]])
+def test_what_the_host_answers_differs_between_replicas(devices: list[str]) -> None:
+    strategy = gd.MirroredStrategy(devices)
+
+    def replica_fn() -> Any:
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        answer = io_callback(lambda: np.float32(3), shape)
+        return gd.get_replica_context().all_reduce("SUM", answer)
+
+    function = gd.function(lambda: strategy.run(replica_fn))
+    with strategy.scope():
+        collectives = function.trace().lower().collectives
+        result = function()
+    assert len(collectives) == len(devices) - 1
+    assert float(strategy.experimental_local_results(result)[0]) == 3 * len(devices)
+
+
+def test_numbers_xla_draws_itself_differ_between_replicas(strategy: gd.Strategy) -> None:
+    def replica_fn() -> Any:
+        drawn = jax.lax.rng_uniform(jnp.float32(0), jnp.float32(1), (2,))
+        return gd.get_replica_context().all_reduce("MEAN", drawn)
+
+    assert len(gd.function(lambda: strategy.run(replica_fn)).trace().lower().collectives) == 1
+
+
+def test_a_value_needed_while_tracing_is_explained(strategy: gd.Strategy) -> None:
+    def replica_fn() -> int:
+        return 1 if gd.get_replica_context().replica_id_in_sync_group == 0 else 2
+
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        strategy.run(replica_fn)
+    assert any("the replica's number included" in note for note in caught.value.__notes__)
