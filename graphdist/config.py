@@ -50,14 +50,15 @@ def set_logical_cpu_devices(count: int) -> None:
 def set_max_steps_in_flight(platform: str, count: int) -> None:
     """Allow `count` unfinished steps on a platform ("cpu", "gpu", "tpu").
 
-    The default is 1 on CPU, where more can deadlock once collectives span several devices, and 32
-    elsewhere. Raises `ArgumentError` when `count` is not a positive integer.
+    The default is 32, and 1 for steps over several CPU devices, where more can deadlock. Raises
+    `ArgumentError` when `count` is not a positive integer.
 
-    >>> set_max_steps_in_flight("cpu", 1)
+    >>> set_max_steps_in_flight("gpu", 8)
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ArgumentError(f"{count!r} steps in flight: there must be at least 1", source=here())
-    backpressure(platform).bound = count
+    for spans_devices in (False, True):
+        backpressure(platform, spans_devices=spans_devices).bound = count
 
 
 def verifies_passes() -> bool:

@@ -21,6 +21,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.passes.manager import Pass
 from graphdist.program import Interface, Program, trace_program
 from graphdist.signature import (
+    ARRAY_KEYS,
     KEYS,
     LeafKey,
     StaticArgument,
@@ -104,18 +105,26 @@ class Function:
 
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], Signature]:
+    ) -> tuple[Sequence[Any], Signature]:
         """Return the leaves of the arguments, and what of them decides which program runs."""
         if self._static:
             args, kwargs = _hide_static(self._static, args, kwargs)
-        leaves, structure = tree_flatten((args, kwargs))
-        key_of = KEYS[self._numbers_are_static]
+        entry = current_entry()
+        strategy = None if entry is None else entry.strategy
         try:
-            keys = tuple([key_of[type(leaf)](leaf) for leaf in leaves])
+            if not kwargs:
+                # Arrays alone, as most steps take: flattening would cost more than all the rest.
+                of_arrays = [ARRAY_KEYS[type(leaf)] for leaf in args]
+                if None not in of_arrays:
+                    pairs = zip(of_arrays, args, strict=True)
+                    keys = tuple([key_of(leaf) for key_of, leaf in pairs if key_of])
+                    return args, (len(args), keys, strategy)
+            leaves, structure = tree_flatten((args, kwargs))
+            key_of_type = KEYS[self._numbers_are_static]
+            keys = tuple([key_of_type[type(leaf)](leaf) for leaf in leaves])
         except UnusableLeaf:
             raise refusal(self.fn, self.name, args, kwargs, self._numbers_are_static) from None
-        entry = current_entry()
-        return leaves, (structure, keys, None if entry is None else entry.strategy)
+        return leaves, (structure, keys, strategy)
 
     def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
         if self._static:

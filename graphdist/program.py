@@ -241,7 +241,7 @@ class Program:
         )
         self._is_array = self._is_plain and self._structure == jax.tree.structure(0)
 
-    def __call__(self, leaves: list[Any]) -> Any:
+    def __call__(self, leaves: Sequence[Any]) -> Any:
         """Run one step.
 
         What stands here is paid at every step: see the dispatch benchmark.

@@ -116,14 +116,30 @@ KEYS = (_Keys({kind: lambda leaf: (_NUMBER, type(leaf)) for kind in _NUMBERS}), 
 """By whether Python numbers are static."""
 
 
+class _ArrayKeys(dict[type, Callable[[Any], LeafKey] | None]):
+    """The same for arrays of all kinds, which are leaves of every pytree; None for other types."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], LeafKey] | None:
+        found = _key_function(kind)
+        self[kind] = found if found in (_jax_key, _array_key, _per_replica_key) else None
+        return self[kind]
+
+
+ARRAY_KEYS = _ArrayKeys()
+
+
 def _key_function(kind: type) -> Callable[[Any], LeafKey]:
     if issubclass(kind, jax.core.Tracer):
         return _tracer_key
     if issubclass(kind, PerReplicaArray):
-        return lambda leaf: (_PER_REPLICA, *leaf.signature)
+        return _per_replica_key
     if issubclass(kind, np.ndarray | np.generic):
         return _array_key
     return _jax_key if issubclass(kind, jax.Array) else _rare_key
+
+
+def _per_replica_key(leaf: Any) -> LeafKey:
+    return _PER_REPLICA, *leaf.signature
 
 
 def _jax_key(leaf: Any) -> LeafKey:

@@ -66,13 +66,16 @@ class Backpressure:
         self._tokens.append(token)
 
 
-_by_platform: dict[str, Backpressure] = {}
+_by_kind: dict[tuple[str, bool], Backpressure] = {}
 
 
-def backpressure(platform: str) -> Backpressure:
-    """Return the one bound on steps in flight of a platform."""
-    found = _by_platform.get(platform)
+def backpressure(platform: str, *, spans_devices: bool) -> Backpressure:
+    """Return the one bound on steps in flight of a platform, over several devices or on one.
+
+    Steps on a single device wait for no other device, so that they need no such caution.
+    """
+    found = _by_kind.get((platform, spans_devices))
     if found is None:
-        found = Backpressure(BOUNDS.get(platform, DEFAULT_BOUND))
-        _by_platform[platform] = found
+        bound = BOUNDS.get(platform, DEFAULT_BOUND) if spans_devices else DEFAULT_BOUND
+        found = _by_kind[platform, spans_devices] = Backpressure(bound)
     return found

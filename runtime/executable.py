@@ -143,7 +143,7 @@ class Executable:
         """Compile."""
         self.compiled: Compiled = emitted.lowered.compile()
         self._call = emitted.function
-        self._backpressure = backpressure(devices.platform)
+        self._backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]
         candidates = range(self._num_assigned, len(sizes)) or range(len(sizes))

@@ -44,9 +44,10 @@ def measure(layers: int, width: int, batch: int) -> float:
             variable.assign_sub(0.01 * gradient)
         return loss
 
-    @tf.function
-    def step(x: Any) -> Any:
+    def reduced(x: Any) -> Any:
         return strategy.reduce("MEAN", strategy.run(replica_fn, args=(x,)), axis=None)
+
+    step = tf.function(reduced)
 
     x = np.random.default_rng(1).standard_normal((batch, width)).astype("f")
     parts = np.split(x, 2)

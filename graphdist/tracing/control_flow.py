@@ -73,6 +73,12 @@ def import_while(importer: Importer, equation: Any, environment: Environment) ->
             hint="close over the variable, or carry its value",
         )
     condition = importer.nested(condition_jaxpr, (*handles[:of_condition], *carried), "condition")
+    for variable in _assigned(condition):
+        raise TraceError(
+            f"variable {variable.name!r} is assigned in the condition of jax.lax.while_loop",
+            source=source_of(equation.source_info),
+            hint="carry the predicate, and compute it in the body together with the assignment",
+        )
     body = importer.nested(body_jaxpr, handles[of_condition:], "body")
     kept = {
         "num_cond_consts": of_condition - _count(handles[:of_condition]),

@@ -65,6 +65,9 @@ class Body:
             values += step.call(*(values[place] for place in step.operands))
         return tuple(values[place] for place in self.outputs)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
     def __repr__(self) -> str:
         steps = "; ".join(f"{step.text}{list(step.operands)}" for step in self.steps)
         return f"({len(self.takes)} inputs: {steps} -> {list(self.outputs)})"

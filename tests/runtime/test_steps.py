@@ -143,4 +143,5 @@ def test_steps_in_flight_are_bounded() -> None:
     steps.wait()
     assert tokens[2].waited_for
     assert not tokens[1].waited_for
-    assert backpressure("cpu").bound == 1
+    assert backpressure("cpu", spans_devices=True).bound == 1
+    assert backpressure("cpu", spans_devices=False).bound == 32
