@@ -87,7 +87,7 @@ class Function:
         program = self._programs.get(signature)
         if program is None:
             program = self._compile(args, kwargs, signature)
-        return program(leaves)
+        return program.call(leaves)
 
     def _compile(self, args: Any, kwargs: Any, signature: Signature) -> Program:
         program = self._programs[signature] = Program(*self._trace(args, kwargs, signature))
@@ -114,17 +114,20 @@ class Function:
         try:
             if not kwargs:
                 # Arrays alone, as most steps take: flattening would cost more than all the rest.
-                of_arrays = [ARRAY_KEYS[type(leaf)] for leaf in args]
-                if None not in of_arrays:
-                    pairs = zip(of_arrays, args, strict=True)
-                    keys = tuple([key_of(leaf) for key_of, leaf in pairs if key_of])
-                    return args, (len(args), keys, strategy)
+                keys = []
+                for leaf in args:
+                    key_of = ARRAY_KEYS[type(leaf)]
+                    if key_of is None:
+                        break
+                    keys.append(key_of(leaf))
+                else:
+                    return args, (len(args), tuple(keys), strategy)
             leaves, structure = tree_flatten((args, kwargs))
             key_of_type = KEYS[self._numbers_are_static]
-            keys = tuple([key_of_type[type(leaf)](leaf) for leaf in leaves])
+            keys = [key_of_type[type(leaf)](leaf) for leaf in leaves]
         except UnusableLeaf:
             raise refusal(self.fn, self.name, args, kwargs, self._numbers_are_static) from None
-        return leaves, (structure, keys, strategy)
+        return leaves, (structure, tuple(keys), strategy)
 
     def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
         if self._static:

@@ -22,7 +22,7 @@ from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass
-from graphdist.runtime.buffers import reader, writer
+from graphdist.runtime.executable import dispatcher
 from graphdist.signature import (
     LeafKey,
     StaticArgument,
@@ -46,6 +46,7 @@ from graphdist.values import (
     TracedPerReplica,
     as_array,
     buffer_gone,
+    is_array,
     shape_without_value,
 )
 
@@ -191,10 +192,12 @@ def _take_apart(result: Any, interface: Interface) -> list[Any]:
     for leaf in leaves:
         if isinstance(leaf, TracedPerReplica):
             outputs.append(jnp.asarray(leaf.local))
-        elif isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        elif is_array(leaf):
             outputs.append(jnp.asarray(leaf))
         else:
-            interface.statics.append(leaf)
+            # The gradient of an integer: a tracer that stands for nothing.
+            is_float0 = getattr(leaf, "dtype", None) == jax.dtypes.float0
+            interface.statics.append(np.zeros(leaf.shape, leaf.dtype) if is_float0 else leaf)
             continue
         interface.statics.append(_OUTPUT)
         interface.per_replica.append(isinstance(leaf, TracedPerReplica))
@@ -202,7 +205,7 @@ def _take_apart(result: Any, interface: Interface) -> list[Any]:
 
 
 class Program:
-    """A compiled program, called with the leaves of the arguments."""
+    """A compiled program; `call` runs it on the leaves of the arguments."""
 
     def __init__(self, traced: Traced, interface: Interface) -> None:
         """Compile."""
@@ -216,9 +219,6 @@ class Program:
             for variable, spec in zip(traced.variables, graph.variables, strict=True)
             if spec.assigned
         ]
-        self._buffers = interface.strategy.buffers.buffers
-        self._read = reader([variable.place for variable in traced.variables])
-        self._write = writer([variable.place for variable in self._assigned])
         inputs = graph.inputs[len(graph.variables) :]
         dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
         self._feeds = [
@@ -233,36 +233,42 @@ class Program:
                 shapes, results, interface.per_replica, strict=True
             )
         ]
-        self._execute = self.compiled.executable
-        self._num_assigned = len(self._assigned)
-        self._structure: Any = interface.structure
-        self._is_plain = not any(interface.per_replica) and all(
+        self._dispatch = dispatcher(
+            self.compiled.executable,
+            interface.strategy.buffers,
+            [variable.place for variable in self._variables],
+            [variable.place for variable in self._assigned],
+        )
+        self.call = self._flat_call()
+
+    def _flat_call(self) -> Callable[[Sequence[Any]], Any]:
+        """Return the function that runs one step on the leaves of the arguments.
+
+        It is paid at every step, by code the step has just pushed out of the processor's caches:
+        no layer more than needed (see the dispatch benchmark).
+        """
+        interface, dispatch, feeds = self._interface, self._dispatch, self._feeds
+        num_assigned = len(self._assigned)
+        is_plain = not any(interface.per_replica) and all(
             leaf is _OUTPUT for leaf in interface.statics
         )
-        self._is_array = self._is_plain and self._structure == jax.tree.structure(0)
+        is_array = is_plain and interface.structure == jax.tree.structure(0)
 
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        """Run one step.
-
-        What stands here is paid at every step: see the dispatch benchmark.
-        """
-        inputs = [feed(leaves[i]) for i, feed in self._feeds]
-        outputs = None
-        try:
-            outputs = self._execute(self._read(self._buffers), inputs)
-            self._write(self._buffers, outputs)
-        except BaseException as error:
-            if outputs is None:
+        def call(leaves: Sequence[Any]) -> Any:
+            inputs = [feed(leaves[i]) for i, feed in feeds]
+            try:
+                outputs = dispatch(inputs)
+            except BaseException as error:
                 self._check_buffers(error)
-            else:  # interrupted between the step and the noting of what it gave
-                self._write(self._buffers, outputs)
-            raise
-        if self._is_array:
-            return outputs[self._num_assigned]
-        results = outputs[self._num_assigned :]
-        if self._is_plain:
-            return self._structure.unflatten(results)
-        return self._put_together(results)
+                raise
+            if is_array:
+                return outputs[num_assigned]
+            results = outputs[num_assigned:]
+            if is_plain:
+                return interface.structure.unflatten(results)
+            return self._put_together(results)
+
+        return call
 
     def _put_together(self, outputs: list[jax.Array]) -> Any:
         interface = self._interface

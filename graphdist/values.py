@@ -196,6 +196,13 @@ def structure_text(structure: Any) -> str:
     return str(structure).removeprefix("PyTreeDef(").removesuffix(")")
 
 
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array that devices hold; the gradient of an integer is none."""
+    if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        return False
+    return bool(value.dtype != jax.dtypes.float0)
+
+
 def array_of(value: Any, what: str, dtype: Any = None) -> jax.Array:
     """Return the value as an array; raises `ArgumentTypeError`, which begins with `what`."""
     try:

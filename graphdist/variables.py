@@ -254,7 +254,8 @@ class Variable(ArrayOperators):
         if self.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
             is_first = replica_id_p.bind(group_size=size) == 0
             kept = jnp.where(is_first, local, jnp.zeros_like(local))
-            return reduce_p.bind(kept, reducer="sum", group_size=size)
+            reducer = "max" if local.dtype == jnp.bool_ else "sum"
+            return reduce_p.bind(kept, reducer=reducer, group_size=size)
         reducer = self.aggregation.name.lower()
         return reduce_p.bind(summable(local, reducer, "reading"), reducer=reducer, group_size=size)
 

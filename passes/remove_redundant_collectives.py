@@ -2,6 +2,7 @@
 
 * mean, max or min of a mirrored value is the value; its sum is R times the value;
 * gathering a mirrored value is concatenating it R times;
+* a result without elements needs no sending, and StableHLO has no gather of nothing;
 * over one replica every collective is the identity, and the replica's number is 0.
 
 Before:  %y = all_reduce(%w) {reducer="sum", group_size=2} : f32[4] mirrored     (%w is mirrored)
@@ -13,19 +14,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
+
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand
 from graphdist.ir.ops import (
     ALL_GATHER,
     ALL_REDUCE,
     CONCATENATE,
+    CONSTANT,
     REDUCE_SCATTER,
     REPLICA_ID,
     SCALE,
     SELECT_REPLICA,
 )
 from graphdist.ir.rewrite import rewrite
-from graphdist.ir.types import MIRRORED, Type
+from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 
 NAME = "remove_redundant_collectives"
 
@@ -45,6 +49,10 @@ def _remove(
         return (Literal.of(0, Type("i32", ())),) if group_size == 1 else None
     if group_size == 1:
         return operands
+    type = node.results[0].type
+    if not type.size and not type.dtype.startswith("key"):
+        nothing = {"value": np.empty(type.shape, numpy_dtype(type.dtype))}
+        return builder.add(CONSTANT, (), nothing, at=node.source, hint=node.results[0].hint)
     if operands[0].type.distribution is not MIRRORED:
         return None
     if node.op is ALL_REDUCE:

@@ -128,7 +128,10 @@ def _reshape(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _constant(node: Node, operands: list[Array]) -> list[Array]:
-    return [node.params["value"]]
+    value = cast(Array, node.params["value"])
+    # An array without elements, made an operand by JAX, is one XLA may fail on.
+    is_empty = isinstance(value, np.ndarray) and not value.size
+    return [lax.full(value.shape, 0, value.dtype) if is_empty else value]
 
 
 def _scan(node: Node, operands: list[Array]) -> list[Array]:

@@ -7,7 +7,7 @@ twice or used after.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any  # Any: compiler options are whatever XLA takes
 
@@ -18,7 +18,8 @@ from jax.stages import Compiled, Lowered
 from graphdist.ir.boundary import input_distributions, output_distributions
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
-from graphdist.runtime.backpressure import backpressure
+from graphdist.runtime.backpressure import RuntimeFailure, backpressure
+from graphdist.runtime.buffers import BufferStore, reader, writer
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
 
@@ -142,22 +143,20 @@ class Executable:
     def __init__(self, graph: Graph, devices: Devices, emitted: Emitted) -> None:
         """Compile."""
         self.compiled: Compiled = emitted.lowered.compile()
-        self._call = emitted.function
-        self._backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
+        self.function = emitted.function
+        self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]
         candidates = range(self._num_assigned, len(sizes)) or range(len(sizes))
         # The token is kept until the step is done: the smallest output the user gets costs least.
-        self._token = min(candidates, key=sizes.__getitem__, default=None)
+        self.token = min(candidates, key=sizes.__getitem__, default=None)
 
-    def __call__(
-        self, variables: Sequence[jax.Array], inputs: Sequence[jax.Array]
-    ) -> list[jax.Array]:
-        """Dispatch a step and return its outputs, the assigned variables' first."""
-        self._backpressure.wait()
-        outputs: list[jax.Array] = self._call(*variables, *inputs)
-        if self._token is not None:
-            self._backpressure.dispatched(outputs[self._token])
+    def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
+        """Dispatch a step on these inputs, the variables' values first, and return its outputs."""
+        self.backpressure.wait()
+        outputs: list[jax.Array] = self.function(*arrays)
+        if self.token is not None:
+            self.backpressure.dispatched(outputs[self.token])
         return outputs
 
     @property
@@ -177,3 +176,34 @@ class Executable:
         """Return XLA's own cost estimates by name, such as "flops"; hints, not promises."""
         analysis = self.compiled.cost_analysis()
         return dict(analysis) if analysis else {}
+
+
+def dispatcher(
+    executable: Executable, store: BufferStore, places: Sequence[int], assigned: Sequence[int]
+) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+    """Return what dispatches a step on variables of a store, and stores what it gives them.
+
+    `places` are those of all its variables, `assigned` those of the ones it assigns. What is
+    returned takes the other inputs, and returns all outputs.
+    """
+    read, write, buffers = reader(places), writer(assigned), store.buffers
+    function, token = executable.function, executable.token
+    wait, dispatched = executable.backpressure.wait, executable.backpressure.dispatched
+
+    def dispatch(inputs: Sequence[jax.Array]) -> list[jax.Array]:
+        wait()
+        outputs: list[jax.Array] | None = None
+        try:
+            outputs = function(*read(buffers), *inputs)
+            if token is not None:
+                dispatched(outputs[token])
+            write(buffers, outputs)
+        except RuntimeFailure:  # there was no step: JAX is tracing around this one
+            raise
+        except BaseException:
+            if outputs is not None:  # interrupted between the step and the noting of what it gave
+                write(buffers, outputs)
+            raise
+        return outputs
+
+    return dispatch

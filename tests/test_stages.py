@@ -113,7 +113,7 @@ def test_a_constant_edited_in_the_text_changes_the_result(strategy: gd.Strategy)
     edited = parse(text.replace("3.0:f32", "5.0:f32"), opaques(lowered.graph), resolve)
     executable = Executable(edited, strategy.devices, emitted(edited, strategy.devices))
     x = jnp.array([1.0, 1.0, 2.0, 2.0])
-    (result,) = executable((), [jax.device_put(x, strategy.devices.per_replica)])
+    (result,) = executable(jax.device_put(x, strategy.devices.per_replica))
     assert result.tolist() == [15.0, 15.0]
     assert function(values(strategy, 2)).tolist() == [9.0, 9.0]
 

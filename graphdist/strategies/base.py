@@ -263,8 +263,10 @@ class Strategy:
             return jax.device_put(
                 jax.numpy.array(value, copy=True), self.devices.mirrored, may_alias=False
             )
-        part = np.asarray(value).reshape(value.shape or (1,))
-        whole = np.concatenate([part] * self.num_replicas_in_sync)
+        is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)  # unknown to numpy
+        part = (value if is_key else np.asarray(value)).reshape(value.shape or (1,))
+        join: Any = jax.numpy.concatenate if is_key else np.concatenate
+        whole = join([part] * self.num_replicas_in_sync)
         return jax.device_put(whole, self.devices.per_replica, may_alias=False)
 
     @property

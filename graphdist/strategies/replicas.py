@@ -17,7 +17,7 @@ from graphdist.replica_context import gather_dimension, summable
 from graphdist.tracing.primitives import gather_p, reduce_p, to_replicas
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import DistributedValues, Mirrored, PerReplica, TracedPerReplica
+from graphdist.values import DistributedValues, Mirrored, PerReplica, TracedPerReplica, is_array
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
@@ -55,7 +55,7 @@ def run(
     def leave(leaf: Any) -> Any:
         if id(leaf) in outside:
             return outside[id(leaf)]
-        if is_distributed(leaf) or not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        if is_distributed(leaf) or not is_array(leaf):
             return leaf
         array = jnp.asarray(leaf)
         return TracedPerReplica(array) if strategy.num_replicas_in_sync > 1 else array
@@ -93,7 +93,9 @@ def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
                 hint="use MEAN for a value that all replicas share, or give what run returned",
             )
         if axis is None or size > 1:
-            return leaf.array if isinstance(leaf, Mirrored) else leaf
+            value = leaf.array if isinstance(leaf, Mirrored) else leaf
+            # On one replica too the mean of integers is a float.
+            return summable(value, op.reducer, "reduce") if _is_integer(value) else value
         local = summable(leaf, op.reducer, "reduce")
     else:
         local = summable(leaf.local, op.reducer, "reduce")
@@ -104,6 +106,10 @@ def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
     if op is ReduceOp.SUM:
         return total
     return total / (size * prod(local.shape[i] for i in axes))
+
+
+def _is_integer(value: Any) -> bool:
+    return is_array(value) and bool(jnp.issubdtype(value.dtype, jnp.integer))
 
 
 def reduce_axes(axis: Any) -> tuple[int, ...] | None:

@@ -78,3 +78,18 @@ graph f on 2 replicas, stage spmd
   %sum = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
   return %sum
 }
+
+# title: nothing to send
+graph f on 2 replicas, stage spmd
+(%x: f32[0,3] per_replica) {
+  %all = all_gather(%x) {axis=0, group_size=2} : f32[0,3] mirrored
+  %sum = all_reduce(%x) {reducer="sum", group_size=2} : f32[0,3] mirrored
+  return %all, %sum
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[0,3] per_replica) {
+  %all = constant() {value=array<f32[0,3]>} : f32[0,3] mirrored
+  %sum = constant() {value=array<f32[0,3]>} : f32[0,3] mirrored
+  return %all, %sum
+}
