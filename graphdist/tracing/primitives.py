@@ -59,7 +59,7 @@ def _linear(name: str, abstract: AbstractRule, transpose: TransposeRule) -> Prim
 
 
 def _same(x: ShapedArray, **params: Any) -> ShapedArray:
-    return ShapedArray(x.shape, x.dtype)
+    return ShapedArray(x.shape, x.dtype, weak_type=x.weak_type)
 
 
 def _grown(x: ShapedArray, *, axis: int, group_size: int) -> ShapedArray:

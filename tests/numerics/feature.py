@@ -88,7 +88,8 @@ def key(numbers: np.random.Generator) -> jax.Array:
 
 def check_same(expected: Any, given: Any, tolerance: float) -> None:
     """Compare two results leaf by leaf: structure, dtype, shape and values."""
-    ours, theirs = jax.tree.flatten(given), jax.tree.flatten(expected)
+    ours: Any = jax.tree.flatten(given)
+    theirs: Any = jax.tree.flatten(expected)
     assert ours[1] == theirs[1]
     for one, other in zip(ours[0], theirs[0], strict=True):
         if not isinstance(one, jax.Array):

@@ -250,7 +250,15 @@ def empty_arrays(e: Array, x: Array) -> Any:
 
 @feature(floats(4, 3))
 def reductions(x: Array) -> Any:
-    return x.sum(), x.max(1), x.mean(0), x.std(), x.prod(), jnp.linalg.norm(x), x.var(0, keepdims=1)
+    return (
+        x.sum(),
+        x.max(1),
+        x.mean(0),
+        x.std(),
+        x.prod(),
+        jnp.linalg.norm(x),
+        x.var(0, keepdims=True),
+    )
 
 
 @feature(floats(2, 3), floats(3))

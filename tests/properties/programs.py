@@ -7,8 +7,7 @@ their text shows, when an example fails, what they do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias  # Any: what is drawn, and functions of JAX
+from typing import Any  # Any: what is drawn, and functions of JAX
 
 import jax
 import jax.numpy as jnp
@@ -33,44 +32,10 @@ from tests.properties.exact import (
     random_array,
     whole,
 )
+from tests.properties.steps import Body, Results, Step
 
-Results: TypeAlias = Sequence[Array]
 VECTORS = (1, 2)
 SMALL = (0, 1)
-
-
-@dataclass(frozen=True)
-class Step:
-    """An operation on values, by their places among those computed so far."""
-
-    text: str
-    call: Callable[..., Results]
-    operands: tuple[int, ...]
-    gives: tuple[Kind, ...]
-
-
-@dataclass(frozen=True)
-class Body:
-    """A program: what it takes, its steps, which values it returns."""
-
-    takes: tuple[Kind, ...]
-    steps: tuple[Step, ...]
-    outputs: tuple[int, ...]
-    gives: tuple[Kind, ...]
-
-    def __call__(self, *inputs: Array) -> tuple[Array, ...]:
-        """Run the program."""
-        values = list(inputs)
-        for step in self.steps:
-            values += step.call(*(values[place] for place in step.operands))
-        return tuple(values[place] for place in self.outputs)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self))
-
-    def __repr__(self) -> str:
-        steps = "; ".join(f"{step.text}{list(step.operands)}" for step in self.steps)
-        return f"({len(self.takes)} inputs: {steps} -> {list(self.outputs)})"
 
 
 class Maker:
@@ -102,8 +67,12 @@ class Maker:
         ]
         if not fitting:
             return self.of((self.choose(*dtypes), self.choose(*ranks)))
-        # Often the newest, so that steps build on each other.
-        return fitting[-1] if self.choose(True, False) else self.choose(*fitting)
+        mode = self.choose("new", "same", "any")
+        if mode == "new":  # so that steps build on each other
+            return fitting[-1]
+        # What the last step took as well: two operations on the same are what passes compare.
+        same = [place for place in self.steps[-1].operands if place in fitting] if self.steps else []
+        return self.choose(*same) if same and mode == "same" else self.choose(*fitting)
 
     def of(self, kind: Kind) -> int:
         """Return a value of this kind, another one converted if there is none."""
@@ -141,7 +110,7 @@ class Maker:
     ) -> Body:
         """Draw a program inside this one that gives these kinds, then any value of these ranks."""
         inner = self.inside(within, takes, in_reverse or self.in_reverse)
-        inner.grow(0, 3)
+        inner.grow(1, 4)
         outputs = [inner.of(kind) for kind in gives]
         return inner.finished([*outputs, inner.any(ranks=ranks)] if ranks else outputs)
 
@@ -316,13 +285,12 @@ class Maker:
         body = self.body("while", [("i32", 0), kind, *of_kept], [kind])
 
         def call(count: Array, carry: Array, *kept: Array) -> Results:
-            def goes_on(c: Any) -> Any:
-                return (c[0] < count % 4) & test(c[1], *kept)[0]
-
-            def step(c: Any) -> Any:
-                return c[0] + 1, body(c[0], c[1], *kept)[0]
-
-            return lax.while_loop(goes_on, step, (0, carry))
+            start: Any = (0, carry)
+            return lax.while_loop(
+                lambda c: (c[0] < count % 4) & test(c[1], *kept)[0],
+                lambda c: (c[0] + 1, body(c[0], c[1], *kept)[0]),
+                start,
+            )
 
         self.add(f"while {test} {body}", call, [count, carry, *kept], ("i32", 0), kind)
 

@@ -20,7 +20,8 @@ import graphdist as gd
 from graphdist import VariableAggregation as Aggregation
 from graphdist import VariableSynchronization as Synchronization
 from tests.properties.exact import SIZE, Array, Kind, bounded, random_arrays, whole
-from tests.properties.programs import VECTORS, Body, Maker
+from tests.properties.programs import VECTORS, Maker
+from tests.properties.steps import Body
 
 DIVISIBLE = 12
 AVERAGED = ("f32", "i32")

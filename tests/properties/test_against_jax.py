@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import graphdist as gd
 from tests.properties.exact import random_arrays
-from tests.properties.programs import Body, programs
+from tests.properties.programs import programs
+from tests.properties.steps import Body
 
 
 def check_equal(given: Any, expected: Any) -> None:

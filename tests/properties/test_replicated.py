@@ -12,12 +12,11 @@ from typing import Any  # Any: results are pytrees
 
 import jax
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
-from graphdist.ir.arrays import Array, Held
+from graphdist.ir.arrays import Held
 from graphdist.ir.interpreter import Outcome
 from tests.passes.execution import execute
 from tests.properties.exact import random_arrays
