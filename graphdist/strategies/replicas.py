@@ -155,14 +155,19 @@ def gather(strategy: Strategy, value: Any, axis: int) -> Any:
 
 def local_results(strategy: Strategy, value: Any) -> tuple[Any, ...]:
     """Return the replicas' components of a value or of a container of values."""
+    structure: Any
     leaves, structure = jax.tree.flatten(value, is_leaf=is_distributed)
-    if jax.tree_util.treedef_is_leaf(structure) and not is_distributed(value):
+    is_container = structure != jax.tree.structure(0) and value is not None
+    if not is_container and not is_distributed(value):
         return (value,)
     count = strategy.num_replicas_in_sync
     components = [
         _components(strategy, leaf) if is_distributed(leaf) else (leaf,) * count for leaf in leaves
     ]
-    return tuple(jax.tree.unflatten(structure, of_one) for of_one in zip(*components, strict=True))
+    return tuple(
+        jax.tree.unflatten(structure, [of_all[replica] for of_all in components])
+        for replica in range(count)
+    )
 
 
 def _components(strategy: Strategy, leaf: Any) -> tuple[Any, ...]:

@@ -115,7 +115,7 @@ def pure_callback(x: Array) -> Any:
     out = jax.ShapeDtypeStruct((3,), np.float32)
     one = jax.ShapeDtypeStruct((), np.float32)
     call: Any = jax.pure_callback  # its own annotations are partial
-    mapped = jax.vmap(lambda x: call(np.negative, one, x, vmap_method="expand_dims"))
+    mapped: Any = jax.vmap(lambda x: call(np.negative, one, x, vmap_method="expand_dims"))
     return call(lambda x: np.sort(np.asarray(x)), out, x), mapped(x)
 
 

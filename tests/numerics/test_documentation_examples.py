@@ -198,6 +198,8 @@ def test_local_results_turn_containers_inside_out(strategy: gd.Strategy) -> None
         {"a": 0, "b": 7},
         {"a": 1, "b": 7},
     )
+    assert strategy.experimental_local_results([1, 2]) == ([1, 2], [1, 2])
+    assert strategy.experimental_local_results({}) == ({}, {})
     assert strategy.experimental_local_results(3.0) == (3.0,)
     inside = gd.function(lambda v: strategy.experimental_local_results(v))
     assert lists(inside(value)) == [0, 1]
