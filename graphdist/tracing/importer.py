@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias  # Any: equations, avals and parameters of JAX are untyped
 
 import numpy as np
+from jax import dtypes
 from jax.core import Tracer
 from jax.extend import core as jex
 from jax.extend.core import primitives as jax_primitives
@@ -40,6 +41,8 @@ from graphdist.tracing.state import TraceError
 from graphdist.tracing.versions import Versions
 
 Environment: TypeAlias = dict[Any, Operand | Variable]
+
+_NO_NUMBERS = dtype_name(dtypes.float0)
 
 _CALLS = {"jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2"}
 _CALLS |= {"checkpoint", "custom_vjp_call_jaxpr"}
@@ -167,17 +170,17 @@ class Importer:
         primitive, params = equation.primitive, equation.params
         if is_higher_order(primitive, params):
             refuse_nested(equation, source)
-        self._add(
-            equation,
-            self.builder.add(
-                jax_op(primitive, bool(equation.effects)),
-                [self.operand(atom, environment) for atom in equation.invars],
-                params,
-                at=source,
-                types=[type_of(atom.aval) for atom in equation.outvars],
-            ),
-            environment,
+        types = [type_of(atom.aval) for atom in equation.outvars]
+        if types and types[0].dtype == _NO_NUMBERS:
+            return  # the gradient of an integer, which nothing can be computed from
+        results = self.builder.add(
+            jax_op(primitive, bool(equation.effects)),
+            [self.operand(atom, environment) for atom in equation.invars],
+            params,
+            at=source,
+            types=types,
         )
+        self._add(equation, results, environment)
 
     def _add(self, equation: Any, results: Sequence[Operand], environment: Environment) -> None:
         environment.update(zip(equation.outvars, results, strict=True))

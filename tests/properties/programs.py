@@ -71,8 +71,8 @@ class Maker:
         if mode == "new":  # so that steps build on each other
             return fitting[-1]
         # What the last step took as well: two operations on the same are what passes compare.
-        same = [place for place in self.steps[-1].operands if place in fitting] if self.steps else []
-        return self.choose(*same) if same and mode == "same" else self.choose(*fitting)
+        last = self.steps[-1].operands if self.steps and mode == "same" else ()
+        return self.choose(*([place for place in last if place in fitting] or fitting))
 
     def of(self, kind: Kind) -> int:
         """Return a value of this kind, another one converted if there is none."""
@@ -90,6 +90,12 @@ class Maker:
         self.steps.append(Step(text, call, tuple(operands), gives))
         self.kinds += gives
         return len(self.kinds) - len(gives)
+
+    def some_or_all(self) -> list[int]:
+        """Return all that was computed, so that no mistake stays unseen; or some of it."""
+        if self.choose(True, False):
+            return list(range(len(self.takes), len(self.kinds)))
+        return [self.any() for _ in range(3)]
 
     def finished(self, outputs: Sequence[int]) -> Body:
         gives = tuple(self.kinds_of(outputs))
@@ -367,11 +373,8 @@ TAKES: tuple[Kind, ...] = (("f32", 1), ("f32", 2), ("i32", 0), ("bool", 1), ("bf
 
 
 @st.composite
-def programs(draw: st.DrawFn, steps: int = 10) -> Body:
+def programs(draw: st.DrawFn) -> Body:
     """Draw programs; some compute what nobody uses."""
     maker = Maker(draw, TAKES, 2)
-    maker.grow(3, steps)
-    computed = range(len(TAKES), len(maker.kinds)) or range(len(TAKES))
-    if draw(st.booleans()):
-        return maker.finished(computed)
-    return maker.finished(draw(st.lists(st.sampled_from(computed), min_size=1, max_size=4)))
+    maker.grow(4, 12)
+    return maker.finished(maker.some_or_all())

@@ -12,7 +12,7 @@ from typing import Any  # Any: results are pytrees
 
 import jax
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphdist as gd
@@ -83,26 +83,31 @@ def check_outcome(given: Outcome, expected: Outcome) -> None:
     check_equal([given.state[name] for name in expected.state], [*expected.state.values()])
 
 
-replicas = st.sampled_from([1, 2, 3, 4])
+replicas, seeds = st.integers(1, 4), st.integers(0, 9)
 
 
-@given(distributed_programs(), replicas, st.integers(0, 9))
-def test_compiled_and_after_each_pass(program: Distributed, num_replicas: int, seed: int) -> None:
+@given(distributed_programs(), replicas, seeds)
+def test_each_pass_keeps_the_meaning(program: Distributed, num_replicas: int, seed: int) -> None:
+    """The graph after each pass means what it did, and what it calls mirrored is so."""
     case = Case(program, num_replicas, seed)
-    expected = execute(case.traced.graph, case.held, case.state)
-    check_equal(case.call(), expected.outputs)
-    graph = case.traced.graph
-    for record in case.traced.lower().history:
-        if record.graph is not graph:
-            check_outcome(execute(record.graph, case.held, case.state), expected)
-        graph = record.graph
-    # What the first step left in the variables shows in the second.
-    check_equal(case.call(), execute(case.traced.graph, case.held, expected.state).outputs)
-
-
-@given(distributed_programs(), st.sampled_from([2, 3]), st.integers(0, 9))
-def test_what_is_called_mirrored_is(program: Distributed, num_replicas: int, seed: int) -> None:
-    case = Case(program, num_replicas, seed)
-    history = case.traced.lower().history
-    for graph in (history[0].graph, history[-1].graph):
+    before = case.traced.graph
+    expected = execute(before, case.held, case.state)
+    inferred, *others = (record.graph for record in case.traced.lower().history)
+    for graph in (inferred, *others):
+        if graph is not before:
+            check_outcome(execute(graph, case.held, case.state), expected)
+        before = graph
+    for graph in (inferred, before):
         check_mirrored(graph, case.held, case.state)
+
+
+@settings(max_examples=13)  # each example is compiled, which is dear
+@given(distributed_programs(), replicas, seeds)
+def test_compiled(program: Distributed, num_replicas: int, seed: int) -> None:
+    """Two steps on devices: what the first leaves in the variables shows in the second."""
+    case = Case(program, num_replicas, seed)
+    state = case.state
+    for _ in range(2):
+        expected = execute(case.traced.graph, case.held, state)
+        check_equal(case.call(), expected.outputs)
+        state = expected.state
