@@ -221,7 +221,7 @@ def _bench_step(name: str, layers: int, width: int, batch: int, bound: str) -> l
         state[:], loss = by_hand(state, placed)
         loss.block_until_ready()
 
-    mine, theirs = in_turns(ours, peer, rounds=15, calls=5)
+    mine, theirs = in_turns(ours, peer, rounds=60, calls=1)
     return [Result(name, mine, theirs, bound)]
 
 
