@@ -16,7 +16,7 @@ from graphdist.ir.errors import (
     TypeRuleError,
     VerifyError,
 )
-from graphdist.runtime.backpressure import RuntimeFailure
+from graphdist.runtime.buffers import RuntimeFailure
 from graphdist.runtime.devices import DeviceError
 from graphdist.tracing.state import TraceError
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
@@ -22,6 +23,7 @@ from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass
+from graphdist.runtime.buffers import HOLDS_BUFFERS
 from graphdist.runtime.executable import dispatcher
 from graphdist.signature import (
     LeafKey,
@@ -221,7 +223,7 @@ class Program:
         ]
         inputs = graph.inputs[len(graph.variables) :]
         dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
-        self._feeds = [
+        feeds = [
             (i, _feed(interface.keys[i], interface.names[i], interface.strategy, value))
             for i, value in zip(dynamic, inputs, strict=True)
         ]
@@ -233,42 +235,24 @@ class Program:
                 shapes, results, interface.per_replica, strict=True
             )
         ]
-        self._dispatch = dispatcher(
+        self.call = dispatcher(
             self.compiled.executable,
             interface.strategy.buffers,
             [variable.place for variable in self._variables],
             [variable.place for variable in self._assigned],
+            feeds,
+            self._taker(),
+            self._failed,
         )
-        self.call = self._flat_call()
 
-    def _flat_call(self) -> Callable[[Sequence[Any]], Any]:
-        """Return the function that runs one step on the leaves of the arguments.
-
-        It is paid at every step, by code the step has just pushed out of the processor's caches:
-        no layer more than needed (see the dispatch benchmark).
-        """
-        interface, dispatch, feeds = self._interface, self._dispatch, self._feeds
-        num_assigned = len(self._assigned)
-        is_plain = not any(interface.per_replica) and all(
-            leaf is _OUTPUT for leaf in interface.statics
-        )
-        is_array = is_plain and interface.structure == jax.tree.structure(0)
-
-        def call(leaves: Sequence[Any]) -> Any:
-            inputs = [feed(leaves[i]) for i, feed in feeds]
-            try:
-                outputs = dispatch(inputs)
-            except BaseException as error:
-                self._check_buffers(error)
-                raise
-            if is_array:
-                return outputs[num_assigned]
-            results = outputs[num_assigned:]
-            if is_plain:
-                return interface.structure.unflatten(results)
-            return self._put_together(results)
-
-        return call
+    def _taker(self) -> Callable[[list[jax.Array]], Any]:
+        """Return what makes the user's result of a step's outputs."""
+        interface, num_assigned = self._interface, len(self._assigned)
+        if any(interface.per_replica) or any(leaf is not _OUTPUT for leaf in interface.statics):
+            return lambda outputs: self._put_together(outputs[num_assigned:])
+        if interface.structure == jax.tree.structure(0):
+            return itemgetter(num_assigned)
+        return lambda outputs: interface.structure.unflatten(outputs[num_assigned:])
 
     def _put_together(self, outputs: list[jax.Array]) -> Any:
         interface = self._interface
@@ -283,7 +267,7 @@ class Program:
         leaves = [next(results) if leaf is _OUTPUT else leaf for leaf in interface.statics]
         return jax.tree.unflatten(interface.structure, leaves)
 
-    def _check_buffers(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException) -> None:
         """Say so if a failed step took variables with it, and which line of the user's it was."""
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()
@@ -305,7 +289,7 @@ def _feed(key: LeafKey, name: str, strategy: Strategy, value: Value) -> Callable
     dtype = value.type.dtype
 
     def one_value(leaf: Any) -> Any:
-        if isinstance(leaf, jax.Array):
+        if HOLDS_BUFFERS[type(leaf)]:
             if leaf.is_deleted():
                 raise buffer_gone(name)
             sharding = leaf.sharding

@@ -16,14 +16,8 @@ from collections import deque
 
 import jax
 
-from graphdist.ir.errors import GraphdistError
-
 BOUNDS = {"cpu": 1}
 DEFAULT_BOUND = 32
-
-
-class RuntimeFailure(GraphdistError, RuntimeError):
-    """A step that failed on the devices, or a buffer that is no longer there."""
 
 
 class Backpressure:
@@ -55,14 +49,7 @@ class Backpressure:
                 bound = len(tokens)  # the next one stands for it, and is waited for in its place
 
     def dispatched(self, token: jax.Array) -> None:
-        """Note a step that was dispatched; raises `RuntimeFailure` if JAX traced it instead."""
-        if isinstance(token, jax.core.Tracer):
-            raise RuntimeFailure(
-                "a step is called inside a function that JAX is tracing, which would keep what the "
-                "variables hold now for ever",
-                hint="take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around "
-                "one",
-            )
+        """Note a step that was dispatched."""
         self._tokens.append(token)
 
 

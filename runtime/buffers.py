@@ -13,8 +13,27 @@ from typing import Any, TypeAlias  # Any: a released place holds None, which no 
 
 import jax
 
-Reader: TypeAlias = Callable[[list[Any]], tuple[jax.Array, ...]]
+from graphdist.ir.errors import GraphdistError
+
+Reader: TypeAlias = Callable[[list[Any]], Sequence[jax.Array]]
 Writer: TypeAlias = Callable[[list[Any], Sequence[jax.Array]], None]
+
+
+class RuntimeFailure(GraphdistError, RuntimeError):
+    """A step that failed on the devices, or a buffer that is no longer there."""
+
+
+class _HoldsBuffers(dict[type, bool]):
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer)
+        return self[kind]
+
+
+HOLDS_BUFFERS = _HoldsBuffers()
+"""By type, whether its values are arrays in memory, not traced ones.
+
+At every step: `isinstance` with JAX's types runs Python code of theirs, a lookup does not.
+"""
 
 
 class BufferStore:
@@ -52,9 +71,11 @@ def reader(places: Sequence[int]) -> Reader:
     >>> reader([2, 0])(["a", "b", "c"])
     ('c', 'a')
     """
+    if _is_run(places):
+        return itemgetter(slice(places[0], places[0] + len(places)))
     if len(places) > 1:
         return itemgetter(*places)
-    return lambda buffers: tuple([buffers[place] for place in places])
+    return lambda buffers: ()
 
 
 def writer(places: Sequence[int]) -> Writer:
@@ -65,9 +86,9 @@ def writer(places: Sequence[int]) -> Writer:
     >>> buffers
     ['a', 'x', 'y']
     """
-    count = len(places)
-    if count and list(places) == list(range(places[0], places[0] + count)):
-        start, end = places[0], places[0] + count
+    if _is_run(places):
+        start, count = places[0], len(places)
+        end = start + count
 
         def write_run(buffers: list[Any], arrays: Sequence[jax.Array]) -> None:
             buffers[start:end] = arrays[:count]
@@ -79,3 +100,7 @@ def writer(places: Sequence[int]) -> Writer:
             buffers[place] = array
 
     return write
+
+
+def _is_run(places: Sequence[int]) -> bool:
+    return bool(places) and list(places) == list(range(places[0], places[0] + len(places)))

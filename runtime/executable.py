@@ -18,8 +18,8 @@ from jax.stages import Compiled, Lowered
 from graphdist.ir.boundary import input_distributions, output_distributions
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
-from graphdist.runtime.backpressure import RuntimeFailure, backpressure
-from graphdist.runtime.buffers import BufferStore, reader, writer
+from graphdist.runtime.backpressure import backpressure
+from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, RuntimeFailure, reader, writer
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
 
@@ -179,31 +179,53 @@ class Executable:
 
 
 def dispatcher(
-    executable: Executable, store: BufferStore, places: Sequence[int], assigned: Sequence[int]
-) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-    """Return what dispatches a step on variables of a store, and stores what it gives them.
+    executable: Executable,
+    store: BufferStore,
+    places: Sequence[int],
+    assigned: Sequence[int],
+    feeds: Sequence[tuple[int, Callable[[Any], jax.Array]]],
+    take: Callable[[list[jax.Array]], Any],
+    failed: Callable[[BaseException], None],
+) -> Callable[[Sequence[Any]], Any]:
+    """Return what runs a step on the leaves of a call's arguments and on variables of a store.
 
-    `places` are those of all its variables, `assigned` those of the ones it assigns. What is
-    returned takes the other inputs, and returns all outputs.
+    `places` are those of all its variables, `assigned` those of the ones it assigns. `feeds` make
+    the other inputs: each says which leaf, and what turns it into an array. `take` makes the user's
+    result of the outputs; `failed` is told of an error before it is raised, and may raise its own.
+
+    It is paid at every step, by code the step has just pushed out of the processor's caches: each
+    Python function it goes through costs a microsecond or two (see the dispatch benchmark).
     """
     read, write, buffers = reader(places), writer(assigned), store.buffers
     function, token = executable.function, executable.token
     wait, dispatched = executable.backpressure.wait, executable.backpressure.dispatched
 
-    def dispatch(inputs: Sequence[jax.Array]) -> list[jax.Array]:
-        wait()
+    def dispatch(leaves: Sequence[Any]) -> Any:
         outputs: list[jax.Array] | None = None
         try:
+            inputs = []
+            for leaf, feed in feeds:  # not a comprehension, which is a call of its own
+                inputs.append(feed(leaves[leaf]))
+            wait()
             outputs = function(*read(buffers), *inputs)
             if token is not None:
+                if not HOLDS_BUFFERS[type(outputs[token])]:
+                    raise _called_while_traced()
                 dispatched(outputs[token])
             write(buffers, outputs)
-        except RuntimeFailure:  # there was no step: JAX is tracing around this one
+        except BaseException as error:
+            if outputs is not None and not isinstance(error, RuntimeFailure):
+                write(buffers, outputs)  # interrupted before what the step gave was noted
+            failed(error)
             raise
-        except BaseException:
-            if outputs is not None:  # interrupted between the step and the noting of what it gave
-                write(buffers, outputs)
-            raise
-        return outputs
+        return take(outputs)
 
     return dispatch
+
+
+def _called_while_traced() -> RuntimeFailure:
+    return RuntimeFailure(
+        "a step is called inside a function that JAX is tracing, which would keep what the "
+        "variables hold now for ever",
+        hint="take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around one",
+    )
