@@ -7,7 +7,7 @@ call does the reverse with real arrays. What both need to agree on is the `Inter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
@@ -38,13 +38,16 @@ from graphdist.signature import (
 from graphdist.stages import Traced
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.default import default_strategy
+from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.importer import import_jaxpr
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import Trace, make_jaxpr
+from graphdist.tracing.state import NeedsReplicaNumber, Trace, make_jaxpr
 from graphdist.values import (
     Mirrored,
     PerReplica,
     PerReplicaArray,
+    Shapes,
+    TracedParts,
     TracedPerReplica,
     as_array,
     buffer_gone,
@@ -67,9 +70,26 @@ class Interface:
     """Each leaf of the result that is not an array; `_OUTPUT` where it is one."""
     per_replica: list[bool] = field(default_factory=list)
     """Of each output, whether the user gets it as one value a replica."""
+    shapes: list[Shapes | None] = field(default_factory=list)
+    """Of each output its shape on each replica, where they differ."""
 
 
 _OUTPUT = object()
+
+
+class _Parts:
+    """A leaf of which each replica has a part: a Python value, or its component of an output."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = [_OUTPUT if isinstance(part, Slot) else part for part in parts]
+
+    def put_together(self, results: Iterator[Any]) -> PerReplica:
+        return PerReplica(
+            [
+                next(results).values[replica] if part is _OUTPUT else part
+                for replica, part in enumerate(self._parts)
+            ]
+        )
 
 
 @collection_put_off()
@@ -85,10 +105,37 @@ def trace_program(
     compiler_options: Mapping[str, Any] | None,
 ) -> tuple[Traced, Interface]:
     """Trace a function for arguments of these kinds."""
+    by_number: set[int] = set()
+    while True:
+        try:
+            return _trace(
+                fn,
+                args,
+                kwargs,
+                keys,
+                Trace(is_first, by_number),
+                name=name,
+                passes=passes,
+                compiler_options=compiler_options,
+            )
+        except NeedsReplicaNumber as needs:
+            by_number.add(needs.run)
+
+
+def _trace(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    keys: tuple[LeafKey, ...],
+    trace: Trace,
+    *,
+    name: str,
+    passes: Sequence[Pass] | None,
+    compiler_options: Mapping[str, Any] | None,
+) -> tuple[Traced, Interface]:
     paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     leaves = [leaf for _, leaf in paths]
     names = [leaf_name(fn, path) for path, _ in paths]
-    trace = Trace(is_first)
     trace.strategy = _strategy_of(leaves, keys, names)
     replicas = trace.strategy.num_replicas_in_sync
     interface = Interface(keys, names, trace.strategy)
@@ -173,7 +220,7 @@ def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
     """Return what the trace is told of an input: of a per-replica one, what a replica holds."""
     if not is_per_replica(key):
         return input_aval(leaf, key)
-    if key[0] == "components":
+    if isinstance(leaf, PerReplica) and not isinstance(leaf, PerReplicaArray):
         dtype = jax.dtypes.canonicalize_dtype(key[1][0][1])
     else:
         dtype = leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
@@ -190,19 +237,29 @@ def _take_apart(result: Any, interface: Interface) -> list[Any]:
     leaves, interface.structure = jax.tree.flatten(
         result, is_leaf=lambda leaf: isinstance(leaf, PerReplica | Mirrored)
     )
-    interface.statics, interface.per_replica, outputs = [], [], []
+    interface.statics, interface.per_replica, interface.shapes = [], [], []
+    outputs: list[Any] = []
+
+    def add(array: Any, per_replica: bool, shapes: Shapes | None) -> None:
+        outputs.append(jnp.asarray(array))
+        interface.per_replica.append(per_replica)
+        interface.shapes.append(shapes)
+
     for leaf in leaves:
+        interface.statics.append(_OUTPUT)
         if isinstance(leaf, TracedPerReplica):
-            outputs.append(jnp.asarray(leaf.local))
+            add(leaf.local, True, leaf.shapes)
+        elif isinstance(leaf, TracedParts):
+            arrays = [part for part in leaf.parts if isinstance(part, Slot)]
+            interface.statics[-1] = _Parts(leaf.parts)
+            for part in arrays:
+                add(part.array, True, (part.shape,) * len(leaf.parts))
         elif is_array(leaf):
-            outputs.append(jnp.asarray(leaf))
+            add(leaf, False, None)
         else:
             # The gradient of an integer: a tracer that stands for nothing.
             is_float0 = getattr(leaf, "dtype", None) == jax.dtypes.float0
-            interface.statics.append(np.zeros(leaf.shape, leaf.dtype) if is_float0 else leaf)
-            continue
-        interface.statics.append(_OUTPUT)
-        interface.per_replica.append(isinstance(leaf, TracedPerReplica))
+            interface.statics[-1] = np.zeros(leaf.shape, leaf.dtype) if is_float0 else leaf
     return outputs
 
 
@@ -230,9 +287,9 @@ class Program:
         shapes = [output.type.shape for output in traced.graph.outputs]
         results = graph.outputs[len(graph.assigned) :]
         self._outputs = [
-            (shape, output.type.distribution or PER_REPLICA) if per_replica else None
-            for shape, output, per_replica in zip(
-                shapes, results, interface.per_replica, strict=True
+            (shape, output.type.distribution or PER_REPLICA, of_each) if per_replica else None
+            for shape, output, per_replica, of_each in zip(
+                shapes, results, interface.per_replica, interface.shapes, strict=True
             )
         ]
         self.call = dispatcher(
@@ -264,7 +321,7 @@ class Program:
                 for array, described in zip(outputs, self._outputs, strict=True)
             ]
         )
-        leaves = [next(results) if leaf is _OUTPUT else leaf for leaf in interface.statics]
+        leaves = [_filled(leaf, results) for leaf in interface.statics]
         return jax.tree.unflatten(interface.structure, leaves)
 
     def _failed(self, error: BaseException) -> None:
@@ -279,6 +336,12 @@ class Program:
                 source=here(),
                 hint="assign them anew, from a checkpoint for instance",
             ) from error
+
+
+def _filled(leaf: Any, results: Iterator[Any]) -> Any:
+    if leaf is _OUTPUT:
+        return next(results)
+    return leaf.put_together(results) if isinstance(leaf, _Parts) else leaf
 
 
 def _feed(key: LeafKey, name: str, strategy: Strategy, value: Value) -> Callable[[Any], Any]:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any  # Any: users' pytrees
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphdist.context import Entry, current_entry, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import ReduceOp
+from graphdist.tracing.merge_classes import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p, to_replicas
 from graphdist.tracing.sources import here
 from graphdist.values import TracedPerReplica, array_of
@@ -22,9 +24,20 @@ if TYPE_CHECKING:
 class ReplicaContext:
     """What a replica may ask of the others; see `gd.get_replica_context()`."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        """Make the context of one run of `strategy`."""
+    def __init__(
+        self,
+        strategy: Strategy,
+        replica_id_in_sync_group: int | None = None,
+        gathers: Callable[[tuple[int, ...]], Sequence[tuple[int, ...]]] | None = None,
+    ) -> None:
+        """Make the context of one run of `strategy`, of one replica of it if it has a number.
+
+        `gathers` returns the shape of every replica's value where this one gathers.
+        """
         self._strategy = strategy
+        self._number = 0 if self.num_replicas_in_sync == 1 else replica_id_in_sync_group
+        self._gathers = gathers
+        self.number_was_asked = False
 
     @property
     def strategy(self) -> Strategy:
@@ -37,11 +50,18 @@ class ReplicaContext:
         return self._strategy.num_replicas_in_sync
 
     @property
-    def replica_id_in_sync_group(self) -> jax.Array | int:
-        """Return the replica's number, an int32 scalar of the traced program; 0 by default."""
+    def replica_id_in_sync_group(self) -> jax.Array | np.int32 | int:
+        """Return the replica's number, an int32 scalar; the Python int 0 outside every strategy.
+
+        It is traced, one program for all replicas, until the program needs its value: in an `if`,
+        as an index of a list. Then each replica is traced on its own.
+        """
         if not self._is_running():
             return 0
         self._check_current("replica_id_in_sync_group")
+        self.number_was_asked = True
+        if self._number is not None:
+            return np.int32(self._number)
         return replica_id_p.bind(group_size=self.num_replicas_in_sync)
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
@@ -83,9 +103,20 @@ class ReplicaContext:
             dimension = gather_dimension(array, gather_axis(axis, "all_gather"), "all_gather")
             if not self._is_running():
                 return array
-            return all_gather_p.bind(array, axis=dimension, group_size=self.num_replicas_in_sync)
+            return self._all_gather_leaf(array, dimension)
 
         return jax.tree.map(gather, value)
+
+    def _all_gather_leaf(self, array: jax.Array, dimension: int) -> jax.Array:
+        """Gather; where the replicas' values differ in length each is padded to the longest."""
+        size = self.num_replicas_in_sync
+        if self._gathers is None:
+            return all_gather_p.bind(array, axis=dimension, group_size=size)
+        lengths = [shape[dimension] for shape in self._gathers(array.shape)]
+        longest = max(lengths)
+        shape = (*array.shape[:dimension], longest, *array.shape[dimension + 1 :])
+        whole = all_gather_p.bind(padded(array, shape), axis=dimension, group_size=size)
+        return without_padding(whole, lengths, longest, dimension)
 
     def merge_call(
         self,
@@ -132,6 +163,19 @@ class ReplicaContext:
                 source=here(),
                 hint="call gd.get_replica_context() inside the replica function that uses it",
             )
+
+
+def without_padding(
+    whole: jax.Array, lengths: Sequence[int], longest: int, dimension: int
+) -> jax.Array:
+    """Return a gathered array without what made the replicas' parts equally long."""
+    if all(length == longest for length in lengths):
+        return whole
+    parts = [
+        jax.lax.slice_in_dim(whole, longest * i, longest * i + length, axis=dimension)
+        for i, length in enumerate(lengths)
+    ]
+    return jnp.concatenate(parts, axis=dimension)
 
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:

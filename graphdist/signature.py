@@ -24,12 +24,16 @@ from graphdist.values import (
     PerReplicaArray,
     TracedPerReplica,
     kind_of,
+    largest,
+    unequal,
 )
 
 LeafKey: TypeAlias = tuple[Any, ...]
 
-_ARRAY, _PER_REPLICA, _NUMBER, _STATIC = "array", "per_replica", "number", "static"
+_ARRAY, _PER_REPLICA, _COMPONENTS = "array", "per_replica", "components"
+_NUMBER, _STATIC = "number", "static"
 _NUMBERS = (int, float, complex)
+_ARRAYS = (np.ndarray, np.generic, jax.Array)
 
 
 class PerReplicaSpec:
@@ -181,17 +185,11 @@ def _rare_key(leaf: Any) -> LeafKey:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return _ARRAY, tuple(leaf.shape), leaf.dtype, bool(leaf.weak_type)
     if isinstance(leaf, PerReplicaSpec):
-        shape = Type(dtype_name(leaf.dtype), leaf.shape, PER_REPLICA)
-        return _PER_REPLICA, None, shape
+        return _PER_REPLICA, None, Type(dtype_name(leaf.dtype), leaf.shape, PER_REPLICA), None
     if isinstance(leaf, Mirrored):
         return _ARRAY, leaf.array.shape, leaf.array.dtype, False
     if isinstance(leaf, PerReplica):
-        try:
-            arrays = [np.asarray(value) for value in leaf.values]
-            return "components", tuple(leaf_key(array, False)[1:3] for array in arrays)
-        except UnusableLeaf as unusable:
-            what, hint = unusable.args
-            raise UnusableLeaf(f"is a PerReplica, of which a component {what}", hint) from None
+        return _components_key(leaf)
     try:
         hash(leaf)
     except TypeError:
@@ -202,6 +200,32 @@ def _rare_key(leaf: Any) -> LeafKey:
     return _STATIC, type(leaf), leaf
 
 
+def _components_key(leaf: PerReplica) -> LeafKey:
+    """Describe the components: arrays and numbers are inputs, anything else the replica's own."""
+    if all(isinstance(value, _NUMBERS + _ARRAYS) for value in leaf.values):
+        try:
+            arrays = [np.asarray(value) for value in leaf.values]
+            return _COMPONENTS, tuple(_array_key(array)[1:3] for array in arrays)
+        except UnusableLeaf as unusable:
+            what, hint = unusable.args
+            raise UnusableLeaf(f"is a PerReplica, of which a component {what}", hint) from None
+    for value in leaf.values:
+        if isinstance(value, _ARRAYS):
+            raise UnusableLeaf(
+                "is a PerReplica of which some components are arrays and others are not",
+                "give all replicas an array, or none",
+            )
+        try:
+            hash(value)
+        except TypeError:
+            raise UnusableLeaf(
+                f"is a PerReplica, of which a component is a {kind_of(value)}, which is neither an "
+                f"array nor hashable",
+                "give all replicas arrays, or hashable values such as strings and tuples",
+            ) from None
+    return _STATIC, PerReplica, leaf.values
+
+
 def is_static(key: LeafKey) -> bool:
     """Return whether the leaf is part of the program rather than an input of it."""
     return key[0] is _STATIC
@@ -209,7 +233,7 @@ def is_static(key: LeafKey) -> bool:
 
 def is_per_replica(key: LeafKey) -> bool:
     """Return whether the leaf is one value a replica."""
-    return key[0] in (_PER_REPLICA, "components")
+    return key[0] in (_PER_REPLICA, _COMPONENTS)
 
 
 def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
@@ -217,7 +241,7 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
     if key[0] is _PER_REPLICA:
         type: Type = key[2]
         return type.distributed(MIRRORED) if num_replicas == 1 else type
-    if key[0] == "components":
+    if key[0] is _COMPONENTS:
         if len(key[1]) != num_replicas:
             raise ArgumentError(
                 f"argument {name!r} has {len(key[1])} components, "
@@ -226,14 +250,15 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
             )
         ((shape, dtype), *_) = key[1]
         for replica, (other_shape, other_dtype) in enumerate(key[1]):
-            if (other_shape, other_dtype) != (shape, dtype):
+            if (len(other_shape), other_dtype) != (len(shape), dtype):
                 raise ArgumentError(
                     f"argument {name!r} is {dtype}{list(shape)} on replica 0 and "
                     f"{other_dtype}{list(other_shape)} on replica {replica}",
                     source=here(),
-                    hint="give all replicas arrays of one shape and dtype",
+                    hint="give all replicas arrays of one rank and dtype",
                 )
         name = dtype_name(jax.dtypes.canonicalize_dtype(dtype))
+        shape = largest([one for one, _ in key[1]])
         return Type(name, shape, MIRRORED if num_replicas == 1 else PER_REPLICA)
     aval = input_aval(leaf, key)
     return Type(dtype_name(aval.dtype), tuple(aval.shape), MIRRORED)
@@ -251,7 +276,10 @@ def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:
 
 def traced_leaf(key: LeafKey, tracer: Any, num_replicas: int) -> Any:
     """Return what the traced function sees of an input."""
-    return TracedPerReplica(tracer) if is_per_replica(key) and num_replicas > 1 else tracer
+    if not is_per_replica(key) or num_replicas == 1:
+        return tracer
+    shapes = unequal([one for one, _ in key[1]]) if key[0] is _COMPONENTS else key[3]
+    return TracedPerReplica(tracer, shapes)
 
 
 def difference(names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]) -> str:
@@ -271,6 +299,6 @@ def _words(key: LeafKey) -> str:
         return f"a Python {key[1].__name__}"
     if key[0] is _PER_REPLICA:
         return str(key[2])
-    if key[0] == "components":
+    if key[0] is _COMPONENTS:
         return f"components {key[1]}"
     return f"{dtype_name(key[2])}{list(key[1])}" + (" (weak)" if key[3] else "")

@@ -10,8 +10,9 @@ would show the concatenation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn  # Any: users' values and tracers
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias  # Any: users' values and tracers
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +21,15 @@ import numpy as np
 from graphdist.array_operators import ArrayOperators
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
+from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.sources import here
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
+
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+"""The shape of a value on each replica, where they differ."""
 
 
 class DistributedValues:
@@ -74,6 +80,14 @@ class PerReplica(DistributedValues):
         return f"PerReplica:{{\n{lines}\n}}"
 
 
+def _no_values_yet() -> ArgumentError:
+    return ArgumentError(
+        "the values of a PerReplica are asked for inside a function, where they do not exist yet",
+        source=here(),
+        hint="use strategy.experimental_local_results, strategy.reduce or strategy.gather",
+    )
+
+
 def _not_one_array() -> ArgumentError:
     return ArgumentError(
         "a PerReplica is used as one array, but it is one value a replica",
@@ -84,7 +98,11 @@ def _not_one_array() -> ArgumentError:
 
 
 class PerReplicaArray(PerReplica):
-    """One array a replica, of one shape and dtype, as one array on the strategy's devices."""
+    """One array a replica, of one dtype and rank, as one array on the strategy's devices.
+
+    Where the replicas' arrays differ in shape each is padded to the largest; `shapes` has the true
+    ones.
+    """
 
     def __init__(
         self,
@@ -92,12 +110,14 @@ class PerReplicaArray(PerReplica):
         strategy: Strategy,
         shape: tuple[int, ...],
         distribution: Distribution = PER_REPLICA,
+        shapes: Shapes | None = None,
     ) -> None:
-        """Wrap `array`; `shape` is what one replica holds."""
+        """Wrap `array`; `shape` is what one replica holds, with the padding."""
         self.array = array
         self.strategy = strategy
         self.type = Type(dtype_name(array.dtype), shape, distribution)
-        self.signature = (strategy, self.type)
+        self.shapes = shapes
+        self.signature = (strategy, self.type, shapes)
 
     @cached_property
     def values(self) -> tuple[jax.Array, ...]:
@@ -105,38 +125,87 @@ class PerReplicaArray(PerReplica):
         order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
         shards = sorted(self.array.addressable_shards, key=lambda shard: order[shard.device])
         with jax.ensure_compile_time_eval():  # asked for inside a trace, they would be tracers
-            return tuple(shard.data.reshape(self.type.shape) for shard in shards)
+            parts = [shard.data.reshape(self.type.shape) for shard in shards]
+            if self.shapes is None:
+                return tuple(parts)
+            return tuple(
+                jax.lax.slice(part, (0,) * len(shape), shape)
+                for part, shape in zip(parts, self.shapes, strict=True)
+            )
 
 
 @jax.tree_util.register_pytree_node_class
 class TracedPerReplica(PerReplica):
-    """A per-replica value inside a trace: a tracer of the shape one replica holds."""
+    """A per-replica value inside a trace: a tracer of the shape one replica holds.
 
-    def __init__(self, local: Any) -> None:
+    Where the replicas' shapes differ the tracer is padded to the largest, with zeros, and `shapes`
+    has the true ones.
+    """
+
+    def __init__(self, local: Any, shapes: Shapes | None = None) -> None:
         """Wrap a tracer."""
-        self.local = local
+        self.local, self.shapes = local, shapes
 
     @property
     def values(self) -> tuple[Any, ...]:
         """Refuse: inside a function the replicas' values exist only on the devices."""
-        raise ArgumentError(
-            "the values of a PerReplica are asked for inside a function, "
-            "where they do not exist yet",
-            source=here(),
-            hint="use strategy.experimental_local_results, strategy.reduce or strategy.gather",
-        )
+        raise _no_values_yet()
 
     def __repr__(self) -> str:
         return f"PerReplica({self.local!r})"
 
-    def tree_flatten(self) -> tuple[tuple[Any], None]:
+    def tree_flatten(self) -> tuple[tuple[Any], Shapes | None]:
         """Return the tracer as the only child."""
-        return (self.local,), None
+        return (self.local,), self.shapes
 
     @classmethod
-    def tree_unflatten(cls, _: None, children: Sequence[Any]) -> TracedPerReplica:
+    def tree_unflatten(cls, shapes: Shapes | None, children: Sequence[Any]) -> TracedPerReplica:
         """Rebuild from the only child."""
-        return cls(*children)
+        return cls(children[0], shapes)
+
+
+@jax.tree_util.register_pytree_node_class
+class TracedParts(PerReplica):
+    """Values of different kinds inside a trace: of each replica a Python value or a slot.
+
+    A slot's array holds the replica's value on that replica alone.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        """Hold each replica's part."""
+        self.parts = tuple(parts)
+
+    def __repr__(self) -> str:
+        return f"PerReplica{self.parts!r}"
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Refuse, unless no part is an array."""
+        if any(isinstance(part, Slot) for part in self.parts):
+            raise _no_values_yet()
+        return self.parts
+
+    def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
+        """Return the arrays as children."""
+        arrays = [part.array for part in self.parts if isinstance(part, Slot)]
+        return arrays, tuple(
+            part.shape if isinstance(part, Slot) else _Static(part) for part in self.parts
+        )
+
+    @classmethod
+    def tree_unflatten(cls, parts: tuple[Any, ...], arrays: Sequence[Any]) -> TracedParts:
+        """Rebuild from the arrays."""
+        rest = iter(arrays)
+        return cls(
+            [part.value if isinstance(part, _Static) else Slot(next(rest), part) for part in parts]
+        )
+
+
+@dataclass(frozen=True)
+class _Static:
+    """A Python value, which is never taken for the shape of an array."""
+
+    value: Any
 
 
 class Mirrored(ArrayOperators, DistributedValues):
@@ -163,23 +232,49 @@ class Mirrored(ArrayOperators, DistributedValues):
 def per_replica_of(values: Sequence[Any], strategy: Strategy) -> PerReplica:
     """Return the per-replica value of these components.
 
-    Arrays of one shape and dtype go to the devices; anything else is kept as it is.
+    Arrays of one rank and dtype go to the devices; anything else is kept as it is.
     """
     if not all(isinstance(value, np.ndarray | np.generic | jax.Array) for value in values):
         return PerReplica(values)
-    shapes = {np.shape(value) for value in values}
-    dtypes = {value.dtype for value in values}
-    if len(shapes) > 1 or len(dtypes) > 1:
+    shapes = tuple(tuple(np.shape(value)) for value in values)
+    if len({(len(shape), value.dtype) for shape, value in zip(shapes, values, strict=True)}) > 1:
         return PerReplica(values)
-    (shape,) = shapes
+    shape = largest(shapes)
     devices = strategy.devices
     parts = [
-        jax.device_put(jnp.array(value).reshape(shape or (1,)), device)  # a copy of its own
+        jax.device_put(_padded(value, shape).reshape(shape or (1,)), device)
         for value, device in zip(values, devices.devices, strict=True)
     ]
     whole = (len(parts) * parts[0].shape[0], *parts[0].shape[1:])
     array = jax.make_array_from_single_device_arrays(whole, devices.per_replica, parts)
-    return PerReplicaArray(array, strategy, shape)
+    return PerReplicaArray(array, strategy, shape, shapes=unequal(shapes))
+
+
+def _padded(value: Any, shape: tuple[int, ...]) -> jax.Array:
+    """Return a copy of its own, with zeros up to a shape."""
+    if np.shape(value) == shape:
+        return jnp.array(value)
+    ends = [(0, full - part) for full, part in zip(shape, np.shape(value), strict=True)]
+    return jnp.pad(value, ends)
+
+
+def largest(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape that arrays of these shapes are padded to; they have one rank.
+
+    >>> largest([(4, 2), (1, 3)])
+    (4, 3)
+    """
+    return tuple(map(max, zip(*shapes, strict=True)))
+
+
+def unequal(shapes: Sequence[tuple[int, ...]]) -> Shapes | None:
+    """Return the replicas' shapes, or None if all are the same.
+
+    >>> unequal([(4,), (1,)])
+    ((4,), (1,))
+    >>> unequal([(4,), (4,)])
+    """
+    return None if len(set(shapes)) == 1 else tuple(shapes)
 
 
 def kind_of(value: Any) -> str:

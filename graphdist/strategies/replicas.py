@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any  # Any: users' pytrees
 
@@ -13,11 +13,26 @@ import numpy as np
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import ReduceOp
-from graphdist.replica_context import gather_dimension, summable
+from graphdist.replica_context import (
+    ReplicaContext,
+    gather_dimension,
+    summable,
+    without_padding,
+)
+from graphdist.strategies.replica_classes import run_by_class
+from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.primitives import gather_p, reduce_p, to_replicas
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import current_trace
-from graphdist.values import DistributedValues, Mirrored, PerReplica, TracedPerReplica, is_array
+from graphdist.tracing.state import NEEDS_A_VALUE, NeedsReplicaNumber, current_trace
+from graphdist.values import (
+    DistributedValues,
+    Mirrored,
+    PerReplica,
+    Shapes,
+    TracedParts,
+    TracedPerReplica,
+    is_array,
+)
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
@@ -31,18 +46,45 @@ def is_distributed(leaf: Any) -> bool:
 def run(
     strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Trace `fn` once, as what every replica does."""
+    """Trace `fn` as what every replica does: once, unless the replicas differ."""
     trace = current_trace()
     assert trace is not None
     trace.claim(strategy)
+    run, by_number = trace.next_run()
+    arguments = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
+    if strategy.num_replicas_in_sync > 1 and (by_number or any(map(_differs, arguments))):
+        return run_by_class(strategy, fn, args, kwargs, by_number=by_number)
+    context = strategy.replica_context
+    try:
+        return _run_once(strategy, context, fn, args, kwargs)
+    except NEEDS_A_VALUE as error:
+        if context.number_was_asked and strategy.num_replicas_in_sync > 1:
+            raise NeedsReplicaNumber(run) from error
+        raise
+
+
+def _differs(leaf: Any) -> bool:
+    """Return whether a leaf differs over the replicas in more than its value."""
+    if isinstance(leaf, TracedPerReplica):
+        return leaf.shapes is not None
+    return isinstance(leaf, PerReplica)
+
+
+def _run_once(
+    strategy: Strategy,
+    context: ReplicaContext,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
     outside: dict[int, Any] = {}  # what went in, by what the replica function saw
     seen: list[Any] = []  # keeps those alive, so that an id names one object
 
     def enter(leaf: Any) -> Any:
         if isinstance(leaf, TracedPerReplica):
             return leaf.local
-        if isinstance(leaf, PerReplica):
-            raise _closed_over()
+        if isinstance(leaf, PerReplica):  # of one replica
+            return leaf.values[0]
         if isinstance(leaf, Mirrored):
             leaf = leaf.array
         if not isinstance(leaf, jax.core.Tracer):
@@ -61,7 +103,7 @@ def run(
         return TracedPerReplica(array) if strategy.num_replicas_in_sync > 1 else array
 
     entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
-    with entered(Entry(strategy, strategy.replica_context)):
+    with entered(Entry(strategy, context)):
         results = fn(*entered_args, **entered_kwargs)
     return jax.tree.map(leave, results, is_leaf=is_distributed)
 
@@ -99,13 +141,34 @@ def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
         local = summable(leaf, op.reducer, "reduce")
     else:
         local = summable(leaf.local, op.reducer, "reduce")
+    axes = () if axis is None else _dimensions(local, axis)
+    shapes = _shapes(leaf, local, size)
+    _check_equal(shapes, "reduce", axes)
     if axis is None:
         return reduce_p.bind(local, reducer=op.reducer, group_size=size)
-    axes = _dimensions(local, axis)
+    # What pads the shorter ones is zero.
     total = reduce_p.bind(jnp.sum(local, axis=axes), reducer="sum", group_size=size)
     if op is ReduceOp.SUM:
         return total
-    return total / (size * prod(local.shape[i] for i in axes))
+    return total / sum(prod(shape[i] for i in axes) for shape in shapes)
+
+
+def _shapes(leaf: Any, local: Any, size: int) -> Shapes:
+    return getattr(leaf, "shapes", None) or (tuple(local.shape),) * size
+
+
+def _check_equal(shapes: Shapes, what: str, but: Sequence[int]) -> None:
+    """Raise `ArgumentError` where replicas' shapes differ in other dimensions than these."""
+    for replica, shape in enumerate(shapes):
+        pairs = enumerate(zip(shapes[0], shape, strict=True))
+        if any(one != other and i not in but for i, (one, other) in pairs):
+            raise ArgumentError(
+                f"{what} of values of shape {list(shapes[0])} on replica 0 and {list(shape)} on "
+                f"replica {replica}",
+                source=here(),
+                hint="give all replicas values of one shape, or combine them along the axis in "
+                "which they differ",
+            )
 
 
 def _is_integer(value: Any) -> bool:
@@ -149,8 +212,13 @@ def gather(strategy: Strategy, value: Any, axis: int) -> Any:
                 hint="gather each leaf: jax.tree.map(lambda v: strategy.gather(v, axis), value)",
             )
         return value.array if isinstance(value, Mirrored) else value
+    size = strategy.num_replicas_in_sync
     dimension = gather_dimension(value.local, axis, "gather")
-    return gather_p.bind(value.local, axis=dimension, group_size=strategy.num_replicas_in_sync)
+    shapes = _shapes(value, value.local, size)
+    _check_equal(shapes, "gather", (dimension,))
+    whole = gather_p.bind(value.local, axis=dimension, group_size=size)
+    lengths = [shape[dimension] for shape in shapes]
+    return without_padding(whole, lengths, value.local.shape[dimension], dimension)
 
 
 def local_results(strategy: Strategy, value: Any) -> tuple[Any, ...]:
@@ -170,9 +238,19 @@ def local_results(strategy: Strategy, value: Any) -> tuple[Any, ...]:
     )
 
 
+def _part(part: Any, replica: int, count: int) -> Any:
+    if not isinstance(part, Slot):
+        return part
+    stacked = gather_p.bind(part.array[None], axis=0, group_size=count)
+    return Slot(stacked[replica], part.shape).value()
+
+
 def _components(strategy: Strategy, leaf: Any) -> tuple[Any, ...]:
+    count = strategy.num_replicas_in_sync
+    if isinstance(leaf, TracedParts):
+        return tuple(_part(part, replica, count) for replica, part in enumerate(leaf.parts))
     if not isinstance(leaf, TracedPerReplica):
         return tuple(leaf.values)
-    count = strategy.num_replicas_in_sync
     stacked = gather_p.bind(jnp.asarray(leaf.local)[None], axis=0, group_size=count)
-    return tuple(stacked[replica] for replica in range(count))
+    shapes = _shapes(leaf, leaf.local, count)
+    return tuple(Slot(stacked[i], shape).value() for i, shape in enumerate(shapes))

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from inspect import Parameter, Signature
 from typing import Any, Protocol, TypeVar  # Any: refs and traces have no common public type
 
@@ -30,7 +31,7 @@ Output = TypeVar("Output")
 
 _trace_token = jax.make_user_context(default_value=0)
 _numbers = itertools.count(1)
-_NEEDS_A_VALUE = (
+NEEDS_A_VALUE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
@@ -39,6 +40,17 @@ _NEEDS_A_VALUE = (
 
 class TraceError(GraphdistError, RuntimeError):
     """A program that cannot be traced to a graph that means the same."""
+
+
+class NeedsReplicaNumber(BaseException):
+    """A call of `run` needs the replica's number as a Python value: trace again, by number.
+
+    Not an `Exception`: the user's own handlers are not meant.
+    """
+
+    def __init__(self, run: int) -> None:
+        """Say which call it is."""
+        self.run = run
 
 
 class TraceableVariable(Protocol):
@@ -53,19 +65,27 @@ class TraceableVariable(Protocol):
 class Trace:
     """One trace in progress.
 
-    `is_first` says whether the function may still create variables. `variables` lists the user's
-    variables in the order of first touch, `specs` what the graph calls them.
+    `is_first` says whether the function may still create variables, `by_number` which of its calls
+    of `run` need the replica's number as a Python value. `variables` lists the user's variables in
+    the order of first touch, `specs` what the graph calls them.
     """
 
-    def __init__(self, is_first: bool) -> None:
+    def __init__(self, is_first: bool, by_number: Collection[int] = ()) -> None:
         """Start with no variable touched."""
         self.is_first = is_first
         self.variables: list[Any] = []
         self.specs: list[Variable] = []
         self.strategy: Any = None  # the one strategy of the program, once it is known
+        self._by_number, self._num_runs = by_number, 0
         self._handles: dict[int, Any] = {}
         self._specs: dict[int, Variable] = {}
         self._outermost: Any = None
+
+    def next_run(self) -> tuple[int, bool]:
+        """Return which call of `run` this is, and whether it needs the replica's number."""
+        run = self._num_runs
+        self._num_runs += 1
+        return run, run in self._by_number
 
     def read(self, variable: TraceableVariable) -> jax.Array:
         """Return the current value of the variable, as the replica that reads has it."""
@@ -136,10 +156,10 @@ class Trace:
         try:
             with jex.set_current_trace(outermost):
                 return body(*arguments)
-        except _NEEDS_A_VALUE as error:
+        except NEEDS_A_VALUE as error:
             error.add_note(
-                "inside a function arrays have no values yet, the replica's number included: "
-                "choose with jnp.where or jax.lax.cond, or pass a static argument"
+                "inside a function arrays have no values yet: choose with jnp.where or "
+                "jax.lax.cond, or pass a static argument"
             )
             raise
         finally:
@@ -187,5 +207,10 @@ def make_jaxpr(
     unique = [f"{name}_{i}" if name in names[:i] else name for i, name in enumerate(names)]
     parameters = [Parameter(name or "_", Parameter.POSITIONAL_ONLY) for name in unique]
     vars(traced).update(__wrapped__=fn, __signature__=Signature(parameters))
-    with _trace_token(next(_numbers)):
+    with fresh_trace():
         return jax.make_jaxpr(traced)(*avals)
+
+
+def fresh_trace() -> AbstractContextManager[None]:
+    """Keep JAX from reusing the trace of an inner `jax.jit` from before this `with` block."""
+    return _trace_token(next(_numbers))

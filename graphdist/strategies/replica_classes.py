@@ -1,0 +1,307 @@
+"""Replicas that do not look the same: a replica function traced once a class.
+
+A class is a set of replicas with arguments of the same shapes. Where the function needs the
+replica's number as a Python value, or is given Python values that differ, every replica is a class
+of its own. The traces become one (`tracing/merge_classes.py`), and what the classes returned is
+put together leaf by leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any  # Any: users' pytrees
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+
+from graphdist.context import Entry, entered
+from graphdist.errors import ArgumentError
+from graphdist.replica_context import ReplicaContext
+from graphdist.tracing.class_trace import Slot
+from graphdist.tracing.merge_classes import merge_classes
+from graphdist.tracing.primitives import replica_id_p, to_replicas
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import fresh_trace
+from graphdist.values import (
+    DistributedValues,
+    Mirrored,
+    PerReplica,
+    Shapes,
+    TracedParts,
+    TracedPerReplica,
+    is_array,
+    structure_text,
+    unequal,
+)
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class ReplicaClass:
+    """Replicas that are traced as one; `replica` is the one the trace is made for."""
+
+    number: int
+    replicas: tuple[int, ...]
+    knows_its_number: bool
+
+    @property
+    def replica(self) -> int:
+        """Return the first replica of the class."""
+        return self.replicas[0]
+
+
+_OUTPUT = object()
+
+
+def run_by_class(
+    strategy: Strategy,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    by_number: bool,
+) -> Any:
+    """Trace `fn` once a class of replicas; with `by_number` each replica is one."""
+    leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_distributed)
+    by_number = by_number or any(_is_static(leaf) for leaf in leaves)
+    classes = _classes(leaves, strategy.num_replicas_in_sync, by_number)
+    outside = [_mirrored(leaf, strategy) for leaf in leaves]
+    gathers = Gathers(classes, _sizes(leaves))
+    while True:
+        gathers.start()
+        traced = [_trace(strategy, fn, structure, leaves, outside, one, gathers) for one in classes]
+        if gathers.are_settled():
+            break
+    return _put_together(strategy, classes, leaves, traced)
+
+
+def _is_distributed(leaf: Any) -> bool:
+    return isinstance(leaf, DistributedValues)
+
+
+def _is_leaf_of_result(leaf: Any) -> bool:
+    """Count None as a value: another replica may have an array in its place."""
+    return leaf is None or _is_distributed(leaf)
+
+
+def _is_static(leaf: Any) -> bool:
+    """Return whether a leaf is a Python value a replica."""
+    return isinstance(leaf, PerReplica) and not isinstance(leaf, TracedPerReplica)
+
+
+def _shape_of(leaf: TracedPerReplica, replica: int) -> tuple[int, ...]:
+    return tuple(np.shape(leaf.local)) if leaf.shapes is None else leaf.shapes[replica]
+
+
+def _classes(leaves: Sequence[Any], count: int, by_number: bool) -> list[ReplicaClass]:
+    members: dict[Any, list[int]] = {}
+    for replica in range(count):
+        shapes = tuple(
+            _shape_of(leaf, replica) for leaf in leaves if isinstance(leaf, TracedPerReplica)
+        )
+        members.setdefault(replica if by_number else shapes, []).append(replica)
+    return [
+        ReplicaClass(number, tuple(replicas), by_number)
+        for number, replicas in enumerate(members.values())
+    ]
+
+
+def _mirrored(leaf: Any, strategy: Strategy) -> Any:
+    """Return what all replicas get of a leaf that is one value."""
+    value = leaf.array if isinstance(leaf, Mirrored) else leaf
+    if isinstance(value, jax.core.Tracer):
+        return to_replicas(value, strategy.num_replicas_in_sync)
+    return value
+
+
+def _sizes(leaves: Sequence[Any]) -> list[Shapes]:
+    return [leaf.shapes for leaf in leaves if isinstance(leaf, TracedPerReplica) and leaf.shapes]
+
+
+@dataclass
+class _Traced:
+    """What the trace of a class gave: its results, of which some are outputs of the jaxpr."""
+
+    jaxpr: jex.ClosedJaxpr
+    structure: Any
+    leaves: list[Any]
+
+
+def _trace(
+    strategy: Strategy,
+    fn: Callable[..., Any],
+    structure: Any,
+    leaves: Sequence[Any],
+    outside: Sequence[Any],
+    one: ReplicaClass,
+    gathers: Gathers,
+) -> _Traced:
+    """Trace the function as a class sees it."""
+    dynamic = [i for i, leaf in enumerate(leaves) if isinstance(leaf, TracedPerReplica)]
+    result: list[Any] = []
+
+    def body(*locals: Any) -> list[Any]:
+        filled = [
+            leaf.values[one.replica] if _is_static(leaf) else value
+            for leaf, value in zip(leaves, outside, strict=True)
+        ]
+        for i, local in zip(dynamic, locals, strict=True):
+            filled[i] = local
+        args, kwargs = jax.tree.unflatten(structure, filled)
+        context = ReplicaContext(
+            strategy, one.replica if one.knows_its_number else None, gathers.of(one)
+        )
+        with entered(Entry(strategy, context)):
+            returned = fn(*args, **kwargs)
+        found, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
+        result[:] = [shape, *found]
+        return [jnp.asarray(leaf) for leaf in found if _is_output(leaf, outside)]
+
+    avals = [
+        jax.ShapeDtypeStruct(_shape_of(leaves[i], one.replica), leaves[i].local.dtype)
+        for i in dynamic
+    ]
+    with fresh_trace():
+        jaxpr = jax.make_jaxpr(body)(*avals)
+    return _Traced(
+        jaxpr, result[0], [_OUTPUT if _is_output(leaf, outside) else leaf for leaf in result[1:]]
+    )
+
+
+def _is_output(leaf: Any, outside: Sequence[Any]) -> bool:
+    is_handed_back = any(leaf is value for value in outside)
+    return is_array(leaf) and not is_handed_back and not _is_distributed(leaf)
+
+
+def _put_together(
+    strategy: Strategy, classes: list[ReplicaClass], leaves: Sequence[Any], traced: list[_Traced]
+) -> Any:
+    for one, other in zip(classes, traced, strict=True):
+        if other.structure != traced[0].structure:
+            raise ArgumentError(
+                f"the replica function returned {structure_text(traced[0].structure)} on replica "
+                f"{classes[0].replica} and {structure_text(other.structure)} on replica "
+                f"{one.replica}: the structures differ",
+                source=here(),
+            )
+    dynamic = [leaf for leaf in leaves if isinstance(leaf, TracedPerReplica)]
+    arguments = [
+        [Slot(leaf.local, _shape_of(leaf, one.replica)) for leaf in dynamic] for one in classes
+    ]
+    positions = [_positions(one.leaves) for one in traced]
+    count = strategy.num_replicas_in_sync
+    slots = merge_classes(
+        _class_number(classes, count), [one.jaxpr for one in traced], arguments, positions
+    )
+    number_of = _numbers(classes, count)
+    results = []
+    for place in range(len(traced[0].leaves)):
+        row = [slots[number][place] for number in number_of]
+        statics = [traced[number].leaves[place] for number in number_of]
+        results.append(_leaf(row, statics))
+    return jax.tree.unflatten(traced[0].structure, results)
+
+
+def _positions(leaves: Sequence[Any]) -> list[int | None]:
+    """Return which output of the jaxpr each leaf is, None for Python values."""
+    outputs = iter(range(len(leaves)))
+    return [next(outputs) if leaf is _OUTPUT else None for leaf in leaves]
+
+
+def _numbers(classes: Sequence[ReplicaClass], count: int) -> list[int]:
+    """Return each replica's class."""
+    return [one.number for replica in range(count) for one in classes if replica in one.replicas]
+
+
+def _class_number(classes: Sequence[ReplicaClass], count: int) -> Any:
+    """Return the traced number of the replica's class."""
+    replica = replica_id_p.bind(group_size=count)
+    numbers = _numbers(classes, count)
+    if numbers == list(range(count)):
+        return replica
+    return jnp.asarray(numbers, jnp.int32)[replica]
+
+
+def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:
+    """Return a leaf of the result of all replicas from what each of them returned."""
+    first = slots[0]
+    if first is not None and all(slot is not None and slot.array is first.array for slot in slots):
+        return TracedPerReplica(first.array, unequal([slot.shape for slot in slots if slot]))
+    if first is None and all(_is_same(statics[0], static) for static in statics):
+        static = statics[0]
+        return static
+    return TracedParts(
+        [static if slot is None else slot for slot, static in zip(slots, statics, strict=True)]
+    )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    return (
+        type(one) is type(other)
+        and isinstance(one, int | float | complex | str | bytes)
+        and (one == other)
+    )
+
+
+class Gathers:
+    """What the classes' shapes are where they gather: each must know the others'.
+
+    A class is traced before the others are. It guesses their shapes, by what differs in the
+    arguments; when all are traced the guesses are checked, and if one was wrong all are traced
+    again, by what is known now.
+    """
+
+    def __init__(self, classes: Sequence[ReplicaClass], argument_shapes: Sequence[Shapes]) -> None:
+        self._classes, self._argument_shapes = classes, argument_shapes
+        self._known: list[dict[int, tuple[int, ...]]] = []
+        self._used: list[tuple[int, int, tuple[int, ...]]] = []
+
+    def start(self) -> None:
+        """Forget what was assumed in the last round."""
+        self._used = []
+
+    def of(self, one: ReplicaClass) -> Callable[[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Return what a class calls at each of its gathers with the shape of what it has there.
+
+        It returns the shape of every replica's.
+        """
+        calls = iter(range(1 << 60))
+
+        def shapes_of_all(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+            call = next(calls)
+            if call == len(self._known):
+                self._known.append({})
+            known = self._known[call]
+            known[one.number] = shape
+            found: dict[int, tuple[int, ...]] = {}
+            for other in self._classes:
+                assumed = known.get(other.number) or self._guess(shape, one, other)
+                self._used.append((call, other.number, assumed))
+                found.update(dict.fromkeys(other.replicas, assumed))
+            return [found[replica] for replica in range(len(found))]
+
+        return shapes_of_all
+
+    def _guess(
+        self, shape: tuple[int, ...], one: ReplicaClass, other: ReplicaClass
+    ) -> tuple[int, ...]:
+        sizes = {
+            mine: theirs
+            for shapes in self._argument_shapes
+            for mine, theirs in zip(shapes[one.replica], shapes[other.replica], strict=True)
+            if mine != theirs
+        }
+        return tuple(sizes.get(size, size) for size in shape)
+
+    def are_settled(self) -> bool:
+        """Return whether everything assumed in this round was right."""
+        return all(
+            self._known[call].get(number, shape) == shape for call, number, shape in self._used
+        )

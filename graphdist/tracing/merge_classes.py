@@ -1,0 +1,387 @@
+"""The traces of several classes of replicas as one trace.
+
+All classes must come to the same meetings (collectives and assignments) in the same order, with the
+same shapes: there they run as one program. Between two meetings
+
+* a variable is read once for all;
+* work that every class does on the same values is done once for all, so that what is mirrored stays
+  provably mirrored;
+* the rest becomes one `lax.switch` on the replica's class. What a class computes there for later
+  goes into slots that all classes share, padded to the largest.
+
+JAX's own rules differentiate and batch the result, so that gradients are exact whatever the shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, zip_longest
+from typing import Any, TypeAlias  # Any: equations, avals and tracers of JAX are untyped
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core as jex
+
+from graphdist.ir.types import dtype_name
+from graphdist.tracing.class_trace import (
+    Atom,
+    ClassTrace,
+    Equation,
+    Slot,
+    class_trace,
+    evaluate,
+    holds_meeting,
+    is_meeting,
+    is_read,
+    is_ref,
+    literal_key,
+    needed,
+    same_parameters,
+    used,
+)
+from graphdist.tracing.primitives import LOGICAL
+from graphdist.tracing.sources import source_of
+from graphdist.tracing.state import TraceError
+
+
+def merge_classes(
+    index: Any,
+    traces: Sequence[jex.ClosedJaxpr],
+    arguments: Sequence[Sequence[Slot]],
+    results: Sequence[Sequence[int | None]],
+) -> list[list[Slot | None]]:
+    """Run the traces of all classes as one; returns each class's results.
+
+    `index` is the traced number of the replica's class, `arguments` are each class's, and so are
+    `results`: which output of its jaxpr stands at each position, None where it has none there.
+    Results at one position share an array where they have one dtype and rank. Raises `TraceError`
+    where the classes do not come to the same meetings.
+    """
+    known: dict[Any, Any] = {}
+    template = traces[0].jaxpr
+    classes = [class_trace(t, a, known) for t, a in zip(traces, arguments, strict=True)]
+    for one, outputs in zip(classes, results, strict=True):
+        one.results = [None if i is None else one.results[i] for i in outputs]
+    return _Merger(index, classes, template).run()
+
+
+class _Merger:
+    def __init__(self, index: Any, classes: list[ClassTrace], template: Any) -> None:
+        self.index, self.classes, self.template = index, classes, template
+        self.segments = [_split(one.equations) for one in classes]
+        self.last_uses = [
+            _last_uses(segments, one.results)
+            for segments, one in zip(self.segments, classes, strict=True)
+        ]
+
+    def run(self) -> list[list[Slot | None]]:
+        meetings = [[meeting for _, meeting in segments] for segments in self.segments]
+        for position, aligned in enumerate(zip_longest(*meetings)):
+            if aligned == (None,) * len(self.classes):
+                break
+            together = _checked(aligned)
+            operands = self._segment(position, [list(meeting.invars) for meeting in together])
+            self._meet(together, [slot.array for slot in operands[0] if slot is not None])
+        return self._segment(len(meetings[0]) - 1, [one.results for one in self.classes])
+
+    def _segment(self, position: int, needed: Sequence[Sequence[Atom]]) -> list[list[Slot | None]]:
+        """Do what lies before a meeting or the end; return the slots of what is needed there."""
+        own = self._in_common([segments[position][0] for segments in self.segments])
+        layout = _Layout(len(self.classes))
+        found = layout.add_needed(self.classes, needed)
+        for number, uses in enumerate(self.last_uses):
+            computed = [var for equation in own[number] for var in equation.outvars]
+            layout.add_kept(number, [var for var in computed if uses.get(var, -1) > position])
+        if layout.types or any(equation.effects for rest in own for equation in rest):
+            self._switch(own, layout)
+        return [
+            [layout.slot(number, place) if isinstance(place, int) else place for place in row]
+            for number, row in enumerate(found)
+        ]
+
+    def _outside(self, one: ClassTrace, equation: Equation) -> list[Any]:
+        inputs = {atom: one.slots[atom].value() for atom in used([equation])}
+        return evaluate([equation], inputs, equation.outvars, self.template)
+
+    def _note(self, one: ClassTrace, equation: Equation, results: Sequence[Any]) -> None:
+        for var, result in zip(equation.outvars, results, strict=True):
+            one.slots[var] = Slot(result, np.shape(result))
+
+    def _in_common(self, own: Sequence[list[Equation]]) -> list[list[Equation]]:
+        """Do once what all classes do on the same values; return the rest of each.
+
+        A variable is read here even if not all classes read it: nothing is assigned before the next
+        meeting, and in the switch there are no variables.
+        """
+        table: _Table = {}
+        counter, numbers = count(), []
+        for one, equations in zip(self.classes, own, strict=True):
+            numbering = _Numbering(one, table, counter)
+            numbers.append([numbering.number(equation) for equation in equations])
+        shared = set.intersection(*map(set, numbers)) - {None}
+        done: dict[int, list[Any]] = {}
+        rest: list[list[Equation]] = []
+        for one, equations, numbered in zip(self.classes, own, numbers, strict=True):
+            rest.append([])
+            for equation, number in zip(equations, numbered, strict=True):
+                is_known = used([equation]).keys() <= one.slots.keys()
+                if number is None or not (number in shared or (is_read(equation) and is_known)):
+                    if is_read(equation):
+                        raise _reads_what_it_computes(equation)
+                    rest[-1].append(equation)
+                    continue
+                if number not in done:
+                    done[number] = self._outside(one, equation)
+                self._note(one, equation, done[number])
+        return rest
+
+    def _switch(self, own: Sequence[list[Equation]], layout: _Layout) -> None:
+        branches = [
+            self._branch(one, equations, layout.placed[number], layout.types)
+            for number, (one, equations) in enumerate(zip(self.classes, own, strict=True))
+        ]
+        layout.arrays = lax.switch(self.index, branches)
+        for number, one in enumerate(self.classes):
+            for place, atom in layout.placed[number].items():
+                if not isinstance(atom, jex.Literal) and atom not in one.slots:
+                    one.slots[atom] = layout.slot(number, place)
+
+    def _branch(
+        self,
+        one: ClassTrace,
+        equations: Sequence[Equation],
+        placed: dict[int, Atom],
+        types: Sequence[jax.ShapeDtypeStruct],
+    ) -> Callable[[], list[Any]]:
+        equations = needed(equations, placed.values())
+        inside = {var for equation in equations for var in equation.outvars}
+        atoms = [atom for atom in placed.values() if not isinstance(atom, jex.Literal)]
+        free = [atom for atom in dict.fromkeys([*used(equations), *atoms]) if atom not in inside]
+
+        def branch() -> list[Any]:
+            inputs = {atom: one.slots[atom].value() for atom in free}
+            results = evaluate(equations, inputs, list(placed.values()), self.template)
+            values = dict(zip(placed, results, strict=True))
+            return [
+                padded(values[place], type.shape)
+                if place in values
+                else jnp.zeros(type.shape, type.dtype)
+                for place, type in enumerate(types)
+            ]
+
+        return branch
+
+    def _meet(self, aligned: Sequence[Equation], operands: Sequence[Any]) -> None:
+        """Do once what all classes come together for."""
+        first = aligned[0]
+        if holds_meeting(first):
+            raise TraceError(
+                f"a collective or an assignment inside {first.primitive.name} is reached by "
+                f"{len(aligned)} classes of replicas, which differ in shape or use their number as "
+                f"a Python value",
+                source=source_of(first.source_info),
+                hint="move it out of the loop or branch, or give the replicas equal shapes",
+            )
+        inputs = [jex.Var(jax.typeof(operand)) for operand in operands]
+        equation = first.replace(invars=inputs)
+        results = evaluate(
+            [equation], dict(zip(inputs, operands, strict=True)), first.outvars, self.template
+        )
+        for one, meeting in zip(self.classes, aligned, strict=True):
+            self._note(one, meeting, results)
+
+
+class _Layout:
+    """Where a switch puts what the classes compute: slots, each of the size of the largest."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.types: list[jax.ShapeDtypeStruct] = []
+        self.placed: list[dict[int, Atom]] = [{} for _ in range(num_classes)]
+        self.arrays: Sequence[Any] = ()
+
+    def slot(self, number: int, place: int) -> Slot:
+        """Return what the switch put in a slot for a class."""
+        return Slot(self.arrays[place], np.shape(self.placed[number][place].aval))
+
+    def add_needed(
+        self, classes: Sequence[ClassTrace], needed: Sequence[Sequence[Atom]]
+    ) -> list[list[Slot | int | None]]:
+        """Give slots to what is needed at one position by all, unless it is the same for all."""
+        found: list[list[Slot | int | None]] = [[] for _ in classes]
+        for atoms in zip(*needed, strict=True):
+            known = _known_to_all(classes, atoms)
+            if known is not None:
+                for row in found:
+                    row.append(known)
+                continue
+            shared: dict[Any, int] = {}
+            for number, atom in enumerate(atoms):
+                if atom is None:
+                    found[number].append(None)
+                    continue
+                kind = (atom.aval.dtype, len(atom.aval.shape))
+                shared[kind] = self._place(number, atom, shared.get(kind))
+                found[number].append(shared[kind])
+        return found
+
+    def add_kept(self, number: int, variables: Sequence[Any]) -> None:
+        """Give slots to what a class keeps for later, shared with other classes in order."""
+        taken = set(self.placed[number].values())
+        for var in variables:
+            if var not in taken:
+                self._place(number, var, self._free(number, var.aval))
+
+    def _free(self, number: int, aval: Any) -> int | None:
+        for place, type in enumerate(self.types):
+            alike = (type.dtype, len(type.shape)) == (aval.dtype, len(aval.shape))
+            if alike and place not in self.placed[number]:
+                return place
+        return None
+
+    def _place(self, number: int, atom: Atom, place: int | None) -> int:
+        aval = atom.aval
+        if place is None:
+            self.types.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+            place = len(self.types) - 1
+        else:
+            shape = tuple(map(max, self.types[place].shape, aval.shape))
+            self.types[place] = jax.ShapeDtypeStruct(shape, aval.dtype)
+        self.placed[number][place] = atom
+        return place
+
+
+_Table: TypeAlias = dict[Any, list[tuple[Equation, int]]]
+
+
+class _Numbering:
+    """Numbers for what a class computes: what has one number in two classes has one value."""
+
+    def __init__(self, one: ClassTrace, table: _Table, counter: Iterator[int]) -> None:
+        self._slots, self._table, self._counter = one.slots, table, counter
+        self._numbers: dict[Any, Any] = {}
+
+    def number(self, equation: Equation) -> int | None:
+        """Return the number of what an equation computes, None if it is the class's own."""
+        operands = [self._operand(atom) for atom in equation.invars]
+        if None in operands or (equation.effects and not is_read(equation)):
+            return None
+        alike = self._table.setdefault((equation.primitive, *operands), [])
+        found = [number for other, number in alike if same_parameters(other, equation)]
+        if not found:
+            found = [next(self._counter)]
+            alike.append((equation, found[0]))
+        for place, var in enumerate(equation.outvars):
+            self._numbers[var] = (found[0], place)
+        return found[0]
+
+    def _operand(self, atom: Atom) -> Any:
+        if isinstance(atom, jex.Literal):
+            return literal_key(atom)
+        slot = self._slots.get(atom)
+        if slot is None:
+            return self._numbers.get(atom)
+        return None if slot.is_padded else ("outside", id(slot.array))
+
+
+def _reads_what_it_computes(equation: Equation) -> TraceError:
+    return TraceError(
+        "a part of a variable is read, which part depends on what one class of replicas computes",
+        source=source_of(equation.source_info),
+        hint="read the whole variable first: v.read_value()[index]",
+    )
+
+
+def padded(value: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array as the corner of a larger one, zero elsewhere."""
+    if np.shape(value) == shape:
+        return value
+    missing = [(0, full - part, 0) for full, part in zip(shape, np.shape(value), strict=True)]
+    return lax.pad(value, jnp.zeros((), value.dtype), missing)
+
+
+def _known_to_all(classes: Sequence[ClassTrace], atoms: Sequence[Atom]) -> Slot | None:
+    """Return the one value these atoms have in all classes, if it is known before the switch."""
+    if all(isinstance(atom, jex.Literal) for atom in atoms):
+        first = atoms[0]
+        if all(literal_key(atom) == literal_key(first) for atom in atoms):
+            return Slot(jnp.asarray(first.val, first.aval.dtype), first.aval.shape)
+        return None
+    if None in atoms:
+        return None
+    slots = [one.slots.get(atom) for one, atom in zip(classes, atoms, strict=True)]
+    first = slots[0]
+    if first is None or first.is_padded:
+        return None
+    same = all(slot is not None and slot.array is first.array for slot in slots)
+    return first if same else None
+
+
+def _is_variable(atom: Atom) -> bool:
+    return atom is not None and not isinstance(atom, jex.Literal)
+
+
+def _split(equations: Sequence[Equation]) -> list[tuple[list[Equation], Equation | None]]:
+    """Cut at the meetings: each segment with the meeting it ends at, None at the end."""
+    segments: list[tuple[list[Equation], Equation | None]] = []
+    segment: list[Equation] = []
+    for equation in equations:
+        if is_meeting(equation):
+            segments.append((segment, equation))
+            segment = []
+        else:
+            segment.append(equation)
+    return [*segments, (segment, None)]
+
+
+def _last_uses(
+    segments: Sequence[tuple[list[Equation], Equation | None]], results: Sequence[Atom]
+) -> dict[Any, int]:
+    """Return the last segment that uses each value; a meeting belongs to the segment after."""
+    last: dict[Any, int] = {}
+    for position, (equations, meeting) in enumerate(segments):
+        together = equations if meeting is None else [*equations, meeting]
+        last.update(dict.fromkeys(used(together), position))
+    last.update(dict.fromkeys(filter(_is_variable, results), len(segments) - 1))
+    return last
+
+
+def _checked(aligned: Sequence[Equation | None]) -> list[Equation]:
+    """Return the meeting of all classes; raises `TraceError` if they are not at the same one."""
+    present = [meeting for meeting in aligned if meeting is not None]
+    first = present[0]
+    for meeting in aligned:
+        if meeting is None:
+            there = first
+            raise TraceError(
+                f"a replica comes to {_words(there)} that another replica never comes to",
+                source=source_of(there.source_info),
+                hint="let all replicas make the same collectives and assignments",
+            )
+        if not same_parameters(first, meeting) or _types(first) != _types(meeting):
+            here, there = source_of(first.source_info), source_of(meeting.source_info)
+            raise TraceError(
+                f"the replicas disagree: one comes to {_words(first)} at {here}, "
+                f"another to {_words(meeting)} at {there}",
+                source=there,
+                hint="let all replicas make the same collectives and assignments, in one order "
+                "and with one shape",
+            )
+    return present
+
+
+def _types(meeting: Equation) -> list[Any]:
+    return [(np.shape(atom.aval), getattr(atom.aval, "dtype", None)) for atom in meeting.invars]
+
+
+def _words(meeting: Equation) -> str:
+    name = LOGICAL.get(meeting.primitive, meeting.primitive.name)
+    kind = {"swap": "an assignment", "addupdate": "an assignment"}.get(name, name)
+    reducer = meeting.params.get("reducer")
+    shapes = ", ".join(_shape_text(atom) for atom in meeting.invars if not is_ref(atom))
+    return f"{kind}{f' ({reducer})' if reducer else ''} of {shapes}"
+
+
+def _shape_text(atom: Atom) -> str:
+    return f"{dtype_name(atom.aval.dtype)}[{','.join(map(str, atom.aval.shape))}]"
