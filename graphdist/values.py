@@ -180,10 +180,8 @@ class TracedParts(PerReplica):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Refuse, unless no part is an array."""
-        if any(isinstance(part, Slot) for part in self.parts):
-            raise _no_values_yet()
-        return self.parts
+        """Refuse: inside a function the arrays among them exist only on the devices."""
+        raise _no_values_yet()
 
     def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
         """Return the arrays as children."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any  # Any: users' pytrees
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex
 
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
@@ -127,7 +126,7 @@ def _sizes(leaves: Sequence[Any]) -> list[Shapes]:
 class _Traced:
     """What the trace of a class gave: its results, of which some are outputs of the jaxpr."""
 
-    jaxpr: jex.ClosedJaxpr
+    jaxpr: Any  # a ClosedJaxpr, which only `tracing` may name
     structure: Any
     leaves: list[Any]
 
@@ -231,7 +230,8 @@ def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:
     """Return a leaf of the result of all replicas from what each of them returned."""
     first = slots[0]
     if first is not None and all(slot is not None and slot.array is first.array for slot in slots):
-        return TracedPerReplica(first.array, unequal([slot.shape for slot in slots if slot]))
+        shapes = unequal([slot.shape for slot in slots if slot is not None])
+        return TracedPerReplica(first.array if shapes else first.value(), shapes)
     if first is None and all(_is_same(statics[0], static) for static in statics):
         static = statics[0]
         return static

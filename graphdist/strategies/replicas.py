@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.context import Entry, entered
-from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.options import ReduceOp
 from graphdist.replica_context import (
     ReplicaContext,
@@ -32,6 +32,7 @@ from graphdist.values import (
     TracedParts,
     TracedPerReplica,
     is_array,
+    kind_of,
 )
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def _differs(leaf: Any) -> bool:
     """Return whether a leaf differs over the replicas in more than its value."""
     if isinstance(leaf, TracedPerReplica):
         return leaf.shapes is not None
+    if isinstance(leaf, PerReplica) and any(map(is_array, leaf.values)):
+        raise _closed_over()
     return isinstance(leaf, PerReplica)
 
 
@@ -108,6 +111,17 @@ def _run_once(
     return jax.tree.map(leave, results, is_leaf=is_distributed)
 
 
+def _not_traced(value: PerReplica, what: str) -> GraphdistError:
+    """Return the error for a PerReplica that is no input of the program."""
+    kinds = {kind_of(part) for part in value.values if not is_array(part)}
+    if not kinds:
+        return _closed_over()
+    return ArgumentTypeError(
+        f"{what} of a PerReplica of {' and '.join(sorted(kinds))}: it takes arrays and numbers",
+        source=here(),
+    )
+
+
 def _closed_over() -> ArgumentError:
     return ArgumentError(
         "a PerReplica made outside the function is used in it without being an argument",
@@ -127,7 +141,7 @@ def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
     size = strategy.num_replicas_in_sync
     if not isinstance(leaf, TracedPerReplica):
         if isinstance(leaf, PerReplica):
-            raise _closed_over()
+            raise _not_traced(leaf, "reduce")
         if op is ReduceOp.SUM and size > 1:
             raise ArgumentError(
                 f"reduce by SUM of a value that is not distributed: it is one value, not {size}",
@@ -204,7 +218,7 @@ def gather(strategy: Strategy, value: Any, axis: int) -> Any:
     """Concatenate the replicas' values."""
     if not isinstance(value, TracedPerReplica):
         if isinstance(value, PerReplica):
-            raise _closed_over()
+            raise _not_traced(value, "gather")
         if not isinstance(value, jax.Array | np.ndarray | np.generic | int | float | Mirrored):
             raise ArgumentTypeError(
                 f"gather of a {type(value).__name__}: it takes one PerReplica value",

@@ -63,7 +63,7 @@ class ClassTrace:
     """The trace of a class: its equations, and where the values from outside are."""
 
     equations: list[Equation]
-    results: list[Atom]
+    returned: list[Atom]
     slots: dict[Any, Slot] = field(default_factory=dict)
 
 
@@ -76,7 +76,7 @@ def class_trace(
     jaxpr = closed.jaxpr
     for var, slot in zip(jaxpr.invars, arguments, strict=True):
         trace.slots[var] = slot
-    trace.results = _inline(jaxpr, closed.consts, names, trace, constants)
+    trace.returned = _inline(jaxpr, closed.consts, names, trace, constants)
     return trace
 
 
@@ -121,6 +121,14 @@ def _shared(const: Any, known: dict[Any, Any]) -> Any:
         return const
     array = np.asarray(const)
     return known.setdefault((array.dtype, array.shape, array.tobytes()), const)
+
+
+def padded(value: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array as the corner of a larger one, zero elsewhere."""
+    if np.shape(value) == shape:
+        return value
+    missing = [(0, full - part, 0) for full, part in zip(shape, np.shape(value), strict=True)]
+    return jax.lax.pad(value, jax.numpy.zeros((), value.dtype), missing)
 
 
 def is_ref(value: Any) -> bool:

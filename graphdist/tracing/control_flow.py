@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def import_scan(importer: Importer, equation: Any, environment: Environment) -> None:
     """Add a `scan` node."""
     params = equation.params
-    num_consts, num_carry = _scan_counts(params)
+    num_consts, num_carry = scan_counts(params)
     handles = _handles(equation.invars, environment)
     if any(handles[num_consts:]):
         raise TraceError(
@@ -45,7 +45,7 @@ def import_scan(importer: Importer, equation: Any, environment: Environment) -> 
     _finish(importer, equation, environment, SCAN, operands, kept, (body,))
 
 
-def _scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     """Return how many constants and how many carried values a scan takes."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]

@@ -38,9 +38,11 @@ from graphdist.tracing.class_trace import (
     is_ref,
     literal_key,
     needed,
+    padded,
     same_parameters,
     used,
 )
+from graphdist.tracing.merge_control_flow import merge_control_flow
 from graphdist.tracing.primitives import LOGICAL
 from graphdist.tracing.sources import source_of
 from graphdist.tracing.state import TraceError
@@ -63,7 +65,7 @@ def merge_classes(
     template = traces[0].jaxpr
     classes = [class_trace(t, a, known) for t, a in zip(traces, arguments, strict=True)]
     for one, outputs in zip(classes, results, strict=True):
-        one.results = [None if i is None else one.results[i] for i in outputs]
+        one.returned = [None if i is None else one.returned[i] for i in outputs]
     return _Merger(index, classes, template).run()
 
 
@@ -72,7 +74,7 @@ class _Merger:
         self.index, self.classes, self.template = index, classes, template
         self.segments = [_split(one.equations) for one in classes]
         self.last_uses = [
-            _last_uses(segments, one.results)
+            _last_uses(segments, one.returned)
             for segments, one in zip(self.segments, classes, strict=True)
         ]
 
@@ -83,8 +85,8 @@ class _Merger:
                 break
             together = _checked(aligned)
             operands = self._segment(position, [list(meeting.invars) for meeting in together])
-            self._meet(together, [slot.array for slot in operands[0] if slot is not None])
-        return self._segment(len(meetings[0]) - 1, [one.results for one in self.classes])
+            self._meet(together, [[slot for slot in row if slot is not None] for row in operands])
+        return self._segment(len(meetings[0]) - 1, [one.returned for one in self.classes])
 
     def _segment(self, position: int, needed: Sequence[Sequence[Atom]]) -> list[list[Slot | None]]:
         """Do what lies before a meeting or the end; return the slots of what is needed there."""
@@ -173,24 +175,30 @@ class _Merger:
 
         return branch
 
-    def _meet(self, aligned: Sequence[Equation], operands: Sequence[Any]) -> None:
+    def _meet(self, aligned: Sequence[Equation], operands: Sequence[Sequence[Slot]]) -> None:
         """Do once what all classes come together for."""
         first = aligned[0]
         if holds_meeting(first):
-            raise TraceError(
-                f"a collective or an assignment inside {first.primitive.name} is reached by "
-                f"{len(aligned)} classes of replicas, which differ in shape or use their number as "
-                f"a Python value",
-                source=source_of(first.source_info),
-                hint="move it out of the loop or branch, or give the replicas equal shapes",
+            results = merge_control_flow(aligned, operands, self._nested)
+        else:
+            arrays = [slot.value() for slot in operands[0]]
+            inputs = [jex.Var(jax.typeof(array)) for array in arrays]
+            results = evaluate(
+                [first.replace(invars=inputs)],
+                dict(zip(inputs, arrays, strict=True)),
+                first.outvars,
+                self.template,
             )
-        inputs = [jex.Var(jax.typeof(operand)) for operand in operands]
-        equation = first.replace(invars=inputs)
-        results = evaluate(
-            [equation], dict(zip(inputs, operands, strict=True)), first.outvars, self.template
-        )
         for one, meeting in zip(self.classes, aligned, strict=True):
-            self._note(one, meeting, results)
+            for var, result in zip(meeting.outvars, results, strict=True):
+                one.slots[var] = Slot(result, var.aval.shape)
+
+    def _nested(
+        self, bodies: Sequence[jex.ClosedJaxpr], arguments: Sequence[Sequence[Slot]]
+    ) -> list[list[Slot]]:
+        outputs = [range(len(body.jaxpr.outvars)) for body in bodies]
+        rows = merge_classes(self.index, bodies, arguments, outputs)
+        return [[slot for slot in row if slot is not None] for row in rows]
 
 
 class _Layout:
@@ -208,13 +216,13 @@ class _Layout:
     def add_needed(
         self, classes: Sequence[ClassTrace], needed: Sequence[Sequence[Atom]]
     ) -> list[list[Slot | int | None]]:
-        """Give slots to what is needed at one position by all, unless it is the same for all."""
+        """Give slots to what is needed at one position by all, unless it has one already."""
         found: list[list[Slot | int | None]] = [[] for _ in classes]
         for atoms in zip(*needed, strict=True):
-            known = _known_to_all(classes, atoms)
-            if known is not None:
-                for row in found:
-                    row.append(known)
+            known = _known_before(classes, atoms)
+            if known:
+                for row, slot in zip(found, known, strict=True):
+                    row.append(slot)
                 continue
             shared: dict[Any, int] = {}
             for number, atom in enumerate(atoms):
@@ -228,7 +236,7 @@ class _Layout:
 
     def add_kept(self, number: int, variables: Sequence[Any]) -> None:
         """Give slots to what a class keeps for later, shared with other classes in order."""
-        taken = set(self.placed[number].values())
+        taken = set(filter(_is_variable, self.placed[number].values()))
         for var in variables:
             if var not in taken:
                 self._place(number, var, self._free(number, var.aval))
@@ -293,29 +301,20 @@ def _reads_what_it_computes(equation: Equation) -> TraceError:
     )
 
 
-def padded(value: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array as the corner of a larger one, zero elsewhere."""
-    if np.shape(value) == shape:
-        return value
-    missing = [(0, full - part, 0) for full, part in zip(shape, np.shape(value), strict=True)]
-    return lax.pad(value, jnp.zeros((), value.dtype), missing)
-
-
-def _known_to_all(classes: Sequence[ClassTrace], atoms: Sequence[Atom]) -> Slot | None:
-    """Return the one value these atoms have in all classes, if it is known before the switch."""
+def _known_before(classes: Sequence[ClassTrace], atoms: Sequence[Atom]) -> list[Slot]:
+    """Return the slots of these atoms if they share an array before the switch, or else nothing."""
     if all(isinstance(atom, jex.Literal) for atom in atoms):
         first = atoms[0]
         if all(literal_key(atom) == literal_key(first) for atom in atoms):
-            return Slot(jnp.asarray(first.val, first.aval.dtype), first.aval.shape)
-        return None
+            value = jnp.asarray(first.val, first.aval.dtype)
+            return [Slot(value, first.aval.shape)] * len(atoms)
+        return []
     if None in atoms:
-        return None
+        return []
     slots = [one.slots.get(atom) for one, atom in zip(classes, atoms, strict=True)]
-    first = slots[0]
-    if first is None or first.is_padded:
-        return None
-    same = all(slot is not None and slot.array is first.array for slot in slots)
-    return first if same else None
+    known = [slot for slot in slots if slot is not None]
+    shared = all(slot.array is known[0].array for slot in known)
+    return known if shared and len(known) == len(slots) else []
 
 
 def _is_variable(atom: Atom) -> bool:
@@ -359,6 +358,8 @@ def _checked(aligned: Sequence[Equation | None]) -> list[Equation]:
                 source=source_of(there.source_info),
                 hint="let all replicas make the same collectives and assignments",
             )
+        if holds_meeting(first) and first.primitive is meeting.primitive:
+            continue  # a loop or a branch: what is inside is compared there
         if not same_parameters(first, meeting) or _types(first) != _types(meeting):
             here, there = source_of(first.source_info), source_of(meeting.source_info)
             raise TraceError(

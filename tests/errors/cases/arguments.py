@@ -143,11 +143,11 @@ def result_is_unknown_text(refused: Refused) -> None:
         _double.trace(jnp.ones(3)).lower().as_text("hlo")
 
 
-def per_replica_of_different_shapes(refused: Refused) -> None:
+def per_replica_of_different_ranks(refused: Refused) -> None:
     strategy = pair()
     step = gd.function(lambda x: strategy.run(lambda x: x.sum(), args=(x,)))
     with strategy.scope(), refused(ValueError):
-        step(gd.PerReplica([np.ones((2, 3)), np.ones((1, 3))]))
+        step(gd.PerReplica([np.ones((2, 3)), np.ones(3)]))
 
 
 def per_replica_of_different_dtypes(refused: Refused) -> None:
@@ -157,11 +157,18 @@ def per_replica_of_different_dtypes(refused: Refused) -> None:
         step(gd.PerReplica([np.ones(3, np.float32), np.ones(3, np.int32)]))
 
 
-def per_replica_of_strings(refused: Refused) -> None:
+def per_replica_of_arrays_and_strings(refused: Refused) -> None:
     strategy = pair()
     step = gd.function(lambda x: strategy.run(lambda x: x, args=(x,)))
     with strategy.scope(), refused(TypeError):
-        step(gd.PerReplica(["a", "b"]))
+        step(gd.PerReplica([np.ones(3), "b"]))
+
+
+def per_replica_without_a_hash(refused: Refused) -> None:
+    strategy = pair()
+    step = gd.function(lambda x: strategy.run(lambda x: x, args=(x,)))
+    with strategy.scope(), refused(TypeError):
+        step(gd.PerReplica([{1}, {2}]))
 
 
 def per_replica_of_too_many_components(refused: Refused) -> None:

@@ -1,0 +1,153 @@
+"""Loops and branches that all classes of replicas come to, with collectives or assignments inside.
+
+The classes' bodies become one body, merged as the traces around them are. What is carried has one
+slot for all classes, padded to the largest. A predicate must be the same for all replicas, as
+everywhere around a collective: the distribution analysis sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias  # Any: equations and tracers of JAX are untyped
+
+import numpy as np
+from jax import lax
+from jax.extend import core as jex
+
+from graphdist.tracing.class_trace import Equation, Slot, padded
+from graphdist.tracing.control_flow import scan_counts
+from graphdist.tracing.sources import source_of
+from graphdist.tracing.state import TraceError
+
+Rows: TypeAlias = Sequence[Sequence[Slot]]
+"""Of each class its slots."""
+Merge: TypeAlias = Callable[[Sequence[jex.ClosedJaxpr], Rows], list[list[Slot]]]
+
+
+def merge_control_flow(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> list[Any]:
+    """Return the results of a loop or branch of all classes, each padded to the largest.
+
+    `merge` merges the classes' bodies. Raises `TraceError` for other primitives, and where the
+    classes do not loop alike.
+    """
+    merged = _KINDS.get(aligned[0].primitive.name)
+    if merged is None:
+        raise TraceError(
+            f"a collective or an assignment inside {aligned[0].primitive.name} is reached by "
+            f"{len(aligned)} classes of replicas, which differ in shape or use their number as a "
+            f"Python value",
+            source=source_of(aligned[0].source_info),
+            hint="move it out, or give the replicas equal shapes",
+        )
+    return merged(aligned, operands, merge)
+
+
+def _merge_scan(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> list[Any]:
+    params = aligned[0].params
+    num_consts, num_carry = _agreed(aligned, scan_counts)
+    length, reverse = _agreed(aligned, lambda p: (p["length"], p["reverse"]))
+    consts = [row[:num_consts] for row in operands]
+    bodies = [equation.params["jaxpr"] for equation in aligned]
+    arrays = [slot.array for slot in operands[0][num_consts:]]
+    carried = [_strong(array) for array in arrays[:num_carry]]
+
+    def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
+        rows = [
+            [
+                *of_class,
+                *_slots(carry, row[num_consts:]),
+                *(Slot(x, slot.shape[1:]) for x, slot in zip(xs, row[-len(xs) :], strict=False)),
+            ]
+            for of_class, row in zip(consts, operands, strict=True)
+        ]
+        results = _shared(aligned, merge(bodies, rows))
+        return _like(carry, results), results[num_carry:]
+
+    xs = arrays[num_carry:]
+    final, ys = lax.scan(body, carried, xs, length, reverse, params["unroll"])
+    return [*final, *ys]
+
+
+def _merge_while(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> list[Any]:
+    of_condition, of_body = _agreed(aligned, lambda p: (p["cond_nconsts"], p["body_nconsts"]))
+    start = of_condition + of_body
+    conditions = [equation.params["cond_jaxpr"] for equation in aligned]
+    bodies = [equation.params["body_jaxpr"] for equation in aligned]
+
+    def rows(first: int, last: int, carry: list[Any]) -> Rows:
+        return [[*row[first:last], *_slots(carry, row[start:])] for row in operands]
+
+    def condition(carry: Any) -> Any:
+        return _shared(aligned, merge(conditions, rows(0, of_condition, carry)))[0]
+
+    def body(carry: Any) -> list[Any]:
+        return _like(carry, _shared(aligned, merge(bodies, rows(of_condition, start, carry))))
+
+    carried = [_strong(slot.array) for slot in operands[0][start:]]
+    return list(lax.while_loop(condition, body, carried))
+
+
+def _merge_cond(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> list[Any]:
+    count = _agreed(aligned, lambda p: len(p["branches"]))
+    shapes = [
+        tuple(map(max, *(v.aval.shape for v in variables), variables[0].aval.shape))
+        for variables in zip(*(equation.outvars for equation in aligned), strict=True)
+    ]
+
+    def branch(number: int) -> Callable[[], list[Any]]:
+        bodies = [equation.params["branches"][number] for equation in aligned]
+
+        def run() -> list[Any]:
+            results = _shared(aligned, merge(bodies, [row[1:] for row in operands]))
+            return [
+                _strong(padded(result, shape))
+                for result, shape in zip(results, shapes, strict=True)
+            ]
+
+        return run
+
+    return list(lax.switch(operands[0][0].array, [branch(number) for number in range(count)]))
+
+
+_KINDS = {"scan": _merge_scan, "while": _merge_while, "cond": _merge_cond}
+
+
+def _agreed(aligned: Sequence[Equation], property_of: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return what the classes' equations must have in common."""
+    first, *others = [property_of(equation.params) for equation in aligned]
+    if any(other != first for other in others):
+        raise _differ(aligned)
+    return first
+
+
+def _differ(aligned: Sequence[Equation]) -> TraceError:
+    lines = sorted({str(source_of(equation.source_info)) for equation in aligned})
+    return TraceError(
+        f"the replicas come to different loops or branches with collectives or assignments "
+        f"inside, at {' and '.join(lines)}",
+        source=source_of(aligned[-1].source_info),
+        hint="let all replicas loop alike, or move the collective out",
+    )
+
+
+def _slots(arrays: Sequence[Any], like: Sequence[Slot]) -> list[Slot]:
+    return [Slot(array, slot.shape) for array, slot in zip(arrays, like, strict=False)]
+
+
+def _shared(aligned: Sequence[Equation], rows: Rows) -> list[Any]:
+    """Return the array that the classes' results at each position share."""
+    for slots in zip(*rows, strict=True):
+        if any(slot.array is not slots[0].array for slot in slots):
+            raise _differ(aligned)
+    return [slot.array for slot in rows[0]]
+
+
+def _like(carry: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    return [
+        _strong(padded(result, np.shape(old))) for old, result in zip(carry, results, strict=False)
+    ]
+
+
+def _strong(array: Any) -> Any:
+    """Return an array whose dtype is not weak: what is carried has one type."""
+    return lax.convert_element_type(array, array.dtype)
