@@ -12,13 +12,15 @@ import numpy as np
 from graphdist.context import Entry, current_entry, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import ReduceOp
-from graphdist.tracing.merge_classes import padded
+from graphdist.tracing.class_trace import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p, to_replicas
 from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
 from graphdist.values import TracedPerReplica, array_of
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
+    from graphdist.strategies.peers import Peers
 
 
 class ReplicaContext:
@@ -28,16 +30,15 @@ class ReplicaContext:
         self,
         strategy: Strategy,
         replica_id_in_sync_group: int | None = None,
-        gathers: Callable[[tuple[int, ...]], Sequence[tuple[int, ...]]] | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """Make the context of one run of `strategy`, of one replica of it if it has a number.
 
-        `gathers` returns the shape of every replica's value where this one gathers.
+        `peers` are the other replicas, where they are traced on their own.
         """
         self._strategy = strategy
         self._number = 0 if self.num_replicas_in_sync == 1 else replica_id_in_sync_group
-        self._gathers = gathers
-        self.number_was_asked = False
+        self._peers = peers
 
     @property
     def strategy(self) -> Strategy:
@@ -59,9 +60,11 @@ class ReplicaContext:
         if not self._is_running():
             return 0
         self._check_current("replica_id_in_sync_group")
-        self.number_was_asked = True
         if self._number is not None:
             return np.int32(self._number)
+        trace = current_trace()
+        if trace is not None:
+            trace.number_was_asked = True
         return replica_id_p.bind(group_size=self.num_replicas_in_sync)
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
@@ -110,9 +113,9 @@ class ReplicaContext:
     def _all_gather_leaf(self, array: jax.Array, dimension: int) -> jax.Array:
         """Gather; where the replicas' values differ in length each is padded to the longest."""
         size = self.num_replicas_in_sync
-        if self._gathers is None:
+        if self._peers is None:
             return all_gather_p.bind(array, axis=dimension, group_size=size)
-        lengths = [shape[dimension] for shape in self._gathers(array.shape)]
+        lengths = [shape[dimension] for shape in self._peers.shapes_of_all(array.shape)]
         longest = max(lengths)
         shape = (*array.shape[:dimension], longest, *array.shape[dimension + 1 :])
         whole = all_gather_p.bind(padded(array, shape), axis=dimension, group_size=size)
@@ -132,6 +135,8 @@ class ReplicaContext:
         self._check_current("merge_call")
         if not self._is_running():
             return merge_fn(self._strategy, *args, **(kwargs or {}))
+        if self._peers is not None:
+            return self._peers.merge_call(merge_fn, tuple(args), kwargs or {})
         many = self.num_replicas_in_sync > 1
 
         def leave(leaf: Any) -> Any:

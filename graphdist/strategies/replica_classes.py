@@ -9,6 +9,7 @@ put together leaf by leaf.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any  # Any: users' pytrees
 
@@ -19,6 +20,7 @@ import numpy as np
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
 from graphdist.replica_context import ReplicaContext
+from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaClass
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.merge_classes import merge_classes
 from graphdist.tracing.primitives import replica_id_p, to_replicas
@@ -40,20 +42,6 @@ if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
 
 
-@dataclass(frozen=True)
-class ReplicaClass:
-    """Replicas that are traced as one; `replica` is the one the trace is made for."""
-
-    number: int
-    replicas: tuple[int, ...]
-    knows_its_number: bool
-
-    @property
-    def replica(self) -> int:
-        """Return the first replica of the class."""
-        return self.replicas[0]
-
-
 _OUTPUT = object()
 
 
@@ -70,13 +58,15 @@ def run_by_class(
     by_number = by_number or any(_is_static(leaf) for leaf in leaves)
     classes = _classes(leaves, strategy.num_replicas_in_sync, by_number)
     outside = [_mirrored(leaf, strategy) for leaf in leaves]
-    gathers = Gathers(classes, _sizes(leaves))
+    assumptions = Assumptions(strategy, classes, _sizes(leaves))
     while True:
-        gathers.start()
-        traced = [_trace(strategy, fn, structure, leaves, outside, one, gathers) for one in classes]
-        if gathers.are_settled():
-            break
-    return _put_together(strategy, classes, leaves, traced)
+        assumptions.start()
+        traced = []
+        for one in classes:
+            with suppress(NotKnownYet):
+                traced.append(_trace(strategy, fn, structure, leaves, outside, one, assumptions))
+        if assumptions.are_settled():
+            return _put_together(strategy, classes, leaves, traced)
 
 
 def _is_distributed(leaf: Any) -> bool:
@@ -138,7 +128,7 @@ def _trace(
     leaves: Sequence[Any],
     outside: Sequence[Any],
     one: ReplicaClass,
-    gathers: Gathers,
+    assumptions: Assumptions,
 ) -> _Traced:
     """Trace the function as a class sees it."""
     dynamic = [i for i, leaf in enumerate(leaves) if isinstance(leaf, TracedPerReplica)]
@@ -153,7 +143,7 @@ def _trace(
             filled[i] = local
         args, kwargs = jax.tree.unflatten(structure, filled)
         context = ReplicaContext(
-            strategy, one.replica if one.knows_its_number else None, gathers.of(one)
+            strategy, one.replica if one.knows_its_number else None, Peers(one, assumptions)
         )
         with entered(Entry(strategy, context)):
             returned = fn(*args, **kwargs)
@@ -248,60 +238,3 @@ def _is_same(one: Any, other: Any) -> bool:
         and isinstance(one, int | float | complex | str | bytes)
         and (one == other)
     )
-
-
-class Gathers:
-    """What the classes' shapes are where they gather: each must know the others'.
-
-    A class is traced before the others are. It guesses their shapes, by what differs in the
-    arguments; when all are traced the guesses are checked, and if one was wrong all are traced
-    again, by what is known now.
-    """
-
-    def __init__(self, classes: Sequence[ReplicaClass], argument_shapes: Sequence[Shapes]) -> None:
-        self._classes, self._argument_shapes = classes, argument_shapes
-        self._known: list[dict[int, tuple[int, ...]]] = []
-        self._used: list[tuple[int, int, tuple[int, ...]]] = []
-
-    def start(self) -> None:
-        """Forget what was assumed in the last round."""
-        self._used = []
-
-    def of(self, one: ReplicaClass) -> Callable[[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Return what a class calls at each of its gathers with the shape of what it has there.
-
-        It returns the shape of every replica's.
-        """
-        calls = iter(range(1 << 60))
-
-        def shapes_of_all(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-            call = next(calls)
-            if call == len(self._known):
-                self._known.append({})
-            known = self._known[call]
-            known[one.number] = shape
-            found: dict[int, tuple[int, ...]] = {}
-            for other in self._classes:
-                assumed = known.get(other.number) or self._guess(shape, one, other)
-                self._used.append((call, other.number, assumed))
-                found.update(dict.fromkeys(other.replicas, assumed))
-            return [found[replica] for replica in range(len(found))]
-
-        return shapes_of_all
-
-    def _guess(
-        self, shape: tuple[int, ...], one: ReplicaClass, other: ReplicaClass
-    ) -> tuple[int, ...]:
-        sizes = {
-            mine: theirs
-            for shapes in self._argument_shapes
-            for mine, theirs in zip(shapes[one.replica], shapes[other.replica], strict=True)
-            if mine != theirs
-        }
-        return tuple(sizes.get(size, size) for size in shape)
-
-    def are_settled(self) -> bool:
-        """Return whether everything assumed in this round was right."""
-        return all(
-            self._known[call].get(number, shape) == shape for call, number, shape in self._used
-        )

@@ -14,7 +14,6 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.options import ReduceOp
 from graphdist.replica_context import (
-    ReplicaContext,
     gather_dimension,
     summable,
     without_padding,
@@ -53,13 +52,14 @@ def run(
     trace.claim(strategy)
     run, by_number = trace.next_run()
     arguments = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
-    if strategy.num_replicas_in_sync > 1 and (by_number or any(map(_differs, arguments))):
-        return run_by_class(strategy, fn, args, kwargs, by_number=by_number)
-    context = strategy.replica_context
+    many = strategy.num_replicas_in_sync > 1
+    trace.number_was_asked = False
     try:
-        return _run_once(strategy, context, fn, args, kwargs)
+        if many and (by_number or any(map(_differs, arguments))):
+            return run_by_class(strategy, fn, args, kwargs, by_number=by_number)
+        return _run_once(strategy, fn, args, kwargs)
     except NEEDS_A_VALUE as error:
-        if context.number_was_asked and strategy.num_replicas_in_sync > 1:
+        if trace.number_was_asked and many and not by_number:
             raise NeedsReplicaNumber(run) from error
         raise
 
@@ -75,7 +75,6 @@ def _differs(leaf: Any) -> bool:
 
 def _run_once(
     strategy: Strategy,
-    context: ReplicaContext,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -106,7 +105,7 @@ def _run_once(
         return TracedPerReplica(array) if strategy.num_replicas_in_sync > 1 else array
 
     entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
-    with entered(Entry(strategy, context)):
+    with entered(Entry(strategy, strategy.replica_context)):
         results = fn(*entered_args, **entered_kwargs)
     return jax.tree.map(leave, results, is_leaf=is_distributed)
 

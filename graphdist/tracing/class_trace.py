@@ -22,6 +22,7 @@ from graphdist.tracing.primitives import (
     all_gather_p,
     all_reduce_p,
     gather_p,
+    merge_call_p,
     reduce_p,
     reduce_scatter_p,
 )
@@ -30,6 +31,7 @@ Equation: TypeAlias = Any
 Atom: TypeAlias = Any
 
 _MEETINGS = {aggregate_p, all_gather_p, all_reduce_p, gather_p, reduce_p, reduce_scatter_p}
+_MEETINGS |= {merge_call_p}
 _CALLS = {"jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2"}
 _CALLS |= {"checkpoint", "custom_vjp_call_jaxpr"}
 _SMALL = 1 << 16

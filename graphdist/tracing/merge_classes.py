@@ -43,7 +43,7 @@ from graphdist.tracing.class_trace import (
     used,
 )
 from graphdist.tracing.merge_control_flow import merge_control_flow
-from graphdist.tracing.primitives import LOGICAL
+from graphdist.tracing.primitives import LOGICAL, merge_call_p
 from graphdist.tracing.sources import source_of
 from graphdist.tracing.state import TraceError
 
@@ -180,6 +180,8 @@ class _Merger:
         first = aligned[0]
         if holds_meeting(first):
             results = merge_control_flow(aligned, operands, self._nested)
+        elif first.primitive is merge_call_p:
+            results = _merge_call(first, operands[0])
         else:
             arrays = [slot.value() for slot in operands[0]]
             inputs = [jex.Var(jax.typeof(array)) for array in arrays]
@@ -301,6 +303,15 @@ def _reads_what_it_computes(equation: Equation) -> TraceError:
     )
 
 
+def _merge_call(meeting: Equation, operands: Sequence[Slot]) -> list[Any]:
+    merged = meeting.params["merged"].jaxpr
+    arrays = [
+        Slot(slot.array, aval.shape).value()
+        for slot, aval in zip(operands, merged.in_avals, strict=True)
+    ]
+    return list(jex.jaxpr_as_fun(merged)(*arrays))
+
+
 def _known_before(classes: Sequence[ClassTrace], atoms: Sequence[Atom]) -> list[Slot]:
     """Return the slots of these atoms if they share an array before the switch, or else nothing."""
     if all(isinstance(atom, jex.Literal) for atom in atoms):
@@ -309,7 +320,7 @@ def _known_before(classes: Sequence[ClassTrace], atoms: Sequence[Atom]) -> list[
             value = jnp.asarray(first.val, first.aval.dtype)
             return [Slot(value, first.aval.shape)] * len(atoms)
         return []
-    if None in atoms:
+    if not all(map(_is_variable, atoms)):
         return []
     slots = [one.slots.get(atom) for one, atom in zip(classes, atoms, strict=True)]
     known = [slot for slot in slots if slot is not None]
@@ -358,8 +369,9 @@ def _checked(aligned: Sequence[Equation | None]) -> list[Equation]:
                 source=source_of(there.source_info),
                 hint="let all replicas make the same collectives and assignments",
             )
-        if holds_meeting(first) and first.primitive is meeting.primitive:
-            continue  # a loop or a branch: what is inside is compared there
+        is_open = holds_meeting(first) or first.primitive is merge_call_p
+        if is_open and first.primitive is meeting.primitive:
+            continue  # what is inside is compared there
         if not same_parameters(first, meeting) or _types(first) != _types(meeting):
             here, there = source_of(first.source_info), source_of(meeting.source_info)
             raise TraceError(
@@ -378,10 +390,10 @@ def _types(meeting: Equation) -> list[Any]:
 
 def _words(meeting: Equation) -> str:
     name = LOGICAL.get(meeting.primitive, meeting.primitive.name)
-    kind = {"swap": "an assignment", "addupdate": "an assignment"}.get(name, name)
+    kind = "an assignment" if name in ("aggregate", "swap", "addupdate") else name
     reducer = meeting.params.get("reducer")
     shapes = ", ".join(_shape_text(atom) for atom in meeting.invars if not is_ref(atom))
-    return f"{kind}{f' ({reducer})' if reducer else ''} of {shapes}"
+    return f"{kind}{f' ({reducer})' if reducer else ''}{f' of {shapes}' if shapes else ''}"
 
 
 def _shape_text(atom: Atom) -> str:

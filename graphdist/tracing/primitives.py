@@ -13,6 +13,7 @@ only between tracing and import. Differentiation follows from what each one mean
   sum.
 * `reduce_scatter`: each replica its slice of the reduction. Transpose: all_gather.
 
+`merge_call` stands in the trace of one class of replicas for what is done once for all.
 `read_variable` makes the handle of a variable, `aggregate` marks a value on its way into one,
 `replica_id` is the replica's number. Values are what one replica holds, so shapes are local
 throughout.
@@ -21,6 +22,7 @@ throughout.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias  # Any: tracers, avals and zeros have no common public type
 
 import jax
@@ -130,6 +132,23 @@ ad.primitive_jvps[aggregate_p] = _aggregate_jvp
 
 replica_id_p = Primitive("replica_id")
 replica_id_p.def_abstract_eval(lambda *, group_size: ShapedArray((), jnp.int32))
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """What `merge_call` does for all classes of replicas: a jaxpr of values padded alike."""
+
+    jaxpr: Any
+
+
+merge_call_p = Primitive("merge_call")
+merge_call_p.multiple_results = True
+merge_call_p.def_abstract_eval(
+    lambda *locals, merged, shapes: [
+        ShapedArray(shape, aval.dtype)
+        for shape, aval in zip(shapes, merged.jaxpr.out_avals, strict=True)
+    ]
+)
 
 
 def _batch_elementwise(primitive: Primitive) -> None:

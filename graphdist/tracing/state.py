@@ -76,6 +76,7 @@ class Trace:
         self.variables: list[Any] = []
         self.specs: list[Variable] = []
         self.strategy: Any = None  # the one strategy of the program, once it is known
+        self.number_was_asked = False  # by the replica function that is being traced
         self._by_number, self._num_runs = by_number, 0
         self._handles: dict[int, Any] = {}
         self._specs: dict[int, Variable] = {}

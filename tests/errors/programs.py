@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any  # Any: arrays of NumPy and JAX alike
 
+import numpy as np
+
 import graphdist as gd
 
 
@@ -17,3 +19,20 @@ def per_replica(strategy: gd.Strategy, first: Any) -> Any:
     return strategy.experimental_distribute_values_from_function(
         lambda context: first + first.dtype.type(context.replica_id_in_sync_group)
     )
+
+
+def unequal(strategy: gd.Strategy) -> Any:
+    """Return a per-replica value with two rows on replica 0, one on replica 1."""
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: np.ones(2 - context.replica_id_in_sync_group, np.float32)
+    )
+
+
+def context() -> gd.ReplicaContext:
+    """Return the replica's context."""
+    return gd.get_replica_context()
+
+
+def is_first() -> bool:
+    """Return whether this is replica 0, as a Python value."""
+    return bool(context().replica_id_in_sync_group == 0)

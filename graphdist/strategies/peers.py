@@ -1,0 +1,294 @@
+"""What a class of replicas must know of the others while it is traced.
+
+Classes are traced one after the other. Where one gathers or calls `merge_call` it needs the others'
+shapes there, before they are traced. It assumes them: what they were in the last round, or else a
+guess by what differs in the arguments. When all classes are traced the assumptions are checked. If
+one was wrong all classes are traced again, now by what is known; a guess is wrong seldom. The
+others' Python values cannot be guessed: there the trace of the class ends, until a later round.
+Each round knows one more call at least, so that rounds end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any  # Any: users' functions and values
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.context import Entry, entered
+from graphdist.errors import ArgumentError, TraceError
+from graphdist.ir.source import Source
+from graphdist.ir.types import dtype_name
+from graphdist.tracing.primitives import Merged, merge_call_p, to_replicas
+from graphdist.tracing.sources import here
+from graphdist.values import (
+    DistributedValues,
+    PerReplica,
+    Shapes,
+    TracedPerReplica,
+    is_array,
+    largest,
+    structure_text,
+    unequal,
+)
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class ReplicaClass:
+    """Replicas that are traced as one; `replica` is the one the trace is made for."""
+
+    number: int
+    replicas: tuple[int, ...]
+    knows_its_number: bool
+
+    @property
+    def replica(self) -> int:
+        """Return the first replica of the class."""
+        return self.replicas[0]
+
+
+class NotKnownYet(BaseException):
+    """The trace of a class needs Python values of classes that were not traced so far.
+
+    Not an `Exception`: the user's own handlers are not meant.
+    """
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """What a class brings to a `merge_call`: an array of this type, or a Python value."""
+
+    shape: tuple[int, ...] | None
+    what: Any
+
+
+@dataclass
+class _Answer:
+    """What `merge_call` gave: the merged program, and its results as each replica gets them."""
+
+    merged: Merged
+    structure: Any
+    leaves: list[Any]
+
+
+class Assumptions:
+    """What all classes assume of each other."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        classes: Sequence[ReplicaClass],
+        argument_shapes: Sequence[Shapes],
+    ) -> None:
+        """Know nothing yet."""
+        self.strategy, self.classes = strategy, classes
+        self.answers: dict[int, _Answer] = {}
+        self._argument_shapes = argument_shapes
+        self._known: dict[tuple[int, int], Any] = {}
+        self._used: list[tuple[tuple[int, int], Any]] = []
+        self._missing: Source | None = None
+        self._num_known = -1
+
+    def start(self) -> None:
+        """Start a round; raises `TraceError` if the last one taught nothing."""
+        if self._missing is not None and len(self._known) == self._num_known:
+            raise never_comes(self._missing)
+        self._num_known = len(self._known)
+        self._used, self.answers, self._missing = [], {}, None
+
+    def are_settled(self) -> bool:
+        """Return whether all was known, and everything assumed in this round was right."""
+        return self._missing is None and all(
+            self._known.get(key, assumed) == assumed for key, assumed in self._used
+        )
+
+    @property
+    def is_missing_something(self) -> bool:
+        """Return whether a class's trace has ended early in this round."""
+        return self._missing is not None
+
+    def exchange(
+        self,
+        call: int,
+        one: ReplicaClass,
+        value: Any,
+        guess: Callable[[ReplicaClass], Any] | None,
+    ) -> list[Any]:
+        """Say what a class has at a call; return what every replica has there.
+
+        Raises `NotKnownYet` without a `guess` of what is not known.
+        """
+        self._known[call, one.number] = value
+        found: dict[int, Any] = {}
+        for other in self.classes:
+            key = (call, other.number)
+            if key not in self._known and guess is None:
+                self._missing = here()
+                raise NotKnownYet
+            assumed = self._known[key] if key in self._known else guess(other)  # type: ignore[misc]
+            self._used.append((key, assumed))
+            found.update(dict.fromkeys(other.replicas, assumed))
+        return [found[replica] for replica in range(len(found))]
+
+    def guess(
+        self, shape: tuple[int, ...], one: ReplicaClass, other: ReplicaClass
+    ) -> tuple[int, ...]:
+        """Guess the shape another class has where this one has `shape`."""
+        sizes = {
+            mine: theirs
+            for shapes in self._argument_shapes
+            for mine, theirs in zip(shapes[one.replica], shapes[other.replica], strict=True)
+            if mine != theirs
+        }
+        return tuple(sizes.get(size, size) for size in shape)
+
+
+class Peers:
+    """The other replicas, as one class that is being traced sees them."""
+
+    def __init__(self, one: ReplicaClass, assumptions: Assumptions) -> None:
+        """Start the trace of a class."""
+        self._one, self._assumptions = one, assumptions
+        self._calls = count()
+
+    def shapes_of_all(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return every replica's shape of what has this one here."""
+        return self._assumptions.exchange(
+            next(self._calls),
+            self._one,
+            shape,
+            lambda other: self._assumptions.guess(shape, self._one, other),
+        )
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call `merge_fn` once for all classes, and return this one's part of what it returns."""
+        call = next(self._calls)
+        leaves, structure = jax.tree.flatten((args, dict(kwargs)))
+        brought = [_brought(leaf) for leaf in leaves]
+        guess = None
+        if all(leaf.shape is not None for leaf in brought):
+            guess = lambda other: (structure, self._like(brought, other))  # noqa: E731
+        of_all = self._assumptions.exchange(call, self._one, (structure, brought), guess)
+        if self._one.number == 0:
+            self._assumptions.answers[call] = _answer(self._assumptions.strategy, merge_fn, of_all)
+        answer = self._assumptions.answers.get(call)
+        if answer is None:
+            if self._assumptions.is_missing_something:
+                raise NotKnownYet
+            raise never_comes(here())
+        return self._part(answer, [leaf for leaf in leaves if is_array(leaf)])
+
+    def _like(self, brought: Sequence[_Leaf], other: ReplicaClass) -> list[_Leaf]:
+        return [
+            leaf
+            if leaf.shape is None
+            else _Leaf(self._assumptions.guess(leaf.shape, self._one, other), leaf.what)
+            for leaf in brought
+        ]
+
+    def _part(self, answer: _Answer, arrays: Sequence[Any]) -> Any:
+        """Return what the replicas of this class get."""
+        replica = self._one.replica
+        shapes = tuple(
+            np.shape(leaf.local) if leaf.shapes is None else leaf.shapes[replica]
+            for leaf in answer.leaves
+            if isinstance(leaf, TracedPerReplica)
+        )
+        results = iter(merge_call_p.bind(*arrays, merged=answer.merged, shapes=shapes))
+        leaves = []
+        for leaf in answer.leaves:
+            if isinstance(leaf, TracedPerReplica):
+                leaves.append(next(results))
+            else:
+                leaves.append(leaf.values[replica] if isinstance(leaf, PerReplica) else leaf)
+        return jax.tree.unflatten(answer.structure, leaves)
+
+
+def never_comes(source: Source) -> TraceError:
+    """Return the error for a `merge_call` that not all replicas come to."""
+    return TraceError(
+        "a replica comes to merge_call that another replica never comes to",
+        source=source,
+        hint="let all replicas make the same collectives and assignments",
+    )
+
+
+def _brought(leaf: Any) -> _Leaf:
+    if is_array(leaf):
+        return _Leaf(tuple(leaf.shape), leaf.dtype)
+    return _Leaf(None, leaf)
+
+
+def _answer(strategy: Strategy, merge_fn: Callable[..., Any], of_all: Sequence[Any]) -> _Answer:
+    """Trace `merge_fn` on what all replicas bring."""
+    structure = of_all[0][0]
+    for replica, (other, _) in enumerate(of_all):
+        if other != structure:
+            raise ArgumentError(
+                f"merge_call is given {structure_text(structure)} on replica 0 and "
+                f"{structure_text(other)} on replica {replica}: the structures differ",
+                source=here(),
+            )
+    rows = list(zip(*(leaves for _, leaves in of_all), strict=True))
+    dynamic = [i for i, row in enumerate(rows) if row[0].shape is not None]
+    avals = [_aval(rows[i]) for i in dynamic]
+    returned: list[Any] = []
+
+    def body(*locals: Any) -> list[Any]:
+        filled = [_static(row) for row in rows]
+        for i, local in zip(dynamic, locals, strict=True):
+            filled[i] = TracedPerReplica(local, unequal([leaf.shape for leaf in rows[i]]))
+        args, kwargs = jax.tree.unflatten(structure, filled)
+        with entered(Entry(strategy)):
+            result = merge_fn(strategy, *args, **kwargs)
+        leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)
+        found = [_spread(leaf, strategy) for leaf in leaves]
+        returned[:] = [shape, *found]
+        return [leaf.local for leaf in found if isinstance(leaf, TracedPerReplica)]
+
+    jaxpr = jax.make_jaxpr(body)(*avals)
+    return _Answer(Merged(jaxpr), returned[0], returned[1:])
+
+
+def _is_leaf(leaf: Any) -> bool:
+    return leaf is None or isinstance(leaf, DistributedValues)
+
+
+def _spread(leaf: Any, strategy: Strategy) -> Any:
+    """Return a result of `merge_fn` as what replicas get: an array is one for each."""
+    if is_array(leaf):
+        return TracedPerReplica(to_replicas(jnp.asarray(leaf), strategy.num_replicas_in_sync))
+    return leaf
+
+
+def _static(row: Sequence[_Leaf]) -> Any:
+    """Return a Python value of all replicas, or a `PerReplica` of theirs."""
+    values = [leaf.what for leaf in row]
+    same = all(value is values[0] or value == values[0] for value in values)
+    return values[0] if same else PerReplica(values)
+
+
+def _aval(row: Sequence[_Leaf]) -> jax.ShapeDtypeStruct:
+    for replica, leaf in enumerate(row):
+        alike = leaf.shape is not None and len(leaf.shape) == len(row[0].shape or ())
+        if not alike or leaf.what != row[0].what:
+            raise ArgumentError(
+                f"merge_call is given {_text(row[0])} on replica 0 and {_text(leaf)} on replica "
+                f"{replica}",
+                source=here(),
+                hint="give all replicas arrays of one dtype and rank",
+            )
+    return jax.ShapeDtypeStruct(largest([leaf.shape or () for leaf in row]), row[0].what)
+
+
+def _text(leaf: _Leaf) -> str:
+    return repr(leaf.what) if leaf.shape is None else f"{dtype_name(leaf.what)}{list(leaf.shape)}"
