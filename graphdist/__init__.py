@@ -1,11 +1,18 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import config
+from graphdist import config, experimental, metrics, nn, random
 from graphdist.context import (
+    experimental_set_strategy,
     get_replica_context,
     get_strategy,
     has_strategy,
     in_cross_replica_context,
+)
+from graphdist.cross_device_ops import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
 )
 from graphdist.errors import (
     ArgumentError,
@@ -16,18 +23,26 @@ from graphdist.errors import (
     GraphdistError,
     RuntimeFailure,
     TraceError,
+    UnsupportedError,
 )
 from graphdist.function import Function, RetraceWarning, function
 from graphdist.options import (
+    CommunicationImplementation,
+    CommunicationOptions,
     ReduceOp,
+    RunOptions,
     ValueContext,
     VariableAggregation,
     VariableSynchronization,
 )
 from graphdist.replica_context import ReplicaContext
+from graphdist.scatter import IndexedSlices
 from graphdist.signature import PerReplicaSpec
 from graphdist.strategies.base import Strategy
+from graphdist.strategies.central_storage import CentralStorageStrategy
+from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
 from graphdist.trees import assign, read, variables
 from graphdist.values import DistributedValues, Mirrored, PerReplica
@@ -38,34 +53,51 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "CentralStorageStrategy",
+    "CommunicationImplementation",
+    "CommunicationOptions",
     "ContextError",
+    "CrossDeviceOps",
     "DeviceError",
     "DistributedValues",
     "DistributionError",
     "Function",
     "GraphdistError",
+    "HierarchicalCopyAllReduce",
+    "IndexedSlices",
     "Mirrored",
     "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "NcclAllReduce",
     "OneDeviceStrategy",
     "PerReplica",
     "PerReplicaSpec",
     "ReduceOp",
+    "ReductionToOneDevice",
     "ReplicaContext",
     "RetraceWarning",
+    "RunOptions",
     "RuntimeFailure",
     "Strategy",
+    "StrategyExtended",
     "TraceError",
+    "UnsupportedError",
     "ValueContext",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
     "assign",
     "config",
+    "experimental",
+    "experimental_set_strategy",
     "function",
     "get_replica_context",
     "get_strategy",
     "has_strategy",
     "in_cross_replica_context",
+    "metrics",
+    "nn",
+    "random",
     "read",
     "variables",
 ]

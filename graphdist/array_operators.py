@@ -15,6 +15,8 @@ import numpy as np
 class ArrayOperators:
     """Arithmetic, comparison and indexing by way of `__jax_array__`."""
 
+    __array_priority__ = 100  # as jax.Array: a NumPy array on the left leaves the operator to us
+
     def __jax_array__(self) -> jax.Array:
         """Return the array this stands for."""
         raise NotImplementedError

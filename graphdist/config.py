@@ -2,14 +2,17 @@
 
 * `GRAPHDIST_VERIFY=0` turns the verifier between passes off;
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
-  system's temporary folder).
+  system's temporary folder);
+* `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any  # Any: JSON
 
 import jax
 
@@ -69,3 +72,19 @@ def verifies_passes() -> bool:
 def reproducer_folder() -> Path:
     """Return the folder a failing pass writes its reproducer to."""
     return Path(os.environ.get("GRAPHDIST_REPRODUCER_DIR", tempfile.gettempdir()))
+
+
+def cluster_config() -> dict[str, Any]:
+    """Return what `TF_CONFIG` holds, {} without it; `ArgumentError` if it is no JSON object."""
+    text = os.environ.get("TF_CONFIG", "{}")
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ArgumentError(f"TF_CONFIG is no JSON: {error}", source=here()) from error
+    if not isinstance(found, dict):
+        raise ArgumentError(
+            f"TF_CONFIG is {text}, not a JSON object",
+            source=here(),
+            hint='write {"cluster": {"worker": ["host:port"]}, "task": {...}}',
+        )
+    return found

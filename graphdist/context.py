@@ -10,24 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from graphdist.errors import ContextError
+from graphdist.errors import ArgumentTypeError, ContextError
 from graphdist.tracing.sources import here
 
 if TYPE_CHECKING:
     from graphdist.replica_context import ReplicaContext
-    from graphdist.strategies.base import Strategy
+    from graphdist.strategies.base import Strategy, StrategyBase
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A strategy and, in replica context, the replica's view of it."""
 
-    strategy: Strategy
+    strategy: StrategyBase
     replica_context: ReplicaContext | None = None
+    is_set: bool = False
+    """Whether `experimental_set_strategy` made it, and no `with` will end it."""
 
 
 _entry: ContextVar[Entry | None] = ContextVar("graphdist_entry", default=None)
@@ -48,8 +50,72 @@ def entered(entry: Entry) -> Iterator[None]:
         _entry.reset(token)
 
 
+class Scope:
+    """The context manager of `Strategy.scope()`: cross-replica context of a strategy.
+
+    It may be entered again inside itself, not after it was left.
+    """
+
+    def __init__(self, strategy: StrategyBase) -> None:
+        """Make it; nothing is entered yet."""
+        self._strategy = strategy
+        self._tokens: list[Token[Entry | None]] = []
+        self._was_left = False
+
+    def __enter__(self) -> Any:  # Any: the strategy, of the class the user made
+        """Enter and return the strategy."""
+        require_cross_replica("scope")
+        require_same_strategy(self._strategy, "scope")
+        if self._was_left:
+            raise ContextError(
+                "a scope is entered a second time, after it was left",
+                source=here(),
+                hint="make a new one: with strategy.scope()",
+            )
+        self._tokens.append(_entry.set(Entry(self._strategy)))
+        return self._strategy
+
+    def __exit__(self, *error: object) -> None:
+        """Make current what was before."""
+        _entry.reset(self._tokens.pop())
+        self._was_left = not self._tokens
+
+
+def experimental_set_strategy(strategy: StrategyBase | None) -> None:
+    """Make a strategy the current one of this thread without a `with`; None ends that.
+
+    What was set before is replaced. A scope of the strategy may be entered afterwards, another
+    strategy's not. Raises `ContextError` inside a scope, `ArgumentTypeError` for what is no
+    strategy.
+
+    >>> import graphdist as gd
+    >>> experimental_set_strategy(gd.OneDeviceStrategy("cpu:0"))
+    >>> has_strategy(), in_cross_replica_context()
+    (True, True)
+    >>> experimental_set_strategy(None)
+    """
+    from graphdist.strategies.base import StrategyBase
+
+    if not isinstance(strategy, StrategyBase | None):
+        raise ArgumentTypeError(
+            f"the strategy set is of type {type(strategy).__name__}, not a strategy",
+            source=here(),
+            hint="set a strategy such as gd.MirroredStrategy(), or None",
+        )
+    entry = current_entry()
+    if entry is not None and not entry.is_set and not entry.strategy.is_default:
+        raise ContextError(
+            f"experimental_set_strategy is called inside the scope of {entry.strategy}",
+            source=here(),
+            hint="leave it out, or call it before: the scope has set the strategy",
+        )
+    _entry.set(None if strategy is None else Entry(strategy, is_set=True))
+
+
 def get_strategy() -> Strategy:
     """Return the current strategy, which is the default one outside every scope.
+
+    The annotation leaves out the strategies of `graphdist.compat.v1`, which have fewer methods.
 
     >>> import graphdist as gd
     >>> gd.get_strategy().num_replicas_in_sync
@@ -57,7 +123,7 @@ def get_strategy() -> Strategy:
     """
     entry = current_entry()
     if entry is not None:
-        return entry.strategy
+        return cast("Strategy", entry.strategy)
     from graphdist.strategies.default import default_strategy
 
     return default_strategy()
@@ -125,7 +191,7 @@ def require_cross_replica(what: str) -> None:
         )
 
 
-def require_same_strategy(strategy: Strategy, what: str, hint: str = "") -> None:
+def require_same_strategy(strategy: StrategyBase, what: str, hint: str = "") -> None:
     """Raise `ContextError` when another strategy's scope is current."""
     entry = current_entry()
     if entry is not None and entry.strategy is not strategy and not entry.strategy.is_default:

@@ -23,14 +23,18 @@ from graphdist.tracing.state import TraceError
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "BatchDimensionError",
     "ContextError",
+    "DatasetError",
     "DeviceError",
     "DistributionError",
     "GraphdistError",
+    "OutOfRangeError",
     "ParseError",
     "RuntimeFailure",
     "TraceError",
     "TypeRuleError",
+    "UnsupportedError",
     "VerifyError",
 ]
 
@@ -53,5 +57,24 @@ class ArgumentTypeError(GraphdistError, TypeError):
     """An argument of a kind that cannot be used, such as a string where an array belongs."""
 
 
+class UnsupportedError(GraphdistError, NotImplementedError):
+    """A combination that has no meaning, or none that was defined."""
+
+
 class ContextError(GraphdistError, RuntimeError):
     """A call in the wrong context: `run` inside `run`, say, or `reduce` in replica context."""
+
+
+class DatasetError(ArgumentTypeError, AttributeError):
+    """What is given as a dataset is none, or it is one that cannot be transformed.
+
+    `tf.distribute` raises `AttributeError` for both.
+    """
+
+
+class BatchDimensionError(ArgumentError, IndexError):
+    """A value without a batch dimension, where rows are to be split or left out."""
+
+
+class OutOfRangeError(GraphdistError, IndexError):
+    """An iterator is asked for an element past its last."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import inspect
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import update_wrapper
+from functools import update_wrapper, wraps
 from typing import Any, TypeAlias, overload  # Any: users' functions, arguments and results
+from weakref import WeakKeyDictionary
 
 import jax
 from jax.tree_util import tree_flatten
@@ -37,7 +39,7 @@ from graphdist.values import kind_of
 
 Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any]
 
-_WARN_AT = (8, 32, 128, 512)
+WARN_AT = (8, 32, 128, 512)
 
 
 class RetraceWarning(UserWarning):
@@ -70,6 +72,7 @@ class Function:
         self._numbers_are_static = python_numbers_are_static
         self._programs: dict[Any, Program] = {}
         self._last_keys: tuple[LeafKey, ...] = ()
+        self._bound: WeakKeyDictionary[Any, Function] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"<gd.function {self.name}>"
@@ -77,7 +80,32 @@ class Function:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        return BoundFunction(self, instance)
+        if not jax.tree_util.all_leaves([instance]):  # a pytree: its arrays are arguments
+            return BoundFunction(self, instance)
+        try:
+            if instance not in self._bound:
+                self._bound[instance] = self._bound_to(weakref.ref(instance))
+        except TypeError:  # neither compared nor referred to weakly
+            return BoundFunction(self, instance)
+        return self._bound[instance]
+
+    def _bound_to(self, instance: Callable[[], Any]) -> Function:
+        """Return the function of one instance, which goes with it."""
+        fn = self.fn
+
+        @wraps(fn)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return fn(instance(), *args, **kwargs)
+
+        first, *others = inspect.signature(fn).parameters.values()
+        vars(method)["__signature__"] = inspect.Signature(others)
+        return Function(
+            method,
+            [name for name in self._static if name != first.name],
+            self._passes,
+            self._compiler_options,
+            self.name,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on these arguments; inside another function it is part of that one."""
@@ -144,16 +172,19 @@ class Function:
         )
 
     def _warn_if_often(self, keys: tuple[LeafKey, ...], args: Any, kwargs: Any) -> None:
-        if len(self._programs) not in _WARN_AT:
+        if len(self._programs) not in WARN_AT:
             return
         paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
         names = [leaf_name(self.fn, path) for path, _ in paths]
         reason = difference(names, self._last_keys, keys)
-        warnings.warn(
+        frame = here().frame
+        file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
+        warnings.warn_explicit(
             f"{self.name} was compiled for the {len(self._programs)}th time: {reason}. "
             f"Pass what changes as an array of one shape.",
             RetraceWarning,
-            stacklevel=3,
+            file,
+            line,
         )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar  # Any: values that may be no member
+from typing import Any, NamedTuple, TypeVar  # Any: values that may be no member
 
-from graphdist.errors import ArgumentError
+from graphdist.deprecation import warn_once
+from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
 
 Member = TypeVar("Member", bound=Enum)
@@ -50,6 +51,20 @@ class ReduceOp(Enum):
             hint="for another reduction gather the values, then reduce them with jax.numpy",
         )
 
+    @staticmethod
+    def from_variable_aggregation(aggregation: VariableAggregation) -> ReduceOp:
+        """Return the op of an aggregation; `ArgumentError` for NONE and ONLY_FIRST_REPLICA.
+
+        >>> ReduceOp.from_variable_aggregation(VariableAggregation.SUM)
+        <ReduceOp.SUM: 'SUM'>
+        """
+        op = ReduceOp.__members__.get(getattr(aggregation, "name", ""))
+        if op is None:
+            raise ArgumentError(
+                f"aggregation {aggregation} is no reduction: SUM and MEAN are", source=here()
+            )
+        return op
+
     @property
     def reducer(self) -> str:
         """Return the graph's name for it."""
@@ -89,3 +104,103 @@ class ValueContext:
 
     replica_id_in_sync_group: int = 0
     num_replicas_in_sync: int = 1
+
+
+class RunOptions(NamedTuple):
+    """Options of `Strategy.run`, which reads none of them: they are `tf.distribute`'s for TPU.
+
+    Replicas of different shapes run as they are, everywhere, and XLA's options are
+    `gd.function(compiler_options=...)`.
+
+    >>> RunOptions().experimental_enable_dynamic_batch_size
+    True
+    """
+
+    experimental_enable_dynamic_batch_size: bool = True
+    experimental_bucketizing_dynamic_shape: bool = False
+    experimental_xla_options: Any = None
+
+
+class CommunicationImplementation(Enum):
+    """Which library moves data between devices: a hint, since XLA has one for each platform."""
+
+    AUTO = "AUTO"
+    RING = "RING"
+    NCCL = "NCCL"
+
+
+@dataclass(frozen=True)
+class CommunicationOptions:
+    """Hints for collectives.
+
+    `bytes_per_pack` is how much is packed in one collective (0: measured and chosen per platform),
+    `timeout_seconds` how long one may take, `implementation` a member or its name. All are accepted
+    wherever `tf.distribute` takes them and none changes a result: the passes pack
+    (`bucket_collectives`), XLA implements. Raises `ArgumentError` for a negative `bytes_per_pack`
+    or an unknown `implementation`, `ArgumentTypeError` for what is no number.
+
+    >>> CommunicationOptions(100, 1.0, "RING").merge(CommunicationOptions(bytes_per_pack=5))
+    CommunicationOptions(bytes_per_pack=5, timeout_seconds=1.0, \
+implementation=<CommunicationImplementation.RING: 'RING'>)
+    """
+
+    bytes_per_pack: int = 0
+    timeout_seconds: float | None = None
+    implementation: CommunicationImplementation | str = CommunicationImplementation.AUTO
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check_number("bytes_per_pack", self.bytes_per_pack, int)
+        if self.bytes_per_pack < 0:
+            raise ArgumentError(
+                f"bytes_per_pack is {self.bytes_per_pack}: it is at least 0",
+                source=here(),
+                hint="leave it out to have it chosen",
+            )
+        if self.timeout_seconds is not None:
+            _check_number("timeout_seconds", self.timeout_seconds, int | float)
+            object.__setattr__(self, "timeout_seconds", float(self.timeout_seconds))
+        given = self.implementation
+        name = given.upper() if isinstance(given, str) else given
+        implementation = member_of(CommunicationImplementation, name, "implementation")
+        object.__setattr__(self, "implementation", implementation)
+
+    def merge(self, options: CommunicationOptions | None) -> CommunicationOptions:
+        """Return these options with every field that `options` sets taken from there.
+
+        A field is set when it has another value than its default.
+        """
+        check_communication_options(options)
+        if options is None:
+            return self
+        default = CommunicationOptions()
+        names = ("bytes_per_pack", "timeout_seconds", "implementation")
+        given = {name: getattr(options, name) for name in names}
+        return replace(
+            self, **{name: one for name, one in given.items() if one != getattr(default, name)}
+        )
+
+
+def CollectiveHints(
+    bytes_per_pack: int = 0, timeout_seconds: float | None = None
+) -> CommunicationOptions:
+    """Return the `CommunicationOptions`, of which this is the older name."""
+    warn_once("CollectiveHints", "CommunicationOptions")
+    return CommunicationOptions(bytes_per_pack, timeout_seconds)
+
+
+def check_communication_options(options: Any) -> None:
+    """Raise `ArgumentTypeError` for what is neither `CommunicationOptions` nor None."""
+    if not isinstance(options, CommunicationOptions | None):
+        raise ArgumentTypeError(
+            f"options is of type {type(options).__name__}, not CommunicationOptions",
+            source=here(),
+            hint="write gd.CommunicationOptions(...)",
+        )
+
+
+def _check_number(name: str, value: Any, kind: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise ArgumentTypeError(
+            f"{name} is of type {type(value).__name__}, not a number", source=here()
+        )

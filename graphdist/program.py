@@ -23,10 +23,11 @@ from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass
-from graphdist.runtime.buffers import HOLDS_BUFFERS
+from graphdist.runtime.buffers import HOLDS_BUFFERS, is_lost
 from graphdist.runtime.executable import dispatcher
 from graphdist.signature import (
     LeafKey,
+    PerReplicaSpec,
     StaticArgument,
     input_aval,
     input_type,
@@ -36,13 +37,14 @@ from graphdist.signature import (
     traced_leaf,
 )
 from graphdist.stages import Traced
-from graphdist.strategies.base import Strategy
+from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.default import default_strategy
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.importer import import_jaxpr
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import NeedsReplicaNumber, Trace, make_jaxpr
 from graphdist.values import (
+    DistributedValues,
     Mirrored,
     PerReplica,
     PerReplicaArray,
@@ -64,7 +66,7 @@ class Interface:
 
     keys: tuple[LeafKey, ...]
     names: list[str]
-    strategy: Strategy
+    strategy: StrategyBase
     structure: Any = None
     statics: list[Any] = field(default_factory=list)
     """Each leaf of the result that is not an array; `_OUTPUT` where it is one."""
@@ -170,11 +172,18 @@ def _trace(
         variables=tuple(trace.variables),
         pipeline=pipeline(strategy.devices.platform) if passes is None else passes,
         compiler_options=compiler_options,
+        given={
+            len(trace.variables) + place: given
+            for place, i in enumerate(dynamic)
+            if (given := _given(leaves[i], avals[place], strategy)) is not None
+        },
     )
     return traced, interface
 
 
-def _strategy_of(leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]) -> Strategy:
+def _strategy_of(
+    leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]
+) -> StrategyBase:
     """Return the strategy that is current, or else the default one until the program says more."""
     entry = current_entry()
     if entry is not None:
@@ -201,9 +210,9 @@ def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
         return call()
 
 
-def _settle(trace: Trace, interface: Interface) -> Strategy:
+def _settle(trace: Trace, interface: Interface) -> StrategyBase:
     """Return the program's strategy once all of it is known; its variables must belong to it."""
-    strategy: Strategy = trace.strategy
+    strategy: StrategyBase = trace.strategy
     interface.strategy = strategy
     for variable in trace.variables:
         if variable.strategy is not strategy:
@@ -225,6 +234,17 @@ def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
     else:
         dtype = leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
     return jax.ShapeDtypeStruct(value.type.shape, dtype)
+
+
+def _given(
+    leaf: Any, aval: jax.ShapeDtypeStruct, strategy: StrategyBase
+) -> jax.ShapeDtypeStruct | None:
+    """Return what a call gives for an input, unless it is an array on the devices as any other."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | Mirrored) and aval.weak_type:
+        return aval.update(sharding=strategy.devices.mirrored)
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | DistributedValues | PerReplicaSpec):
+        return None
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _hint(name: str) -> str:
@@ -328,7 +348,7 @@ class Program:
         """Say so if a failed step took variables with it, and which line of the user's it was."""
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()
-        lost = [variable.name for variable in self._assigned if variable.buffer.is_deleted()]
+        lost = [variable.name for variable in self._assigned if is_lost(variable.buffer)]
         if lost:
             raise RuntimeFailure(
                 f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to "
@@ -344,7 +364,7 @@ def _filled(leaf: Any, results: Iterator[Any]) -> Any:
     return leaf.put_together(results) if isinstance(leaf, _Parts) else leaf
 
 
-def _feed(key: LeafKey, name: str, strategy: Strategy, value: Value) -> Callable[[Any], Any]:
+def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Callable[[Any], Any]:
     """Return what turns a leaf of an argument into an input of the executable."""
     if is_per_replica(key):
         return lambda leaf: as_array(leaf, strategy, name)
@@ -363,6 +383,7 @@ def _feed(key: LeafKey, name: str, strategy: Strategy, value: Value) -> Callable
             return one_value(leaf.array)
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise shape_without_value(leaf, name)
-        return np.asarray(leaf, numpy_dtype(dtype))
+        # Of its own: JAX may go on showing the caller's memory while the step runs.
+        return np.array(leaf, numpy_dtype(dtype))
 
     return one_value

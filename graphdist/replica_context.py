@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any  # Any: users' pytrees
+from typing import TYPE_CHECKING, Any, TypeVar  # Any: users' pytrees
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,11 @@ from graphdist.tracing.state import current_trace
 from graphdist.values import TracedPerReplica, array_of
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import Strategy
+    from graphdist.strategies.base import StrategyBase
     from graphdist.strategies.peers import Peers
+
+
+Made = TypeVar("Made")
 
 
 class ReplicaContext:
@@ -28,7 +31,7 @@ class ReplicaContext:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: StrategyBase,
         replica_id_in_sync_group: int | None = None,
         peers: Peers | None = None,
     ) -> None:
@@ -41,7 +44,7 @@ class ReplicaContext:
         self._peers = peers
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> StrategyBase:
         """Return the strategy that runs this replica."""
         return self._strategy
 
@@ -156,6 +159,10 @@ class ReplicaContext:
                 **jax.tree.map(leave, kwargs or {}),
             )
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
+
+    def made_once(self, make: Callable[[], Made]) -> Made:
+        """Return what `make` makes, the same object for all replicas."""
+        return make() if self._peers is None else self._peers.made_once(make)
 
     def _is_running(self) -> bool:
         return not self._strategy.is_default

@@ -17,6 +17,7 @@ import numpy as np
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
+from graphdist.specs import ArraySpec, PerReplicaSpec
 from graphdist.tracing.sources import here
 from graphdist.values import (
     Mirrored,
@@ -34,30 +35,6 @@ _ARRAY, _PER_REPLICA, _COMPONENTS = "array", "per_replica", "components"
 _NUMBER, _STATIC = "number", "static"
 _NUMBERS = (int, float, complex)
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
-
-
-class PerReplicaSpec:
-    """Shape and dtype of what each replica holds, in place of a `PerReplica` not there yet.
-
-    >>> PerReplicaSpec((16, 8), jnp.float32)
-    PerReplicaSpec(shape=(16, 8), dtype=float32)
-    """
-
-    def __init__(self, shape: Sequence[int], dtype: Any) -> None:
-        """Describe one replica's component."""
-        self.shape, self.dtype = tuple(shape), jnp.dtype(dtype)
-
-    def __repr__(self) -> str:
-        return f"PerReplicaSpec(shape={self.shape}, dtype={self.dtype})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PerReplicaSpec) and (self.shape, self.dtype) == (
-            other.shape,
-            other.dtype,
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.shape, self.dtype))
 
 
 class UnusableLeaf(Exception):
@@ -80,13 +57,22 @@ class StaticArgument:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StaticArgument) and bool(self.value == other.value)
+        return isinstance(other, StaticArgument) and _is_same(self.value, other.value)
 
     def __hash__(self) -> int:
         return self._hash
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal and of one type: 1, 1.0 and True make other programs."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one == other)
 
 
 def leaf_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
@@ -183,9 +169,16 @@ def _array_key(leaf: Any) -> LeafKey:
 
 def _rare_key(leaf: Any) -> LeafKey:
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        return _ARRAY, tuple(leaf.shape), leaf.dtype, bool(leaf.weak_type)
+        shape = leaf.traced_shape if isinstance(leaf, ArraySpec) else tuple(leaf.shape)
+        if shape is None:
+            raise _unknown_dimension(leaf)
+        return _ARRAY, shape, leaf.dtype, bool(leaf.weak_type)
     if isinstance(leaf, PerReplicaSpec):
-        return _PER_REPLICA, None, Type(dtype_name(leaf.dtype), leaf.shape, PER_REPLICA), None
+        shapes = leaf.traced_shapes
+        if shapes is None:
+            raise _unknown_dimension(leaf)
+        type = Type(dtype_name(leaf.dtype), largest(shapes), PER_REPLICA)
+        return _PER_REPLICA, None, type, unequal(shapes)
     if isinstance(leaf, Mirrored):
         return _ARRAY, leaf.array.shape, leaf.array.dtype, False
     if isinstance(leaf, PerReplica):
@@ -198,6 +191,13 @@ def _rare_key(leaf: Any) -> LeafKey:
             "pass arrays, pytrees of them, or hashable values such as strings and tuples",
         ) from None
     return _STATIC, type(leaf), leaf
+
+
+def _unknown_dimension(spec: ArraySpec | PerReplicaSpec) -> UnusableLeaf:
+    return UnusableLeaf(
+        f"is {spec}, of which a dimension is not known",
+        "write the spec with the size that the function is traced for",
+    )
 
 
 def _components_key(leaf: PerReplica) -> LeafKey:
@@ -223,7 +223,7 @@ def _components_key(leaf: PerReplica) -> LeafKey:
                 f"array nor hashable",
                 "give all replicas arrays, or hashable values such as strings and tuples",
             ) from None
-    return _STATIC, PerReplica, leaf.values
+    return _STATIC, PerReplica, tuple((type(value), value) for value in leaf.values)
 
 
 def is_static(key: LeafKey) -> bool:

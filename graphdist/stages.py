@@ -100,6 +100,8 @@ class Traced(_Stage):
     variables: tuple[Variable, ...] = ()
     pipeline: Sequence[Pass] = ()
     compiler_options: Mapping[str, Any] | None = None
+    given: Mapping[int, jax.ShapeDtypeStruct] | None = None
+    """How a call gives inputs of the graph that are no arrays on the devices."""
 
     @collection_put_off()
     def lower(self) -> Lowered:
@@ -116,6 +118,7 @@ class Traced(_Stage):
             final,
             self.devices,
             compiler_options=self.compiler_options,
+            given=self.given,
             history=history,
         )
 
@@ -131,6 +134,7 @@ class Lowered(_Stage):
     """The program one device runs, after the last pass."""
 
     compiler_options: Mapping[str, Any] | None = None
+    given: Mapping[int, jax.ShapeDtypeStruct] | None = None
 
     @property
     def stablehlo(self) -> jax.stages.Lowered:
@@ -141,7 +145,7 @@ class Lowered(_Stage):
     def emitted(self) -> Emitted:
         """Return what the graph became in JAX, made when it is first asked for."""
         with collection_put_off():
-            return emitted(self.graph, self.devices, self.compiler_options)
+            return emitted(self.graph, self.devices, self.compiler_options, self.given)
 
     def as_text(self, form: str = "graph") -> str:
         """Return the graph after the last pass, or the StableHLO module, as text."""

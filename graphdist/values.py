@@ -25,7 +25,7 @@ from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.sources import here
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import Strategy
+    from graphdist.strategies.base import StrategyBase
 
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -80,7 +80,8 @@ class PerReplica(DistributedValues):
         return f"PerReplica:{{\n{lines}\n}}"
 
 
-def _no_values_yet() -> ArgumentError:
+def no_values_yet() -> ArgumentError:
+    """Return the error for components asked for while tracing."""
     return ArgumentError(
         "the values of a PerReplica are asked for inside a function, where they do not exist yet",
         source=here(),
@@ -107,7 +108,7 @@ class PerReplicaArray(PerReplica):
     def __init__(
         self,
         array: jax.Array,
-        strategy: Strategy,
+        strategy: StrategyBase,
         shape: tuple[int, ...],
         distribution: Distribution = PER_REPLICA,
         shapes: Shapes | None = None,
@@ -149,7 +150,7 @@ class TracedPerReplica(PerReplica):
     @property
     def values(self) -> tuple[Any, ...]:
         """Refuse: inside a function the replicas' values exist only on the devices."""
-        raise _no_values_yet()
+        raise no_values_yet()
 
     def __repr__(self) -> str:
         return f"PerReplica({self.local!r})"
@@ -181,7 +182,7 @@ class TracedParts(PerReplica):
     @property
     def values(self) -> tuple[Any, ...]:
         """Refuse: inside a function the arrays among them exist only on the devices."""
-        raise _no_values_yet()
+        raise no_values_yet()
 
     def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
         """Return the arrays as children."""
@@ -227,7 +228,7 @@ class Mirrored(ArrayOperators, DistributedValues):
         return f"Mirrored:{{\n{lines}\n}}"
 
 
-def per_replica_of(values: Sequence[Any], strategy: Strategy) -> PerReplica:
+def per_replica_of(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
     """Return the per-replica value of these components.
 
     Arrays of one rank and dtype go to the devices; anything else is kept as it is.
@@ -250,6 +251,8 @@ def per_replica_of(values: Sequence[Any], strategy: Strategy) -> PerReplica:
 
 def _padded(value: Any, shape: tuple[int, ...]) -> jax.Array:
     """Return a copy of its own, with zeros up to a shape."""
+    if isinstance(value, np.ndarray):
+        value = np.array(value)  # JAX may copy it later, when the caller has changed it
     if np.shape(value) == shape:
         return jnp.array(value)
     ends = [(0, full - part) for full, part in zip(shape, np.shape(value), strict=True)]
@@ -298,6 +301,8 @@ def is_array(value: Any) -> bool:
 
 def array_of(value: Any, what: str, dtype: Any = None) -> jax.Array:
     """Return the value as an array; raises `ArgumentTypeError`, which begins with `what`."""
+    if isinstance(value, np.ndarray):
+        value = np.array(value)  # JAX may copy it later, when the caller has changed it
     try:
         return jnp.asarray(value, dtype)
     except GraphdistError:
@@ -310,7 +315,7 @@ def array_of(value: Any, what: str, dtype: Any = None) -> jax.Array:
         ) from error
 
 
-def as_array(value: Any, strategy: Strategy, name: str) -> jax.Array:
+def as_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
     """Return the array of a per-replica argument; raises where the strategy cannot take it."""
     if not isinstance(value, PerReplicaArray):
         if not isinstance(value, PerReplica):

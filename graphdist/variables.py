@@ -24,36 +24,51 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.array_operators import ArrayOperators
-from graphdist.context import get_strategy, in_replica_context_of_a_run, require_same_strategy
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.context import (
+    current_entry,
+    get_strategy,
+    in_replica_context_of_a_run,
+    require_same_strategy,
+)
+from graphdist.errors import ArgumentError, ArgumentTypeError, RuntimeFailure
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
 from graphdist.replica_context import summable
+from graphdist.scatter import ScatterUpdates
 from graphdist.tracing.primitives import reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import Trace, TraceError, current_trace
-from graphdist.values import PerReplica, array_of
+from graphdist.values import (
+    DistributedValues,
+    PerReplicaArray,
+    no_values_yet,
+)
+from graphdist.variable_checks import check_options, checked_value, initial_value_of
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
 
 
-class Variable(ArrayOperators):
+class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
     """State of one shape and dtype, which takes part in arithmetic and indexing as its value.
 
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
 
     `initial_value` is an array, a number, or a function without arguments that returns one. Made
     inside a function it must be concrete, and the function's first trace is the only one that may
-    make it. Raises `ArgumentError` for options that do not go together, `ContextError` for one made
+    make it; made in a replica function it has replica 0's. `constraint` is kept for optimizers.
+    Raises `ArgumentError` for options that do not go together, `ContextError` for one made
     in a later trace.
 
     >>> import graphdist as gd
     >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
     ...     count = gd.Variable(1.0, name="count")
     >>> count.assign_add(2.0)
-    <Variable 'count' f32[] mirrored over 2 replicas: 3.0>
+    MirroredVariable:{
+      0: <Variable 'count' f32[]: 3.0>,
+      1: <Variable 'count' f32[]: 3.0>
+    }
     >>> float(count * 2)
     6.0
     """
@@ -66,8 +81,12 @@ class Variable(ArrayOperators):
         trainable: bool | None = None,
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
+        constraint: Callable[[Any], Any] | None = None,
     ) -> None:
         """Make the variable on the current strategy's devices."""
+        if self._is_made:
+            return
+        self.constraint = constraint
         self.strategy: Strategy = get_strategy()
         self.name = "variable" if name is None else name
         self.synchronization = member_of(
@@ -76,10 +95,10 @@ class Variable(ArrayOperators):
         self.aggregation = member_of(VariableAggregation, aggregation, "aggregation")
         is_on_read = self.synchronization is VariableSynchronization.ON_READ
         self.trainable = not is_on_read if trainable is None else trainable
-        value = _initial(initial_value, dtype, self.name)
+        value = initial_value_of(initial_value, dtype, self.name)
         self.shape: tuple[int, ...] = value.shape
         self.dtype = value.dtype
-        self._check_options()
+        check_options(self)
         many = self.strategy.num_replicas_in_sync > 1
         self._distribution = PER_REPLICA if is_on_read and many else MIRRORED
         with jax.ensure_compile_time_eval():
@@ -87,24 +106,16 @@ class Variable(ArrayOperators):
         self.place = self.strategy.buffers.add(buffer)
         weakref.finalize(self, self.strategy.buffers.release, self.place)
         self._implicit: dict[str, Callable[..., Any]] = {}
+        self._is_made = True
 
-    def _check_options(self) -> None:
-        if self.strategy.num_replicas_in_sync == 1:
-            return
-        if self.synchronization is VariableSynchronization.NONE:
-            raise ArgumentError(
-                f"variable {self.name!r} has synchronization NONE on "
-                f"{self.strategy.num_replicas_in_sync} replicas",
-                source=here(),
-                hint="use ON_READ for a variable each replica keeps for itself",
-            )
-        if self.aggregation is VariableAggregation.MEAN and jnp.issubdtype(self.dtype, jnp.integer):
-            raise ArgumentError(
-                f"variable {self.name!r} has aggregation MEAN and dtype {self.dtype}: "
-                f"the mean of integers is not an integer",
-                source=here(),
-                hint="give it a float dtype, or the aggregation SUM",
-            )
+    _is_made = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
+        """Make an object; replicas that are traced one by one make one variable together."""
+        entry = current_entry()
+        context = None if entry is None else entry.replica_context
+        make = super().__new__
+        return make(cls) if context is None else context.made_once(lambda: make(cls))
 
     @property
     def buffer(self) -> jax.Array:
@@ -114,6 +125,22 @@ class Variable(ArrayOperators):
     @buffer.setter
     def buffer(self, array: jax.Array) -> None:
         self.strategy.buffers.buffers[self.place] = array
+
+    @property
+    def values(self) -> tuple[jax.Array, ...]:
+        """Return a copy of each replica's value, in replica order; outside functions only.
+
+        Where there is one copy for all replicas it is the only one.
+        """
+        self.require_same_strategy()
+        if current_trace() is not None:
+            raise no_values_yet()
+        copy = self._copy()
+        if self.is_mirrored and len(copy.devices()) == 1:  # one replica, or a parameter device
+            return (copy,)
+        if self.strategy.devices.parameter_device is not None:
+            copy = jax.device_put(copy, self.strategy.devices.per_replica)
+        return PerReplicaArray(copy, self.strategy, self.shape).values
 
     @property
     def ndim(self) -> int:
@@ -140,7 +167,8 @@ class Variable(ArrayOperators):
             trainable=self.trainable,
         )
 
-    def _require_same_strategy(self) -> None:
+    def require_same_strategy(self) -> None:
+        """Raise `ContextError` inside another strategy's scope."""
         require_same_strategy(
             self.strategy,
             f"variable {self.name!r}",
@@ -153,12 +181,14 @@ class Variable(ArrayOperators):
         Outside a function the array is a copy, valid whatever happens to the variable later. Raises
         `ArgumentError` for an ON_READ variable with aggregation NONE in cross-replica context.
         """
-        self._require_same_strategy()
+        self.require_same_strategy()
         trace = current_trace()
         if trace is None:
-            if self.is_mirrored:
-                return jnp.array(self.buffer, copy=True)
-            return self._through_function("read_value")
+            if not self.is_mirrored:
+                return self.through_function("read_value")
+            value = self._copy()
+            self._require_no_jax_trace(value, "read")
+            return value
         trace.claim(self.strategy)
         local = trace.read(self)
         if self.is_mirrored or in_replica_context_of_a_run():
@@ -167,25 +197,40 @@ class Variable(ArrayOperators):
 
     value = read_value
 
-    def assign(self, value: Any) -> Any:
-        """Set the value, combined over the replicas as the aggregation says, and return it.
+    def copies(self) -> jax.Array:
+        """Return, inside a function, what each replica holds, whatever the context."""
+        self.require_same_strategy()
+        trace = current_trace()
+        assert trace is not None
+        trace.claim(self.strategy)
+        return trace.read(self)
 
-        `value` has the variable's shape and dtype; Python numbers take its dtype. Raises
-        `ArgumentError` where they differ, and `DistributionError` when the program is compiled, for
-        values that may differ between replicas and an aggregation of NONE.
+    def assign(self, value: Any, *, read_value: bool = True) -> Any:
+        """Set the value, combined over the replicas as the aggregation says.
+
+        Returns the variable; the new value inside a function; None without `read_value`. `value`
+        has the variable's shape and dtype; Python numbers take its dtype. Raises `ArgumentError`
+        where they differ, and `DistributionError` when the program is compiled, for values that may
+        differ between replicas and an aggregation of NONE.
         """
-        return self._written("assign", value)
+        return self._written("assign", value, read_value)
 
-    def assign_add(self, delta: Any) -> Any:
+    def assign_add(self, delta: Any, *, read_value: bool = True) -> Any:
         """Add to the value; in replica context the deltas are combined first, then added."""
-        return self._written("assign_add", delta)
+        return self._written("assign_add", delta, read_value)
 
-    def assign_sub(self, delta: Any) -> Any:
+    def assign_sub(self, delta: Any, *, read_value: bool = True) -> Any:
         """Subtract from the value; in replica context the deltas are combined first."""
-        return self._written("assign_sub", delta)
+        return self._written("assign_sub", delta, read_value)
 
-    def _written(self, method: str, value: Any) -> Any:
+    def _written(self, method: str, value: Any, read_value: bool) -> Any:
         self.write(method, self.checked(value))
+        return self.result_of_write(read_value)
+
+    def result_of_write(self, read_value: bool) -> Any:
+        """Return what a method that writes returns."""
+        if not read_value:
+            return None
         return self if current_trace() is None else self.read_value()
 
     def write(self, method: str, array: jax.Array) -> None:
@@ -197,11 +242,11 @@ class Variable(ArrayOperators):
         if trace is None:
             if method == "assign" and self.is_mirrored:
                 buffer = self.strategy.place_variable(array, self._distribution)
-                self._require_no_jax_trace(buffer)  # also of an array: JAX traces its copy
+                self._require_no_jax_trace(buffer, "assigned")  # JAX traces an array's copy too
                 self.buffer = buffer
             else:
-                self._require_no_jax_trace(array)
-                self._through_function(method, array)
+                self._require_no_jax_trace(array, "assigned")
+                self.through_function(method, array)
             return
         trace.claim(self.strategy)
         in_replica = in_replica_context_of_a_run()
@@ -210,14 +255,26 @@ class Variable(ArrayOperators):
         else:
             self._update(trace, array if method == "assign_add" else -array, in_replica)
 
-    def _require_no_jax_trace(self, array: jax.Array) -> None:
+    def _require_no_jax_trace(self, array: jax.Array, done: str) -> None:
         if isinstance(array, jax.core.Tracer):
             raise TraceError(
-                f"variable {self.name!r} is assigned inside a function that JAX is tracing, "
+                f"variable {self.name!r} is {done} inside a function that JAX is tracing, "
                 f"outside of every gd.function",
                 source=here(),
                 hint="make it a gd.function, with jax.jit, jax.grad and jax.lax inside",
             )
+
+    def _copy(self) -> jax.Array:
+        """Return a copy of the buffer, taken between steps."""
+        with self.strategy.buffers.lock:
+            if self.buffer.is_deleted():
+                raise RuntimeFailure(
+                    f"the value of variable {self.name!r} is lost: a step failed that its buffer "
+                    f"was given to",
+                    source=here(),
+                    hint="assign it anew, from a checkpoint for instance",
+                )
+            return jnp.array(self.buffer, copy=True)
 
     def _update(self, trace: Trace, delta: jax.Array, in_replica: bool) -> None:
         if self.is_mirrored:
@@ -271,37 +328,10 @@ class Variable(ArrayOperators):
 
     def checked(self, value: Any) -> jax.Array:
         """Return the value as what `write` takes: an array of the variable's shape and dtype."""
-        self._require_same_strategy()
-        if isinstance(value, PerReplica):
-            raise ArgumentTypeError(
-                f"a PerReplica is assigned to variable {self.name!r}, which takes one array",
-                source=here(),
-                hint="pass it to the replica function through the args of run"
-                if in_replica_context_of_a_run()
-                else "make it one value first: strategy.reduce('MEAN', value, axis=None)",
-            )
-        array = array_of(value, f"variable {self.name!r} is assigned")
-        if array.shape != self.shape:
-            raise ArgumentError(
-                f"variable {self.name!r} has shape {list(self.shape)}, "
-                f"the value assigned to it has shape {list(array.shape)}",
-                source=here(),
-                hint=f"reshape it: value.reshape({self.shape})"
-                if array.size == self.size
-                else f"broadcast it: jnp.broadcast_to(value, {self.shape})"
-                if not array.shape
-                else "",
-            )
-        if array.dtype != self.dtype and not array.weak_type:
-            raise ArgumentError(
-                f"variable {self.name!r} has dtype {self.dtype}, "
-                f"the value assigned to it has dtype {array.dtype}",
-                source=here(),
-                hint=f"convert it: value.astype({str(self.dtype)!r})",
-            )
-        return array if array.dtype == self.dtype else array.astype(self.dtype)
+        self.require_same_strategy()
+        return checked_value(self, value)
 
-    def _through_function(self, method: str, *arguments: jax.Array) -> Any:
+    def through_function(self, method: str, *arguments: Any) -> Any:
         """Do outside a function what would be done inside, by compiling one."""
         implicit = self._implicit.get(method)
         if implicit is None:
@@ -321,40 +351,35 @@ class Variable(ArrayOperators):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        where = f"{self.spec(self.name).type} over {self.strategy.num_replicas_in_sync} replicas"
-        if self.strategy.num_replicas_in_sync == 1:
-            where = str(self.spec(self.name).type.distributed(None))
-        if current_trace() is not None or not self._is_readable():
-            return f"<Variable {self.name!r} {where}>"
-        return f"<Variable {self.name!r} {where}: {self.read_value()}>"
+        what = f"<Variable {self.name!r} {self.spec(self.name).type.distributed(None)}"
+        if current_trace() is not None:
+            return f"{what}>"
+        copies = [f"{what}: {value}>" for value in self.values]
+        if len(copies) == 1:
+            return copies[0]
+        lines = ",\n".join(f"  {i}: {copy}" for i, copy in enumerate(copies))
+        kind = "MirroredVariable" if self.is_mirrored else "SyncOnReadVariable"
+        return f"{kind}:{{\n{lines}\n}}"
 
-    def _is_readable(self) -> bool:
-        return self.is_mirrored or self.aggregation is not VariableAggregation.NONE
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
+        """Return a variable of its own with the same options and values, of the same strategy."""
+        self.require_same_strategy()
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), _implicit={})
+        copy.place = self.strategy.buffers.add(self._copy())
+        weakref.finalize(copy, self.strategy.buffers.release, copy.place)
+        return copy
+
+    def __copy__(self) -> Variable:
+        raise ArgumentTypeError(
+            f"variable {self.name!r} cannot be copied without its value: two would own one buffer",
+            source=here(),
+            hint="use copy.deepcopy",
+        )
 
     def __reduce__(self) -> Any:
         raise ArgumentTypeError(
-            f"variable {self.name!r} can be neither copied nor pickled: it is state on devices",
+            f"variable {self.name!r} cannot be pickled: it is state on devices",
             source=here(),
-            hint="copy or pickle its value: np.asarray(variable)",
+            hint="pickle its value: np.asarray(variable)",
         )
-
-
-def _initial(value: Any, dtype: Any, name: str) -> jax.Array:
-    """Return the concrete initial value; a later trace may not make variables."""
-    trace = current_trace()
-    if trace is not None and not trace.is_first:
-        raise ContextError(
-            f"variable {name!r} is made when its function is traced again",
-            source=here(),
-            hint="make variables once, outside the function, or guard the creation: "
-            "if self.w is None: self.w = gd.Variable(...)",
-        )
-    with jax.ensure_compile_time_eval():
-        value = value() if callable(value) else value
-        if isinstance(value, jax.core.Tracer):
-            raise ArgumentTypeError(
-                f"variable {name!r} is made from a value that exists only in the trace",
-                source=here(),
-                hint="give the initial value as a function: gd.Variable(lambda: jnp.zeros(3))",
-            )
-        return array_of(value, f"variable {name!r} is made from", dtype)

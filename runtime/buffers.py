@@ -3,15 +3,20 @@
 A step reads the buffers of all its variables and replaces those of the ones it assigns. Kept in one
 list, both are one call each when the variables were made together, instead of one attribute access
 a variable: measured with 100 variables, 4 us a step in place of 12.
+
+A strategy with a parameter device keeps the buffers there. Its steps get copies on the devices they
+compute on, and what they return is brought back, each array whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
+from threading import RLock
 from typing import Any, TypeAlias  # Any: a released place holds None, which no reader ever sees
 
 import jax
+from jax.sharding import Sharding
 
 from graphdist.ir.errors import GraphdistError
 
@@ -48,6 +53,8 @@ class BufferStore:
     def __init__(self) -> None:
         """Start empty."""
         self.buffers: list[Any] = []
+        self.lock = RLock()
+        """Held from the reading of buffers for a step to the writing of what it gave."""
         self._released: list[int] = []
 
     def add(self, buffer: jax.Array) -> int:
@@ -63,6 +70,14 @@ class BufferStore:
         """Let go of the buffer at a place, which may be given to another."""
         self.buffers[place] = None
         self._released.append(place)
+
+
+def is_lost(buffer: jax.Array) -> bool:
+    """Return whether a buffer holds no value: it was donated, or the step that makes it failed."""
+    try:
+        return bool(buffer.is_deleted() or buffer.block_until_ready() is None)
+    except Exception:
+        return True
 
 
 def reader(places: Sequence[int]) -> Reader:
@@ -100,6 +115,30 @@ def writer(places: Sequence[int]) -> Writer:
             buffers[place] = array
 
     return write
+
+
+def moving_in(read: Reader, shardings: Sequence[Sharding]) -> Reader:
+    """Return a reader that puts what it reads where a step computes, in arrays of their own.
+
+    The step may donate them: what lies on the parameter device stays, also if the step fails.
+    """
+
+    def read_and_move(buffers: list[Any]) -> Sequence[jax.Array]:
+        arrays: Sequence[jax.Array] = jax.device_put(
+            list(read(buffers)), list(shardings), may_alias=False
+        )
+        return arrays
+
+    return read_and_move
+
+
+def moving_out(write: Writer, count: int, home: Sharding) -> Writer:
+    """Return a writer that brings the first `count` arrays home before it writes them."""
+
+    def move_and_write(buffers: list[Any], arrays: Sequence[jax.Array]) -> None:
+        write(buffers, jax.device_put(list(arrays[:count]), home))
+
+    return move_and_write
 
 
 def _is_run(places: Sequence[int]) -> bool:

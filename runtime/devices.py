@@ -34,11 +34,17 @@ class DeviceError(GraphdistError, ValueError):
 
 
 class Devices:
-    """The devices that replicas run on, one replica each, in order."""
+    """The devices that replicas run on, one replica each, in order.
 
-    def __init__(self, devices: Sequence[jax.Device]) -> None:
+    With a `parameter_device` variables lie there between steps, one copy of each.
+    """
+
+    def __init__(
+        self, devices: Sequence[jax.Device], parameter_device: jax.Device | None = None
+    ) -> None:
         """Take the devices as they are; see `find_devices` for checked names."""
         self.devices = tuple(devices)
+        self.parameter_device = parameter_device
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -83,6 +89,12 @@ class Devices:
             return self.mirrored
         return self.along((distribution and distribution.dimension) or 0)
 
+    def home(self, distribution: Distribution | None) -> Sharding:
+        """Return where a variable so distributed lies between steps."""
+        if self.parameter_device is not None:
+            return SingleDeviceSharding(self.parameter_device)
+        return self.sharding(distribution)
+
     def spec(self, distribution: Distribution | None) -> PartitionSpec:
         """Return the partition spec of a value so distributed."""
         if distribution is MIRRORED:
@@ -121,6 +133,12 @@ def find_devices(names: Sequence[str | jax.Device] | None, at: Source = UNKNOWN)
             source=at,
         )
     return Devices(found)
+
+
+def working_devices() -> Devices:
+    """Return all local accelerators or, without any, one CPU device."""
+    local = jax.local_devices()
+    return Devices(local[:1] if local[0].platform == "cpu" else local)
 
 
 def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:

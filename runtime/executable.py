@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any  # Any: compiler options are whatever XLA takes
 
 import jax
@@ -16,10 +17,19 @@ import jax.numpy as jnp
 from jax.stages import Compiled, Lowered
 
 from graphdist.ir.boundary import input_distributions, output_distributions
-from graphdist.ir.graph import Graph
+from graphdist.ir.errors import VerifyError
+from graphdist.ir.graph import Graph, Stage
 from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
-from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, RuntimeFailure, reader, writer
+from graphdist.runtime.buffers import (
+    HOLDS_BUFFERS,
+    BufferStore,
+    RuntimeFailure,
+    moving_in,
+    moving_out,
+    reader,
+    writer,
+)
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
 
@@ -36,14 +46,30 @@ class Emitted:
 
 
 def emitted(
-    graph: Graph, devices: Devices, compiler_options: Mapping[str, Any] | None = None
+    graph: Graph,
+    devices: Devices,
+    compiler_options: Mapping[str, Any] | None = None,
+    given: Mapping[int, jax.ShapeDtypeStruct] | None = None,
 ) -> Emitted:
-    """Emit an SPMD graph for these devices; `compiler_options` are XLA's."""
+    """Emit an SPMD graph for these devices; `compiler_options` are XLA's.
+
+    `given` says of some inputs how a call gives them, where it is not as arrays on the devices: JAX
+    compiles for the one or for the other. Raises `VerifyError` for a graph of another stage.
+    """
+    if graph.stage is not Stage.SPMD:
+        raise VerifyError(
+            f"graph {graph.name!r} of stage {graph.stage.value} reaches emission, which takes "
+            f"stage {Stage.SPMD.value}",
+            hint="a pass is missing: graphdist.passes.pipeline is the list of all",
+        )
     function = jitted(graph, devices, compiler_options)
-    avals = [
-        global_aval(value.type, distribution, len(devices))
-        for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True)
-    ]
+    avals = []
+    for i, (value, distribution) in enumerate(
+        zip(graph.inputs, input_distributions(graph), strict=True)
+    ):
+        aval = global_aval(value.type, distribution, len(devices))
+        placed = aval.update(sharding=devices.sharding(distribution))
+        avals.append((given or {}).get(i, placed))
     return Emitted(function, function.trace(*avals).lower())
 
 
@@ -145,6 +171,11 @@ class Executable:
         self.compiled: Compiled = emitted.lowered.compile()
         self.function = emitted.function
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
+        self.devices = devices
+        self.state = [
+            devices.sharding(distribution)
+            for distribution in input_distributions(graph)[: len(graph.variables)]
+        ]
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]
         candidates = range(self._num_assigned, len(sizes)) or range(len(sizes))
@@ -197,25 +228,33 @@ def dispatcher(
     Python function it goes through costs a microsecond or two (see the dispatch benchmark).
     """
     read, write, buffers = reader(places), writer(assigned), store.buffers
-    function, token = executable.function, executable.token
+    devices = executable.devices
+    if devices.parameter_device is not None:
+        read = moving_in(read, executable.state)
+        write = moving_out(write, len(assigned), devices.home(None))
+    function, token, lock = executable.function, executable.token, store.lock
     wait, dispatched = executable.backpressure.wait, executable.backpressure.dispatched
 
     def dispatch(leaves: Sequence[Any]) -> Any:
-        outputs: list[jax.Array] | None = None
+        results: list[list[jax.Array]] = []
         try:
             inputs = []
             for leaf, feed in feeds:  # not a comprehension, which is a call of its own
                 inputs.append(feed(leaves[leaf]))
-            wait()
-            outputs = function(*read(buffers), *inputs)
-            if token is not None:
-                if not HOLDS_BUFFERS[type(outputs[token])]:
-                    raise _called_while_traced()
-                dispatched(outputs[token])
-            write(buffers, outputs)
+            with lock:
+                wait()
+                # In one piece: Ctrl-C after the call would else take what it returned, and with
+                # it the only buffers the variables have.
+                results.extend(starmap(function, ((*read(buffers), *inputs),)))
+                (outputs,) = results
+                if token is not None:
+                    if not HOLDS_BUFFERS[type(outputs[token])]:
+                        raise _called_while_traced()
+                    dispatched(outputs[token])
+                write(buffers, outputs)
         except BaseException as error:
-            if outputs is not None and not isinstance(error, RuntimeFailure):
-                write(buffers, outputs)  # interrupted before what the step gave was noted
+            if results and not isinstance(error, RuntimeFailure):
+                write(buffers, results[0])  # interrupted before what the step gave was noted
             failed(error)
             raise
         return take(outputs)

@@ -7,44 +7,65 @@ a strategy adds is its devices and where a variable's buffer lies on them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any  # Any: users' pytrees and functions
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Self  # Any: users' pytrees and functions
 
 import jax
 import numpy as np
 
-from graphdist.context import Entry, entered, require_cross_replica, require_same_strategy
+from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import ReduceOp, ValueContext
 from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.runtime.buffers import BufferStore
-from graphdist.runtime.devices import Devices, device_name
-from graphdist.strategies import replicas
+from graphdist.runtime.devices import device_name
+from graphdist.strategies import legacy, replicas
+from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values import PerReplicaArray, kind_of, per_replica_of, structure_text
 
-_MAX_IMPLICIT = 256
-"""How many functions called outside `gd.function` are kept compiled, for each strategy."""
+if TYPE_CHECKING:
+    from graphdist.cross_device_ops import CrossDeviceOps
 
 
-class Strategy:
-    """Runs a program on devices, one replica on each.
-
-    Not made itself: see `MirroredStrategy` and `OneDeviceStrategy`.
-    """
+class StrategyBase:
+    """What all strategies have, those of `graphdist.compat.v1` too."""
 
     is_default = False
+    cluster_resolver: Any = None
+    """What says which processes there are; None when there is one."""
+    cross_device_ops: CrossDeviceOps | None = None
+    """The algorithms the user asked for."""
+    isolates_session_state = False
+    """Whether it sets the option of that name in a configuration of TF1."""
 
-    def __init__(self, devices: Devices) -> None:
-        """Take the devices the replicas run on."""
-        self.devices = devices
+    def __init__(self, extended: StrategyExtended | None = None) -> None:
+        """Take the extended strategy, which knows the devices.
+
+        Raises `ArgumentTypeError` for anything else.
+        """
+        if not isinstance(extended, StrategyExtended):
+            raise ArgumentTypeError(
+                f"{type(self).__name__} is made with a StrategyExtended, "
+                f"not a {kind_of(extended)}",
+                source=here(),
+                hint="make one of its subclasses, such as gd.MirroredStrategy()",
+            )
+        self._extended = extended
+        extended.strategy = self
+        self.devices = extended.devices
         self.buffers = BufferStore()
-        self._implicit: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+        from graphdist.strategies.implicit import ImplicitFunctions  # which traces, and runs here
+
+        self._implicit = ImplicitFunctions()
+
+    @property
+    def extended(self) -> StrategyExtended:
+        """Return what libraries ask of the strategy."""
+        return self._extended
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -55,24 +76,32 @@ class Strategy:
         names = ", ".join(map(device_name, self.devices.devices))
         return f"<{type(self).__name__} on {names}>"
 
-    def __copy__(self) -> Strategy:
+    def __copy__(self) -> NoReturn:
         raise ContextError(
             f"{self} cannot be copied",
             source=here(),
-            hint="share it, or make another strategy on the same devices",
+            hint="share it, or make another strategy on the same devices: copy.deepcopy(strategy)",
         )
 
-    @contextmanager
-    def scope(self) -> Iterator[Strategy]:
-        """Enter cross-replica context: variables made inside belong to this strategy.
+    def __deepcopy__(self, memo: object) -> Self:
+        """Return another strategy of the same kind on the same devices, without variables."""
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
+        StrategyBase.__init__(twin, type(self.extended)(self.devices))
+        return twin
 
-        Entering the same strategy again is fine. Raises `ContextError` inside another strategy's
-        scope and inside a replica function.
+    def scope(self) -> Scope:
+        """Return a context manager: variables made inside belong to this strategy.
+
+        It enters cross-replica context. Entering the same strategy again is fine. Raises
+        `ContextError` inside another strategy's scope and inside a replica function.
+
+        >>> import graphdist as gd
+        >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope() as strategy:
+        ...     gd.get_strategy() is strategy
+        True
         """
-        require_cross_replica("scope")
-        require_same_strategy(self, "scope")
-        with entered(Entry(self)):
-            yield self
+        return Scope(self)
 
     def run(
         self,
@@ -99,7 +128,7 @@ class Strategy:
         if current_trace() is not None:
             return replicas.run(self, fn, tuple(args), dict(kwargs or {}))
         with entered(Entry(self)):
-            return self._implicit_run(fn)(tuple(args), dict(kwargs or {}))
+            return self._implicit.of_function("run", fn, self.run)(tuple(args), dict(kwargs or {}))
 
     def _check_run(self, fn: Any, args: Any, kwargs: Any) -> None:
         require_cross_replica("run")
@@ -118,19 +147,6 @@ class Strategy:
                 source=here(),
                 hint="write kwargs={'name': value}",
             )
-
-    def _implicit_run(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the compiled form of `run(fn, ...)`, the same for the same function or method."""
-
-        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return self.run(fn, args, kwargs)
-
-        try:
-            hash(fn)
-            key: Any = fn
-        except TypeError:
-            key = id(fn)  # `call` keeps the function alive, so the number stays its own
-        return self._implicit_function(("run", key), call, getattr(fn, "__name__", "function"))
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None
@@ -156,9 +172,78 @@ class Strategy:
         if current_trace() is not None:
             return replicas.reduce(self, op, value, axes)
         key = ("reduce", op, axes)
-        reduce = self._implicit_function(key, lambda value: self.reduce(op, value, axes))
+        reduce = self.implicit_function(key, lambda value: self.reduce(op, value, axes))
         with entered(Entry(self)):
             return reduce(value)
+
+    def implicit_function(
+        self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""
+    ) -> Callable[..., Any]:
+        """Return the function compiled for a key; those not called for long are forgotten."""
+        return self._implicit.of(key, body, name)
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """Return this process's components of a value: one a replica, or the value alone.
+
+        A container is turned inside out: a dict of distributed values gives one dict a replica.
+        """
+        return replicas.local_results(self, value)
+
+    def experimental_distribute_dataset(
+        self, dataset: Any, options: Any = None
+    ) -> DistributedDataset:
+        """Return a dataset whose elements are `PerReplica`: each global batch cut into equal parts.
+
+        `dataset` is any iterable of pytrees of arrays with a leading batch dimension, one element a
+        step; iterating again iterates it again. Elements are placed on the devices ahead of time.
+        Raises `ArgumentError` for a batch that does not divide by the number of replicas.
+        """
+        require_cross_replica("experimental_distribute_dataset")
+        return DistributedDataset(dataset, self.num_replicas_in_sync, self._place_batch)
+
+    def _place_batch(self, batch: np.ndarray[Any, Any]) -> Any:
+        count = self.num_replicas_in_sync
+        array = jax.device_put(batch, self.devices.per_replica)
+        if count == 1:
+            return array
+        shape = (batch.shape[0] // count, *batch.shape[1:])
+        return PerReplicaArray(array, self, shape)
+
+    def place_variable(self, value: jax.Array, distribution: Distribution) -> jax.Array:
+        """Return a buffer of its own for a variable: the value, or one copy of it a replica."""
+        if distribution is MIRRORED:
+            return jax.device_put(
+                jax.numpy.array(value, copy=True), self.devices.home(MIRRORED), may_alias=False
+            )
+        is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)  # unknown to numpy
+        part = (value if is_key else np.asarray(value)).reshape(value.shape or (1,))
+        join: Any = jax.numpy.concatenate if is_key else np.concatenate
+        whole = join([part] * self.num_replicas_in_sync)
+        return jax.device_put(whole, self.devices.home(distribution), may_alias=False)
+
+    @property
+    def replica_context(self) -> ReplicaContext:
+        """Return a new replica context of this strategy."""
+        return ReplicaContext(self)
+
+    # The names of TF1: each does what its successor does.
+    experimental_run = legacy.experimental_run
+    make_dataset_iterator = make_dataset_iterator_dyn = legacy.make_dataset_iterator
+    make_input_fn_iterator = make_input_fn_iterator_dyn = legacy.make_input_fn_iterator
+    experimental_distribute_datasets_from_function = legacy.distribute_datasets_from_function
+    unwrap = legacy.unwrap
+    group = legacy.group
+    configure = legacy.configure
+    update_config_proto = legacy.update_config_proto
+    colocate_vars_with = legacy.colocate_vars_with
+
+
+class Strategy(StrategyBase):
+    """Runs a program on devices, one replica on each.
+
+    Not made itself: see `MirroredStrategy`, `OneDeviceStrategy`, `CentralStorageStrategy` and
+    `MultiWorkerMirroredStrategy`.
+    """
 
     def gather(self, value: Any, axis: int) -> Any:
         """Return a `PerReplica` value's components concatenated along `axis`, in replica order.
@@ -180,31 +265,9 @@ class Strategy:
         if current_trace() is not None:
             return replicas.gather(self, value, axis)
         key = ("gather", axis)
-        gather = self._implicit_function(key, lambda value: self.gather(value, axis))
+        gather = self.implicit_function(key, lambda value: self.gather(value, axis))
         with entered(Entry(self)):
             return gather(value)
-
-    def _implicit_function(
-        self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""
-    ) -> Callable[..., Any]:
-        """Return the function compiled for a key; those not called for long are forgotten."""
-        from graphdist.function import Function
-
-        functions = self._implicit
-        if key not in functions:
-            label = f"{key[0]}_{name}" if name else str(key[0])
-            functions[key] = Function(body, name=label, python_numbers_are_static=True)
-            if len(functions) > _MAX_IMPLICIT:
-                functions.popitem(last=False)
-        functions.move_to_end(key)
-        return functions[key]
-
-    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Return this process's components of a value: one a replica, or the value alone.
-
-        A container is turned inside out: a dict of distributed values gives one dict a replica.
-        """
-        return replicas.local_results(self, value)
 
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
@@ -236,40 +299,3 @@ class Strategy:
         if count == 1:
             return results[0]
         return jax.tree.map(lambda *leaves: per_replica_of(leaves, self), *results)
-
-    def experimental_distribute_dataset(
-        self, dataset: Any, options: Any = None
-    ) -> DistributedDataset:
-        """Return a dataset whose elements are `PerReplica`: each global batch cut into equal parts.
-
-        `dataset` is any iterable of pytrees of arrays with a leading batch dimension, one element a
-        step; iterating again iterates it again. Elements are placed on the devices ahead of time.
-        Raises `ArgumentError` for a batch that does not divide by the number of replicas.
-        """
-        require_cross_replica("experimental_distribute_dataset")
-        return DistributedDataset(dataset, self.num_replicas_in_sync, self._place_batch)
-
-    def _place_batch(self, batch: np.ndarray[Any, Any]) -> Any:
-        count = self.num_replicas_in_sync
-        array = jax.device_put(batch, self.devices.per_replica)
-        if count == 1:
-            return array
-        shape = (batch.shape[0] // count, *batch.shape[1:])
-        return PerReplicaArray(array, self, shape)
-
-    def place_variable(self, value: jax.Array, distribution: Distribution) -> jax.Array:
-        """Return a buffer of its own for a variable: the value, or one copy of it a replica."""
-        if distribution is MIRRORED:
-            return jax.device_put(
-                jax.numpy.array(value, copy=True), self.devices.mirrored, may_alias=False
-            )
-        is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)  # unknown to numpy
-        part = (value if is_key else np.asarray(value)).reshape(value.shape or (1,))
-        join: Any = jax.numpy.concatenate if is_key else np.concatenate
-        whole = join([part] * self.num_replicas_in_sync)
-        return jax.device_put(whole, self.devices.per_replica, may_alias=False)
-
-    @property
-    def replica_context(self) -> ReplicaContext:
-        """Return a new replica context of this strategy."""
-        return ReplicaContext(self)

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any  # Any: users' functions and pytrees
+from typing import Any, NoReturn  # Any: users' functions and pytrees
 
+import jax
 import jax.numpy as jnp
 
+from graphdist.errors import ContextError
 from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import Strategy
+from graphdist.strategies.extended import StrategyExtended
+from graphdist.tracing.sources import here
 
 
 class DefaultStrategy(Strategy):
     """Runs a program as if there were no strategy."""
 
     is_default = True
+
+    def __init__(self) -> None:
+        """Take JAX's default device; raises `ContextError` when there is one already."""
+        if default_strategy.cache_info().currsize:
+            raise _there_is_one()
+        with jax.ensure_compile_time_eval():  # JAX may be tracing
+            (device,) = jnp.zeros(()).devices()
+        super().__init__(StrategyExtended(Devices((device,))))
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise _there_is_one()
 
     def run(
         self,
@@ -37,5 +52,12 @@ class DefaultStrategy(Strategy):
 @cache
 def default_strategy() -> DefaultStrategy:
     """Return the one default strategy of the process."""
-    (device,) = jnp.zeros(()).devices()
-    return DefaultStrategy(Devices((device,)))
+    return DefaultStrategy()
+
+
+def _there_is_one() -> ContextError:
+    return ContextError(
+        "a second default strategy would be made, and there is one in a process",
+        source=here(),
+        hint="take it from gd.get_strategy(), outside every scope",
+    )

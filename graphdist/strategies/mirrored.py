@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
+from graphdist.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import Strategy
+from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
 
 
@@ -16,16 +17,21 @@ class MirroredStrategy(Strategy):
     """Runs one replica on each device, with variables mirrored on all of them.
 
     `devices` names them ("cpu:0", "gpu:1", or `jax.Device`); None or an empty list means all local
-    devices. `cross_device_ops` is accepted for `tf.distribute`'s sake: XLA chooses the algorithms.
-    Raises `DeviceError` for devices that are not there, are named twice, or are of several
-    platforms.
+    devices. `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices
+    that are not there, are named twice, or are of several platforms, `ArgumentTypeError` for what
+    is no `CrossDeviceOps`.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2
     """
 
+    isolates_session_state = True
+
     def __init__(
-        self, devices: Sequence[str | jax.Device] | None = None, cross_device_ops: Any = None
+        self,
+        devices: Sequence[str | jax.Device] | None = None,
+        cross_device_ops: CrossDeviceOps | None = None,
     ) -> None:
         """Take the devices."""
-        super().__init__(find_devices(devices, here()))
+        super().__init__(StrategyExtended(find_devices(devices, here())))
+        self.cross_device_ops = checked_ops(cross_device_ops)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import jax
 
+from graphdist.ir.source import Source
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.strategies.base import Strategy
+from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
 
 
@@ -21,5 +23,9 @@ class OneDeviceStrategy(Strategy):
 
     def __init__(self, device: str | jax.Device | None = None) -> None:
         """Take the device."""
-        found = jax.local_devices()[0] if device is None else find_device(device, here())
-        super().__init__(Devices((found,)))
+        super().__init__(StrategyExtended(one_device(device, here())))
+
+
+def one_device(device: str | jax.Device | None, at: Source) -> Devices:
+    """Return the one device, None for the first local one; `at` is the user's line."""
+    return Devices((jax.local_devices()[0] if device is None else find_device(device, at),))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any  # Any: users' functions and values
+from typing import TYPE_CHECKING, Any, TypeVar  # Any: users' functions and values
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ from graphdist.values import (
 )
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import Strategy
+    from graphdist.strategies.base import StrategyBase
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class ReplicaClass:
     def replica(self) -> int:
         """Return the first replica of the class."""
         return self.replicas[0]
+
+
+Made = TypeVar("Made")
 
 
 class NotKnownYet(BaseException):
@@ -83,13 +86,14 @@ class Assumptions:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: StrategyBase,
         classes: Sequence[ReplicaClass],
         argument_shapes: Sequence[Shapes],
     ) -> None:
         """Know nothing yet."""
         self.strategy, self.classes = strategy, classes
         self.answers: dict[int, _Answer] = {}
+        self.made: list[Any] = []
         self._argument_shapes = argument_shapes
         self._known: dict[tuple[int, int], Any] = {}
         self._used: list[tuple[tuple[int, int], Any]] = []
@@ -156,7 +160,7 @@ class Peers:
     def __init__(self, one: ReplicaClass, assumptions: Assumptions) -> None:
         """Start the trace of a class."""
         self._one, self._assumptions = one, assumptions
-        self._calls = count()
+        self._calls, self._made = count(), count()
 
     def shapes_of_all(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return every replica's shape of what has this one here."""
@@ -166,6 +170,14 @@ class Peers:
             shape,
             lambda other: self._assumptions.guess(shape, self._one, other),
         )
+
+    def made_once(self, make: Callable[[], Made]) -> Made:
+        """Return what the first class made at this place, or else what `make` makes."""
+        place, made = next(self._made), self._assumptions.made
+        if place == len(made):
+            made.append(make())
+        result: Made = made[place]
+        return result
 
     def merge_call(
         self, merge_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -228,7 +240,7 @@ def _brought(leaf: Any) -> _Leaf:
     return _Leaf(None, leaf)
 
 
-def _answer(strategy: Strategy, merge_fn: Callable[..., Any], of_all: Sequence[Any]) -> _Answer:
+def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequence[Any]) -> _Answer:
     """Trace `merge_fn` on what all replicas bring."""
     structure = of_all[0][0]
     for replica, (other, _) in enumerate(of_all):
@@ -263,7 +275,7 @@ def _is_leaf(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, DistributedValues)
 
 
-def _spread(leaf: Any, strategy: Strategy) -> Any:
+def _spread(leaf: Any, strategy: StrategyBase) -> Any:
     """Return a result of `merge_fn` as what replicas get: an array is one for each."""
     if is_array(leaf):
         return TracedPerReplica(to_replicas(jnp.asarray(leaf), strategy.num_replicas_in_sync))

@@ -39,14 +39,14 @@ from graphdist.values import (
 )
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import Strategy
+    from graphdist.strategies.base import StrategyBase
 
 
 _OUTPUT = object()
 
 
 def run_by_class(
-    strategy: Strategy,
+    strategy: StrategyBase,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -100,7 +100,7 @@ def _classes(leaves: Sequence[Any], count: int, by_number: bool) -> list[Replica
     ]
 
 
-def _mirrored(leaf: Any, strategy: Strategy) -> Any:
+def _mirrored(leaf: Any, strategy: StrategyBase) -> Any:
     """Return what all replicas get of a leaf that is one value."""
     value = leaf.array if isinstance(leaf, Mirrored) else leaf
     if isinstance(value, jax.core.Tracer):
@@ -122,7 +122,7 @@ class _Traced:
 
 
 def _trace(
-    strategy: Strategy,
+    strategy: StrategyBase,
     fn: Callable[..., Any],
     structure: Any,
     leaves: Sequence[Any],
@@ -168,7 +168,7 @@ def _is_output(leaf: Any, outside: Sequence[Any]) -> bool:
 
 
 def _put_together(
-    strategy: Strategy, classes: list[ReplicaClass], leaves: Sequence[Any], traced: list[_Traced]
+    strategy: StrategyBase, classes: list[ReplicaClass], leaves: Sequence[Any], traced: list[_Traced]
 ) -> Any:
     for one, other in zip(classes, traced, strict=True):
         if other.structure != traced[0].structure:

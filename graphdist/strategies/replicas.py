@@ -22,7 +22,7 @@ from graphdist.strategies.replica_classes import run_by_class
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.primitives import gather_p, reduce_p, to_replicas
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import NEEDS_A_VALUE, NeedsReplicaNumber, current_trace
+from graphdist.tracing.state import NEEDS_A_VALUE, current_trace
 from graphdist.values import (
     DistributedValues,
     Mirrored,
@@ -33,9 +33,10 @@ from graphdist.values import (
     is_array,
     kind_of,
 )
+from graphdist.variables import Variable
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import Strategy
+    from graphdist.strategies.base import StrategyBase
 
 
 def is_distributed(leaf: Any) -> bool:
@@ -44,7 +45,7 @@ def is_distributed(leaf: Any) -> bool:
 
 
 def run(
-    strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    strategy: StrategyBase, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Trace `fn` as what every replica does: once, unless the replicas differ."""
     trace = current_trace()
@@ -54,14 +55,16 @@ def run(
     arguments = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
     many = strategy.num_replicas_in_sync > 1
     trace.number_was_asked = False
+    trace.current_run = run if many and not by_number else None
     try:
         if many and (by_number or any(map(_differs, arguments))):
             return run_by_class(strategy, fn, args, kwargs, by_number=by_number)
         return _run_once(strategy, fn, args, kwargs)
-    except NEEDS_A_VALUE as error:
-        if trace.number_was_asked and many and not by_number:
-            raise NeedsReplicaNumber(run) from error
+    except NEEDS_A_VALUE:
+        trace.ask_for_number()
         raise
+    finally:
+        trace.current_run = None
 
 
 def _differs(leaf: Any) -> bool:
@@ -74,7 +77,7 @@ def _differs(leaf: Any) -> bool:
 
 
 def _run_once(
-    strategy: Strategy,
+    strategy: StrategyBase,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -129,15 +132,16 @@ def _closed_over() -> ArgumentError:
     )
 
 
-def reduce(strategy: Strategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
+def reduce(strategy: StrategyBase, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
     """Reduce every leaf."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis), value, is_leaf=is_distributed
     )
 
 
-def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
+def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> Any:
     size = strategy.num_replicas_in_sync
+    leaf = _of_variable(leaf, has_axis=axis is not None)
     if not isinstance(leaf, TracedPerReplica):
         if isinstance(leaf, PerReplica):
             raise _not_traced(leaf, "reduce")
@@ -164,6 +168,18 @@ def _reduce_leaf(strategy: Strategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
     if op is ReduceOp.SUM:
         return total
     return total / sum(prod(shape[i] for i in axes) for shape in shapes)
+
+
+def _of_variable(leaf: Any, *, has_axis: bool) -> Any:
+    """Return the copies of a variable as what they are; a mirrored one is one value as it stands.
+
+    Along an axis, or one after the other, the copies are values of the replicas like any other.
+    """
+    if not isinstance(leaf, Variable):
+        return leaf
+    local = leaf.copies()
+    many = leaf.strategy.num_replicas_in_sync > 1
+    return TracedPerReplica(local) if many and (has_axis or not leaf.is_mirrored) else local
 
 
 def _shapes(leaf: Any, local: Any, size: int) -> Shapes:
@@ -213,8 +229,9 @@ def _dimensions(local: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted({one % rank for one in axes}))
 
 
-def gather(strategy: Strategy, value: Any, axis: int) -> Any:
+def gather(strategy: StrategyBase, value: Any, axis: int) -> Any:
     """Concatenate the replicas' values."""
+    value = _of_variable(value, has_axis=True)
     if not isinstance(value, TracedPerReplica):
         if isinstance(value, PerReplica):
             raise _not_traced(value, "gather")
@@ -234,7 +251,7 @@ def gather(strategy: Strategy, value: Any, axis: int) -> Any:
     return without_padding(whole, lengths, value.local.shape[dimension], dimension)
 
 
-def local_results(strategy: Strategy, value: Any) -> tuple[Any, ...]:
+def local_results(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:
     """Return the replicas' components of a value or of a container of values."""
     structure: Any
     leaves, structure = jax.tree.flatten(value, is_leaf=is_distributed)
@@ -258,7 +275,7 @@ def _part(part: Any, replica: int, count: int) -> Any:
     return Slot(stacked[replica], part.shape).value()
 
 
-def _components(strategy: Strategy, leaf: Any) -> tuple[Any, ...]:
+def _components(strategy: StrategyBase, leaf: Any) -> tuple[Any, ...]:
     count = strategy.num_replicas_in_sync
     if isinstance(leaf, TracedParts):
         return tuple(_part(part, replica, count) for replica, part in enumerate(leaf.parts))

@@ -29,6 +29,7 @@ from graphdist.tracing.sources import here
 
 Output = TypeVar("Output")
 
+
 _trace_token = jax.make_user_context(default_value=0)
 _numbers = itertools.count(1)
 NEEDS_A_VALUE = (
@@ -77,6 +78,7 @@ class Trace:
         self.specs: list[Variable] = []
         self.strategy: Any = None  # the one strategy of the program, once it is known
         self.number_was_asked = False  # by the replica function that is being traced
+        self.current_run: int | None = None  # the call of `run` that could be traced by number instead
         self._by_number, self._num_runs = by_number, 0
         self._handles: dict[int, Any] = {}
         self._specs: dict[int, Variable] = {}
@@ -87,6 +89,11 @@ class Trace:
         run = self._num_runs
         self._num_runs += 1
         return run, run in self._by_number
+
+    def ask_for_number(self) -> None:
+        """Raise `NeedsReplicaNumber` if a value that is missing may be the replica's number."""
+        if self.current_run is not None and self.number_was_asked:
+            raise NeedsReplicaNumber(self.current_run)
 
     def read(self, variable: TraceableVariable) -> jax.Array:
         """Return the current value of the variable, as the replica that reads has it."""

@@ -95,10 +95,28 @@ def variable_pickled(refused: Refused) -> None:
         pickle.dumps({"w": w})
 
 
-def variable_deepcopied(refused: Refused) -> None:
+def variable_copied(refused: Refused) -> None:
     w = gd.Variable(1.0, name="w")
     with refused(TypeError):
-        copy.deepcopy(w)
+        copy.copy(w)
+
+
+def scatter_without_slices(refused: Refused) -> None:
+    w = _variable(pair(), jnp.zeros(3))
+    with refused(TypeError):
+        w.scatter_add(jnp.ones(1))  # type: ignore[arg-type]
+
+
+def scatter_of_on_read(refused: Refused) -> None:
+    w = _variable(pair(), jnp.zeros(3), synchronization=gd.VariableSynchronization.ON_READ)
+    with refused(NotImplementedError):
+        w.scatter_add(gd.IndexedSlices(jnp.ones(1), jnp.zeros(1, int)))
+
+
+def scatter_max_of_a_sum(refused: Refused) -> None:
+    w = _variable(pair(), jnp.zeros(3), aggregation=gd.VariableAggregation.SUM)
+    with refused(NotImplementedError):
+        w.scatter_max(gd.IndexedSlices(jnp.ones(1), jnp.zeros(1, int)))
 
 
 def assigned_shape_differs(refused: Refused) -> None:

@@ -1,0 +1,186 @@
+"""The names of `tf.compat.v1.distribute`: `import graphdist.compat.v1 as gd1`.
+
+Its strategies do what their namesakes in graphdist do, and are made the same way. They have the
+older methods too, of which those with a successor warn once, and neither `gather` nor
+`experimental_distribute_values_from_function`; they are no instances of `graphdist.Strategy`, nor
+are its instances of `Strategy` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any  # Any: users' pytrees and functions
+
+import jax
+
+from graphdist.context import (
+    experimental_set_strategy,
+    get_replica_context,
+    get_strategy,
+    has_strategy,
+    in_cross_replica_context,
+)
+from graphdist.cross_device_ops import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+    checked_ops,
+)
+from graphdist.deprecation import warn_once
+from graphdist.options import (
+    CollectiveHints,
+    CommunicationImplementation,
+    CommunicationOptions,
+    ReduceOp,
+    RunOptions,
+)
+from graphdist.replica_context import ReplicaContext
+from graphdist.runtime.devices import find_devices
+from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.central_storage import central
+from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.multi_worker_mirrored import (
+    MultiWorkerExtended,
+    single_worker,
+    worker_devices,
+)
+from graphdist.strategies.one_device import one_device
+from graphdist.tracing.sources import here
+
+__all__ = [
+    "CentralStorageStrategy",
+    "CollectiveCommunication",
+    "CollectiveHints",
+    "CommunicationImplementation",
+    "CommunicationOptions",
+    "CrossDeviceOps",
+    "HierarchicalCopyAllReduce",
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "NcclAllReduce",
+    "OneDeviceStrategy",
+    "ReduceOp",
+    "ReductionToOneDevice",
+    "ReplicaContext",
+    "RunOptions",
+    "Strategy",
+    "StrategyExtended",
+    "experimental",
+    "experimental_set_strategy",
+    "get_loss_reduction",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+]
+
+CollectiveCommunication = CommunicationImplementation
+"""The older name of `CommunicationImplementation`."""
+
+
+class Strategy(StrategyBase):
+    """The base of strategies with the API of TF1."""
+
+    def reduce(
+        self,
+        reduce_op: ReduceOp | str,
+        value: Any,
+        axis: int | tuple[int, ...] | None = None,
+    ) -> Any:
+        """Do what `graphdist.Strategy.reduce` does, by default over the replicas alone.
+
+        >>> strategy = MirroredStrategy(["cpu:0", "cpu:1"])
+        >>> x = strategy.run(lambda: get_replica_context().replica_id_in_sync_group + 1)
+        >>> strategy.reduce("SUM", x)
+        Array(3, dtype=int32)
+        """
+        return super().reduce(reduce_op, value, axis)
+
+    def experimental_run_v2(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Do what `run` does."""
+        warn_once("Strategy.experimental_run_v2", "Strategy.run")
+        return self.run(fn, args, kwargs)
+
+    def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
+        """Return the dataset of the slices of arrays along dimension 0.
+
+        `session` is accepted for `tf.distribute`'s sake.
+        """
+        warn_once("Strategy.experimental_make_numpy_dataset", "gd.data.Dataset.from_tensor_slices")
+        return self.extended.experimental_make_numpy_dataset(numpy_input, session)
+
+
+class OneDeviceStrategy(Strategy):
+    """Runs everything on one device; see `graphdist.OneDeviceStrategy`."""
+
+    def __init__(self, device: str | jax.Device | None) -> None:
+        """Take the device."""
+        super().__init__(StrategyExtended(one_device(device, here())))
+
+
+class MirroredStrategy(Strategy):
+    """Runs one replica on each device; see `graphdist.MirroredStrategy`."""
+
+    isolates_session_state = True
+
+    def __init__(
+        self,
+        devices: Sequence[str | jax.Device] | None = None,
+        cross_device_ops: CrossDeviceOps | None = None,
+    ) -> None:
+        """Take the devices."""
+        super().__init__(StrategyExtended(find_devices(devices, here())))
+        self.cross_device_ops = checked_ops(cross_device_ops)
+
+
+class CentralStorageStrategy(Strategy):
+    """Keeps one copy of each variable; see `graphdist.CentralStorageStrategy`."""
+
+    isolates_session_state = True
+
+    def __init__(
+        self,
+        compute_devices: Sequence[str | jax.Device] | None = None,
+        parameter_device: str | jax.Device | None = None,
+    ) -> None:
+        """Take the devices."""
+        super().__init__(StrategyExtended(central(compute_devices, parameter_device, here())))
+
+
+class MultiWorkerMirroredStrategy(Strategy):
+    """Runs on the devices of one worker; see `graphdist.MultiWorkerMirroredStrategy`."""
+
+    def __init__(
+        self,
+        communication: CommunicationImplementation | str = CommunicationImplementation.AUTO,
+        cluster_resolver: Any = None,
+        *,
+        devices: Sequence[str | jax.Device] | None = None,
+    ) -> None:
+        """Take the devices of this process."""
+        super().__init__(MultiWorkerExtended(worker_devices(devices, here())))
+        self.cluster_resolver = single_worker(cluster_resolver)
+        self.communication_options = CommunicationOptions(implementation=communication)
+
+
+def get_loss_reduction() -> ReduceOp:
+    """Return how losses of replicas are combined: SUM, each being scaled by the global batch.
+
+    >>> get_loss_reduction()
+    <ReduceOp.SUM: 'SUM'>
+    """
+    return ReduceOp.SUM
+
+
+experimental = SimpleNamespace(
+    CentralStorageStrategy=CentralStorageStrategy,
+    CollectiveCommunication=CollectiveCommunication,
+    CollectiveHints=CollectiveHints,
+    CommunicationImplementation=CommunicationImplementation,
+    CommunicationOptions=CommunicationOptions,
+    MultiWorkerMirroredStrategy=MultiWorkerMirroredStrategy,
+)

@@ -1,0 +1,135 @@
+"""What users say about input, and what a dataset function is told: enums and small values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple  # Any: options before they are checked
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.options import member_of
+from graphdist.tracing.sources import here
+
+
+class InputReplicationMode(Enum):
+    """How often a dataset function is called.
+
+    PER_WORKER: once a process, for all its replicas. PER_REPLICA: once a replica, each of which
+    iterates a dataset of its own.
+    """
+
+    PER_WORKER = "PER_WORKER"
+    PER_REPLICA = "PER_REPLICA"
+
+
+class _Fields(NamedTuple):
+    experimental_fetch_to_device: bool = True
+    experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER
+    experimental_place_dataset_on_device: bool = False
+    experimental_per_replica_buffer_size: int = 1
+
+
+class InputOptions(_Fields):
+    """How elements of a dataset come to the replicas.
+
+    `experimental_fetch_to_device`: put them on the replicas' devices; if not they stay NumPy arrays
+    in the memory of the host. `experimental_replication_mode`: how often the function given to
+    `distribute_datasets_from_function` is called. `experimental_place_dataset_on_device`: accepted
+    where `tf.distribute` accepts it, and nothing changes, since every dataset runs on the host.
+    `experimental_per_replica_buffer_size`: how many elements are prepared ahead of the one in use;
+    0 is none, -1 leaves the choice to graphdist.
+
+    Raises `ArgumentError` for an unknown replication mode or a buffer size below -1,
+    `ArgumentTypeError` for values of another kind.
+
+    >>> InputOptions(experimental_per_replica_buffer_size=4).experimental_fetch_to_device
+    True
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        experimental_fetch_to_device: bool | None = None,
+        experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER,
+        experimental_place_dataset_on_device: bool = False,
+        experimental_per_replica_buffer_size: int = 1,
+    ) -> InputOptions:
+        """Check the options; None for the first means True."""
+        fetch = True if experimental_fetch_to_device is None else experimental_fetch_to_device
+        _check_bool("experimental_fetch_to_device", fetch)
+        _check_bool("experimental_place_dataset_on_device", experimental_place_dataset_on_device)
+        mode = member_of(
+            InputReplicationMode, experimental_replication_mode, "experimental_replication_mode"
+        )
+        size = experimental_per_replica_buffer_size
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise ArgumentTypeError(
+                f"experimental_per_replica_buffer_size is of type {type(size).__name__}, not int",
+                source=here(),
+            )
+        if size < -1:
+            raise ArgumentError(
+                f"experimental_per_replica_buffer_size is {size}: it is at least -1",
+                source=here(),
+                hint="give the number of elements to prepare ahead, or -1 to have it chosen",
+            )
+        return super().__new__(cls, fetch, mode, experimental_place_dataset_on_device, size)
+
+
+def _check_bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(
+            f"{name} is of type {type(value).__name__}, not bool", source=here()
+        )
+
+
+def checked_options(options: Any) -> InputOptions:
+    """Return the options, or the default ones for None; `ArgumentTypeError` for another kind."""
+    if options is None:
+        return InputOptions()
+    if not isinstance(options, InputOptions):
+        raise ArgumentTypeError(
+            f"options is of type {type(options).__name__}, not InputOptions",
+            source=here(),
+            hint="write gd.InputOptions(...)",
+        )
+    return options
+
+
+@dataclass(frozen=True)
+class InputContext:
+    """Which part of the input a dataset function makes.
+
+    There are `num_input_pipelines` of them, one a process (one a replica in PER_REPLICA mode); this
+    is number `input_pipeline_id`.
+
+    >>> context = InputContext(num_replicas_in_sync=4)
+    >>> context.get_per_replica_batch_size(32)
+    8
+    """
+
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """Return the batch size of one replica.
+
+        Raises `ArgumentError` when the global one does not divide by the number of replicas.
+        """
+        if global_batch_size % self.num_replicas_in_sync:
+            raise ArgumentError(
+                f"global batch size {global_batch_size} does not divide by "
+                f"{self.num_replicas_in_sync} replicas",
+                source=here(),
+                hint=f"use a multiple of {self.num_replicas_in_sync}, "
+                f"or experimental_distribute_dataset, which splits any batch",
+            )
+        return global_batch_size // self.num_replicas_in_sync
+
+    def __str__(self) -> str:
+        return (
+            f"InputContext(input pipeline id {self.input_pipeline_id}, "
+            f"total: {self.num_input_pipelines})"
+        )

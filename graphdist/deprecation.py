@@ -1,0 +1,27 @@
+"""Older names warn, once each in a process, and say which name is used now."""
+
+from __future__ import annotations
+
+import warnings
+
+from graphdist.tracing.sources import here
+
+_warned: set[str] = set()
+
+
+def warn_once(old: str, new: str) -> None:
+    """Warn of an older name at the user's line, the first time it is used.
+
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     warn_once("Strategy.older", "Strategy.newer")
+    ...     warn_once("Strategy.older", "Strategy.newer")
+    >>> [str(warning.message) for warning in caught]
+    ['Strategy.older is an older name: use Strategy.newer']
+    """
+    if old in _warned:
+        return
+    _warned.add(old)
+    frame = here().frame
+    file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
+    warnings.warn_explicit(f"{old} is an older name: use {new}", DeprecationWarning, file, line)

@@ -1,0 +1,49 @@
+"""Metrics, as users of `tf.keras.metrics` know them, over any number of replicas."""
+
+from graphdist.metrics.accuracy import (
+    Accuracy,
+    BinaryAccuracy,
+    CategoricalAccuracy,
+    SparseCategoricalAccuracy,
+    SparseTopKCategoricalAccuracy,
+    TopKCategoricalAccuracy,
+)
+from graphdist.metrics.counts import (
+    Precision,
+    Recall,
+)
+from graphdist.metrics.loss import (
+    BinaryCrossentropy,
+    CategoricalCrossentropy,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    RootMeanSquaredError,
+    SparseCategoricalCrossentropy,
+)
+from graphdist.metrics.metric import (
+    Mean,
+    MeanMetricWrapper,
+    Metric,
+    Sum,
+)
+
+__all__ = [
+    "Accuracy",
+    "BinaryAccuracy",
+    "BinaryCrossentropy",
+    "CategoricalAccuracy",
+    "CategoricalCrossentropy",
+    "Mean",
+    "MeanAbsoluteError",
+    "MeanMetricWrapper",
+    "MeanSquaredError",
+    "Metric",
+    "Precision",
+    "Recall",
+    "RootMeanSquaredError",
+    "SparseCategoricalAccuracy",
+    "SparseCategoricalCrossentropy",
+    "SparseTopKCategoricalAccuracy",
+    "Sum",
+    "TopKCategoricalAccuracy",
+]

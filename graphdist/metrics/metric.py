@@ -1,0 +1,242 @@
+"""What a metric is, over any number of replicas, and the two that others are made of.
+
+A metric is made in the scope of its strategy. Its state are sums in ON_READ variables: each replica
+adds what it has seen to its own, and `result` outside replica context combines them. What is added
+are totals and counts of examples, never means, so that replicas with fewer rows, or none, count for
+what they are. Inside a replica function `result` is the replica's own.
+
+An update outside replica context counts once. With a `PerReplica` it is an update on each replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any  # Any: arrays and whatever converts to one
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.context import (
+    Entry,
+    entered,
+    get_replica_context,
+    get_strategy,
+    in_replica_context_of_a_run,
+)
+from graphdist.metrics.examples import by_example
+from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.tracing.state import current_trace
+from graphdist.values import DistributedValues, array_of
+from graphdist.variables import Variable
+
+
+class Metric:
+    """The base of metrics, for one of your own.
+
+    A subclass makes its variables in `__init__` with `add_variable`, returns from `contributions`
+    what an update adds to each, in that order, and from `value` the result for their values.
+
+    >>> class Norm(Metric):
+    ...     def __init__(self):
+    ...         super().__init__("norm")
+    ...         self.add_variable("squares")
+    ...     def contributions(self, values):
+    ...         return [jnp.sum(jnp.square(values))]
+    ...     def value(self, squares):
+    ...         return jnp.sqrt(squares)
+    >>> norm = Norm()
+    >>> norm.update_state([3.0, 4.0])
+    >>> norm.result()
+    Array(5., dtype=float32)
+    """
+
+    def __init__(self, name: str, dtype: Any = None) -> None:
+        """Belong to the current strategy."""
+        self.name = name
+        self.dtype = jnp.dtype("float32" if dtype is None else dtype)
+        self.strategy = get_strategy()
+        self._variables: list[Variable] = []
+
+    def add_variable(self, name: str, shape: tuple[int, ...] = ()) -> Variable:
+        """Return a new variable of zeros to add to."""
+        variable = Variable(
+            jnp.zeros(shape, self.dtype),
+            name=name,
+            synchronization=VariableSynchronization.ON_READ,
+            aggregation=VariableAggregation.SUM,
+        )
+        self._variables.append(variable)
+        return variable
+
+    @property
+    def variables(self) -> list[Variable]:
+        """Return the variables."""
+        return list(self._variables)
+
+    def contributions(self, *arrays: Any, **options: Any) -> list[jax.Array]:
+        """Return what an update with these arrays adds to each variable."""
+        raise NotImplementedError
+
+    def value(self, *sums: Any) -> jax.Array:
+        """Return the result for these values of the variables."""
+        raise NotImplementedError
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        """Add what was seen: `values`, or `y_true` and `y_pred`; and `sample_weight`.
+
+        Raises `ArgumentTypeError` for what is no array, `ArgumentError` for shapes that do not fit.
+        """
+        given = [self._argument(value) for value in (*args, *kwargs.values())]
+        arrays = tuple(given[: len(args)])
+        named = dict(zip(kwargs, given[len(args) :], strict=True))
+        if in_replica_context_of_a_run() or self.strategy.is_default:
+            self._add(*arrays, **named)
+            return
+        is_one_update = not any(isinstance(value, DistributedValues) for value in given)
+        self.strategy.run(self._add_once if is_one_update else self._add, arrays, named)
+
+    def _argument(self, value: Any) -> Any:
+        if value is None or isinstance(value, DistributedValues):
+            return value
+        return array_of(value, f"metric {self.name!r} is given")
+
+    def _add(self, *arrays: Any, **named: Any) -> None:
+        deltas = self.contributions(*arrays, **named)
+        for variable, delta in zip(self._variables, deltas, strict=True):
+            variable.assign_add(jnp.asarray(delta, self.dtype))
+
+    def _add_once(self, *arrays: Any, **named: Any) -> None:
+        """Add on one replica what all were given."""
+        is_first = get_replica_context().replica_id_in_sync_group == 0
+        deltas = self.contributions(*arrays, **named)
+        for variable, delta in zip(self._variables, deltas, strict=True):
+            variable.assign_add(jnp.where(is_first, delta, 0).astype(self.dtype))
+
+    def result(self) -> jax.Array:
+        """Return the metric of all that was seen; in a replica function, by this replica."""
+        if current_trace() is not None or self.strategy.is_default:
+            return self._result()
+        with entered(Entry(self.strategy)):
+            result: jax.Array = self.strategy.implicit_function(("result", self), self._result)()
+            return result
+
+    def _result(self) -> jax.Array:
+        return self.value(*(variable.read_value() for variable in self._variables))
+
+    def reset_state(self) -> None:
+        """Forget what was seen."""
+        for variable in self._variables:
+            variable.assign(jnp.zeros(variable.shape, self.dtype))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> jax.Array:
+        """Update the state and return the result."""
+        self.update_state(*args, **kwargs)
+        return self.result()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.strategy}>"
+
+
+class Sum(Metric):
+    """The sum of values, each times its weight.
+
+    >>> total = Sum()
+    >>> total([1.0, 3.0], sample_weight=[1.0, 0.5])
+    Array(2.5, dtype=float32)
+    """
+
+    def __init__(self, name: str = "sum", dtype: Any = None) -> None:
+        """Start at 0."""
+        super().__init__(name, dtype)
+        self.total = self.add_variable("total")
+
+    def contributions(self, values: Any, sample_weight: Any = None) -> list[jax.Array]:
+        """Return the sum of these values."""
+        sums, _ = by_example(jnp.sum, values, sample_weight, self.dtype, self.name)
+        return [jnp.sum(sums)]
+
+    def value(self, total: Any) -> jax.Array:
+        """Return the sum."""
+        return total
+
+
+class Mean(Metric):
+    """The mean of values over examples, weighted if there are weights; 0 of none.
+
+    An example counts as one whatever its size: dimensions after the first are averaged first. A
+    scalar is one example.
+
+    >>> mean = Mean()
+    >>> mean.update_state([1.0, 3.0])
+    >>> mean(8.0)
+    Array(4., dtype=float32)
+    """
+
+    def __init__(self, name: str = "mean", dtype: Any = None) -> None:
+        """Start with nothing seen."""
+        super().__init__(name, dtype)
+        self.total = self.add_variable("total")
+        self.count = self.add_variable("count")
+
+    def contributions(self, values: Any, sample_weight: Any = None) -> list[jax.Array]:
+        """Return the weighted sum of these values, and the sum of their weights."""
+        means, weights = by_example(jnp.mean, values, sample_weight, self.dtype, self.name)
+        return [jnp.sum(means), jnp.sum(weights)]
+
+    def value(self, total: Any, count: Any) -> jax.Array:
+        """Return the mean."""
+        return ratio(total, count)
+
+
+def ratio(part: jax.Array, whole: jax.Array) -> jax.Array:
+    """Return a part of a whole; 0 of nothing."""
+    is_empty = whole == 0
+    return jnp.where(is_empty, jnp.zeros_like(part), part / jnp.where(is_empty, 1, whole))
+
+
+class MeanOverPairs(Mean):
+    """The base of means over what truths and predictions give, pair by pair."""
+
+    default_name = ""
+
+    def __init__(self, name: str | None = None, dtype: Any = None) -> None:
+        """Start with nothing seen."""
+        super().__init__(self.default_name if name is None else name, dtype)
+
+    def contributions(  # type: ignore[override]  # a pair of arrays in place of one
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None
+    ) -> list[jax.Array]:
+        """Return what the values of these examples add."""
+        return super().contributions(self.compare(y_true, y_pred), sample_weight)
+
+    def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
+        """Return the values to average, with the examples along dimension 0."""
+        raise NotImplementedError
+
+
+class MeanMetricWrapper(MeanOverPairs):
+    """The mean of what a function of one's own returns for each example.
+
+    `fn(y_true, y_pred, **options)` returns an array with the examples along dimension 0.
+
+    >>> bias = MeanMetricWrapper(lambda y_true, y_pred: y_pred - y_true, name="bias")
+    >>> bias([1.0, 2.0], [2.0, 5.0])
+    Array(2., dtype=float32)
+    """
+
+    default_name = "mean_metric_wrapper"
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str | None = None,
+        dtype: Any = None,
+        **options: Any,
+    ) -> None:
+        """Keep the function and its options."""
+        super().__init__(name, dtype)
+        self._fn, self._options = fn, options
+
+    def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
+        """Return what the function returns."""
+        return jnp.asarray(self._fn(y_true, y_pred, **self._options))

@@ -1,0 +1,106 @@
+"""Losses of replicas: what each contributes to the loss of the whole global batch.
+
+Summed over the replicas, what these return is the loss of the batch, and the sum of its gradients
+is the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: arrays and whatever converts to one
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.context import get_replica_context, in_cross_replica_context
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.replica_context import summable
+from graphdist.tracing.sources import here
+from graphdist.values import array_of, kind_of
+
+
+def compute_average_loss(
+    per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+) -> jax.Array:
+    """Return the sum of a replica's losses divided by the global batch size.
+
+    `per_example_loss` has a dimension of examples first; `sample_weight` is broadcast to it from
+    there. `global_batch_size`, an int or an array of integers, is by default the replica's number
+    of examples times the number of replicas, which is wrong where replicas have different numbers:
+    give it there. 0 gives 0. Integers have a float32 loss.
+
+    Raises `ContextError` in cross-replica context, `ArgumentError` for a scalar loss or weights
+    that do not fit, `ArgumentTypeError` for a batch size that is no integer.
+
+    >>> compute_average_loss([1.0, 3.0], sample_weight=[1.0, 0.5], global_batch_size=4)
+    Array(0.625, dtype=float32)
+    """
+    _require_replica_context("compute_average_loss")
+    loss = array_of(per_example_loss, "compute_average_loss of")
+    if loss.ndim == 0:
+        raise ArgumentError(
+            "compute_average_loss of a scalar: it takes the loss of each example",
+            source=here(),
+            hint="give it before it is reduced, with shape [examples]",
+        )
+    examples = loss.shape[0]
+    loss = summable(loss, "mean", "compute_average_loss")
+    if sample_weight is not None:
+        loss = loss * _weights(sample_weight, loss)
+    if global_batch_size is None:
+        global_batch_size = examples * get_replica_context().num_replicas_in_sync
+    size = _batch_size(global_batch_size)
+    is_empty = size == 0
+    total = jnp.sum(loss)
+    return jnp.where(is_empty, jnp.zeros_like(total), total / jnp.where(is_empty, 1, size))
+
+
+def _weights(sample_weight: Any, loss: jax.Array) -> jax.Array:
+    """Return the weights with the rank of the loss, their dimensions counted from the first."""
+    weights = array_of(sample_weight, "compute_average_loss with weights", loss.dtype)
+    aligned = weights.reshape(weights.shape + (1,) * (loss.ndim - weights.ndim))
+    fits = weights.ndim <= loss.ndim and all(
+        one in (1, other) for one, other in zip(aligned.shape, loss.shape, strict=True)
+    )
+    if not fits:
+        raise ArgumentError(
+            f"sample_weight has shape {list(weights.shape)}, the loss shape {list(loss.shape)}",
+            source=here(),
+            hint="give one weight for each example",
+        )
+    return aligned
+
+
+def _batch_size(size: Any) -> jax.Array:
+    array = array_of(size, "compute_average_loss with global_batch_size")
+    if array.ndim or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ArgumentTypeError(
+            f"global_batch_size is {kind_of(size)} of dtype {array.dtype} and shape "
+            f"{list(array.shape)}: it is one integer",
+            source=here(),
+            hint="write int(global_batch_size)" if np.ndim(array) == 0 else "",
+        )
+    return array
+
+
+def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
+    """Return the sum of losses that do not depend on the batch, divided by the replicas.
+
+    Raises `ContextError` in cross-replica context.
+
+    >>> scale_regularization_loss([2.0, 4.0])
+    Array(6., dtype=float32)
+    """
+    _require_replica_context("scale_regularization_loss")
+    loss = array_of(regularization_loss, "scale_regularization_loss of")
+    total = jnp.sum(summable(loss, "mean", "scale_regularization_loss"))
+    return total / get_replica_context().num_replicas_in_sync
+
+
+def _require_replica_context(what: str) -> None:
+    if in_cross_replica_context():
+        raise ContextError(
+            f"{what} is called in cross-replica context, where no replica's loss is",
+            source=here(),
+            hint="call it inside the function given to run",
+        )

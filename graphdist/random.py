@@ -1,0 +1,171 @@
+"""Random numbers of replicas.
+
+A key of JAX gives every replica the same numbers. `replica_key` makes of it a key of each replica's
+own, which depends on the key and the replica's number alone: not on the devices, nor on how many
+replicas there are. A `Generator` does the same for numbers drawn one after the other. Its state is
+one key, a mirrored variable, that every draw moves on, on all replicas alike.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any  # Any: dtypes and bounds
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.context import (
+    get_replica_context,
+    in_cross_replica_context,
+    in_replica_context_of_a_run,
+)
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.options import VariableAggregation
+from graphdist.tracing.sources import here
+from graphdist.values import kind_of
+from graphdist.variables import Variable
+
+
+def replica_key(key: jax.Array) -> jax.Array:
+    """Return the key of the replica that calls: another for each, made of `key`.
+
+    `key` is a key of `jax.random`, typed or raw. Outside every strategy the key is that of replica
+    0. Raises `ContextError` in cross-replica context, `ArgumentTypeError` for what is no key.
+
+    >>> import graphdist as gd
+    >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    >>> def replica_fn(key):
+    ...     return jax.random.bits(gd.random.replica_key(key))
+    >>> first, second = strategy.run(replica_fn, args=(jax.random.key(0),)).values
+    >>> bool(first == second)
+    False
+    """
+    if in_cross_replica_context():
+        raise ContextError(
+            "replica_key is called in cross-replica context, which no replica is in",
+            source=here(),
+            hint="call it inside the function given to run, or use the key itself",
+        )
+    _check_key(key)
+    return jax.random.fold_in(key, get_replica_context().replica_id_in_sync_group)
+
+
+def _check_key(key: Any) -> None:
+    if not isinstance(key, jax.Array):
+        raise ArgumentTypeError(
+            f"the key is of type {kind_of(key)}, which is no key of jax.random",
+            source=here(),
+            hint="make one: jax.random.key(seed)",
+        )
+
+
+class Generator:
+    """Numbers drawn one after the other, other ones on each replica.
+
+    In a replica function each replica draws numbers of its own, elsewhere one draws for all. All
+    replicas draw equally often. Made in a scope it belongs to that strategy.
+
+    >>> import graphdist as gd
+    >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    >>> with strategy.scope():
+    ...     generator = gd.random.Generator.from_seed(5)
+    >>> numbers = strategy.run(lambda: generator.uniform((2,)))
+    >>> len({float(x) for replica in numbers.values for x in replica})
+    4
+    """
+
+    def __init__(self, key: jax.Array) -> None:
+        """Start with a key; see `from_seed`."""
+        _check_key(key)
+        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            key = jax.random.wrap_key_data(key)
+        if key.shape:
+            raise ArgumentError(
+                f"a generator is made with {list(key.shape)} keys, it takes one", source=here()
+            )
+        self._implementation = jax.random.key_impl(key)
+        # The replicas' new states are equal. Where that cannot be proved, as with replicas that
+        # draw numbers of other shapes, the first one's is taken.
+        self.state = Variable(
+            jax.random.key_data(key),
+            name="generator",
+            trainable=False,
+            aggregation=VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    @classmethod
+    def from_seed(cls, seed: int) -> Generator:
+        """Return the generator of a seed.
+
+        >>> Generator.from_seed(1).normal((2,)).shape
+        (2,)
+        """
+        return cls(jax.random.key(seed))
+
+    @classmethod
+    def from_non_deterministic_state(cls) -> Generator:
+        """Return a generator that no other run of the program has."""
+        return cls.from_seed(secrets.randbits(31))
+
+    def reset_from_seed(self, seed: int) -> None:
+        """Go on as a generator newly made from this seed."""
+        key = jax.random.key(seed, impl=self._implementation)
+        self.state.assign(jax.random.key_data(key))
+
+    def next_key(self) -> jax.Array:
+        """Return a key not used before: the replica's own in a replica function."""
+        state = jax.random.wrap_key_data(self.state.read_value(), impl=self._implementation)
+        state, drawn = jax.random.split(state)
+        self.state.assign(jax.random.key_data(state))
+        return replica_key(drawn) if in_replica_context_of_a_run() else drawn
+
+    def uniform(
+        self, shape: Sequence[int], minval: Any = 0, maxval: Any = None, dtype: Any = jnp.float32
+    ) -> jax.Array:
+        """Return numbers in `[minval, maxval)`, equally likely; floats up to 1 by default.
+
+        Integers have no default `maxval`: raises `ArgumentError` without it.
+        """
+        if not jnp.issubdtype(dtype, jnp.integer):
+            high = 1 if maxval is None else maxval
+            return jax.random.uniform(self.next_key(), tuple(shape), dtype, minval, high)
+        if maxval is None:
+            raise ArgumentError(
+                f"uniform of dtype {jnp.dtype(dtype)} without maxval",
+                source=here(),
+                hint="give one above the largest number: maxval=10",
+            )
+        return jax.random.randint(self.next_key(), tuple(shape), minval, maxval, dtype)
+
+    def normal(
+        self, shape: Sequence[int], mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = jnp.float32
+    ) -> jax.Array:
+        """Return normally distributed numbers."""
+        return mean + stddev * jax.random.normal(self.next_key(), tuple(shape), dtype)
+
+    def truncated_normal(
+        self, shape: Sequence[int], mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = jnp.float32
+    ) -> jax.Array:
+        """Return normally distributed numbers within two standard deviations of the mean."""
+        drawn = jax.random.truncated_normal(self.next_key(), -2, 2, tuple(shape), dtype)
+        return mean + stddev * drawn
+
+    def split(self, count: int = 1) -> list[Generator]:
+        """Return new generators, independent of each other and of what this one draws next."""
+        return [type(self)(key) for key in jax.random.split(self.next_key(), count)]
+
+
+_global: list[Generator] = []
+
+
+def set_global_generator(generator: Generator) -> None:
+    """Make a generator the one that `get_global_generator` returns."""
+    _global[:] = [generator]
+
+
+def get_global_generator() -> Generator:
+    """Return the generator last set, or one from a non-deterministic state."""
+    if not _global:
+        set_global_generator(Generator.from_non_deterministic_state())
+    return _global[0]

@@ -1,0 +1,85 @@
+"""Shapes and dtypes in place of values that are not there yet.
+
+A dimension that varies from element to element of a dataset is None. A spec that came from a
+dataset also knows the shape its first element has, so that a function can be traced with it all the
+same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias  # Any: whatever numpy takes for a dtype
+
+import jax
+import jax.numpy as jnp
+
+Dimensions: TypeAlias = tuple[int | None, ...]
+"""A shape; None is a dimension that varies."""
+
+
+class ArraySpec(jax.ShapeDtypeStruct):
+    """Shape and dtype of an array; a dimension that varies is None.
+
+    With all dimensions known it does what a `jax.ShapeDtypeStruct` does, also in JAX's functions.
+
+    >>> ArraySpec((None, 28, 28), jnp.float32)
+    ArraySpec(shape=(None, 28, 28), dtype=float32)
+    """
+
+    __slots__ = ("example",)
+
+    def __init__(
+        self, shape: Sequence[int | None], dtype: Any, example: tuple[int, ...] | None = None
+    ) -> None:
+        """Describe an array; `example` is a shape seen, for dimensions that vary."""
+        super().__init__(tuple(shape), dtype)  # type: ignore[arg-type]
+        self.example = example
+
+    def __repr__(self) -> str:
+        return f"ArraySpec(shape={self.shape}, dtype={self.dtype})"
+
+    @property
+    def traced_shape(self) -> tuple[int, ...] | None:
+        """Return the shape that a function is traced with; None if it is not known."""
+        return self.example if None in self.shape else tuple(self.shape)
+
+
+class PerReplicaSpec:
+    """Shape and dtype of what each replica holds, in place of a `PerReplica` not there yet.
+
+    >>> PerReplicaSpec((16, 8), jnp.float32)
+    PerReplicaSpec(shape=(16, 8), dtype=float32)
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int | None],
+        dtype: Any,
+        examples: tuple[tuple[int, ...], ...] | None = None,
+    ) -> None:
+        """Describe one replica's component; `examples` are shapes seen, one a replica."""
+        self.shape: Dimensions = tuple(shape)
+        self.dtype = jnp.dtype(dtype)
+        self.examples = examples
+
+    def __repr__(self) -> str:
+        return f"PerReplicaSpec(shape={self.shape}, dtype={self.dtype})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PerReplicaSpec) and (self.shape, self.dtype) == (
+            other.shape,
+            other.dtype,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+    @property
+    def traced_shapes(self) -> tuple[tuple[int, ...], ...] | None:
+        """Return the shapes that a function is traced with; None if they are not known.
+
+        One shape stands for all replicas.
+        """
+        if None in self.shape:
+            return self.examples
+        return (tuple(size for size in self.shape if size is not None),)

@@ -1,0 +1,362 @@
+"""`strategy.extended`: what libraries ask of a strategy, beyond the methods users call.
+
+Destinations say where a result belongs. A variable or a distributed value stands for the devices of
+all replicas: the result is a `Mirrored`. A device, or its name, is that device; inside a function
+every device has the value, so that nothing is moved. With one replica the value is its own result.
+
+`update` calls its function once, not once a copy: the copies of a mirrored variable are one value
+here, which the function must not make different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any  # Any: users' pytrees and functions
+
+import jax
+
+from graphdist.context import Entry, current_entry, entered, require_cross_replica
+from graphdist.context import in_replica_context_of_a_run as in_replica_context
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
+from graphdist.runtime.devices import Devices, device_name, find_device
+from graphdist.strategies.legacy_input import (
+    MultiStepContext,
+    numpy_dataset,
+    run_steps_on_iterator,
+)
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+from graphdist.values import (
+    DistributedValues,
+    Mirrored,
+    PerReplica,
+    TracedPerReplica,
+    is_array,
+    kind_of,
+)
+from graphdist.variables import Variable
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import StrategyBase
+
+
+class StrategyExtended:
+    """What libraries ask of a strategy.
+
+    >>> import graphdist as gd
+    >>> gd.MirroredStrategy(["cpu:0", "cpu:1"]).extended.worker_devices
+    ('cpu:0', 'cpu:1')
+    """
+
+    should_checkpoint = True
+    """Whether this process writes checkpoints."""
+    should_save_summary = True
+    """Whether this process writes summaries."""
+    experimental_should_init = True
+    """Whether this process gives variables their initial values."""
+    experimental_between_graph = False
+    """Whether several processes each run a program of their own."""
+    experimental_require_static_shapes = False
+    """Whether all replicas must have values of one shape."""
+
+    strategy: StrategyBase
+
+    def __init__(self, devices: Devices) -> None:
+        """Take the devices; the strategy that is made with it makes itself known."""
+        self.devices = devices
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """Return the names of the devices that replicas run on, in replica order."""
+        return self._names("worker_devices")
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """Return the names of the devices that hold a copy of each variable."""
+        names = self._names("parameter_devices")
+        home = self.devices.parameter_device
+        return names if home is None else (device_name(home),)
+
+    def _names(self, what: str) -> tuple[str, ...]:
+        if self.strategy.is_default:
+            raise ContextError(
+                f"{what} of the default strategy, which is no strategy to place things by",
+                source=here(),
+                hint="make a strategy: gd.OneDeviceStrategy('cpu:0')",
+            )
+        return tuple(map(device_name, self.devices.devices))
+
+    def reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value: Any,
+        destinations: Any,
+        options: CommunicationOptions | None = None,
+    ) -> Any:
+        """Return the sum or mean of a value over the replicas, at `destinations`.
+
+        The mean of a `Mirrored` value is that value. Raises what `Strategy.reduce` raises,
+        `DeviceError` for a device that is not there, `ArgumentTypeError` for what is no
+        destination.
+
+        >>> import graphdist as gd
+        >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+        >>> x = strategy.run(lambda: gd.get_replica_context().replica_id_in_sync_group)
+        >>> strategy.extended.reduce_to("SUM", x, "cpu:1").device
+        CpuDevice(id=1)
+        """
+        return self.batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
+
+    def batch_reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Sequence[tuple[Any, Any]],
+        options: CommunicationOptions | None = None,
+    ) -> list[Any]:
+        """Return what `reduce_to` returns for each pair of a value and its destinations.
+
+        All are reduced by one program, which may pack them.
+        """
+        require_cross_replica("reduce_to")
+        op = ReduceOp.of(reduce_op)
+        check_communication_options(options)
+        pairs = [_pair(pair) for pair in value_destination_pairs]
+        places = [_destination(destinations) for _, destinations in pairs]
+        # The mean of what is one value already is that object, and no copy of it.
+        mirrored = [op is ReduceOp.MEAN and isinstance(value, Mirrored) for value, _ in pairs]
+        rest = [value for (value, _), keep in zip(pairs, mirrored, strict=True) if not keep]
+        reduced = iter(self.strategy.reduce(op, rest, axis=None) if rest else ())
+        return [
+            value if keep else self._at(next(reduced), place)
+            for (value, _), keep, place in zip(pairs, mirrored, places, strict=True)
+        ]
+
+    def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        """Return a value at `destinations`; a Python number is everywhere already.
+
+        Raises `ArgumentTypeError` for what is no destination, `ContextError` in replica context.
+        """
+        require_cross_replica("broadcast_to")
+        place = _destination(destinations)
+        return tensor if isinstance(tensor, int | float) else self._at(tensor, place)
+
+    def _at(self, value: Any, device: jax.Device | None) -> Any:
+        """Place a value on a device or, with None, mirror it on the devices of all replicas."""
+        count = self.strategy.num_replicas_in_sync
+        if count == 1:
+            return value
+        is_traced = current_trace() is not None
+        if device is not None:
+            return value if is_traced else jax.device_put(value, device)
+        if not is_traced:
+            value = jax.device_put(value, self.devices.mirrored)
+        return jax.tree.map(lambda leaf: Mirrored(leaf, count), value)
+
+    def update(
+        self,
+        var: Variable,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """Call `fn(var, *args, **kwargs)` to change a variable, and return what it returned.
+
+        What is assigned is not aggregated. `Mirrored` and `PerReplica` arguments arrive as the
+        copy's own component. Arrays come back as `Mirrored` where there are several copies, with
+        `group=False` as a tuple of what each copy's update returned. Raises `DistributionError`
+        where the copies of a mirrored variable would become different, `ArgumentError` for a
+        variable of another strategy.
+
+        >>> import graphdist as gd
+        >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+        >>> with strategy.scope():
+        ...     v = gd.Variable(1.0)
+        >>> strategy.extended.update(v, lambda v, by: v.assign_add(by) * 10, args=(2.0,))
+        Mirrored:{
+          0: Array(30., dtype=float32),
+          1: Array(30., dtype=float32)
+        }
+        """
+        if not isinstance(var, Variable) or not self._may_update(var):
+            raise ArgumentError(
+                f"update of {var!r}, which {self.strategy} did not make",
+                source=here(),
+                hint="make the variable inside the scope of this strategy",
+            )
+        return self._updated(var, fn, tuple(args), dict(kwargs or {}), group)
+
+    def _may_update(self, var: Variable) -> bool:
+        is_plain = var.strategy.is_default and self.strategy.num_replicas_in_sync == 1
+        return is_plain or self.variable_created_in_scope(var)
+
+    def update_non_slot(
+        self,
+        colocate_with: Any,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """Do what `update` does for a function that is not about one variable.
+
+        `colocate_with` is what `non_slot_devices` returned: all devices.
+        """
+        return self._updated(None, fn, tuple(args), dict(kwargs or {}), group)
+
+    def _updated(
+        self, var: Variable | None, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        def body(args: Any, kwargs: Any) -> Any:
+            if var is not None and not var.is_mirrored:
+                return self._update_on_read(var, fn, args, kwargs, group)
+            return self._update_mirrored(var, fn, args, kwargs, group)
+
+        strategy = self.strategy
+        if current_trace() is not None or strategy.is_default:
+            return body(args, kwargs)
+        with entered(Entry(strategy)):
+            return strategy.implicit_function(("update", fn, id(var), group), body)(args, kwargs)
+
+    def _update_on_read(
+        self, var: Variable, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        """Update each replica's own copy, as the replica would."""
+        if in_replica_context():
+            return fn(var, *args, **kwargs)
+        result = self.strategy.run(fn, (var, *args), kwargs)
+        return result if group else self.strategy.experimental_local_results(result)
+
+    def _update_mirrored(
+        self, var: Variable | None, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        """Update the one value, which is assigned as it is: in cross-replica context."""
+        in_replica = in_replica_context()
+        args, kwargs = jax.tree.map(_component, (args, kwargs), is_leaf=_is_distributed)
+        with entered(Entry(self.strategy)):
+            result = fn(*(() if var is None else (var,)), *args, **kwargs)
+        if in_replica:
+            return result
+        copies = 1 if self.devices.parameter_device is not None else len(self.devices)
+        if not group:
+            return (result,) * copies
+        if copies == 1:
+            return result
+        return jax.tree.map(lambda leaf: Mirrored(leaf, copies) if is_array(leaf) else leaf, result)
+
+    def non_slot_devices(self, var_list: Sequence[Variable] = ()) -> tuple[str, ...]:
+        """Return the names of the devices for state that belongs to none of these variables."""
+        return self.parameter_devices
+
+    def value_container(self, value: Any) -> Any:
+        """Return the variable or distributed value that a value is a component of, or itself."""
+        return getattr(value, "container", value)
+
+    def variable_created_in_scope(self, v: Any) -> bool:
+        """Return whether a value is a variable of this strategy."""
+        return isinstance(v, Variable) and v.strategy is self.strategy
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
+        """Make variables where another one lies: in a scope, where all lie alike.
+
+        Raises `ContextError` outside the scope, `ArgumentError` for what this strategy did not
+        make.
+        """
+        entry = current_entry()
+        is_inside = entry is not None and entry.strategy is self.strategy
+        if not is_inside and not self.strategy.is_default:
+            raise ContextError(
+                f"colocate_vars_with is called outside the scope of {self.strategy}",
+                source=here(),
+                hint="open it inside: with strategy.scope()",
+            )
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise ArgumentError(
+                f"colocate_vars_with of {colocate_with_variable!r}, which {self.strategy} did not "
+                f"make",
+                source=here(),
+                hint="make the variable inside the scope of this strategy",
+            )
+        yield
+
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Do what `Strategy.run` does."""
+        return self.strategy.run(fn, args, kwargs)
+
+    def read_var(self, v: Variable) -> jax.Array:
+        """Return the value of a variable, in cross-replica context combined over the replicas."""
+        return v.read_value()
+
+    def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
+        """Return the `gd.data.Dataset` of the slices of arrays along dimension 0.
+
+        `numpy_input` is an array or a pytree of arrays, whose dtypes are kept. `session` is
+        accepted for `tf.distribute`'s sake.
+        """
+        return numpy_dataset(numpy_input)
+
+    def experimental_run_steps_on_iterator(
+        self,
+        fn: Callable[..., Any],
+        iterator: Any,
+        iterations: int = 1,
+        initial_loop_values: Mapping[str, Any] | None = None,
+    ) -> MultiStepContext:
+        """Call `fn(context, inputs)` for as many elements of an iterator, and return the context.
+
+        What `fn` gave to `context.set_last_step_output` last is in `context.last_step_outputs`.
+        """
+        return run_steps_on_iterator(self.strategy, fn, iterator, iterations, initial_loop_values)
+
+
+def _pair(pair: Any) -> tuple[Any, Any]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ArgumentTypeError(
+            f"batch_reduce_to takes pairs of a value and its destinations, "
+            f"one of them is of type {kind_of(pair)}",
+            source=here(),
+            hint="write [(value, destinations), ...]",
+        )
+    return pair[0], pair[1]
+
+
+def _destination(destinations: Any) -> jax.Device | None:
+    """Return the device that is meant, None for those of all replicas."""
+    if isinstance(destinations, str | jax.Device):
+        return find_device(destinations, here())
+    if isinstance(destinations, jax.Array) and not isinstance(destinations, jax.core.Tracer):
+        devices = destinations.devices()
+        return next(iter(devices)) if len(devices) == 1 else None
+    if isinstance(destinations, DistributedValues | Variable | jax.Array):
+        return None
+    raise ArgumentTypeError(
+        f"destinations is of type {kind_of(destinations)}: it is a device, a variable or a "
+        f"distributed value",
+        source=here(),
+        hint="for all devices of the strategy give the value itself as its destination",
+    )
+
+
+def _is_distributed(leaf: Any) -> bool:
+    return isinstance(leaf, DistributedValues)
+
+
+def _component(leaf: Any) -> Any:
+    """Return what the update of one copy sees of an argument."""
+    if isinstance(leaf, Mirrored):
+        return leaf.array
+    if isinstance(leaf, TracedPerReplica) and leaf.shapes is None:
+        return leaf.local
+    if isinstance(leaf, PerReplica):
+        raise ArgumentError(
+            "a PerReplica whose components differ in shape or are no arrays is an argument of "
+            "update, which all copies of a variable get alike",
+            source=here(),
+            hint="make it one value first: strategy.reduce('MEAN', value, axis=None)",
+        )
+    return leaf

@@ -1,0 +1,102 @@
+"""Functions compiled for `run`, `reduce` and the like called outside every `gd.function`.
+
+They are kept by what they do. A function of the user's is kept by itself for as long as the user
+keeps it: with a lambda goes what was compiled for it, and the variables it closes over. Those not
+called for long are forgotten.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from types import MethodType
+from typing import Any  # Any: users' functions
+
+from graphdist.function import WARN_AT, Function, RetraceWarning
+from graphdist.tracing.sources import here
+
+_MOST = 256
+"""How many are kept, for each strategy."""
+
+
+class ImplicitFunctions:
+    """The compiled functions of one strategy, by key.
+
+    >>> functions = ImplicitFunctions()
+    >>> one = functions.of(("double",), lambda x: x * 2)
+    >>> one(3), functions.of(("double",), lambda x: x * 2) is one
+    (6, True)
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._functions: OrderedDict[Any, Function] = OrderedDict()
+        self._made: Counter[Any] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def of(self, key: tuple[Any, ...], body: Callable[..., Any], name: str = "") -> Function:
+        """Return the function compiled for a key, made of `body` if it is new."""
+        functions = self._functions
+        key = tuple(map(_hashable, key))  # `body` keeps what has no hash alive
+        if key not in functions:
+            label = f"{key[0]}_{name}" if name else str(key[0])
+            functions[key] = Function(body, name=label, python_numbers_are_static=True)
+            if len(functions) > _MOST:
+                functions.popitem(last=False)
+        functions.move_to_end(key)
+        return functions[key]
+
+    def of_function(self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]) -> Function:
+        """Return `call(fn, *arguments)` compiled, which is forgotten when `fn` is gone."""
+        name = getattr(fn, "__name__", "function")
+        held = _weakly(fn)
+        if held is None:
+            return self.of((kind, fn), functools.partial(call, fn), name)
+        key = (kind, id(fn))
+        if key not in self._functions:
+            weakref.finalize(fn, self._functions.pop, key, None).atexit = False
+            self._warn_if_often(kind, fn, name)
+        return self.of(key, lambda *arguments: call(held(), *arguments), name)
+
+    def _warn_if_often(self, kind: str, fn: Any, name: str) -> None:
+        """Warn of a function that is made anew for every call, and compiled anew with it."""
+        while isinstance(fn, functools.partial):
+            fn = fn.func
+        code = getattr(fn, "__code__", None)
+        self._made[code] += 1
+        if code is None or self._made[code] not in WARN_AT:
+            return
+        frame = here().frame
+        file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
+        warnings.warn_explicit(
+            f"{kind} was given {name} for the {self._made[code]}th time as a function made anew, "
+            f"and compiled it again. Make it once, outside the loop, and pass what changes as an "
+            f"argument.",
+            RetraceWarning,
+            file,
+            line,
+        )
+
+
+def _weakly(fn: Callable[..., Any]) -> Callable[[], Any] | None:
+    """Return a weak reference, None to what cannot have one or is made at every look-up."""
+    if isinstance(fn, MethodType):
+        return None
+    try:
+        return weakref.ref(fn)
+    except TypeError:
+        return None
+
+
+def _hashable(part: Any) -> Any:
+    """Return a part of a key, or its id in place of one without a hash."""
+    try:
+        hash(part)
+    except TypeError:
+        return id(part)
+    return part

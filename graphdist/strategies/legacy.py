@@ -1,0 +1,161 @@
+"""The older names of strategies, those of TF1: each is done by way of its successor.
+
+A module of functions, which `StrategyBase` takes as methods. Whatever has a newer name warns once
+and says which. The iterators are in `legacy_input.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any  # Any: users' pytrees, functions and configurations
+
+import jax
+
+from graphdist.deprecation import warn_once
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.runtime.devices import device_name
+from graphdist.strategies.legacy_input import DatasetIterator, InputFunctionIterator
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+from graphdist.values import kind_of
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import StrategyBase
+    from graphdist.variables import Variable
+
+
+def experimental_run(
+    strategy: StrategyBase, fn: Callable[..., Any], input_iterator: Any = None
+) -> Any:
+    """Run `fn` on every replica, with the next element of an iterator if there is one.
+
+    Raises `ArgumentTypeError` for an iterator without `get_next`.
+    """
+    warn_once("Strategy.experimental_run", "Strategy.run(fn, args=(next(iterator),))")
+    if input_iterator is None:
+        return strategy.run(fn)
+    if not callable(getattr(input_iterator, "get_next", None)):
+        raise ArgumentTypeError(
+            f"the input iterator is of type {kind_of(input_iterator)}, which has no get_next",
+            source=here(),
+            hint="give what make_dataset_iterator returns, or iter(distributed_dataset)",
+        )
+    return strategy.run(fn, args=(input_iterator.get_next(),))
+
+
+def make_dataset_iterator(strategy: StrategyBase, dataset: Any) -> DatasetIterator:
+    """Return an iterator over the global batches of a dataset, each split over the replicas."""
+    warn_once("Strategy.make_dataset_iterator", "Strategy.experimental_distribute_dataset")
+    return DatasetIterator(strategy.experimental_distribute_dataset(dataset))
+
+
+def make_input_fn_iterator(
+    strategy: StrategyBase, input_fn: Callable[..., Any], replication_mode: Any = None
+) -> InputFunctionIterator:
+    """Return an iterator over what `input_fn(InputContext)` returns, called once.
+
+    That is a dataset, of which each replica gets an element a step (a last step without an element
+    for each is left out), or a function that returns an element when called. `replication_mode` is
+    `InputReplicationMode.PER_WORKER`, the default; raises `ArgumentError` for another, and for
+    another result of `input_fn`.
+    """
+    warn_once("Strategy.make_input_fn_iterator", "Strategy.distribute_datasets_from_function")
+    mode = getattr(replication_mode, "name", replication_mode)
+    if mode not in (None, "PER_WORKER"):
+        raise ArgumentError(
+            f"make_input_fn_iterator with replication mode {mode}: it takes PER_WORKER",
+            source=here(),
+            hint="leave it out",
+        )
+    return InputFunctionIterator(strategy, input_fn)
+
+
+def distribute_datasets_from_function(
+    strategy: StrategyBase, dataset_fn: Callable[..., Any], options: Any = None
+) -> Any:
+    """Do what `distribute_datasets_from_function` does."""
+    warn_once(
+        "Strategy.experimental_distribute_datasets_from_function",
+        "Strategy.distribute_datasets_from_function",
+    )
+    newer: Any = strategy
+    return newer.distribute_datasets_from_function(dataset_fn, options)
+
+
+def unwrap(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:
+    """Return the components of a value."""
+    warn_once("Strategy.unwrap", "Strategy.experimental_local_results")
+    return strategy.experimental_local_results(value)
+
+
+def group(strategy: StrategyBase, value: Any, name: str | None = None) -> Any:
+    """Wait until all components of a value are there; return one that is alone, else None."""
+    components = strategy.experimental_local_results(value)
+    if current_trace() is None:
+        jax.block_until_ready(components)
+    return components[0] if len(components) == 1 else None
+
+
+def configure(
+    strategy: StrategyBase,
+    session_config: Any = None,
+    cluster_spec: Any = None,
+    task_type: str | None = None,
+    task_id: int | None = None,
+) -> None:
+    """Do nothing: a strategy is configured when it is made.
+
+    Raises `ArgumentError` for a cluster, which would be more to do.
+    """
+    if cluster_spec:
+        raise ArgumentError(
+            f"configure is given a cluster, and {strategy} is one process",
+            source=here(),
+            hint="leave cluster_spec out",
+        )
+
+
+def update_config_proto(strategy: StrategyBase, config_proto: Any) -> Any:
+    """Return a copy of a configuration with what JAX needs for this strategy.
+
+    `config_proto` is a dict or an object with attributes, and is left as it is. Set are
+    `jax_platforms` and, for CPU devices, `jax_num_cpu_devices`: a process that updates `jax.config`
+    so has the strategy's devices. TF1's `isolate_session_state`, where the configuration has it, is
+    set by the strategies that set it in `tf.distribute`.
+
+    >>> import graphdist as gd
+    >>> gd.MirroredStrategy(["cpu:0", "cpu:1"]).update_config_proto({"jax_enable_x64": True})
+    {'jax_enable_x64': True, 'jax_platforms': 'cpu', 'jax_num_cpu_devices': 2}
+    """
+    is_dict = isinstance(config_proto, Mapping)
+    settings = _settings(strategy)
+    names = config_proto if is_dict else dir(config_proto)
+    if strategy.isolates_session_state and "isolate_session_state" in names:
+        settings["isolate_session_state"] = True
+    if is_dict:
+        return {**config_proto, **settings}
+    changed = copy.deepcopy(config_proto)
+    for name, value in settings.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def _settings(strategy: StrategyBase) -> dict[str, Any]:
+    """Return the settings of `jax.config` that give a process the strategy's devices."""
+    if strategy.is_default:
+        return {}
+    platform = strategy.devices.platform
+    if platform != "cpu":
+        return {"jax_platforms": platform}
+    indices = [int(device_name(one).split(":")[1]) for one in strategy.devices.devices]
+    return {"jax_platforms": platform, "jax_num_cpu_devices": max(indices) + 1}
+
+
+def colocate_vars_with(
+    strategy: StrategyBase, colocate_with_variable: Variable
+) -> AbstractContextManager[None]:
+    """Do what `extended.colocate_vars_with` does."""
+    warn_once("Strategy.colocate_vars_with", "Strategy.extended.colocate_vars_with")
+    return strategy.extended.colocate_vars_with(colocate_with_variable)

@@ -1,0 +1,176 @@
+"""Iterators as TF1 has them, and the loop over them.
+
+An iterator is an object with `initialize` and `get_next`. It needs no initialization before its
+first element, and starts again when it is initialized again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any  # Any: users' pytrees and functions
+
+import jax
+
+from graphdist.context import (
+    Entry,
+    entered,
+    get_replica_context,
+    get_strategy,
+    in_replica_context_of_a_run,
+)
+from graphdist.errors import ArgumentError, ContextError, GraphdistError
+from graphdist.options import ReduceOp
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+from graphdist.values import kind_of, per_replica_of
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import StrategyBase
+
+
+class EndOfData(GraphdistError):
+    """An iterator is asked for an element past the end."""
+
+
+class DatasetIterator:
+    """An iterator over a distributed dataset."""
+
+    def __init__(self, dataset: Any) -> None:
+        """Start at the first element."""
+        self._dataset = dataset
+        self._iterator: Any = None
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the shapes and dtypes of an element."""
+        return self._dataset.element_spec
+
+    def initialize(self) -> None:
+        """Go back to the first element."""
+        self._iterator = None
+
+    def get_next(self) -> Any:
+        """Return the next element; raises what `DistributedIterator.get_next` raises at the end."""
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+        return self._iterator.get_next()
+
+
+class InputFunctionIterator:
+    """An iterator over what an input function returned: a dataset, or a function of its own."""
+
+    def __init__(self, strategy: StrategyBase, input_fn: Callable[..., Any]) -> None:
+        """Call `input_fn(InputContext)`; raises `ArgumentError` for a result of another kind."""
+        from graphdist.data.input import InputContext
+
+        self._strategy = strategy
+        made = input_fn(InputContext(1, 0, strategy.num_replicas_in_sync))
+        if not callable(made) and (not isinstance(made, Iterable) or isinstance(made, str)):
+            raise ArgumentError(
+                f"input_fn returned a value of type {kind_of(made)}, which is neither a dataset "
+                f"nor a function",
+                source=here(),
+                hint="return a gd.data.Dataset, or a function that returns one element",
+            )
+        self._made = made
+        self._elements: Iterator[Any] | None = None
+
+    def initialize(self) -> None:
+        """Go back to the first element."""
+        self._elements = None
+
+    def get_next(self) -> Any:
+        """Return an element of each replica; raises `EndOfData` when some would get none."""
+        if self._elements is None:
+            made = self._made
+            self._elements = iter(made) if isinstance(made, Iterable) else _calls(made)
+        count = self._strategy.num_replicas_in_sync
+        elements = list(islice(self._elements, count))
+        if len(elements) < count:
+            raise EndOfData(
+                f"get_next past the end: {len(elements)} elements are left for {count} replicas",
+                source=here(),
+                hint="call initialize() to start again",
+            )
+        if count == 1:
+            return elements[0]
+        return jax.tree.map(lambda *leaves: per_replica_of(leaves, self._strategy), *elements)
+
+
+def _calls(made: Callable[[], Any]) -> Iterator[Any]:
+    while True:
+        yield made()
+
+
+class MultiStepContext:
+    """What a loop over an iterator hands its function, to keep outputs of the last step."""
+
+    def __init__(self, initial: Mapping[str, Any] | None = None) -> None:
+        """Start with outputs of a step before the first."""
+        self._outputs: dict[str, Any] = dict(initial or {})
+        self._others: dict[str, Any] = {}
+
+    @property
+    def last_step_outputs(self) -> dict[str, Any]:
+        """Return the outputs by name."""
+        return self._outputs
+
+    @property
+    def non_tensor_outputs(self) -> dict[str, Any]:
+        """Return the outputs that are no arrays by name."""
+        return self._others
+
+    def set_last_step_output(self, name: str, output: Any, reduce_op: Any = None) -> None:
+        """Keep an output of this step: reduced over the replicas or, without an op, as it is."""
+        op = None if reduce_op is None else ReduceOp.of(reduce_op)
+
+        def keep(strategy: StrategyBase, output: Any) -> None:
+            reduced = output if op is None else strategy.reduce(op, output, axis=None)
+            self._outputs[name] = reduced
+
+        _in_cross_replica(keep, output)
+
+    def set_non_tensor_output(self, name: str, output: Any) -> None:
+        """Keep an output that is no array."""
+
+        def keep(strategy: StrategyBase, output: Any) -> None:
+            self._others[name] = output
+
+        _in_cross_replica(keep, output)
+
+
+def numpy_dataset(numpy_input: Any) -> Any:
+    """Return the dataset of the slices of arrays along dimension 0."""
+    from graphdist.data.dataset import Dataset
+
+    return Dataset.from_tensor_slices(numpy_input)
+
+
+def _in_cross_replica(keep: Callable[[Any, Any], None], output: Any) -> None:
+    if in_replica_context_of_a_run():
+        get_replica_context().merge_call(keep, args=(output,))
+    else:
+        keep(get_strategy(), output)
+
+
+def run_steps_on_iterator(
+    strategy: StrategyBase,
+    fn: Callable[..., Any],
+    iterator: Any,
+    iterations: int,
+    initial_loop_values: Mapping[str, Any] | None,
+) -> MultiStepContext:
+    """Call `fn(context, inputs)` with the next elements of an iterator, in a scope."""
+    if current_trace() is not None:
+        raise ContextError(
+            "experimental_run_steps_on_iterator is called inside a function, which cannot ask an "
+            "iterator for elements",
+            source=here(),
+            hint="call it outside, and make the step inside `fn` a gd.function",
+        )
+    context = MultiStepContext(initial_loop_values)
+    with entered(Entry(strategy)):
+        for _ in range(iterations):
+            fn(context, iterator.get_next())
+    return context

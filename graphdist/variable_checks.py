@@ -1,0 +1,95 @@
+"""What a variable may be made of and assigned: options, initial values, shapes and dtypes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any  # Any: values of users
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.context import in_replica_context_of_a_run
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+from graphdist.values import PerReplica, array_of
+
+if TYPE_CHECKING:
+    from graphdist.variables import Variable
+
+
+def check_options(variable: Variable) -> None:
+    """Raise `ArgumentError` for options that do not go together."""
+    if variable.strategy.num_replicas_in_sync == 1:
+        return
+    if variable.synchronization is VariableSynchronization.NONE:
+        raise ArgumentError(
+            f"variable {variable.name!r} has synchronization NONE on "
+            f"{variable.strategy.num_replicas_in_sync} replicas",
+            source=here(),
+            hint="use ON_READ for a variable each replica keeps for itself",
+        )
+    if variable.aggregation is VariableAggregation.MEAN and jnp.issubdtype(
+        variable.dtype, jnp.integer
+    ):
+        raise ArgumentError(
+            f"variable {variable.name!r} has aggregation MEAN and dtype {variable.dtype}: "
+            f"the mean of integers is not an integer",
+            source=here(),
+            hint="give it a float dtype, or the aggregation SUM",
+        )
+
+
+def checked_value(variable: Variable, value: Any) -> jax.Array:
+    """Return what is assigned as an array of the variable's shape and dtype."""
+    if isinstance(value, PerReplica):
+        raise ArgumentTypeError(
+            f"a PerReplica is assigned to variable {variable.name!r}, which takes one array",
+            source=here(),
+            hint="pass it to the replica function through the args of run"
+            if in_replica_context_of_a_run()
+            else "make it one value first: strategy.reduce('MEAN', value, axis=None)",
+        )
+    array = array_of(value, f"variable {variable.name!r} is assigned")
+    if array.shape != variable.shape:
+        raise ArgumentError(
+            f"variable {variable.name!r} has shape {list(variable.shape)}, "
+            f"the value assigned to it has shape {list(array.shape)}",
+            source=here(),
+            hint=f"reshape it: value.reshape({variable.shape})"
+            if array.size == variable.size
+            else f"broadcast it: jnp.broadcast_to(value, {variable.shape})"
+            if not array.shape
+            else "",
+        )
+    if array.dtype != variable.dtype and not array.weak_type:
+        raise ArgumentError(
+            f"variable {variable.name!r} has dtype {variable.dtype}, "
+            f"the value assigned to it has dtype {array.dtype}",
+            source=here(),
+            hint=f"convert it: value.astype({str(variable.dtype)!r})",
+        )
+    return array if array.dtype == variable.dtype else array.astype(variable.dtype)
+
+
+def initial_value_of(value: Any, dtype: Any, name: str) -> jax.Array:
+    """Return the concrete initial value; a later trace may not make variables."""
+    trace = current_trace()
+    if trace is not None and not trace.is_first:
+        raise ContextError(
+            f"variable {name!r} is made when its function is traced again",
+            source=here(),
+            hint="make variables once, outside the function, or guard the creation: "
+            "if self.w is None: self.w = gd.Variable(...)",
+        )
+    with jax.ensure_compile_time_eval():
+        value = value() if callable(value) else value
+        if isinstance(value, jax.core.Tracer):
+            if trace is not None:
+                trace.ask_for_number()
+            raise ArgumentTypeError(
+                f"variable {name!r} is made from a value that exists only in the trace",
+                source=here(),
+                hint="give the initial value as a function: gd.Variable(lambda: jnp.zeros(3))",
+            )
+        return array_of(value, f"variable {name!r} is made from", dtype)

@@ -1,0 +1,249 @@
+"""Tagged values against tagged values: every difference, with the path to it.
+
+Equal means what `conformance/README.md` of the recording says:
+
+* floats within 1e-6 of each other, relatively; integers, bools and structure exactly; a Python
+  number is a rank-0 array;
+* 64 bits compare as 32: JAX keeps 32 unless it is told otherwise;
+* where TensorFlow has a `PerReplica`, a `Mirrored` of the same values will do; where it hands out
+  the variable behind one copy, the copy's value will do;
+* a dimension that TensorFlow's spec leaves open may be known;
+* devices are the same if platform and number are, however they are written;
+* an error is met by one of the same Python class; an error of TensorFlow's operations by any of
+  graphdist's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias  # Any: JSON
+
+Tagged: TypeAlias = Any
+
+TOLERANCE = 1e-6
+NARROW = {"int64": "int32", "float64": "float32", "complex128": "complex64"}
+KINDS = {"bool": "bool", "int": "int", "float": "float"}
+OPERATION_ERRORS = {
+    "AbortedError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "OutOfRangeError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+}
+SEQUENCES = {"tuple", "list", "PerReplica", "Mirrored", "PerReplicaSpec"}
+SEQUENCES |= {"MirroredVariable", "SyncOnReadVariable"}
+ONE_COPY = {"Variable", "AggregatingVariable"}
+DEVICE = re.compile(r"(?:/job:\w+/replica:\d+/task:\d+)?/?(?:device:)?(cpu|gpu):(\d+)", re.I)
+SAME_CLASS = {
+    "_MirroredReplicaContext": "ReplicaContext",
+    "_DefaultReplicaContext": "ReplicaContext",
+    "_UnreadVariable": "EagerTensor",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two values differ, and in what."""
+
+    path: str
+    expected: str
+    actual: str
+
+    def __str__(self) -> str:
+        return f"{self.path or 'result'}: expected {self.expected}, got {self.actual}"
+
+
+def differences(expected: Tagged, actual: Tagged, path: str = "") -> Iterator[Difference]:
+    """Yield every difference of a value from the recorded one."""
+    if _is_error(expected) or _is_error(actual):
+        if not _same_error(expected, actual):
+            yield _difference(path, expected, actual)
+        return
+    if expected is None or actual is None or not isinstance(expected, dict):
+        if expected != actual:
+            yield _difference(path, expected, actual)
+        return
+    tag = expected.get("t")
+    if tag is None:  # the recording's own container
+        yield from _items(expected, actual, path)
+    elif tag in ONE_COPY and actual.get("t") == "tensor":
+        yield from differences(expected["v"], actual, path)
+    elif tag in ("tensor", "ndarray", *KINDS):
+        if not _same_array(_as_array(expected), _as_array(actual)):
+            yield _difference(path, expected, actual)
+    elif not _same_tag(tag, actual.get("t")):
+        yield _difference(path, expected, actual)
+    elif tag in SEQUENCES:
+        yield from _sequence(expected, actual, path)
+    elif tag in ("dict", "namedtuple"):
+        yield from _items(expected["v"], actual["v"], path)
+    elif tag in ONE_COPY:
+        yield from differences(expected["v"], actual["v"], path)
+    elif not _same_leaf(tag, expected, actual):
+        yield _difference(path, expected, actual)
+
+
+def _sequence(expected: Tagged, actual: Tagged, path: str) -> Iterator[Difference]:
+    if len(expected["v"]) != len(actual["v"]):
+        yield _difference(path, expected, actual)
+        return
+    for place, (one, other) in enumerate(zip(expected["v"], actual["v"], strict=True)):
+        yield from differences(one, other, f"{path}[{place}]")
+
+
+def _items(expected: Tagged, actual: Tagged, path: str) -> Iterator[Difference]:
+    if list(expected) != list(actual) and set(expected) != set(actual):
+        yield Difference(path, f"the keys {list(expected)}", f"{list(actual)}")
+        return
+    for key, one in expected.items():
+        yield from differences(one, actual[key], f"{path}.{key}")
+
+
+def _same_tag(expected: str, actual: str | None) -> bool:
+    return expected == actual or (expected, actual) == ("PerReplica", "Mirrored")
+
+
+def _same_leaf(tag: str, expected: Tagged, actual: Tagged) -> bool:
+    if tag == "TensorSpec":
+        return _narrow(expected["dtype"]) == _narrow(actual["dtype"]) and _fits(
+            expected["shape"], actual["shape"]
+        )
+    one, other = (_canonical(str(side.get("v"))) for side in (expected, actual))
+    return one == other
+
+
+def _canonical(text: str) -> str:
+    device = DEVICE.fullmatch(text)
+    return f"{device[1].lower()}:{device[2]}" if device else SAME_CLASS.get(text, text)
+
+
+def _fits(expected: list[int | None] | None, actual: list[int]) -> bool:
+    if expected is None:
+        return True
+    pairs = zip(expected, actual, strict=False)
+    return len(expected) == len(actual) and all(one in (None, other) for one, other in pairs)
+
+
+def _as_array(value: Tagged) -> Tagged:
+    """Return a Python number as a rank-0 array, whose dtype is only a kind."""
+    if value.get("t") in KINDS:
+        return {"t": "tensor", "dtype": KINDS[value["t"]], "shape": [], "v": value["v"]}
+    return value
+
+
+def _same_array(expected: Tagged, actual: Tagged) -> bool:
+    if actual.get("t") not in ("tensor", "ndarray"):
+        return False
+    if not _same_dtype(expected["dtype"], actual["dtype"]):
+        return False
+    return expected["shape"] == actual["shape"] and _same_numbers(expected["v"], actual["v"])
+
+
+def _same_dtype(expected: str, actual: str) -> bool:
+    if expected in KINDS or actual in KINDS:  # a Python number has no width
+        return expected.rstrip("0123456789") == actual.rstrip("0123456789")
+    return _narrow(expected) == _narrow(actual)
+
+
+def _narrow(dtype: str) -> str:
+    return NARROW.get(dtype, dtype)
+
+
+def _same_numbers(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, list):
+        if not isinstance(actual, list) or len(expected) != len(actual):
+            return False
+        return all(map(_same_numbers, expected, actual))
+    if isinstance(expected, bool) or isinstance(actual, bool):
+        return expected is actual
+    if isinstance(expected, int) and isinstance(actual, int):
+        return expected == actual
+    one, other = complex(expected), complex(actual)
+    if one != one or other != other:
+        return one != one and other != other
+    return one == other or abs(one - other) <= TOLERANCE * max(abs(one), abs(other))
+
+
+def _is_error(value: Tagged) -> bool:
+    return isinstance(value, dict) and "error" in value
+
+
+def _same_error(expected: Tagged, actual: Tagged) -> bool:
+    if not _is_error(expected) or not _is_error(actual):
+        return False
+    recorded = expected["error"]
+    name = recorded["type"] if isinstance(recorded, dict) else recorded
+    classes = actual["error"]
+    return name in classes or (name in OPERATION_ERRORS and "GraphdistError" in classes)
+
+
+def _difference(path: str, expected: Tagged, actual: Tagged) -> Difference:
+    return Difference(path, show(expected), show(actual))
+
+
+def show(value: Tagged) -> str:
+    """Return a tagged value as it is read."""
+    if _is_error(value):
+        return _show_error(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(show, value))}]"
+    if not isinstance(value, dict):
+        return repr(value)
+    tag = value.get("t")
+    if tag in ("tensor", "ndarray"):
+        return f"{value['dtype']}{value['shape']} {value['v']}"
+    if tag in ("int", "float", "bool", "str"):
+        return repr(value["v"])
+    if tag in ("list", "tuple"):
+        return ("[%s]" if tag == "list" else "(%s)") % ", ".join(map(show, value["v"]))
+    if tag == "TensorSpec":
+        return f"TensorSpec({value['shape']}, {value['dtype']})"
+    items = value["v"] if tag in ("dict", "namedtuple") else None if tag else value
+    if isinstance(items, dict):
+        return "{%s}" % ", ".join(f"{key}: {show(item)}" for key, item in items.items())
+    inner = show(value.get("v"))
+    return f"{tag}{inner}" if inner.startswith("[") else f"{tag}({inner})"
+
+
+def _show_error(value: Tagged) -> str:
+    recorded = value["error"]
+    if isinstance(recorded, dict):
+        return f"the error {recorded['type']}"
+    if isinstance(recorded, str):
+        return f"the error {recorded}"
+    return f"the error {recorded[0]}: {value.get('message', '')}"
+
+
+def pattern_of_equality(value: Tagged) -> Tagged:
+    """Return the value with the number of the first equal array in place of an array's items.
+
+    For values that only another library's generator of random numbers could give.
+    """
+    seen: list[Any] = []
+
+    def replace(part: Tagged) -> Tagged:
+        if isinstance(part, list):
+            return [replace(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        if part.get("t") in ("tensor", "ndarray"):
+            if part["v"] not in seen:
+                seen.append(part["v"])
+            return {"t": "list", "v": [_of_shape(part), replace_number(seen.index(part["v"]))]}
+        return {key: replace(one) for key, one in part.items()}
+
+    def replace_number(number: int) -> Tagged:
+        return {"t": "int", "v": number}
+
+    return replace(value)
+
+
+def _of_shape(array: Tagged) -> Tagged:
+    return {"t": "TensorSpec", "shape": array["shape"], "dtype": array["dtype"]}

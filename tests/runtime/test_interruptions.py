@@ -1,0 +1,155 @@
+"""Threads, interrupts and failures: variables keep their values, or say that they lost them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphdist as gd
+
+
+@pytest.fixture(params=[1, 2])
+def strategy(request: pytest.FixtureRequest) -> gd.Strategy:
+    devices = ["cpu:0", "cpu:1"][: request.param]
+    return gd.MirroredStrategy(devices)
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Send Ctrl-C again and again while the block runs."""
+    stopped = threading.Event()
+
+    def send() -> None:
+        while not stopped.wait(0.002):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        sender.join()
+
+
+def test_an_interrupt_takes_no_variable_with_it(strategy: gd.Strategy) -> None:
+    with strategy.scope():
+        count = gd.Variable(np.zeros(100, np.float32))
+
+    @gd.function
+    def step() -> None:
+        strategy.run(lambda: count.assign_add(jnp.ones(100)))
+
+    step()
+    caught = 0
+    try:
+        with interrupts():
+            for _ in range(400):
+                try:
+                    step()
+                except KeyboardInterrupt:
+                    caught += 1
+    except KeyboardInterrupt:
+        caught += 1
+    assert caught
+    value = count.read_value()
+    assert 1 <= value[0] <= 401
+    step()
+    assert count.read_value()[0] == value[0] + 1
+
+
+def test_threads_share_a_variable(strategy: gd.Strategy) -> None:
+    with strategy.scope():
+        count = gd.Variable(0.0)
+
+    @gd.function
+    def step() -> None:
+        strategy.run(lambda: count.assign_add(1.0))
+
+    step()
+    seen: list[float] = []
+
+    def train() -> None:
+        for _ in range(200):
+            step()
+
+    def log() -> None:
+        for _ in range(100):
+            seen.append(float(count.read_value()))
+
+    threads = [threading.Thread(target=work) for work in (train, train, log)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert float(count.read_value()) == 401
+    assert len(seen) == 100
+
+
+def repeated(step: Callable[[], None]) -> None:
+    for _ in range(40):
+        step()
+
+
+def test_a_step_that_fails_on_the_devices_says_what_is_lost() -> None:
+    strategy = gd.OneDeviceStrategy("cpu:0")
+    fails = False
+
+    def load(value: np.ndarray) -> np.ndarray:
+        if fails:
+            raise ValueError("bad data")
+        return value
+
+    with strategy.scope():
+        total = gd.Variable(1.0, name="total")
+
+    @gd.function
+    def step() -> None:
+        shape = jax.ShapeDtypeStruct((), np.float32)
+        strategy.run(lambda: total.assign_add(jax.pure_callback(load, shape, total.read_value())))
+
+    step()
+    fails = True
+    with pytest.raises(gd.RuntimeFailure, match="'total'"):
+        repeated(step)
+    fails = False
+    total.assign(3.0)
+    step()
+    assert float(total.read_value()) == 6
+
+
+def test_a_function_is_compiled_once_by_xla(strategy: gd.Strategy) -> None:
+    compiled: list[object] = []
+
+    def note(event: str, duration_secs: float, **details: str | int) -> None:
+        if event.endswith("backend_compile_duration"):
+            compiled.append(details.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    with strategy.scope():
+        w = gd.Variable(np.zeros(3, np.float32))
+    x = strategy.experimental_distribute_values_from_function(
+        lambda context: np.full(3, context.replica_id_in_sync_group, np.float32)
+    )
+
+    @gd.function
+    def step(x: gd.PerReplica, host: np.ndarray, number: float) -> jax.Array:
+        def replica_fn(x: jax.Array) -> jax.Array:
+            gradient = gd.get_replica_context().all_reduce("SUM", x + host + number)
+            w.assign_sub(gradient)
+            return x
+
+        return strategy.reduce("MEAN", strategy.run(replica_fn, args=(x,)), axis=None)
+
+    for number in range(3):
+        step(x, np.ones(3, np.float32), float(number))
+    jax.monitoring.unregister_event_duration_listener(note)
+    assert compiled.count("jit(step)") == 1
