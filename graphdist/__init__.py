@@ -27,6 +27,7 @@ from graphdist.errors import (
 )
 from graphdist.function import Function, RetraceWarning, function
 from graphdist.options import (
+    CollectiveHints,
     CommunicationImplementation,
     CommunicationOptions,
     ReduceOp,
@@ -54,6 +55,7 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "CentralStorageStrategy",
+    "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
     "ContextError",

@@ -180,7 +180,7 @@ class Function:
         frame = here().frame
         file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
         warnings.warn_explicit(
-            f"{self.name} was compiled for the {len(self._programs)}th time: {reason}. "
+            f"{self.name} was compiled {len(self._programs)} times, now because {reason}. "
             f"Pass what changes as an array of one shape.",
             RetraceWarning,
             file,

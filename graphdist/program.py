@@ -94,6 +94,16 @@ class _Parts:
         )
 
 
+class _OneForAll:
+    """A leaf that is one value which every replica holds."""
+
+    def __init__(self, num_replicas: int) -> None:
+        self._num_replicas = num_replicas
+
+    def put_together(self, results: Iterator[Any]) -> Mirrored:
+        return Mirrored(next(results), self._num_replicas)
+
+
 @collection_put_off()
 def trace_program(
     fn: Callable[..., Any],
@@ -274,6 +284,9 @@ def _take_apart(result: Any, interface: Interface) -> list[Any]:
             interface.statics[-1] = _Parts(leaf.parts)
             for part in arrays:
                 add(part.array, True, (part.shape,) * len(leaf.parts))
+        elif isinstance(leaf, Mirrored):
+            interface.statics[-1] = _OneForAll(leaf.num_replicas)
+            add(leaf.array, False, None)
         elif is_array(leaf):
             add(leaf, False, None)
         else:
@@ -361,7 +374,7 @@ class Program:
 def _filled(leaf: Any, results: Iterator[Any]) -> Any:
     if leaf is _OUTPUT:
         return next(results)
-    return leaf.put_together(results) if isinstance(leaf, _Parts) else leaf
+    return leaf.put_together(results) if isinstance(leaf, _Parts | _OneForAll) else leaf
 
 
 def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Callable[[Any], Any]:

@@ -38,7 +38,7 @@ def replica_key(key: jax.Array) -> jax.Array:
     >>> def replica_fn(key):
     ...     return jax.random.bits(gd.random.replica_key(key))
     >>> first, second = strategy.run(replica_fn, args=(jax.random.key(0),)).values
-    >>> bool(first == second)
+    >>> int(first) == int(second)
     False
     """
     if in_cross_replica_context():

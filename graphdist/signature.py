@@ -177,8 +177,8 @@ def _rare_key(leaf: Any) -> LeafKey:
         shapes = leaf.traced_shapes
         if shapes is None:
             raise _unknown_dimension(leaf)
-        type = Type(dtype_name(leaf.dtype), largest(shapes), PER_REPLICA)
-        return _PER_REPLICA, None, type, unequal(shapes)
+        padded = Type(dtype_name(leaf.dtype), largest(shapes), PER_REPLICA)
+        return _PER_REPLICA, None, padded, unequal(shapes)
     if isinstance(leaf, Mirrored):
         return _ARRAY, leaf.array.shape, leaf.array.dtype, False
     if isinstance(leaf, PerReplica):

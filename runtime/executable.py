@@ -56,12 +56,6 @@ def emitted(
     `given` says of some inputs how a call gives them, where it is not as arrays on the devices: JAX
     compiles for the one or for the other. Raises `VerifyError` for a graph of another stage.
     """
-    if graph.stage is not Stage.SPMD:
-        raise VerifyError(
-            f"graph {graph.name!r} of stage {graph.stage.value} reaches emission, which takes "
-            f"stage {Stage.SPMD.value}",
-            hint="a pass is missing: graphdist.passes.pipeline is the list of all",
-        )
     function = jitted(graph, devices, compiler_options)
     avals = []
     for i, (value, distribution) in enumerate(
@@ -70,7 +64,14 @@ def emitted(
         aval = global_aval(value.type, distribution, len(devices))
         placed = aval.update(sharding=devices.sharding(distribution))
         avals.append((given or {}).get(i, placed))
-    return Emitted(function, function.trace(*avals).lower())
+    traced = function.trace(*avals)  # names the node that should not be there, if there is one
+    if graph.stage is not Stage.SPMD:
+        raise VerifyError(
+            f"graph {graph.name!r} of stage {graph.stage.value} reaches emission, which takes "
+            f"stage {Stage.SPMD.value}",
+            hint="a pass is missing: graphdist.passes.pipeline is the list of all",
+        )
+    return Emitted(function, traced.lower())
 
 
 def jitted(
@@ -126,7 +127,7 @@ def global_shape(
     if distribution is MIRRORED or num_replicas == 1:
         return type.shape
     dimension = (distribution and distribution.dimension) or 0
-    shape = type.shape
+    shape = type.shape or (1,)
     return (*shape[:dimension], shape[dimension] * num_replicas, *shape[dimension + 1 :])
 
 

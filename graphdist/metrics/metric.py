@@ -26,7 +26,7 @@ from graphdist.context import (
 from graphdist.metrics.examples import by_example
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.tracing.state import current_trace
-from graphdist.values import DistributedValues, array_of
+from graphdist.values import PerReplica, array_of
 from graphdist.variables import Variable
 
 
@@ -92,13 +92,24 @@ class Metric:
         if in_replica_context_of_a_run() or self.strategy.is_default:
             self._add(*arrays, **named)
             return
-        is_one_update = not any(isinstance(value, DistributedValues) for value in given)
-        self.strategy.run(self._add_once if is_one_update else self._add, arrays, named)
+        if current_trace() is not None:
+            self._update(arrays, named)
+            return
+        with entered(Entry(self.strategy)):
+            # Forgotten with the metric, and its variables with it.
+            self.strategy.implicit_call("update_state", self, Metric._update)(arrays, named)
 
     def _argument(self, value: Any) -> Any:
-        if value is None or isinstance(value, DistributedValues):
+        if value is None or isinstance(value, PerReplica):
             return value
         return array_of(value, f"metric {self.name!r} is given")
+
+    def _update(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Update on all replicas, from cross-replica context inside a function."""
+        is_one_a_replica = any(
+            isinstance(value, PerReplica) for value in (*arrays, *named.values())
+        )
+        self.strategy.run(self._add if is_one_a_replica else self._add_once, arrays, named)
 
     def _add(self, *arrays: Any, **named: Any) -> None:
         deltas = self.contributions(*arrays, **named)
@@ -117,10 +128,9 @@ class Metric:
         if current_trace() is not None or self.strategy.is_default:
             return self._result()
         with entered(Entry(self.strategy)):
-            result: jax.Array = self.strategy.implicit_function(("result", self), self._result)()
-            return result
+            return self.strategy.implicit_call("result", self, Metric._result)((), {})
 
-    def _result(self) -> jax.Array:
+    def _result(self, *nothing: Any) -> jax.Array:
         return self.value(*(variable.read_value() for variable in self._variables))
 
     def reset_state(self) -> None:

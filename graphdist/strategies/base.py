@@ -182,6 +182,12 @@ class StrategyBase:
         """Return the function compiled for a key; those not called for long are forgotten."""
         return self._implicit.of(key, body, name)
 
+    def implicit_call(
+        self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return `call(fn, args, kwargs)` compiled, which is forgotten when `fn` is gone."""
+        return self._implicit.of_function(kind, fn, call)
+
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """Return this process's components of a value: one a replica, or the value alone.
 

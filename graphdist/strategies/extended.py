@@ -209,16 +209,18 @@ class StrategyExtended:
     def _updated(
         self, var: Variable | None, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
-        def body(args: Any, kwargs: Any) -> Any:
-            if var is not None and not var.is_mirrored:
-                return self._update_on_read(var, fn, args, kwargs, group)
-            return self._update_mirrored(var, fn, args, kwargs, group)
-
         strategy = self.strategy
         if current_trace() is not None or strategy.is_default:
-            return body(args, kwargs)
+            return self._update_in_trace(fn, (var, group, args), kwargs)
         with entered(Entry(strategy)):
-            return strategy.implicit_function(("update", fn, id(var), group), body)(args, kwargs)
+            update = strategy.implicit_call("update", fn, self._update_in_trace)
+            return update((var, group, args), kwargs)
+
+    def _update_in_trace(self, fn: Callable[..., Any], what: Any, kwargs: Any) -> Any:
+        var, group, args = what
+        if var is not None and not var.is_mirrored:
+            return self._update_on_read(var, fn, args, kwargs, group)
+        return self._update_mirrored(var, fn, args, kwargs, group)
 
     def _update_on_read(
         self, var: Variable, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool

@@ -52,16 +52,20 @@ class ImplicitFunctions:
         return functions[key]
 
     def of_function(self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]) -> Function:
-        """Return `call(fn, *arguments)` compiled, which is forgotten when `fn` is gone."""
+        """Return `call(fn, args, kwargs)` compiled, which is forgotten when `fn` is gone."""
         name = getattr(fn, "__name__", "function")
-        held = _weakly(fn)
-        if held is None:
-            return self.of((kind, fn), functools.partial(call, fn), name)
+        held = _weakly(fn) or (lambda: fn)
+
+        def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return call(held(), args, kwargs)
+
+        if not isinstance(held, weakref.ref):
+            return self.of((kind, fn), body, name)
         key = (kind, id(fn))
         if key not in self._functions:
             weakref.finalize(fn, self._functions.pop, key, None).atexit = False
             self._warn_if_often(kind, fn, name)
-        return self.of(key, lambda *arguments: call(held(), *arguments), name)
+        return self.of(key, body, name)
 
     def _warn_if_often(self, kind: str, fn: Any, name: str) -> None:
         """Warn of a function that is made anew for every call, and compiled anew with it."""
@@ -74,9 +78,8 @@ class ImplicitFunctions:
         frame = here().frame
         file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
         warnings.warn_explicit(
-            f"{kind} was given {name} for the {self._made[code]}th time as a function made anew, "
-            f"and compiled it again. Make it once, outside the loop, and pass what changes as an "
-            f"argument.",
+            f"{kind} compiled {name} {self._made[code]} times: each time it was a function made "
+            f"anew. Make it once, outside the loop, and pass what changes as an argument.",
             RetraceWarning,
             file,
             line,

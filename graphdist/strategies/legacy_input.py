@@ -19,7 +19,7 @@ from graphdist.context import (
     get_strategy,
     in_replica_context_of_a_run,
 )
-from graphdist.errors import ArgumentError, ContextError, GraphdistError
+from graphdist.errors import ArgumentError, ContextError, OutOfRangeError
 from graphdist.options import ReduceOp
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
@@ -27,10 +27,6 @@ from graphdist.values import kind_of, per_replica_of
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase
-
-
-class EndOfData(GraphdistError):
-    """An iterator is asked for an element past the end."""
 
 
 class DatasetIterator:
@@ -81,14 +77,14 @@ class InputFunctionIterator:
         self._elements = None
 
     def get_next(self) -> Any:
-        """Return an element of each replica; raises `EndOfData` when some would get none."""
+        """Return an element of each replica; raises `OutOfRangeError` when some would get none."""
         if self._elements is None:
             made = self._made
             self._elements = iter(made) if isinstance(made, Iterable) else _calls(made)
         count = self._strategy.num_replicas_in_sync
         elements = list(islice(self._elements, count))
         if len(elements) < count:
-            raise EndOfData(
+            raise OutOfRangeError(
                 f"get_next past the end: {len(elements)} elements are left for {count} replicas",
                 source=here(),
                 hint="call initialize() to start again",

@@ -32,7 +32,7 @@ from tests.conformance.compare import Difference, differences, pattern_of_equali
 from tests.conformance.declared import DECLARED, Declared
 from tests.conformance.encode import encode, encode_error
 from tests.conformance.environment import Environment, NoProgramError
-from tests.conformance.families import FAMILIES, LATER
+from tests.conformance.families.table import FAMILIES, LATER
 
 SECONDS = 60
 """How long one case may take."""

@@ -16,7 +16,7 @@ FIRST, NONE = gd.VariableAggregation.ONLY_FIRST_REPLICA, gd.VariableAggregation.
 ON_READ = gd.VariableSynchronization.ON_READ
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def strategy() -> gd.MirroredStrategy:
     return gd.MirroredStrategy(["cpu:0", "cpu:1"])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -22,22 +22,11 @@ def strategy(request: pytest.FixtureRequest) -> gd.Strategy:
     return gd.MirroredStrategy(devices)
 
 
-@contextmanager
-def interrupts() -> Iterator[None]:
-    """Send Ctrl-C again and again while the block runs."""
-    stopped = threading.Event()
-
-    def send() -> None:
-        while not stopped.wait(0.002):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        sender.join()
+def send_interrupts() -> None:
+    """Send this process Ctrl-C, again and again."""
+    for _ in range(100):
+        time.sleep(0.002)
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_an_interrupt_takes_no_variable_with_it(strategy: gd.Strategy) -> None:
@@ -49,19 +38,18 @@ def test_an_interrupt_takes_no_variable_with_it(strategy: gd.Strategy) -> None:
         strategy.run(lambda: count.assign_add(jnp.ones(100)))
 
     step()
-    caught = 0
-    try:
-        with interrupts():
-            for _ in range(400):
-                try:
-                    step()
-                except KeyboardInterrupt:
-                    caught += 1
-    except KeyboardInterrupt:
-        caught += 1
-    assert caught
+    caught, sender = 0, threading.Thread(target=send_interrupts)
+    sender.start()
+    while True:
+        try:
+            while sender.is_alive():
+                step()
+            time.sleep(0.01)  # the last one may be on its way
+            break
+        except KeyboardInterrupt:
+            caught += 1
+    assert caught > 50
     value = count.read_value()
-    assert 1 <= value[0] <= 401
     step()
     assert count.read_value()[0] == value[0] + 1
 

@@ -80,7 +80,7 @@ BODIES: dict[str, Body] = {
     "nested_merge_call": lambda x: _merge(lambda s: context().merge_call(lambda s2: 1)),
     "args_not_tuple": lambda x: context().merge_call(lambda s, v: 1, args=x),
     "structure_mismatch": lambda x: _merge(lambda s, v: 1, [1] if _is_first() else (1,)),
-    "create_variable_inside": lambda x: _merge(lambda s: class_name(gd.Variable(array(1.0)))),
+    "create_variable_inside": lambda x: _merge(lambda s: class_name(gd.Variable(1.0))),
 }
 
 

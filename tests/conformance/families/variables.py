@@ -43,13 +43,13 @@ def _with(*options: Any, then: Callable[[Environment, Any], Any]) -> Program:
 
 def _made_in_replica(env: Environment) -> Any:
     made: list[Any] = []
-    _run(env, lambda: made.append(gd.Variable(_number())))
+    _run(env, lambda: made.append(gd.Variable(float(replica_id()))))
     return [class_name(made[0]), made[0] is made[-1], components(made[0])]
 
 
 def _two_in_replica(env: Environment) -> Any:
     made: list[Any] = []
-    _run(env, lambda: made.append((gd.Variable(array(1.0)), gd.Variable(array(2.0)))))
+    _run(env, lambda: made.append((gd.Variable(1.0), gd.Variable(2.0))))
     first, last = made[0], made[-1]
     return [first[0] is last[0], first[1] is last[1], first[0] is first[1]]
 
@@ -59,7 +59,7 @@ def _in_one_replica(env: Environment) -> Any:
 
     def replica_fn() -> None:
         if int(replica_id()) == 0:
-            made.append(gd.Variable(array(1.0)))
+            made.append(gd.Variable(1.0))
 
     _run(env, replica_fn)
     return class_name(made[0])

@@ -95,6 +95,13 @@ def variable_pickled(refused: Refused) -> None:
         pickle.dumps({"w": w})
 
 
+def variable_read_under_jit(refused: Refused) -> None:
+    w = gd.Variable(1.0, name="w")
+    with refused(RuntimeError):
+        jax.jit(lambda x: w * x)(1.0)
+    assert jax.grad(lambda x: w * x)(1.0) == 1
+
+
 def variable_copied(refused: Refused) -> None:
     w = gd.Variable(1.0, name="w")
     with refused(TypeError):

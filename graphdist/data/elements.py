@@ -1,0 +1,225 @@
+"""Elements of datasets: pytrees of NumPy arrays, and what all elements of a dataset share.
+
+Lists are leaves in a `Dataset`, as in tf.data: a list of numbers is an array. In elements of other
+sources they are containers, as everywhere in JAX. A mapping that is no dict (the batch of another
+library, say) is taken for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias  # Any: elements are of the user's making
+
+import jax
+import numpy as np
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from graphdist.errors import ArgumentError, ArgumentTypeError, BatchDimensionError, GraphdistError
+from graphdist.specs import ArraySpec, Dimensions
+from graphdist.tracing.sources import here
+from graphdist.values import structure_text
+
+Element: TypeAlias = Any
+"""A pytree of arrays or scalars."""
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+UNKNOWN: Final[Any] = object()
+"""The spec of elements that nothing is known of before one is seen."""
+
+
+@contextmanager
+def at_the_users_line() -> Iterator[None]:
+    """Give the errors of a `with` block that name no line of the user's the one being executed."""
+    try:
+        yield
+    except GraphdistError as error:
+        if error.source is None:
+            error.source = here()
+        raise
+
+
+def as_element(value: Any) -> Element:
+    """Return a value as an element of a `Dataset`, in which lists are arrays.
+
+    >>> as_element({"x": [1, 2]})
+    {'x': array([1, 2])}
+    """
+    return jax.tree.map(_array_or_scalar, value, is_leaf=is_list)
+
+
+def is_list(leaf: Any) -> bool:
+    """Return whether something in an element of a `Dataset` is a list, and so an array."""
+    return isinstance(leaf, list)
+
+
+def _array_or_scalar(value: Any) -> Array | np.generic:
+    if isinstance(value, np.ndarray | np.generic):
+        return value
+    return as_array(value, lambda: "a component of the element")
+
+
+def as_array(leaf: Any, name: Callable[[], str]) -> Array:
+    """Return a leaf as an array; raises `ArgumentTypeError`, which begins with its name."""
+    try:
+        array = np.asarray(leaf)
+    except GraphdistError:
+        raise
+    except Exception as error:  # libraries raise all kinds for tensors that lie elsewhere
+        raise ArgumentTypeError(
+            f"{name()} is a {type(leaf).__name__} that cannot be read as an array: {error}",
+            hint="give a NumPy array, or what numpy.asarray takes",
+        ) from error
+    if array.dtype.kind == "O":
+        raise _no_numbers(leaf, array, name)
+    return array
+
+
+def _no_numbers(leaf: Any, array: Array, name: Callable[[], str]) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"{name()} is no array of numbers: {type(leaf).__name__} of dtype {array.dtype}",
+        hint="encode it as numbers, or leave it out of the batches",
+    )
+
+
+class Flat(NamedTuple):
+    """An element, its leaves as arrays of numbers, and its structure."""
+
+    element: Element
+    arrays: list[Array]
+    structure: Any
+
+
+def flattened(element: Element) -> Flat:
+    """Take an element apart; raises `ArgumentTypeError` for a leaf that devices cannot hold.
+
+    >>> flattened({"x": [1, 2.5]}).arrays
+    [array(1), array(2.5)]
+    """
+    leaves: list[Any]
+    leaves, structure = jax.tree.flatten(element)
+    if any(isinstance(leaf, Mapping) for leaf in leaves):
+        return flattened(jax.tree.map(_dict_for_mapping, element))
+    arrays = [_numbers(leaf, element, place) for place, leaf in enumerate(leaves)]
+    return Flat(element, arrays, structure)
+
+
+def _dict_for_mapping(leaf: Any) -> Any:
+    return dict(leaf) if isinstance(leaf, Mapping) else leaf
+
+
+def _numbers(leaf: Any, element: Element, place: int) -> Array:
+    def name() -> str:
+        return leaf_name(element, place)
+
+    array = leaf if type(leaf) is np.ndarray else as_array(leaf, name)
+    if array.dtype.kind in "OSUMm" or array.dtype.fields:
+        raise _no_numbers(leaf, array, name)
+    return array
+
+
+def leaf_name(element: Element, place: int) -> str:
+    """Return how a leaf of an element is written.
+
+    >>> leaf_name({"x": (1, 2)}, 1)
+    "element['x'][1]"
+    """
+    path, _ = tree_flatten_with_path(element)[0][place]
+    return "element" + keystr(path)
+
+
+def batch_size(flat: Flat) -> int:
+    """Return the number of rows that the leaves of an element have.
+
+    Raises `BatchDimensionError` for a scalar, `ArgumentError` when leaves disagree.
+    """
+    element, arrays, _ = flat
+    for place, array in enumerate(arrays):
+        if array.ndim == 0:
+            raise BatchDimensionError(
+                f"{leaf_name(element, place)} is a scalar: there is no batch dimension to split",
+                hint="stack several examples into one batch, or repeat the value for each row",
+            )
+        if len(array) != len(arrays[0]):
+            raise ArgumentError(
+                f"{leaf_name(element, 0)} has batch size {len(arrays[0])}, "
+                f"{leaf_name(element, place)} has {len(array)}",
+                hint="one element is one batch: give its leaves the same size in dimension 0",
+            )
+    return len(arrays[0]) if arrays else 0
+
+
+def spec_of(element: Element) -> Any:
+    """Return the pytree of `ArraySpec` that describes an element exactly."""
+    return jax.tree.map(lambda leaf: ArraySpec(np.shape(leaf), np.asarray(leaf).dtype), element)
+
+
+def with_open_batch(shape: Sequence[int]) -> Dimensions:
+    """Return the dimensions of arrays like one of this shape, with any number of rows.
+
+    >>> with_open_batch((4, 3)), with_open_batch(())
+    ((None, 3), ())
+    """
+    return (None, *shape[1:]) if shape else ()
+
+
+@dataclass(frozen=True)
+class ElementKind:
+    """What the elements of a dataset have in common: structure, dtypes and inner shapes."""
+
+    structure: Any
+    leaves: tuple[tuple[np.dtype[Any], Dimensions], ...]
+    origin: str
+    """Where it is from, as errors say it."""
+
+    @classmethod
+    def of_spec(cls, spec: Any, origin: str) -> ElementKind:
+        """Return the kind that a pytree of specs describes."""
+        leaves, structure = jax.tree.flatten(spec)
+        return cls(
+            structure, tuple((np.dtype(leaf.dtype), tuple(leaf.shape)) for leaf in leaves), origin
+        )
+
+    @classmethod
+    def of_first(cls, first: Flat, *, is_strict: bool) -> ElementKind:
+        """Return the kind of an element, with any number of rows; if not strict, of any shape."""
+        leaves = tuple(
+            (array.dtype, with_open_batch(array.shape) if is_strict else (None,) * array.ndim)
+            for array in first.arrays
+        )
+        return cls(first.structure, leaves, "in the first element")
+
+    def check(self, flat: Flat) -> None:
+        """Raise `ArgumentError` for an element of another kind."""
+        element, arrays, structure = flat
+        if structure != self.structure:
+            raise ArgumentError(
+                f"an element is {structure_text(structure)}, "
+                f"{self.origin} it is {structure_text(self.structure)}",
+                hint="give all elements one structure",
+            )
+        for place, (array, (dtype, dimensions)) in enumerate(zip(arrays, self.leaves, strict=True)):
+            if array.dtype != dtype or not fits(array.shape, dimensions):
+                raise ArgumentError(
+                    f"{leaf_name(element, place)} is {_text(array.dtype, array.shape)}, "
+                    f"{self.origin} it is {_text(dtype, dimensions)}",
+                    hint="give all elements one dtype and inner shape: cast or pad them, or "
+                    "declare what varies with gd.data.Dataset.from_generator(..., output_signature)",
+                )
+
+
+def fits(shape: Sequence[int], dimensions: Dimensions) -> bool:
+    """Return whether a shape is one of those that dimensions allow.
+
+    >>> fits((4, 3), (None, 3)), fits((4,), (None, 3))
+    (True, False)
+    """
+    if len(shape) != len(dimensions):
+        return False
+    return all(known in (None, size) for size, known in zip(shape, dimensions, strict=True))
+
+
+def _text(dtype: np.dtype[Any], dimensions: Dimensions) -> str:
+    return f"{dtype}[{','.join('?' if size is None else str(size) for size in dimensions)}]"

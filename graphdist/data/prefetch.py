@@ -1,0 +1,134 @@
+"""The next elements of an iterator, prepared on a background thread.
+
+Theory of operation. Each `Prefetched` has a thread of its own, which pulls elements from the source
+and prepares them while a step runs. The two sides talk through two queues. A number in `permits`
+lets the thread prepare one element: `ahead` of them are there from the start, and every `next` adds
+one, so that no more than `ahead` elements wait beside the one being asked for. `results` carries
+elements, the source's exception, and the end mark, which is put back for whoever asks again.
+
+The thread never refers to the `Prefetched`, so one that nobody holds is collected; its finalizer
+then stops the thread. A finalizer may run at any point of any thread, also inside a queue
+operation: hence `SimpleQueue`, whose `put` is reentrant, and a plain flag. `Queue` and `Event`
+could deadlock. Threads are daemons: a source that blocks for ever does not keep the process alive.
+At exit they are given a moment to finish, because a daemon caught inside JAX when the interpreter
+goes takes it down.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any  # Any: elements of the user's making, and what becomes of them
+
+from graphdist.errors import GraphdistError
+from graphdist.tracing.sources import here
+
+_SECONDS_TO_STOP_AT_EXIT = 2.0
+_END = object()
+
+
+class Prefetched:
+    """The elements of an iterator in order, each prepared before it is asked for.
+
+    Up to `ahead` elements wait beside the one in use. The source runs on the thread with the
+    context variables of the caller. Its exception is raised by the `next` that would have returned
+    the element, with the traceback that leads into the source; after it, and after the last
+    element, the iterator is at its end. Any thread may call `next`.
+
+    >>> list(Prefetched(iter([1, 2, 3]), lambda element: 10 * element, ahead=2))
+    [10, 20, 30]
+    """
+
+    def __init__(
+        self, elements: Iterator[Any], prepare: Callable[[Any], Any], ahead: int
+    ) -> None:
+        self._feed = _Feed()
+        for _ in range(ahead):
+            self._feed.permits.put(None)
+        # The source sees the caller's context variables, as it would without a thread.
+        context = contextvars.copy_context()
+        thread = threading.Thread(
+            target=context.run,
+            args=(_produce, elements, prepare, self._feed),
+            name="graphdist-prefetch",
+            daemon=True,
+        )
+        weakref.finalize(self, self._feed.stop).atexit = False
+        thread.start()
+        _feeds[thread] = self._feed
+
+    def __iter__(self) -> Prefetched:
+        return self
+
+    def __next__(self) -> Any:
+        self._feed.permits.put(None)
+        result = self._feed.results.get()
+        if result is _END:
+            self._feed.results.put(_END)
+            raise StopIteration
+        if isinstance(result, _Failure):
+            if isinstance(result.error, GraphdistError) and result.error.source is None:
+                result.error.source = here()  # the thread has no line of the user's
+            try:
+                raise result.error
+            finally:
+                del result  # the error's traceback holds this frame
+        return result
+
+
+@dataclass(eq=False, frozen=True)
+class _Failure:
+    """An exception on its way from the thread to the caller."""
+
+    error: BaseException
+
+
+@dataclass(eq=False)
+class _Feed:
+    """What an iterator and its thread share; see the head of the module."""
+
+    permits: SimpleQueue[None] = field(default_factory=SimpleQueue)
+    results: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+    stopped: bool = False
+
+    def stop(self) -> None:
+        """Make the thread leave before its next element; safe in a finalizer."""
+        self.stopped = True
+        self.permits.put(None)
+
+
+_feeds: weakref.WeakKeyDictionary[threading.Thread, _Feed] = weakref.WeakKeyDictionary()
+
+
+def _produce(elements: Iterator[Any], prepare: Callable[[Any], Any], feed: _Feed) -> None:
+    """Prepare one element for every permit; the body of an iterator's thread."""
+    try:
+        while True:
+            feed.permits.get()
+            if feed.stopped:
+                return
+            try:
+                element = next(elements)
+            except StopIteration:
+                break
+            feed.results.put(prepare(element))
+            del element  # not while waiting for the next permit: it may be large
+    except BaseException as error:  # also SystemExit: the caller would wait for ever
+        feed.results.put(_Failure(error))
+    feed.results.put(_END)
+
+
+@atexit.register
+def _stop_all() -> None:
+    threads = dict(_feeds)
+    for feed in threads.values():
+        feed.stop()
+    deadline = time.monotonic() + _SECONDS_TO_STOP_AT_EXIT
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

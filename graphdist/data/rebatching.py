@@ -1,0 +1,55 @@
+"""How many rows of a batch go to which replica.
+
+The rule of a distributed dataset: parts of ceil(rows / replicas), in replica order, until the batch
+is used up. So 5 rows over 4 replicas are 2, 2, 1 and 0, and only replicas after the last full part
+have fewer.
+
+A dataset that is not shared out among workers by element (policies OFF, FILE and HINT) has fixed
+parts instead, made from the batch size it declares: 4 rows over 2 replicas are 2 and 2, and the 2
+rows of a last batch are 2 and 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def even_sizes(rows: int, num_replicas: int) -> tuple[int, ...]:
+    """Return the rows of each replica, of which all but the last few get the same.
+
+    >>> even_sizes(5, 4)
+    (2, 2, 1, 0)
+    """
+    part = -(-rows // num_replicas)
+    return tuple(min(part, max(0, rows - part * replica)) for replica in range(num_replicas))
+
+
+def filled_sizes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the rows of each replica when each takes up to its size of what is left.
+
+    >>> filled_sizes(2, (2, 2))
+    (2, 0)
+    """
+    filled = []
+    for size in sizes:
+        filled.append(min(size, rows))
+        rows -= filled[-1]
+    return tuple(filled)
+
+
+def batch_sizes_for_worker(
+    global_batch: int, num_workers: int, num_replicas_per_worker: int, worker_index: int
+) -> list[int]:
+    """Return the sizes of the batches a worker cuts the stream of rows into, one after the other.
+
+    Every worker cuts the whole stream, each starting at its own place in one cycle of sizes, so
+    that the replicas of a step make up a global batch together.
+
+    >>> [batch_sizes_for_worker(7, 2, 2, worker) for worker in range(2)]
+    [[2, 2, 2, 1], [2, 1, 2, 2]]
+    """
+    parts = num_workers * num_replicas_per_worker
+    size, larger = divmod(global_batch, parts)
+    sizes = [size + 1] * larger + [size] * (parts - larger)
+    start = worker_index * num_replicas_per_worker
+    return sizes[start:] + sizes[:start]

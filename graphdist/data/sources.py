@@ -1,0 +1,244 @@
+"""Where the elements of a `Dataset` come from, and what all nodes of a dataset have.
+
+A dataset is a tree of nodes, the last transformation at its root. A node is iterated again and
+again, each time from its start, and says what it knows of its elements without iterating: their
+spec, how many there are, and whether they are batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple  # Any: the user's functions
+
+import jax
+import numpy as np
+
+from graphdist.data.elements import (
+    UNKNOWN,
+    Element,
+    ElementKind,
+    Flat,
+    as_element,
+    batch_size,
+    flattened,
+    is_list,
+)
+from graphdist.errors import ArgumentError
+from graphdist.specs import ArraySpec
+
+INFINITE_CARDINALITY = -1
+"""The number of elements of a dataset that does not end."""
+UNKNOWN_CARDINALITY = -2
+"""The number of elements of a dataset that has to be iterated to know."""
+
+
+class Batching(NamedTuple):
+    """That elements are batches: their size, if known, and whether all have that size."""
+
+    size: int | None = None
+    is_static: bool = False
+
+
+class Node:
+    """A source or a transformation; most of what is here holds for sources."""
+
+    def __iter__(self) -> Iterator[Element]:
+        raise NotImplementedError
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs of an element, or UNKNOWN before one was seen."""
+        return UNKNOWN
+
+    @property
+    def cardinality(self) -> int:
+        """Return the number of elements, or one of the two constants above."""
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def batching(self) -> Batching | None:
+        """Return the size of the batches; None if elements are not batches."""
+        return None
+
+    def rows(self, start: int, stop: int) -> Element:
+        """Return elements stacked, where that needs no iteration; else UNKNOWN."""
+        return UNKNOWN
+
+
+def rewritten(node: Any, rule: Callable[[Any], Any]) -> Any:
+    """Return a tree of nodes with `rule` applied to each, from the sources up."""
+    changes: dict[str, Any] = {}
+    for field in fields(node):
+        value = getattr(node, field.name)
+        if isinstance(value, Node):
+            changes[field.name] = rewritten(value, rule)
+        elif isinstance(value, tuple) and any(isinstance(one, Node) for one in value):
+            changes[field.name] = tuple(rewritten(one, rule) for one in value)
+    return rule(replace(node, **changes) if changes else node)
+
+
+def nodes_of(node: Node) -> list[Node]:
+    """Return the nodes of a tree, sources first."""
+    found: list[Node] = []
+
+    def keep(one: Node) -> Node:
+        found.append(one)
+        return one
+
+    rewritten(node, keep)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Slices(Node):
+    """The rows of arrays."""
+
+    arrays: Element
+
+    def __len__(self) -> int:
+        return len(jax.tree.leaves(self.arrays)[0])
+
+    def __iter__(self) -> Iterator[Element]:
+        leaves, structure = jax.tree.flatten(self.arrays)
+        for row in range(len(self)):
+            yield jax.tree.unflatten(structure, [leaf[row] for leaf in leaves])
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs of a row."""
+        return jax.tree.map(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), self.arrays)
+
+    @property
+    def cardinality(self) -> int:
+        """Return the number of rows."""
+        return len(self)
+
+    def rows(self, start: int, stop: int) -> Element:
+        """Return a part of each array, not copied."""
+        return jax.tree.map(lambda leaf: leaf[start:stop], self.arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Range(Node):
+    """Integers, of 64 bits."""
+
+    numbers: range
+
+    def __iter__(self) -> Iterator[Element]:
+        return map(np.int64, self.numbers)
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the spec of an integer."""
+        return ArraySpec((), np.int64)
+
+    @property
+    def cardinality(self) -> int:
+        """Return how many there are."""
+        return len(self.numbers)
+
+    def rows(self, start: int, stop: int) -> Element:
+        """Return some of them as an array."""
+        part = self.numbers[start:stop]
+        return np.arange(part.start, part.stop, part.step, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors(Node):
+    """One element."""
+
+    element: Element
+
+    def __iter__(self) -> Iterator[Element]:
+        yield self.element
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs of the element."""
+        return jax.tree.map(lambda leaf: ArraySpec(leaf.shape, leaf.dtype), self.element)
+
+    @property
+    def cardinality(self) -> int:
+        """Return 1."""
+        return 1
+
+
+@dataclass(frozen=True, eq=False)
+class Generated(Node):
+    """What a function's iterators give, called anew for each iteration."""
+
+    generator: Callable[..., Iterable[Any]]
+    signature: Any
+    arguments: tuple[Any, ...]
+
+    def __iter__(self) -> Iterator[Element]:
+        values = iter(self.generator(*self.arguments))
+        return map(as_element, values) if self.signature is UNKNOWN else self._declared(values)
+
+    def _declared(self, values: Iterator[Any]) -> Iterator[Element]:
+        """Yield the values; Python numbers and lists get the dtype that was declared."""
+        kind = ElementKind.of_spec(self.signature, "in output_signature")
+        for value in values:
+            leaves, structure = jax.tree.flatten(value, is_leaf=is_list)
+            if structure == kind.structure:
+                leaves = [
+                    leaf if hasattr(leaf, "dtype") else np.asarray(leaf, dtype)
+                    for leaf, (dtype, _) in zip(leaves, kind.leaves, strict=True)
+                ]
+            element = as_element(jax.tree.unflatten(structure, leaves))
+            kind.check(flattened(element))
+            yield element
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the signature."""
+        return self.signature
+
+    @property
+    def batching(self) -> Batching | None:
+        """Return that nothing is known, unless there is a signature."""
+        return Batching() if self.signature is UNKNOWN else None
+
+
+@dataclass(frozen=True, eq=False)
+class Files(Node):
+    """What is read from files, one after the other."""
+
+    files: tuple[str, ...]
+    read: Callable[[str], Iterable[Any]]
+
+    def __iter__(self) -> Iterator[Element]:
+        for file in self.files:
+            yield from map(as_element, self.read(file))
+
+    @property
+    def batching(self) -> Batching | None:
+        """Return that nothing is known."""
+        return Batching()
+
+
+def read_lines(file: str) -> Iterator[str]:
+    """Yield the lines of a text file, without their ends."""
+    with open(file, encoding="utf-8") as lines:
+        for line in lines:
+            yield line.rstrip("\n")
+
+
+def sliceable(tensors: Any) -> Element:
+    """Return a pytree of arrays with one number of rows, as views that cannot be written.
+
+    Raises `BatchDimensionError` for a scalar, `ArgumentError` for arrays that disagree.
+    """
+    element = jax.tree.map(_read_only, as_element(tensors))
+    leaves, structure = jax.tree.flatten(element)
+    if not leaves:
+        raise ArgumentError("from_tensor_slices is given no arrays: there is nothing to slice")
+    batch_size(Flat(element, leaves, structure))
+    return element
+
+
+def _read_only(leaf: Any) -> Any:
+    view = np.asarray(leaf).view()
+    view.flags.writeable = False
+    return view

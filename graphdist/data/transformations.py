@@ -1,0 +1,314 @@
+"""Transformations of datasets that leave elements apart from each other: map, take, zip and so on.
+
+Those that put elements together are in `batching.py`. A node says of its elements what it says of
+those of its source, unless it says otherwise here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any  # Any: the user's functions, pytrees of specs
+
+import jax
+import numpy as np
+
+from graphdist.data.elements import UNKNOWN, Element, as_element
+from graphdist.data.prefetch import Prefetched
+from graphdist.data.sources import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Batching,
+    Node,
+)
+from graphdist.errors import ArgumentError
+from graphdist.specs import ArraySpec
+
+SHARD_HINT = -1
+"""In `shard(SHARD_HINT, SHARD_HINT)`: the number of workers and the worker, not known yet."""
+AUTOTUNE = -1
+"""How much to prefetch, or to do in parallel: graphdist chooses."""
+PREFETCHED_BY_DEFAULT = 2
+
+
+@dataclass(frozen=True, eq=False)
+class OfOne(Node):
+    """A transformation of one dataset."""
+
+    source: Node
+
+    @property
+    def element_spec(self) -> Any:
+        """Return that of the source."""
+        return self.source.element_spec
+
+    @property
+    def cardinality(self) -> int:
+        """Return that of the source."""
+        return self.source.cardinality
+
+    @property
+    def batching(self) -> Batching | None:
+        """Return that of the source."""
+        return self.source.batching
+
+
+def applied(function: Callable[..., Any], element: Element) -> Any:
+    """Return what a function makes of an element; a tuple becomes its arguments."""
+    is_arguments = isinstance(element, tuple) and not hasattr(element, "_fields")
+    return function(*element) if is_arguments else function(element)
+
+
+@dataclass(frozen=True, eq=False)
+class Map(OfOne):
+    """What a function makes of each element; nothing is known of it before."""
+
+    function: Callable[..., Any]
+
+    def __iter__(self) -> Iterator[Element]:
+        for element in self.source:
+            yield as_element(applied(self.function, element))
+
+    @property
+    def element_spec(self) -> Any:
+        """Return that it is not known."""
+        return UNKNOWN
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(OfOne):
+    """The elements for which a function returns true."""
+
+    predicate: Callable[..., Any]
+
+    def __iter__(self) -> Iterator[Element]:
+        return (element for element in self.source if applied(self.predicate, element))
+
+    @property
+    def cardinality(self) -> int:
+        """Return that it is not known."""
+        return UNKNOWN_CARDINALITY
+
+
+@dataclass(frozen=True, eq=False)
+class Take(OfOne):
+    """The first elements."""
+
+    count: int
+
+    def __iter__(self) -> Iterator[Element]:
+        return islice(self.source, self.count)
+
+    @property
+    def cardinality(self) -> int:
+        """Return the smaller of the two numbers."""
+        cardinality = self.source.cardinality
+        if cardinality == INFINITE_CARDINALITY:
+            return self.count
+        return min(cardinality, self.count)  # unknown is less than any count
+
+
+@dataclass(frozen=True, eq=False)
+class Skip(OfOne):
+    """All but the first elements."""
+
+    count: int
+
+    def __iter__(self) -> Iterator[Element]:
+        return islice(self.source, self.count, None)
+
+    @property
+    def cardinality(self) -> int:
+        """Return what is left."""
+        cardinality = self.source.cardinality
+        return cardinality if cardinality < 0 else max(0, cardinality - self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class Shard(OfOne):
+    """Every `count`-th element, from number `index` on."""
+
+    count: int
+    index: int
+
+    def __iter__(self) -> Iterator[Element]:
+        if self.count == SHARD_HINT:
+            raise ArgumentError(
+                "shard(SHARD_HINT, SHARD_HINT) has not been told how many shards there are",
+                hint="distribute the dataset with AutoShardPolicy.HINT in its options",
+            )
+        return islice(self.source, self.index, None, self.count)
+
+    @property
+    def cardinality(self) -> int:
+        """Return this shard's part."""
+        cardinality = self.source.cardinality
+        if cardinality < 0 or self.count == SHARD_HINT:
+            return cardinality
+        return max(0, -(-(cardinality - self.index) // self.count))
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(OfOne):
+    """The elements several times over; None is for ever."""
+
+    count: int | None
+
+    def __iter__(self) -> Iterator[Element]:
+        epoch = 0
+        while self.count is None or epoch < self.count:
+            number = -1
+            for number, element in enumerate(self.source):
+                yield element
+            if number < 0:
+                return  # there is nothing to repeat
+            epoch += 1
+
+    @property
+    def cardinality(self) -> int:
+        """Return the product."""
+        cardinality = self.source.cardinality
+        if cardinality == 0 or self.count == 0:
+            return 0
+        if self.count is None:
+            return INFINITE_CARDINALITY
+        return cardinality if cardinality < 0 else cardinality * self.count
+
+
+@dataclass(frozen=True, eq=False)
+class Enumerate(OfOne):
+    """The elements with their numbers."""
+
+    start: int
+
+    def __iter__(self) -> Iterator[Element]:
+        for number, element in enumerate(self.source, self.start):
+            yield np.int64(number), element
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the spec of a pair."""
+        spec = self.source.element_spec
+        return UNKNOWN if spec is UNKNOWN else (ArraySpec((), np.int64), spec)
+
+    @property
+    def batching(self) -> Batching | None:
+        """Return that a pair is no batch."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Prefetch(OfOne):
+    """The elements, made ahead of their use on a background thread."""
+
+    count: int
+
+    def __iter__(self) -> Iterator[Element]:
+        return Prefetched(iter(self.source), lambda element: element, self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(Node):
+    """Elements of several datasets side by side, until the shortest ends."""
+
+    sources: tuple[Node, ...]
+    structure: Any
+
+    def __iter__(self) -> Iterator[Element]:
+        for elements in zip(*self.sources, strict=False):
+            yield jax.tree.unflatten(self.structure, elements)
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs side by side."""
+        specs = [source.element_spec for source in self.sources]
+        if any(spec is UNKNOWN for spec in specs):
+            return UNKNOWN
+        return jax.tree.unflatten(self.structure, specs)
+
+    @property
+    def cardinality(self) -> int:
+        """Return the smallest."""
+        finite = {source.cardinality for source in self.sources} - {INFINITE_CARDINALITY}
+        return min(finite, default=INFINITE_CARDINALITY)
+
+    @property
+    def batching(self) -> Batching | None:
+        """Return what all have in common."""
+        return common([source.batching for source in self.sources])
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenate(Node):
+    """The elements of one dataset after those of another."""
+
+    sources: tuple[Node, ...]
+
+    def __iter__(self) -> Iterator[Element]:
+        return chain.from_iterable(self.sources)
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs with a dimension open where they differ."""
+        first, *others = [source.element_spec for source in self.sources]
+        for other in others:
+            first = UNKNOWN if UNKNOWN in (first, other) else joined(first, other)
+        return first
+
+    @property
+    def cardinality(self) -> int:
+        """Return the sum."""
+        parts = [source.cardinality for source in self.sources]
+        if INFINITE_CARDINALITY in parts:
+            return INFINITE_CARDINALITY
+        return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in parts else sum(parts)
+
+    @property
+    def batching(self) -> Batching | None:
+        """Return what both have in common."""
+        return common([source.batching for source in self.sources])
+
+
+def common(found: list[Batching | None]) -> Batching | None:
+    """Return what batches of several datasets have in common.
+
+    >>> common([Batching(4, True), Batching(4)])
+    Batching(size=4, is_static=False)
+    """
+    if None in found:
+        return None
+    batchings = [one for one in found if one is not None]
+    sizes = {one.size for one in batchings}
+    if len(sizes) > 1:
+        return Batching()
+    return Batching(sizes.pop(), all(one.is_static for one in batchings))
+
+
+def joined(spec: Any, other: Any) -> Any:
+    """Return the specs that describe what either describes.
+
+    Raises `ArgumentError` when structure, dtype or rank differ.
+
+    >>> joined(ArraySpec((4, 3), np.int32), ArraySpec((2, 3), np.int32))
+    ArraySpec(shape=(None, 3), dtype=int32)
+    """
+    leaves, structure = jax.tree.flatten(spec)
+    others, other_structure = jax.tree.flatten(other)
+    alike = [
+        (len(one.shape), one.dtype) == (len(two.shape), two.dtype)
+        for one, two in zip(leaves, others, strict=False)
+    ]
+    if structure != other_structure or not all(alike):
+        raise ArgumentError(
+            f"elements of {spec} and of {other} are in one dataset",
+            hint="give both the same structure, dtypes and ranks",
+        )
+    return jax.tree.unflatten(
+        structure, [_joined(one, two) for one, two in zip(leaves, others, strict=True)]
+    )
+
+
+def _joined(one: ArraySpec, two: ArraySpec) -> ArraySpec:
+    sizes = zip(one.shape, two.shape, strict=True)
+    return ArraySpec([size if size == other else None for size, other in sizes], one.dtype)
