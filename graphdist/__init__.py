@@ -1,6 +1,6 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import config, experimental, metrics, nn, random
+from graphdist import config, data, experimental, metrics, nn, random
 from graphdist.context import (
     experimental_set_strategy,
     get_replica_context,
@@ -14,13 +14,19 @@ from graphdist.cross_device_ops import (
     NcclAllReduce,
     ReductionToOneDevice,
 )
+from graphdist.data.distributed_dataset import DistributedDataset
+from graphdist.data.input import InputContext, InputOptions, InputReplicationMode
+from graphdist.data.iterators import DistributedIterator
 from graphdist.errors import (
     ArgumentError,
     ArgumentTypeError,
+    BatchDimensionError,
     ContextError,
+    DatasetError,
     DeviceError,
     DistributionError,
     GraphdistError,
+    OutOfRangeError,
     RuntimeFailure,
     TraceError,
     UnsupportedError,
@@ -38,7 +44,7 @@ from graphdist.options import (
 )
 from graphdist.replica_context import ReplicaContext
 from graphdist.scatter import IndexedSlices
-from graphdist.signature import PerReplicaSpec
+from graphdist.specs import ArraySpec, PerReplicaSpec
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.central_storage import CentralStorageStrategy
 from graphdist.strategies.extended import StrategyExtended
@@ -54,24 +60,33 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "ArraySpec",
+    "BatchDimensionError",
     "CentralStorageStrategy",
     "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
     "ContextError",
     "CrossDeviceOps",
+    "DatasetError",
     "DeviceError",
+    "DistributedDataset",
+    "DistributedIterator",
     "DistributedValues",
     "DistributionError",
     "Function",
     "GraphdistError",
     "HierarchicalCopyAllReduce",
     "IndexedSlices",
+    "InputContext",
+    "InputOptions",
+    "InputReplicationMode",
     "Mirrored",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
+    "OutOfRangeError",
     "PerReplica",
     "PerReplicaSpec",
     "ReduceOp",
@@ -90,6 +105,7 @@ __all__ = [
     "VariableSynchronization",
     "assign",
     "config",
+    "data",
     "experimental",
     "experimental_set_strategy",
     "function",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from graphdist.errors import ArgumentTypeError, ContextError
 from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
 
 if TYPE_CHECKING:
     from graphdist.replica_context import ReplicaContext
@@ -85,8 +86,8 @@ def experimental_set_strategy(strategy: StrategyBase | None) -> None:
     """Make a strategy the current one of this thread without a `with`; None ends that.
 
     What was set before is replaced. A scope of the strategy may be entered afterwards, another
-    strategy's not. Raises `ContextError` inside a scope, `ArgumentTypeError` for what is no
-    strategy.
+    strategy's not. Raises `ContextError` inside a scope or a function, `ArgumentTypeError` for what
+    is no strategy.
 
     >>> import graphdist as gd
     >>> experimental_set_strategy(gd.OneDeviceStrategy("cpu:0"))
@@ -101,6 +102,13 @@ def experimental_set_strategy(strategy: StrategyBase | None) -> None:
             f"the strategy set is of type {type(strategy).__name__}, not a strategy",
             source=here(),
             hint="set a strategy such as gd.MirroredStrategy(), or None",
+        )
+    if current_trace() is not None:
+        raise ContextError(
+            "experimental_set_strategy is called inside a function, which would do it when it is "
+            "traced and never again",
+            source=here(),
+            hint="call it outside",
         )
     entry = current_entry()
     if entry is not None and not entry.is_set and not entry.strategy.is_default:
@@ -178,6 +186,8 @@ _INSTEAD = {
     "scope": "leave it out: a replica function is inside the scope of its strategy already",
     "reduce": "use gd.get_replica_context().all_reduce(reduce_op, value)",
     "gather": "use gd.get_replica_context().all_gather(value, axis)",
+    "reduce_to": "use gd.get_replica_context().all_reduce(reduce_op, value)",
+    "broadcast_to": "leave it out: a replica has the value already",
 }
 
 

@@ -91,11 +91,7 @@ class CrossDeviceOps:
     @property
     def replaces_all_reduce(self) -> bool:
         """Whether it reduces in a way of the user's own."""
-        own = type(self)
-        return (
-            own.reduce_implementation is not CrossDeviceOps.reduce_implementation
-            or own.batch_reduce_implementation is not CrossDeviceOps.batch_reduce_implementation
-        )
+        return _overrides(self, CrossDeviceOps)
 
 
 class ReductionToOneDevice(CrossDeviceOps):
@@ -128,6 +124,11 @@ class ReductionToOneDevice(CrossDeviceOps):
             )
         self.reduce_to_device = reduce_to_device
         self.accumulation_fn = accumulation_fn
+
+    @property
+    def replaces_all_reduce(self) -> bool:
+        """Whether it reduces in a way of the user's own."""
+        return self.accumulation_fn is not None or _overrides(self, ReductionToOneDevice)
 
     def reduce_implementation(
         self, reduce_op: ReduceOp, per_replica_value: Any, destinations: Any, options: Any
@@ -176,6 +177,12 @@ class NcclAllReduce(CrossDeviceOps):
     def __init__(self, num_packs: int = 1) -> None:
         """Take the hint."""
         self.num_packs = _packs(num_packs)
+
+
+def _overrides(ops: CrossDeviceOps, ours: type[CrossDeviceOps]) -> bool:
+    """Return whether a class of the user's reduces in another way than the one it is made of."""
+    names = ("reduce_implementation", "batch_reduce_implementation")
+    return any(getattr(type(ops), name) is not getattr(ours, name) for name in names)
 
 
 def checked_ops(ops: Any) -> CrossDeviceOps | None:

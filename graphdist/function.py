@@ -20,8 +20,9 @@ from jax.tree_util import tree_flatten
 
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.interface import Interface
 from graphdist.passes.manager import Pass
-from graphdist.program import Interface, Program, trace_program
+from graphdist.program import Program, trace_program
 from graphdist.signature import (
     ARRAY_KEYS,
     KEYS,

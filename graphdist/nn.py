@@ -10,13 +10,13 @@ from typing import Any  # Any: arrays and whatever converts to one
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from graphdist.context import get_replica_context, in_cross_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.ir.types import dtype_name
 from graphdist.replica_context import summable
 from graphdist.tracing.sources import here
-from graphdist.values import array_of, kind_of
+from graphdist.values import array_of, is_array, kind_of
 
 
 def compute_average_loss(
@@ -74,11 +74,11 @@ def _weights(sample_weight: Any, loss: jax.Array) -> jax.Array:
 def _batch_size(size: Any) -> jax.Array:
     array = array_of(size, "compute_average_loss with global_batch_size")
     if array.ndim or not jnp.issubdtype(array.dtype, jnp.integer):
+        kind = dtype_name(array.dtype) + str(list(array.shape)) if is_array(size) else kind_of(size)
         raise ArgumentTypeError(
-            f"global_batch_size is {kind_of(size)} of dtype {array.dtype} and shape "
-            f"{list(array.shape)}: it is one integer",
+            f"global_batch_size is of type {kind}: it is one integer",
             source=here(),
-            hint="write int(global_batch_size)" if np.ndim(array) == 0 else "",
+            hint="give the number of examples of all replicas together",
         )
     return array
 

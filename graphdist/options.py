@@ -159,7 +159,6 @@ implementation=<CommunicationImplementation.RING: 'RING'>)
             )
         if self.timeout_seconds is not None:
             _check_number("timeout_seconds", self.timeout_seconds, int | float)
-            object.__setattr__(self, "timeout_seconds", float(self.timeout_seconds))
         given = self.implementation
         name = given.upper() if isinstance(given, str) else given
         implementation = member_of(CommunicationImplementation, name, "implementation")

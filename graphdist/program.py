@@ -7,27 +7,25 @@ call does the reverse with real arrays. What both need to agree on is the `Inter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from graphdist.context import Entry, current_entry, entered
 from graphdist.errors import ContextError, GraphdistError, RuntimeFailure
 from graphdist.garbage import collection_put_off
+from graphdist.interface import OUTPUT, Interface, filled, take_apart
 from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass
-from graphdist.runtime.buffers import HOLDS_BUFFERS, is_lost
+from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
 from graphdist.runtime.executable import dispatcher
 from graphdist.signature import (
     LeafKey,
-    PerReplicaSpec,
     StaticArgument,
     input_aval,
     input_type,
@@ -36,10 +34,10 @@ from graphdist.signature import (
     leaf_name,
     traced_leaf,
 )
+from graphdist.specs import PerReplicaSpec
 from graphdist.stages import Traced
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.default import default_strategy
-from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.importer import import_jaxpr
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import NeedsReplicaNumber, Trace, make_jaxpr
@@ -48,60 +46,12 @@ from graphdist.values import (
     Mirrored,
     PerReplica,
     PerReplicaArray,
-    Shapes,
-    TracedParts,
-    TracedPerReplica,
     as_array,
     buffer_gone,
-    is_array,
     shape_without_value,
 )
 
 Result = TypeVar("Result")
-
-
-@dataclass
-class Interface:
-    """How leaves of arguments and results correspond to inputs and outputs of the graph."""
-
-    keys: tuple[LeafKey, ...]
-    names: list[str]
-    strategy: StrategyBase
-    structure: Any = None
-    statics: list[Any] = field(default_factory=list)
-    """Each leaf of the result that is not an array; `_OUTPUT` where it is one."""
-    per_replica: list[bool] = field(default_factory=list)
-    """Of each output, whether the user gets it as one value a replica."""
-    shapes: list[Shapes | None] = field(default_factory=list)
-    """Of each output its shape on each replica, where they differ."""
-
-
-_OUTPUT = object()
-
-
-class _Parts:
-    """A leaf of which each replica has a part: a Python value, or its component of an output."""
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self._parts = [_OUTPUT if isinstance(part, Slot) else part for part in parts]
-
-    def put_together(self, results: Iterator[Any]) -> PerReplica:
-        return PerReplica(
-            [
-                next(results).values[replica] if part is _OUTPUT else part
-                for replica, part in enumerate(self._parts)
-            ]
-        )
-
-
-class _OneForAll:
-    """A leaf that is one value which every replica holds."""
-
-    def __init__(self, num_replicas: int) -> None:
-        self._num_replicas = num_replicas
-
-    def put_together(self, results: Iterator[Any]) -> Mirrored:
-        return Mirrored(next(results), self._num_replicas)
 
 
 @collection_put_off()
@@ -164,7 +114,7 @@ def _trace(
         for i, tracer in zip(dynamic, tracers, strict=True):
             filled[i] = traced_leaf(keys[i], tracer, replicas)
         call_args, call_kwargs = jax.tree.unflatten(structure, filled)
-        return _take_apart(fn(*call_args, **call_kwargs), interface)
+        return take_apart(fn(*call_args, **call_kwargs), interface)
 
     closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     strategy = _settle(trace, interface)
@@ -199,7 +149,7 @@ def _strategy_of(
     if entry is not None:
         return entry.strategy
     for leaf in leaves:
-        if isinstance(leaf, PerReplicaArray):
+        if isinstance(leaf, PerReplicaArray | PerReplicaSpec) and leaf.strategy is not None:
             return leaf.strategy
     for key, name in zip(keys, names, strict=True):
         if is_per_replica(key):
@@ -225,7 +175,7 @@ def _settle(trace: Trace, interface: Interface) -> StrategyBase:
     strategy: StrategyBase = trace.strategy
     interface.strategy = strategy
     for variable in trace.variables:
-        if variable.strategy is not strategy:
+        if variable.strategy is not strategy and not variable.is_plain:
             raise ContextError(
                 f"variable {variable.name!r} belongs to {variable.strategy}, "
                 f"the function that uses it runs on {strategy}",
@@ -263,39 +213,6 @@ def _hint(name: str) -> str:
     return "_".join(part for part in kept.split("_") if part)
 
 
-def _take_apart(result: Any, interface: Interface) -> list[Any]:
-    leaves, interface.structure = jax.tree.flatten(
-        result, is_leaf=lambda leaf: isinstance(leaf, PerReplica | Mirrored)
-    )
-    interface.statics, interface.per_replica, interface.shapes = [], [], []
-    outputs: list[Any] = []
-
-    def add(array: Any, per_replica: bool, shapes: Shapes | None) -> None:
-        outputs.append(jnp.asarray(array))
-        interface.per_replica.append(per_replica)
-        interface.shapes.append(shapes)
-
-    for leaf in leaves:
-        interface.statics.append(_OUTPUT)
-        if isinstance(leaf, TracedPerReplica):
-            add(leaf.local, True, leaf.shapes)
-        elif isinstance(leaf, TracedParts):
-            arrays = [part for part in leaf.parts if isinstance(part, Slot)]
-            interface.statics[-1] = _Parts(leaf.parts)
-            for part in arrays:
-                add(part.array, True, (part.shape,) * len(leaf.parts))
-        elif isinstance(leaf, Mirrored):
-            interface.statics[-1] = _OneForAll(leaf.num_replicas)
-            add(leaf.array, False, None)
-        elif is_array(leaf):
-            add(leaf, False, None)
-        else:
-            # The gradient of an integer: a tracer that stands for nothing.
-            is_float0 = getattr(leaf, "dtype", None) == jax.dtypes.float0
-            interface.statics[-1] = np.zeros(leaf.shape, leaf.dtype) if is_float0 else leaf
-    return outputs
-
-
 class Program:
     """A compiled program; `call` runs it on the leaves of the arguments."""
 
@@ -327,18 +244,29 @@ class Program:
         ]
         self.call = dispatcher(
             self.compiled.executable,
-            interface.strategy.buffers,
-            [variable.place for variable in self._variables],
-            [variable.place for variable in self._assigned],
+            *self._buffers(),
             feeds,
             self._taker(),
             self._failed,
         )
 
+    def _buffers(self) -> tuple[Any, list[int], list[int]]:
+        """Return where the variables' buffers are, and the places of all and of those assigned."""
+        own, variables = self._interface.strategy, self._variables
+        if all(variable.strategy is own for variable in variables):
+            places = [variable.place for variable in variables]
+            return own.buffers, places, [variable.place for variable in self._assigned]
+        borrowed = BorrowedBuffers(
+            [(variable.strategy.buffers, variable.place) for variable in variables],
+            self.compiled.executable.state,
+        )
+        assigned = [i for i, variable in enumerate(variables) if variable in self._assigned]
+        return borrowed, list(range(len(variables))), assigned
+
     def _taker(self) -> Callable[[list[jax.Array]], Any]:
         """Return what makes the user's result of a step's outputs."""
         interface, num_assigned = self._interface, len(self._assigned)
-        if any(interface.per_replica) or any(leaf is not _OUTPUT for leaf in interface.statics):
+        if any(interface.per_replica) or any(leaf is not OUTPUT for leaf in interface.statics):
             return lambda outputs: self._put_together(outputs[num_assigned:])
         if interface.structure == jax.tree.structure(0):
             return itemgetter(num_assigned)
@@ -354,7 +282,7 @@ class Program:
                 for array, described in zip(outputs, self._outputs, strict=True)
             ]
         )
-        leaves = [_filled(leaf, results) for leaf in interface.statics]
+        leaves = [filled(leaf, results) for leaf in interface.statics]
         return jax.tree.unflatten(interface.structure, leaves)
 
     def _failed(self, error: BaseException) -> None:
@@ -369,12 +297,6 @@ class Program:
                 source=here(),
                 hint="assign them anew, from a checkpoint for instance",
             ) from error
-
-
-def _filled(leaf: Any, results: Iterator[Any]) -> Any:
-    if leaf is _OUTPUT:
-        return next(results)
-    return leaf.put_together(results) if isinstance(leaf, _Parts | _OneForAll) else leaf
 
 
 def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Callable[[Any], Any]:

@@ -84,11 +84,11 @@ class Generator:
             raise ArgumentError(
                 f"a generator is made with {list(key.shape)} keys, it takes one", source=here()
             )
-        self._implementation = jax.random.key_impl(key)
+        self._implementation = str(jax.random.key_impl(key))
         # The replicas' new states are equal. Where that cannot be proved, as with replicas that
         # draw numbers of other shapes, the first one's is taken.
         self.state = Variable(
-            jax.random.key_data(key),
+            lambda: jax.random.key_data(key),
             name="generator",
             trainable=False,
             aggregation=VariableAggregation.ONLY_FIRST_REPLICA,
@@ -101,7 +101,8 @@ class Generator:
         >>> Generator.from_seed(1).normal((2,)).shape
         (2,)
         """
-        return cls(jax.random.key(seed))
+        with jax.ensure_compile_time_eval():  # inside a function it would be traced
+            return cls(jax.random.key(seed))
 
     @classmethod
     def from_non_deterministic_state(cls) -> Generator:

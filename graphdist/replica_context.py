@@ -9,14 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.context import Entry, current_entry, entered
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
-from graphdist.options import ReduceOp
+from graphdist.context import Entry, current_entry, entered, get_replica_context
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
+from graphdist.options import ReduceOp, check_communication_options
+from graphdist.runtime.devices import device_name
+from graphdist.scatter import IndexedSlices
 from graphdist.tracing.class_trace import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p, to_replicas
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import TracedPerReplica, array_of
+from graphdist.values import DistributedValues, Mirrored, TracedPerReplica, array_of
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase
@@ -42,6 +44,8 @@ class ReplicaContext:
         self._strategy = strategy
         self._number = 0 if self.num_replicas_in_sync == 1 else replica_id_in_sync_group
         self._peers = peers
+        self.mirrored: dict[int, tuple[Any, Any]] = {}
+        """What is one value outside, by the id of what replicas see of it, which is kept alive."""
 
     @property
     def strategy(self) -> StrategyBase:
@@ -70,13 +74,25 @@ class ReplicaContext:
             trace.number_was_asked = True
         return replica_id_p.bind(group_size=self.num_replicas_in_sync)
 
+    @property
+    def devices(self) -> tuple[str]:
+        """Return the name of this replica's device, alone in a tuple."""
+        if self._number is None:
+            trace = current_trace()
+            assert trace is not None
+            trace.number_was_asked = True
+            trace.ask_for_number()
+        devices = self._strategy.devices.devices
+        return (device_name(devices[self._number or 0]),)
+
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
         """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
 
         `value` is a pytree of arrays of any shape, the same on all replicas. Integers have a
         float32 mean. Gradients flow through: the transpose is the same reduction of the cotangents.
-        `options` is accepted for `tf.distribute`'s sake. Raises `ArgumentError` for another op,
-        `ArgumentTypeError` for a leaf that cannot be added up, `ContextError` when the run is over.
+        `options` are hints, `CommunicationOptions`. Raises `ArgumentError` for another op,
+        `ArgumentTypeError` for a leaf that cannot be added up or for options of another kind,
+        `ContextError` when the run is over.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -86,32 +102,45 @@ class ReplicaContext:
         >>> strategy.experimental_local_results(strategy.run(replica_fn))
         (Array(3, dtype=int32), Array(3, dtype=int32))
         """
-        reducer = ReduceOp.of(reduce_op).reducer
+        op = ReduceOp.of(reduce_op)
+        check_communication_options(options)
         self._check_current("all_reduce")
-        return jax.tree.map(lambda leaf: self._all_reduce_leaf(reducer, leaf), value)
+        return jax.tree.map(lambda leaf: self._all_reduce_leaf(op, leaf), value, is_leaf=is_whole)
 
-    def _all_reduce_leaf(self, reducer: str, leaf: Any) -> Any:
-        array = summable(leaf, reducer, "all_reduce")
+    def _all_reduce_leaf(self, op: ReduceOp, leaf: Any) -> Any:
+        if isinstance(leaf, IndexedSlices):
+            scale = self.num_replicas_in_sync if op is ReduceOp.MEAN else 1
+            values, indices = self.all_gather((leaf.values, leaf.indices), axis=0)
+            return IndexedSlices(values / scale if scale > 1 else values, indices, leaf.dense_shape)
+        array = summable(leaf, op.reducer, "all_reduce")
         if not self._is_running():
             return array
-        return all_reduce_p.bind(array, reducer=reducer, group_size=self.num_replicas_in_sync)
+        own = self._strategy.cross_device_ops
+        if own is not None and own.replaces_all_reduce:
+            merged = self.merge_call(
+                lambda _, value: own.batch_reduce(op, [(value, value)])[0], args=(array,)
+            )
+            return jnp.copy(merged)  # what merge_call returned would leave `run` as one value
+        return all_reduce_p.bind(array, reducer=op.reducer, group_size=self.num_replicas_in_sync)
 
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Return every leaf concatenated over all replicas along `axis`, on every replica.
 
         Leaves have rank 1 or more; `axis` may be negative. Raises `ArgumentError` for a scalar or
-        an axis out of range.
+        an axis out of range, `ArgumentTypeError` for options of another kind.
         """
+        check_communication_options(options)
         self._check_current("all_gather")
 
         def gather(leaf: Any) -> Any:
+            refuse_slices(leaf, "all_gather")
             array = array_of(leaf, "all_gather of")
             dimension = gather_dimension(array, gather_axis(axis, "all_gather"), "all_gather")
             if not self._is_running():
                 return array
             return self._all_gather_leaf(array, dimension)
 
-        return jax.tree.map(gather, value)
+        return jax.tree.map(gather, value, is_leaf=is_whole)
 
     def _all_gather_leaf(self, array: jax.Array, dimension: int) -> jax.Array:
         """Gather; where the replicas' values differ in length each is padded to the longest."""
@@ -138,6 +167,7 @@ class ReplicaContext:
         self._check_current("merge_call")
         if not self._is_running():
             return merge_fn(self._strategy, *args, **(kwargs or {}))
+        merge_fn = _unwrapping(merge_fn)
         if self._peers is not None:
             return self._peers.merge_call(merge_fn, tuple(args), kwargs or {})
         many = self.num_replicas_in_sync > 1
@@ -149,7 +179,9 @@ class ReplicaContext:
             if isinstance(leaf, TracedPerReplica):
                 return leaf.local
             if isinstance(leaf, jax.core.Tracer):
-                return to_replicas(leaf, self.num_replicas_in_sync)
+                inside = to_replicas(leaf, self.num_replicas_in_sync)
+                self.mirrored[id(inside)] = (inside, leaf)
+                return inside
             return leaf
 
         with entered(Entry(self._strategy)):
@@ -177,6 +209,34 @@ class ReplicaContext:
             )
 
 
+def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with the arrays of `Mirrored` results in their place."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return jax.tree.map(
+            lambda leaf: leaf.array if isinstance(leaf, Mirrored) else leaf,
+            merge_fn(*args, **kwargs),
+            is_leaf=lambda leaf: isinstance(leaf, DistributedValues),
+        )
+
+    return call
+
+
+def in_turn(array: jax.Array, *, last: bool) -> jax.Array:
+    """Return what replicas that write to one place leave there, one after the other.
+
+    Of values it is the last one's, of changes to be added their sum.
+    """
+    size = get_replica_context().num_replicas_in_sync
+    if size == 1:
+        return array
+    if last:
+        is_last = replica_id_p.bind(group_size=size) == size - 1
+        array = jnp.where(is_last, array, jnp.zeros_like(array))
+    reducer = "max" if array.dtype == jnp.bool_ else "sum"
+    return all_reduce_p.bind(array, reducer=reducer, group_size=size)
+
+
 def without_padding(
     whole: jax.Array, lengths: Sequence[int], longest: int, dimension: int
 ) -> jax.Array:
@@ -188,6 +248,21 @@ def without_padding(
         for i, length in enumerate(lengths)
     ]
     return jnp.concatenate(parts, axis=dimension)
+
+
+def is_whole(leaf: Any) -> bool:
+    """Return whether a leaf of what is reduced is no array, and not to be looked into."""
+    return leaf is None or isinstance(leaf, IndexedSlices)
+
+
+def refuse_slices(leaf: Any, what: str) -> None:
+    """Raise `UnsupportedError` for `IndexedSlices`, which are rows and no array."""
+    if isinstance(leaf, IndexedSlices):
+        raise UnsupportedError(
+            f"{what} of IndexedSlices",
+            source=here(),
+            hint="gather their values and their indices, each on its own",
+        )
 
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:

@@ -93,7 +93,7 @@ class ScatterUpdates:
         if trace is None:
             self.through_function(method, slices)
             return self.result_of_write(read_value)
-        trace.claim(self.strategy)
+        self.claim(trace)
         entry = current_entry()
         context = None if entry is None else entry.replica_context
         if context is not None and self.aggregation in _COMBINED:

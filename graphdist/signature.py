@@ -169,16 +169,16 @@ def _array_key(leaf: Any) -> LeafKey:
 
 def _rare_key(leaf: Any) -> LeafKey:
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        shape = leaf.traced_shape if isinstance(leaf, ArraySpec) else tuple(leaf.shape)
-        if shape is None:
+        if isinstance(leaf, ArraySpec) and leaf.traced_shape is None:
             raise _unknown_dimension(leaf)
+        shape = leaf.traced_shape if isinstance(leaf, ArraySpec) else tuple(leaf.shape)
         return _ARRAY, shape, leaf.dtype, bool(leaf.weak_type)
     if isinstance(leaf, PerReplicaSpec):
         shapes = leaf.traced_shapes
         if shapes is None:
             raise _unknown_dimension(leaf)
         padded = Type(dtype_name(leaf.dtype), largest(shapes), PER_REPLICA)
-        return _PER_REPLICA, None, padded, unequal(shapes)
+        return _PER_REPLICA, leaf.strategy, padded, unequal(shapes)
     if isinstance(leaf, Mirrored):
         return _ARRAY, leaf.array.shape, leaf.array.dtype, False
     if isinstance(leaf, PerReplica):

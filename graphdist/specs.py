@@ -8,10 +8,13 @@ same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias  # Any: whatever numpy takes for a dtype
+from typing import TYPE_CHECKING, Any, TypeAlias  # Any: whatever numpy takes for a dtype
 
 import jax
 import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import StrategyBase
 
 Dimensions: TypeAlias = tuple[int | None, ...]
 """A shape; None is a dimension that varies."""
@@ -32,7 +35,7 @@ class ArraySpec(jax.ShapeDtypeStruct):
         self, shape: Sequence[int | None], dtype: Any, example: tuple[int, ...] | None = None
     ) -> None:
         """Describe an array; `example` is a shape seen, for dimensions that vary."""
-        super().__init__(tuple(shape), dtype)  # type: ignore[arg-type]
+        super().__init__(tuple(shape), dtype)  # type: ignore[no-untyped-call]
         self.example = example
 
     def __repr__(self) -> str:
@@ -56,11 +59,16 @@ class PerReplicaSpec:
         shape: Sequence[int | None],
         dtype: Any,
         examples: tuple[tuple[int, ...], ...] | None = None,
+        strategy: StrategyBase | None = None,
     ) -> None:
-        """Describe one replica's component; `examples` are shapes seen, one a replica."""
+        """Describe one replica's component.
+
+        `examples` are shapes seen, one a replica, or one for all; `strategy` is the replicas', None
+        for the one in whose scope the spec is used.
+        """
         self.shape: Dimensions = tuple(shape)
         self.dtype = jnp.dtype(dtype)
-        self.examples = examples
+        self.examples, self.strategy = examples, strategy
 
     def __repr__(self) -> str:
         return f"PerReplicaSpec(shape={self.shape}, dtype={self.dtype})"

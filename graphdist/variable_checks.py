@@ -11,7 +11,7 @@ from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.state import TraceError, current_trace
 from graphdist.values import PerReplica, array_of
 
 if TYPE_CHECKING:
@@ -70,6 +70,17 @@ def checked_value(variable: Variable, value: Any) -> jax.Array:
             hint=f"convert it: value.astype({str(variable.dtype)!r})",
         )
     return array if array.dtype == variable.dtype else array.astype(variable.dtype)
+
+
+def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> None:
+    """Raise `TraceError` for an array that JAX traces, outside of every function of ours."""
+    if isinstance(array, jax.core.Tracer):
+        raise TraceError(
+            f"variable {variable.name!r} is {done} inside a function that JAX is tracing, "
+            f"outside of every gd.function",
+            source=here(),
+            hint="make it a gd.function, with jax.jit, jax.grad and jax.lax inside",
+        )
 
 
 def initial_value_of(value: Any, dtype: Any, name: str) -> jax.Array:

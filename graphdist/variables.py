@@ -34,20 +34,24 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, RuntimeFailure
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
-from graphdist.replica_context import summable
+from graphdist.replica_context import in_turn, summable
 from graphdist.scatter import ScatterUpdates
 from graphdist.tracing.primitives import reduce_p, replica_id_p
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import Trace, TraceError, current_trace
-from graphdist.values import (
-    DistributedValues,
-    PerReplicaArray,
-    no_values_yet,
+from graphdist.tracing.state import Trace, current_trace
+from graphdist.values import DistributedValues, PerReplicaArray, no_values_yet
+from graphdist.variable_checks import (
+    check_options,
+    checked_value,
+    initial_value_of,
+    require_no_jax_trace,
 )
-from graphdist.variable_checks import check_options, checked_value, initial_value_of
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
+
+
+_NOTHING = object()
 
 
 class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
@@ -75,7 +79,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
 
     def __init__(
         self,
-        initial_value: Any,
+        initial_value: Any = _NOTHING,
         name: str | None = None,
         dtype: Any = None,
         trainable: bool | None = None,
@@ -95,6 +99,8 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.aggregation = member_of(VariableAggregation, aggregation, "aggregation")
         is_on_read = self.synchronization is VariableSynchronization.ON_READ
         self.trainable = not is_on_read if trainable is None else trainable
+        if initial_value is _NOTHING:
+            raise ArgumentError("a variable is made without an initial value", source=here())
         value = initial_value_of(initial_value, dtype, self.name)
         self.shape: tuple[int, ...] = value.shape
         self.dtype = value.dtype
@@ -143,6 +149,18 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         return PerReplicaArray(copy, self.strategy, self.shape).values
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it has one copy, which programs of all strategies share.
+
+        In a replica function of several replicas it is written by one after the other.
+        """
+        return self.strategy.makes_plain_variables
+
+    def claim(self, trace: Trace) -> None:
+        """Make the variable's strategy that of the program; a plain one leaves it open."""
+        trace.claim(self.strategy, firmly=not self.is_plain)
+
+    @property
     def ndim(self) -> int:
         """Return the number of dimensions."""
         return len(self.shape)
@@ -168,7 +186,9 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         )
 
     def require_same_strategy(self) -> None:
-        """Raise `ContextError` inside another strategy's scope."""
+        """Raise `ContextError` inside another strategy's scope, unless the variable is plain."""
+        if self.is_plain:
+            return
         require_same_strategy(
             self.strategy,
             f"variable {self.name!r}",
@@ -187,9 +207,9 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
             if not self.is_mirrored:
                 return self.through_function("read_value")
             value = self._copy()
-            self._require_no_jax_trace(value, "read")
+            require_no_jax_trace(self, value, "read")
             return value
-        trace.claim(self.strategy)
+        self.claim(trace)
         local = trace.read(self)
         if self.is_mirrored or in_replica_context_of_a_run():
             return local
@@ -202,7 +222,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.require_same_strategy()
         trace = current_trace()
         assert trace is not None
-        trace.claim(self.strategy)
+        self.claim(trace)
         return trace.read(self)
 
     def assign(self, value: Any, *, read_value: bool = True) -> Any:
@@ -242,27 +262,20 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         if trace is None:
             if method == "assign" and self.is_mirrored:
                 buffer = self.strategy.place_variable(array, self._distribution)
-                self._require_no_jax_trace(buffer, "assigned")  # JAX traces an array's copy too
+                require_no_jax_trace(self, buffer, "assigned")  # JAX traces an array's copy too
                 self.buffer = buffer
             else:
-                self._require_no_jax_trace(array, "assigned")
+                require_no_jax_trace(self, array, "assigned")
                 self.through_function(method, array)
             return
-        trace.claim(self.strategy)
+        self.claim(trace)
         in_replica = in_replica_context_of_a_run()
+        if in_replica and self.is_plain:
+            array, in_replica = in_turn(array, last=method == "assign"), False
         if method == "assign":
             trace.write(self, self._part(array, in_replica), "replica" if in_replica else "cross")
         else:
             self._update(trace, array if method == "assign_add" else -array, in_replica)
-
-    def _require_no_jax_trace(self, array: jax.Array, done: str) -> None:
-        if isinstance(array, jax.core.Tracer):
-            raise TraceError(
-                f"variable {self.name!r} is {done} inside a function that JAX is tracing, "
-                f"outside of every gd.function",
-                source=here(),
-                hint="make it a gd.function, with jax.jit, jax.grad and jax.lax inside",
-            )
 
     def _copy(self) -> jax.Array:
         """Return a copy of the buffer, taken between steps."""

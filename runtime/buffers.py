@@ -72,6 +72,35 @@ class BufferStore:
         self._released.append(place)
 
 
+class BorrowedBuffers:
+    """Buffers of several strategies as one list, for a step that computes on one's devices.
+
+    What is read are copies there; what is written goes back to where the buffer was.
+    """
+
+    def __init__(
+        self, owners: Sequence[tuple[BufferStore, int]], shardings: Sequence[Sharding]
+    ) -> None:
+        """Borrow the buffers at these places of their stores."""
+        self.buffers: Any = self
+        self.lock = owners[0][0].lock
+        self._owners, self._shardings = owners, shardings
+
+    def __getitem__(self, places: int | slice) -> Any:
+        if isinstance(places, slice):
+            return [self[place] for place in range(places.start, places.stop)]
+        store, place = self._owners[places]
+        return jax.device_put(store.buffers[place], self._shardings[places], may_alias=False)
+
+    def __setitem__(self, places: int | slice, arrays: Any) -> None:
+        if isinstance(places, slice):
+            for place, array in zip(range(places.start, places.stop), arrays, strict=True):
+                self[place] = array
+            return
+        store, place = self._owners[places]
+        store.buffers[place] = jax.device_put(arrays, store.buffers[place].sharding)
+
+
 def is_lost(buffer: jax.Array) -> bool:
     """Return whether a buffer holds no value: it was donated, or the step that makes it failed."""
     try:

@@ -1,9 +1,9 @@
 """The devices of a strategy: their names, their mesh, and how arrays lie on them.
 
-Devices are named "cpu:0", "gpu:1" (also "GPU:1", "/gpu:1"), or given as `jax.Device`. A mirrored
-array is replicated over the mesh. A per-replica value is one array, the replicas' parts
-concatenated along dimension 0 and sharded over it, so that a shard is the replica's part. One
-device needs no mesh.
+Devices are named "cpu:0", "gpu:1" (also "GPU:1", "/gpu:1", and as TensorFlow writes them), or given
+as `jax.Device`. A mirrored array is replicated over the mesh. A per-replica value is one array, the
+replicas' parts concatenated along dimension 0 and sharded over it, so that a shard is the replica's
+part. One device needs no mesh.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ class Devices:
         return self.spec_along((distribution and distribution.dimension) or 0)
 
 
-_NAME = re.compile(r"/?(?:device:)?(?P<platform>[a-zA-Z]+):(?P<index>\d+)")
+_NAME = re.compile(
+    r"(?:/job:localhost)?(?:/replica:0)?(?:/task:0)?"  # as TensorFlow writes it in full
+    r"/?(?:device:)?(?P<platform>[a-zA-Z]+):(?P<index>\d+)"
+)
 
 
 def find_devices(names: Sequence[str | jax.Device] | None, at: Source = UNKNOWN) -> Devices:

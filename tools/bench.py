@@ -10,7 +10,9 @@ choose measurements.
   the same step written by hand with `shard_map`, and the passes alone a node;
 * small: a step of a 50-layer MLP, 16 wide, on 2 CPU devices, against `shard_map` with a `pmean` a
   gradient, and against TensorFlow's MirroredStrategy where TensorFlow is installed;
-* large: a step of 8 layers of 1024 on a batch of 256, against the same peer.
+* large: a step of 8 layers of 1024 on a batch of 256, against the same peer;
+* feeding: a step of 2 layers of 1024 fed from NumPy batches of 1 MB, against the same step on one
+  that is on the devices already.
 """
 
 from __future__ import annotations
@@ -245,11 +247,33 @@ def bench_large() -> list[Result]:
     return _bench_step("step, 8 layers of 1024, batch 256", 8, 1024, 256, "(at most 1.0x)")
 
 
+def bench_feeding() -> list[Result]:
+    """Measure what a step loses to its input."""
+    layers, rows, width, batches = 2, 256, 1024, 32
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    step = _with_graphdist(strategy, _weights(layers, width))
+    data = np.random.default_rng(1).standard_normal((batches * rows, width)).astype("f")
+    dataset = gd.data.Dataset.from_tensor_slices(data).batch(rows).repeat()
+    elements = iter(strategy.experimental_distribute_dataset(dataset))
+    there = next(elements)
+
+    def ours() -> None:
+        step(next(elements)).block_until_ready()
+
+    def peer() -> None:
+        step(there).block_until_ready()
+
+    mine, theirs = in_turns(ours, peer, rounds=20, calls=10)
+    name = f"step fed with {there.array.nbytes / 2**20:.0f} MB, {layers} layers of {width}"
+    return [Result(name, mine, theirs, "the same step on data already there (at most 1.05x)")]
+
+
 BENCHES: dict[str, Callable[[], list[Result]]] = {
     "dispatch": bench_dispatch,
     "compile": bench_compile,
     "small": bench_small,
     "large": bench_large,
+    "feeding": bench_feeding,
 }
 
 

@@ -26,8 +26,8 @@ from graphdist.cross_device_ops import (
     HierarchicalCopyAllReduce,
     NcclAllReduce,
     ReductionToOneDevice,
-    checked_ops,
 )
+from graphdist.data.input import InputContext, InputReplicationMode
 from graphdist.deprecation import warn_once
 from graphdist.options import (
     CollectiveHints,
@@ -37,17 +37,12 @@ from graphdist.options import (
     RunOptions,
 )
 from graphdist.replica_context import ReplicaContext
-from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import StrategyBase
-from graphdist.strategies.central_storage import central
+from graphdist.strategies.central_storage import CentralStorageBase
 from graphdist.strategies.extended import StrategyExtended
-from graphdist.strategies.multi_worker_mirrored import (
-    MultiWorkerExtended,
-    single_worker,
-    worker_devices,
-)
-from graphdist.strategies.one_device import one_device
-from graphdist.tracing.sources import here
+from graphdist.strategies.mirrored import MirroredBase
+from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredBase
+from graphdist.strategies.one_device import OneDeviceBase
 
 __all__ = [
     "CentralStorageStrategy",
@@ -57,6 +52,8 @@ __all__ = [
     "CommunicationOptions",
     "CrossDeviceOps",
     "HierarchicalCopyAllReduce",
+    "InputContext",
+    "InputReplicationMode",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
@@ -114,45 +111,23 @@ class Strategy(StrategyBase):
         return self.extended.experimental_make_numpy_dataset(numpy_input, session)
 
 
-class OneDeviceStrategy(Strategy):
+class OneDeviceStrategy(OneDeviceBase, Strategy):
     """Runs everything on one device; see `graphdist.OneDeviceStrategy`."""
 
-    def __init__(self, device: str | jax.Device | None) -> None:
-        """Take the device."""
-        super().__init__(StrategyExtended(one_device(device, here())))
 
-
-class MirroredStrategy(Strategy):
+class MirroredStrategy(MirroredBase, Strategy):
     """Runs one replica on each device; see `graphdist.MirroredStrategy`."""
 
-    isolates_session_state = True
 
-    def __init__(
-        self,
-        devices: Sequence[str | jax.Device] | None = None,
-        cross_device_ops: CrossDeviceOps | None = None,
-    ) -> None:
-        """Take the devices."""
-        super().__init__(StrategyExtended(find_devices(devices, here())))
-        self.cross_device_ops = checked_ops(cross_device_ops)
-
-
-class CentralStorageStrategy(Strategy):
+class CentralStorageStrategy(CentralStorageBase, Strategy):
     """Keeps one copy of each variable; see `graphdist.CentralStorageStrategy`."""
 
-    isolates_session_state = True
 
-    def __init__(
-        self,
-        compute_devices: Sequence[str | jax.Device] | None = None,
-        parameter_device: str | jax.Device | None = None,
-    ) -> None:
-        """Take the devices."""
-        super().__init__(StrategyExtended(central(compute_devices, parameter_device, here())))
+class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
+    """Runs on the devices of one worker; see `graphdist.MultiWorkerMirroredStrategy`.
 
-
-class MultiWorkerMirroredStrategy(Strategy):
-    """Runs on the devices of one worker; see `graphdist.MultiWorkerMirroredStrategy`."""
+    `communication` is the implementation of its `CommunicationOptions`.
+    """
 
     def __init__(
         self,
@@ -162,9 +137,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         devices: Sequence[str | jax.Device] | None = None,
     ) -> None:
         """Take the devices of this process."""
-        super().__init__(MultiWorkerExtended(worker_devices(devices, here())))
-        self.cluster_resolver = single_worker(cluster_resolver)
-        self.communication_options = CommunicationOptions(implementation=communication)
+        options = CommunicationOptions(implementation=communication)
+        super().__init__(cluster_resolver, options, devices=devices)
 
 
 def get_loss_reduction() -> ReduceOp:

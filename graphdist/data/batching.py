@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any  # Any: pytrees of specs and shapes
@@ -10,7 +10,7 @@ from typing import Any  # Any: pytrees of specs and shapes
 import jax
 import numpy as np
 
-from graphdist.data.elements import UNKNOWN, Array, Element
+from graphdist.data.elements import UNKNOWN, Array, Element, Flat, batch_size
 from graphdist.data.sources import UNKNOWN_CARDINALITY, Batching
 from graphdist.data.transformations import OfOne
 from graphdist.errors import ArgumentError
@@ -28,15 +28,14 @@ class Batch(OfOne):
     def __iter__(self) -> Iterator[Element]:
         if self.source.rows(0, 0) is not UNKNOWN:
             return self._of_rows()
-        return map(self.stacked, self._groups())
+        return map(self.stacked, self._groups(iter(self.source)))
 
     def _of_rows(self) -> Iterator[Element]:
         rows = self.source.cardinality
         for start in range(0, self.cardinality * self.size, self.size):
             yield self.source.rows(start, min(start + self.size, rows))
 
-    def _groups(self) -> Iterator[list[Element]]:
-        elements = iter(self.source)
+    def _groups(self, elements: Iterator[Element]) -> Iterator[list[Element]]:
         while group := list(islice(elements, self.size)):
             if len(group) == self.size or not self.drop_remainder:
                 yield group
@@ -48,7 +47,7 @@ class Batch(OfOne):
         except ValueError as error:
             shapes = sorted({str(jax.tree.map(np.shape, element)) for element in group})
             raise ArgumentError(
-                f"elements of one batch differ: their shapes are {' and '.join(shapes)}",
+                f"elements of one batch differ: their shapes are {', '.join(shapes)}",
                 hint="give all one structure and shape, or use padded_batch",
             ) from error
 
@@ -78,49 +77,112 @@ class Batch(OfOne):
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch(Batch):
-    """Elements of different shapes padded to the largest and stacked, `size` at a time.
+    """Elements of different shapes, padded to one and stacked, `size` at a time.
 
-    `shapes` has for each leaf the shape to pad to, None in it is the largest of the batch; None for
-    all leaves. `values` is what to pad with, one for each leaf, or one for all.
+    `shapes` has the shape each leaf is padded to, in which None stands for the largest of the
+    batch; None in its place is that for all dimensions. `values` has what each leaf is padded with;
+    one value is for all leaves, None is zero.
     """
 
     shapes: Any
     values: Any
 
     def __iter__(self) -> Iterator[Element]:
-        return map(self.stacked, self._groups())
+        return map(self.stacked, self._groups(iter(self.source)))
 
     def stacked(self, group: list[Element]) -> Element:
-        """Return elements as one batch; raises `ArgumentError` for one larger than declared."""
+        """Return elements as one batch; raises `ArgumentError` for one larger than its shape."""
         structure = jax.tree.structure(group[0])
         columns = zip(*map(jax.tree.leaves, group), strict=True)
-        shapes = self._of_leaves(self.shapes, structure)
-        values = self._of_leaves(self.values, structure)
+        shapes, values = of_leaves(self.shapes, structure), of_leaves(self.values, structure)
         padded = [
-            _padded(list(column), shape, value)
+            _padded(column, shape, value)
             for column, shape, value in zip(columns, shapes, values, strict=True)
         ]
         return jax.tree.unflatten(structure, padded)
 
-    @staticmethod
-    def _of_leaves(given: Any, structure: Any) -> list[Any]:
-        """Return what is given for each leaf of an element; what stands alone is for all."""
-        if isinstance(given, _OfEach):
-            return given.items
-        return [given] * structure.num_leaves
-
     @property
     def element_spec(self) -> Any:
-        """Return the specs with a batch dimension; what is padded to the largest is open."""
+        """Return the specs with a batch dimension and the shapes padded to."""
         spec = super().element_spec
         if spec is UNKNOWN:
             return UNKNOWN
         leaves, structure = jax.tree.flatten(spec)
-        shapes = self._of_leaves(self.shapes, structure)
+        shapes = of_leaves(self.shapes, structure)
         return jax.tree.unflatten(
             structure,
             [
-                ArraySpec((leaf.shape[0], *(shape or leaf.shape[1:])), leaf.dtype)
+                leaf if shape is None else ArraySpec((leaf.shape[0], *opened(shape)), leaf.dtype)
                 for leaf, shape in zip(leaves, shapes, strict=True)
             ],
         )
+
+
+def of_leaves(given: Any, structure: Any) -> list[Any]:
+    """Return what is given for each leaf of a structure; what does not fit it is for all leaves.
+
+    >>> of_leaves({"x": [None], "y": []}, jax.tree.structure({"x": 0, "y": 0}))
+    [[None], []]
+    """
+    try:
+        return list(structure.flatten_up_to(given))
+    except (ValueError, TypeError):
+        return [given] * structure.num_leaves
+
+
+def opened(shape: Sequence[int | None]) -> Dimensions:
+    """Return the dimensions of a shape in which -1 stands for None."""
+    return tuple(None if size == -1 else size for size in shape)
+
+
+def _padded(column: Sequence[Array], shape: Sequence[int | None] | None, value: Any) -> Array:
+    """Return the arrays padded to a shape and stacked."""
+    full = largest([np.shape(leaf) for leaf in column])
+    if shape is not None:
+        full = _checked_shape(full, opened(shape))
+    padded = np.zeros((len(column), *full), column[0].dtype)
+    if value is not None:
+        padded[...] = value
+    for row, leaf in enumerate(column):
+        padded[row][tuple(map(slice, np.shape(leaf)))] = leaf
+    return padded
+
+
+def _checked_shape(full: tuple[int, ...], wanted: Dimensions) -> tuple[int, ...]:
+    """Return the shape to pad to: what is wanted, or as large as the largest element."""
+    sizes = list(zip(full, wanted, strict=False))
+    if len(full) != len(wanted) or any(size is not None and size < had for had, size in sizes):
+        raise ArgumentError(
+            f"an element of shape {list(full)} is padded to {list(wanted)}, which is smaller",
+            hint="give padded_shapes the largest size, or None for the largest of each batch",
+        )
+    return tuple(had if size is None else size for had, size in sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Unbatch(OfOne):
+    """The rows of each element, one after the other."""
+
+    def __iter__(self) -> Iterator[Element]:
+        for element in self.source:
+            leaves, structure = jax.tree.flatten(element)
+            for row in range(batch_size(Flat(element, leaves, structure))):
+                yield jax.tree.unflatten(structure, [leaf[row] for leaf in leaves])
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs without the batch dimension."""
+        spec = self.source.element_spec
+        if spec is UNKNOWN:
+            return UNKNOWN
+        return jax.tree.map(lambda leaf: ArraySpec(leaf.shape[1:], leaf.dtype), spec)
+
+    @property
+    def cardinality(self) -> int:
+        """Return that it is not known."""
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def batching(self) -> Batching | None:
+        """Return that rows are no batches."""
+        return None

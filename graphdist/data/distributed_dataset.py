@@ -1,307 +1,274 @@
-"""Global batches in, per-replica batches out: `Strategy.experimental_distribute_dataset`.
+"""Datasets of per-replica values, made by splitting global batches.
 
-A source is any iterable of elements, an element any pytree of arrays, one global batch. Every
-leaf is split along dimension 0 into one equal part a replica, in replica order. Rules:
+A source is any dataset that `adapters.py` knows, an element any pytree of arrays. Rules:
 
-* Elements come out in the order of the source, each once.
-* A source is asked for a new iterator at every `iter`. A generator has only one, so it can be
-  iterated once; a second attempt is an error and not an empty epoch.
-* The arrays of an element are copied before they are placed: sources may reuse their buffers, and
-  on CPU a JAX array would go on showing them.
-
-Theory of operation. Each iterator has a thread of its own, which pulls elements from the source
-and places them on the devices while a step runs. The two sides talk through two queues. A number
-in `permits` lets the thread prepare one element: `prefetch` of them are there from the start, and
-every `next` adds one, so that no more than `prefetch` elements wait beside the one being asked
-for. `results` carries elements, the source's exception, and the end mark, which is put back for
-whoever asks again.
-
-The thread never refers to the iterator, so an iterator that nobody holds is collected; its
-finalizer then stops the thread. A finalizer may run at any point of any thread, also inside a
-queue operation: hence `SimpleQueue`, whose `put` is reentrant, and a plain flag. `Queue` and
-`Event` could deadlock. Threads are daemons: a source that blocks for ever does not keep the
-process alive. At exit they are given a moment to finish, because a daemon caught inside JAX when
-the interpreter goes takes it down.
+* Elements come out in the order of the source, each once. Rows of a global batch go to the replicas
+  in order, by the rule in `rebatching.py`; a replica may get none.
+* All elements have the structure, dtypes and inner shapes of the first, unless the source declares
+  that shapes vary. One with other numbers of rows makes another program of the functions it is
+  given to.
+* Where there is one replica nothing is split, and elements need no batch dimension.
+* A thread prepares elements while a step runs, and puts them on the devices: see `prefetch.py`.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextvars
-import threading
-import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain, islice
-from queue import SimpleQueue
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain, islice
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias  # Any: states, specs, placed values
 
 import jax
-import numpy as np
-from jax.tree_util import keystr, tree_flatten_with_path
 
-from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
-from graphdist.signature import PerReplicaSpec
+from graphdist.data.adapters import source_of
+from graphdist.data.elements import (
+    UNKNOWN,
+    Array,
+    Element,
+    ElementKind,
+    Flat,
+    at_the_users_line,
+    batch_size,
+    flattened,
+    without_batch_dimension,
+)
+from graphdist.data.iterators import DistributedIterator, refuse_inside_a_function
+from graphdist.data.options import AutoShardPolicy
+from graphdist.data.prefetch import Prefetched
+from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes
+from graphdist.errors import ArgumentError, DatasetError
+from graphdist.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.tracing.sources import here
+from graphdist.values import Shapes
 
-Element = Any  # a pytree of the user's making: what it holds is checked at run time
-Place = Callable[[np.ndarray], object]
+if TYPE_CHECKING:
+    from graphdist.strategies.base import StrategyBase
 
-_SECONDS_TO_STOP_AT_EXIT = 2.0
-_END = object()
+Place: TypeAlias = Callable[[Sequence[Array]], Any]
+"""Returns the value of which the replicas have these parts; a strategy's."""
+
+_EVEN_POLICIES = (AutoShardPolicy.AUTO, AutoShardPolicy.DATA)
 
 
 class DistributedDataset:
     """Global batches, split over the replicas; iterable as often as its source is.
 
-    `source` is an iterable of pytrees of arrays. Every leaf of an element has the same batch size
-    in dimension 0, a multiple of `num_replicas`. `place` is the strategy's: it puts one leaf, a
-    NumPy array of its own, on the devices and returns the per-replica value. Up to `prefetch`
-    elements are prepared ahead of use on a background thread, where the source runs with the
-    context variables of the caller.
+    Made by `Strategy.experimental_distribute_dataset`. It cannot be transformed further: map, batch
+    and shuffle before. Inside functions it cannot be iterated: loop outside, and call the function
+    for each element.
 
-    Raises `ArgumentTypeError` for a source that is no iterable of batches, here or at the first
-    element that is none, and `ArgumentError` for batch sizes that do not agree or cannot be
-    split.
-
-    >>> batches = [{"image": np.zeros((4, 28, 28), np.float32)}]
-    >>> halves = DistributedDataset(batches, num_replicas=2, place=lambda leaf: np.split(leaf, 2))
-    >>> [len(batch["image"]) for batch in halves]
-    [2]
-    >>> halves.element_spec
-    {'image': PerReplicaSpec(shape=(2, 28, 28), dtype=float32)}
+    >>> import graphdist as gd
+    >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    >>> batches = gd.data.Dataset.range(5).batch(4)
+    >>> for batch in strategy.experimental_distribute_dataset(batches):
+    ...     print([part.tolist() for part in batch.values])
+    [[0, 1], [2, 3]]
+    [[4], []]
     """
 
-    def __init__(
-        self, source: Iterable[Element], num_replicas: int, place: Place, prefetch: int = 2
-    ) -> None:
-        if prefetch < 0:
-            raise ArgumentError(f"prefetch {prefetch} is negative", source=here())
-        _check_source(source)
-        self._source = source
-        self._num_replicas = num_replicas
+    def __init__(self, dataset: Any, strategy: StrategyBase, place: Place, ahead: int) -> None:
+        """Distribute a dataset over the replicas of a strategy, to which `place` gives parts.
+
+        `ahead` elements are prepared beside the one in use.
+
+        Raises `DatasetError` for what is no dataset, `BatchDimensionError` for one of scalars.
+        """
+        refuse_distributed(dataset)
+        self._source = source_of(dataset)
+        self._strategy = strategy
+        self._num_replicas = strategy.num_replicas_in_sync
         self._place = place
-        self._prefetch = prefetch
+        self._ahead = ahead
+        self._kind: ElementKind | None = None
+        self._spec: Any = UNKNOWN
         self._opened: Iterator[Element] | None = None  # by element_spec, for the next iteration
-        self._is_used_up = False
-        self._element_spec: Element = _END
+        with at_the_users_line():
+            self._check_declared()
 
     def __iter__(self) -> DistributedIterator:
         """Return an iterator that starts at the first element.
 
-        Raises `ArgumentError` when the source is a generator that was handed out before.
+        Raises `UnsupportedError` inside a function, `ArgumentError` inside a replica function and
+        for a generator that was handed out before.
         """
-        return DistributedIterator(self._open(), self._distribute, self._prefetch)
+        refuse_inside_a_function("a distributed dataset is iterated")
+        return DistributedIterator(self, Prefetched(self._steps(), self._distributed, self._ahead))
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Return the last of the states `state = reduce_func(state, element)`.
+
+        >>> import graphdist as gd
+        >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+        >>> dataset = strategy.experimental_distribute_dataset(gd.data.Dataset.range(6).batch(4))
+        >>> dataset.reduce(0, lambda total, batch: total + strategy.reduce("SUM", batch, axis=0))
+        Array(15, dtype=int32)
+        """
+        state = initial_state
+        for element in self:
+            state = reduce_func(state, element)
+        return state
 
     @property
-    def element_spec(self) -> Element:
-        """Return the shapes and dtypes of one replica's part of the first element.
+    def cardinality(self) -> int:
+        """Return the number of elements of the source.
 
-        A pytree of `PerReplicaSpec`, or of `jax.ShapeDtypeStruct` when there is one replica: what a
-        function can be traced with in place of an element. Later elements may have other batch
-        sizes. The first element is read from the source for it, once, and kept for the next
-        iteration. Raises `ArgumentError` when there is no first element.
+        `gd.data.INFINITE_CARDINALITY` and `gd.data.UNKNOWN_CARDINALITY` are negative.
         """
-        if self._element_spec is _END:
-            elements = self._open()
-            first = list(islice(elements, 1))
-            self._opened = chain(first, elements)
-            if not first:
-                raise ArgumentError(
-                    "an empty dataset has no element_spec: it is taken from the first element",
-                    source=here(),
-                )
-            try:
-                checked = _checked(first[0], self._num_replicas)
-            except GraphdistError as error:
-                error.source = here()
-                raise
-            self._element_spec = jax.tree.map(self._spec, checked)
-        return self._element_spec
+        return self._source.cardinality
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the shapes and dtypes of what one replica holds.
+
+        A pytree of `PerReplicaSpec`, or of `ArraySpec` when there is one replica. The number of
+        rows is None unless the source promises that all batches have one size (`drop_remainder`)
+        and it divides by the number of replicas. A function can be traced with it all the same: for
+        the shapes of the first element, which is read from the source for it, once, and kept for
+        the next iteration. Raises `ArgumentError` for an empty dataset of a source that declares
+        nothing.
+        """
+        if self._spec is UNKNOWN:
+            with at_the_users_line():
+                first = self._first()
+                if first is not None:
+                    self._describe(first)
+                elif self._source.element_spec is UNKNOWN:
+                    raise ArgumentError(
+                        "an empty dataset has no element_spec: it is taken from the first element",
+                        hint="distribute a gd.data.Dataset, which declares what its elements are",
+                    )
+                else:
+                    self._spec = jax.tree.map(
+                        lambda spec: self._spec_of(spec, None), self._source.element_spec
+                    )
+        return self._spec
+
+    @property
+    def has_spec(self) -> bool:
+        """Return whether `element_spec` is known without reading the first element."""
+        return self._spec is not UNKNOWN
+
+    # The source, element by element.
 
     def _open(self) -> Iterator[Element]:
-        """Return an iterator over the source; refuse to share the one iterator of a generator."""
         if self._opened is not None:
             elements, self._opened = self._opened, None
             return elements
-        if self._is_used_up:
-            raise ArgumentError(
-                f"a {type(self._source).__name__} can be iterated once, and this one was",
-                source=here(),
-                hint="distribute a list, or an object whose __iter__ starts again",
-            )
-        elements = iter(self._source)
-        self._is_used_up = elements is self._source
-        return elements
+        return self._source.iterate()
 
-    def _distribute(self, element: Element) -> Element:
-        return jax.tree.map(self._place, _checked(element, self._num_replicas))
+    def _first(self) -> Flat | None:
+        """Return the first element, which the next iteration gets all the same."""
+        elements = self._open()
+        first = list(islice(elements, 1))
+        self._opened = chain(first, elements)
+        return flattened(first[0]) if first else None
 
-    def _spec(self, leaf: np.ndarray) -> PerReplicaSpec | jax.ShapeDtypeStruct:
-        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    def _checked(self, element: Element) -> Flat:
+        """Return an element as arrays; raises for one of another kind than the first."""
+        flat = flattened(element)
+        if self._kind is None:
+            self._describe(flat)
+        assert self._kind is not None
+        self._kind.check(flat)
+        return flat
+
+    def _describe(self, first: Flat) -> None:
+        """Take from the first element what all have in common, and the spec."""
+        source = self._source
+        specs = source.describe(first)
+        if source.element_spec is UNKNOWN:
+            kind = ElementKind.of_first(first, shapes_vary=source.declares)
+        else:
+            kind = ElementKind.of_spec(specs, "in the dataset's element_spec")
+            kind.check(first)
+        leaves = [
+            self._spec_of(spec, shapes)
+            for spec, shapes in zip(jax.tree.leaves(specs), self._shapes(first), strict=True)
+        ]
+        self._spec, self._kind = jax.tree.unflatten(first.structure, leaves), kind
+
+    def _spec_of(self, spec: ArraySpec, shapes: Shapes | None) -> ArraySpec | PerReplicaSpec:
+        """Return the spec of a replica's part of arrays like `spec`, of which it had `shapes`."""
+        dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
         if self._num_replicas == 1:
-            return jax.ShapeDtypeStruct(leaf.shape, dtype)
-        return PerReplicaSpec((len(leaf) // self._num_replicas, *leaf.shape[1:]), dtype)
+            return ArraySpec(spec.shape, dtype, None if shapes is None else shapes[0])
+        return PerReplicaSpec(self._dimensions(spec.shape), dtype, shapes, self._strategy)
+
+    # How elements become those of the replicas: global batches are split.
+
+    def _steps(self) -> Iterator[Any]:
+        """Return an iterator over what `_distributed` makes an element of."""
+        return self._open()
+
+    def _check_declared(self) -> None:
+        """Raise `BatchDimensionError` for a dataset that says its elements cannot be split."""
+        spec = self._source.element_spec
+        if spec is not UNKNOWN and self._num_replicas > 1:
+            for place, leaf in enumerate(jax.tree.leaves(spec)):
+                if not leaf.shape:
+                    raise without_batch_dimension(spec, place)
+
+    def _distributed(self, element: Element) -> Element:
+        """Return an element with the replicas' parts of it on the devices."""
+        flat = self._checked(element)
+        sizes = self._sizes(flat)
+        values = [self._place(_parts(array, sizes)) for array in flat.arrays]
+        return jax.tree.unflatten(flat.structure, values)
+
+    def _dimensions(self, whole: Dimensions) -> Dimensions:
+        """Return the dimensions of a replica's part of arrays with these dimensions."""
+        rows = whole[0]
+        if rows is not None:
+            rows = None if rows % self._num_replicas else rows // self._num_replicas
+        return (rows, *whole[1:])
+
+    def _shapes(self, first: Flat) -> list[Shapes]:
+        """Return for each leaf of the first element the shapes of the replicas' parts."""
+        sizes = self._sizes(first)
+        return [tuple(part.shape for part in _parts(array, sizes)) for array in first.arrays]
+
+    def _sizes(self, flat: Flat) -> tuple[int, ...] | None:
+        """Return how many rows of an element each replica gets; None for one: all there is."""
+        if self._num_replicas == 1:
+            return None
+        rows = batch_size(flat)
+        declared = self._source.batching and self._source.batching.size
+        if self._source.policy in _EVEN_POLICIES or declared is None or rows > declared:
+            return even_sizes(rows, self._num_replicas)
+        return filled_sizes(rows, batch_sizes_for_worker(declared, 1, self._num_replicas, 0))
 
 
-class DistributedIterator:
-    """The elements of a `DistributedDataset` in order, prepared ahead on a background thread.
+def _parts(array: Array, sizes: Sequence[int] | None) -> list[Array]:
+    """Return the parts of an array with these numbers of rows, as views of it."""
+    if sizes is None:
+        return [array]
+    ends = list(accumulate(sizes))
+    return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
-    An exception of the source is raised by the `next` that would have returned the element, with
-    the traceback that leads into the source; after it, and after the last element, the iterator
-    is at its end. Any thread may call `next`.
-    """
 
-    def __init__(
-        self, elements: Iterator[Element], distribute: Callable[[Element], Element], prefetch: int
-    ) -> None:
-        self._feed = _Feed()
-        for _ in range(prefetch):
-            self._feed.permits.put(None)
-        # The source sees the caller's context variables, as it would without a thread.
-        context = contextvars.copy_context()
-        thread = threading.Thread(
-            target=context.run,
-            args=(_produce, elements, distribute, self._feed),
-            name="graphdist-prefetch",
-            daemon=True,
+def _untransformable(name: str) -> property:
+    """Return an attribute that is not there, and says why."""
+
+    def refuse(dataset: DistributedDataset) -> NoReturn:
+        raise DatasetError(
+            f"a {type(dataset).__name__} has no {name!r}: it cannot be transformed any more",
+            source=here(),
+            hint="transform the dataset before it is distributed, and iterate it as it is",
         )
-        weakref.finalize(self, self._feed.stop).atexit = False
-        thread.start()
-        _feeds[thread] = self._feed
 
-    def __iter__(self) -> DistributedIterator:
-        return self
-
-    def __next__(self) -> Element:
-        self._feed.permits.put(None)
-        result = self._feed.results.get()
-        if result is _END:
-            self._feed.results.put(_END)
-            raise StopIteration
-        if isinstance(result, _Failure):
-            if isinstance(result.error, GraphdistError) and result.error.source is None:
-                result.error.source = here()  # the thread has no line of the user's
-            try:
-                raise result.error
-            finally:
-                del result  # the error's traceback holds this frame
-        return result
-
-    def get_next(self) -> Element:
-        """Return the next element, as `next` does; raise `StopIteration` past the last."""
-        return next(self)
+    return property(refuse)
 
 
-@dataclass(eq=False, frozen=True)
-class _Failure:
-    """An exception on its way from the thread to the caller."""
-
-    error: BaseException
-
-
-@dataclass(eq=False)
-class _Feed:
-    """What an iterator and its thread share; see the head of the module."""
-
-    permits: SimpleQueue[None] = field(default_factory=SimpleQueue)
-    results: SimpleQueue[Element] = field(default_factory=SimpleQueue)
-    stopped: bool = False
-
-    def stop(self) -> None:
-        """Make the thread leave before its next element; safe in a finalizer."""
-        self.stopped = True
-        self.permits.put(None)
+_TRANSFORMATIONS = """batch cache concatenate enumerate filter map padded_batch prefetch repeat
+shard shuffle skip take unbatch with_options zip"""
+for _name in _TRANSFORMATIONS.split():
+    setattr(DistributedDataset, _name, _untransformable(_name))
 
 
-_feeds: weakref.WeakKeyDictionary[threading.Thread, _Feed] = weakref.WeakKeyDictionary()
-
-
-def _produce(
-    elements: Iterator[Element], distribute: Callable[[Element], Element], feed: _Feed
-) -> None:
-    """Prepare one element for every permit; the body of an iterator's thread."""
-    try:
-        while True:
-            feed.permits.get()
-            if feed.stopped:
-                return
-            try:
-                element = next(elements)
-            except StopIteration:
-                break
-            feed.results.put(distribute(element))
-            del element  # not while waiting for the next permit: it may be large
-    except BaseException as error:  # also SystemExit: the caller would wait for ever
-        feed.results.put(_Failure(error))
-    feed.results.put(_END)
-
-
-@atexit.register
-def _stop_all() -> None:
-    threads = dict(_feeds)
-    for feed in threads.values():
-        feed.stop()
-    deadline = time.monotonic() + _SECONDS_TO_STOP_AT_EXIT
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def _check_source(source: object) -> None:
-    kind = type(source).__name__
-    if isinstance(source, DistributedDataset):
-        raise ArgumentTypeError(
+def refuse_distributed(dataset: Any) -> None:
+    """Raise `DatasetError` for a dataset that is distributed already."""
+    if isinstance(dataset, DistributedDataset | DistributedIterator):
+        raise DatasetError(
             "this dataset is distributed already",
             source=here(),
             hint="iterate it as it is, or distribute the dataset it was made from",
         )
-    if isinstance(source, Mapping | str | bytes | np.ndarray | jax.Array):
-        raise ArgumentTypeError(
-            f"a dataset is an iterable of batches, and this {kind} would be a single one",
-            source=here(),
-            hint="distribute a list of batches, [batch] if there is one",
-        )
-    if not isinstance(source, Iterable):
-        raise ArgumentTypeError(
-            f"a dataset is an iterable of batches, and {kind} has no __iter__",
-            source=here(),
-            hint="distribute a list of batches, or an object whose __iter__ gives them",
-        )
-
-
-def _checked(element: Element, num_replicas: int) -> Element:
-    """Return the element with leaves that are NumPy arrays of its own and can be split."""
-    paths_and_leaves, structure = tree_flatten_with_path(element)
-    names = ["element" + keystr(path) for path, _ in paths_and_leaves]
-    leaves = [_array(name, leaf) for name, (_, leaf) in zip(names, paths_and_leaves, strict=True)]
-    for name, leaf in zip(names, leaves, strict=True):
-        if len(leaf) != len(leaves[0]):
-            raise ArgumentError(
-                f"{names[0]} has batch size {len(leaves[0])}, {name} has {len(leaf)}",
-                hint="one element is one batch: give its leaves the same size in dimension 0",
-            )
-    size = len(leaves[0]) if leaves else 0
-    if size % num_replicas:
-        less = size - size % num_replicas
-        raise ArgumentError(
-            f"{names[0]} has batch size {size}, which does not divide by {num_replicas} replicas",
-            hint=f"give every batch a multiple of {num_replicas} rows, the last one too: "
-            f"here {f'{less} or ' if less else ''}{less + num_replicas}",
-        )
-    return jax.tree.unflatten(structure, leaves)
-
-
-def _array(name: str, leaf: object) -> np.ndarray:
-    array = np.array(leaf)
-    if array.dtype.kind in "OSUMm" or array.dtype.fields:
-        raise ArgumentTypeError(
-            f"{name} is no array of numbers: {type(leaf).__name__} of dtype {array.dtype}",
-            hint="encode it as numbers, or leave it out of the batches",
-        )
-    if array.ndim == 0:
-        raise ArgumentError(
-            f"{name} is a scalar: there is no batch dimension to split",
-            hint="stack several examples into one batch, or repeat the value for each row",
-        )
-    return array

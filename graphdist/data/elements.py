@@ -120,14 +120,14 @@ def _numbers(leaf: Any, element: Element, place: int) -> Array:
     return array
 
 
-def leaf_name(element: Element, place: int) -> str:
+def leaf_name(element: Element, place: int, root: str = "element") -> str:
     """Return how a leaf of an element is written.
 
     >>> leaf_name({"x": (1, 2)}, 1)
     "element['x'][1]"
     """
     path, _ = tree_flatten_with_path(element)[0][place]
-    return "element" + keystr(path)
+    return root + keystr(path)
 
 
 def batch_size(flat: Flat) -> int:
@@ -138,10 +138,7 @@ def batch_size(flat: Flat) -> int:
     element, arrays, _ = flat
     for place, array in enumerate(arrays):
         if array.ndim == 0:
-            raise BatchDimensionError(
-                f"{leaf_name(element, place)} is a scalar: there is no batch dimension to split",
-                hint="stack several examples into one batch, or repeat the value for each row",
-            )
+            raise without_batch_dimension(element, place)
         if len(array) != len(arrays[0]):
             raise ArgumentError(
                 f"{leaf_name(element, 0)} has batch size {len(arrays[0])}, "
@@ -151,12 +148,20 @@ def batch_size(flat: Flat) -> int:
     return len(arrays[0]) if arrays else 0
 
 
+def without_batch_dimension(element: Element, place: int) -> BatchDimensionError:
+    """Return the error for a leaf of an element that is a scalar."""
+    return BatchDimensionError(
+        f"{leaf_name(element, place)} is a scalar: there is no batch dimension to split",
+        hint="stack several examples into one batch, or repeat the value for each row",
+    )
+
+
 def spec_of(element: Element) -> Any:
     """Return the pytree of `ArraySpec` that describes an element exactly."""
     return jax.tree.map(lambda leaf: ArraySpec(np.shape(leaf), np.asarray(leaf).dtype), element)
 
 
-def with_open_batch(shape: Sequence[int]) -> Dimensions:
+def with_open_batch(shape: Dimensions) -> Dimensions:
     """Return the dimensions of arrays like one of this shape, with any number of rows.
 
     >>> with_open_batch((4, 3)), with_open_batch(())
@@ -183,10 +188,10 @@ class ElementKind:
         )
 
     @classmethod
-    def of_first(cls, first: Flat, *, is_strict: bool) -> ElementKind:
-        """Return the kind of an element, with any number of rows; if not strict, of any shape."""
+    def of_first(cls, first: Flat, *, shapes_vary: bool) -> ElementKind:
+        """Return the kind of an element with any number of rows, or with any sizes at all."""
         leaves = tuple(
-            (array.dtype, with_open_batch(array.shape) if is_strict else (None,) * array.ndim)
+            (array.dtype, (None,) * array.ndim if shapes_vary else with_open_batch(array.shape))
             for array in first.arrays
         )
         return cls(first.structure, leaves, "in the first element")
@@ -205,8 +210,8 @@ class ElementKind:
                 raise ArgumentError(
                     f"{leaf_name(element, place)} is {_text(array.dtype, array.shape)}, "
                     f"{self.origin} it is {_text(dtype, dimensions)}",
-                    hint="give all elements one dtype and inner shape: cast or pad them, or "
-                    "declare what varies with gd.data.Dataset.from_generator(..., output_signature)",
+                    hint="cast or pad to one dtype and inner shape, or declare what varies: "
+                    "gd.data.Dataset.from_generator(generator, output_signature)",
                 )
 
 

@@ -80,7 +80,9 @@ class InputOptions(_Fields):
 def _check_bool(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ArgumentTypeError(
-            f"{name} is of type {type(value).__name__}, not bool", source=here()
+            f"{name} is of type {type(value).__name__}, not bool",
+            source=here(),
+            hint="write True or False",
         )
 
 

@@ -45,9 +45,7 @@ class Prefetched:
     [10, 20, 30]
     """
 
-    def __init__(
-        self, elements: Iterator[Any], prepare: Callable[[Any], Any], ahead: int
-    ) -> None:
+    def __init__(self, elements: Iterator[Any], prepare: Callable[[Any], Any], ahead: int) -> None:
         self._feed = _Feed()
         for _ in range(ahead):
             self._feed.permits.put(None)

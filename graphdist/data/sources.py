@@ -18,13 +18,12 @@ from graphdist.data.elements import (
     UNKNOWN,
     Element,
     ElementKind,
-    Flat,
     as_element,
-    batch_size,
     flattened,
     is_list,
+    leaf_name,
 )
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, BatchDimensionError
 from graphdist.specs import ArraySpec
 
 INFINITE_CARDINALITY = -1
@@ -231,10 +230,21 @@ def sliceable(tensors: Any) -> Element:
     Raises `BatchDimensionError` for a scalar, `ArgumentError` for arrays that disagree.
     """
     element = jax.tree.map(_read_only, as_element(tensors))
-    leaves, structure = jax.tree.flatten(element)
+    leaves = jax.tree.leaves(element)
     if not leaves:
         raise ArgumentError("from_tensor_slices is given no arrays: there is nothing to slice")
-    batch_size(Flat(element, leaves, structure))
+    names = [leaf_name(element, place, "tensors") for place in range(len(leaves))]
+    for name, leaf in zip(names, leaves, strict=True):
+        if leaf.ndim == 0:
+            raise BatchDimensionError(
+                f"{name} is a scalar, which has no rows",
+                hint="use Dataset.from_tensors for a dataset of one element",
+            )
+        if len(leaf) != len(leaves[0]):
+            raise ArgumentError(
+                f"{names[0]} has {len(leaves[0])} rows, {name} has {len(leaf)}",
+                hint="give all arrays one size in dimension 0: an element is a row of each",
+            )
     return element
 
 

@@ -6,15 +6,15 @@ those of its source, unless it says otherwise here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any  # Any: the user's functions, pytrees of specs
 
 import jax
 import numpy as np
 
-from graphdist.data.elements import UNKNOWN, Element, as_element
+from graphdist.data.elements import UNKNOWN, Element, as_element, spec_of, with_open_batch
 from graphdist.data.prefetch import Prefetched
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
@@ -67,8 +67,10 @@ class Map(OfOne):
     function: Callable[..., Any]
 
     def __iter__(self) -> Iterator[Element]:
-        for element in self.source:
-            yield as_element(applied(self.function, element))
+        return map(self._applied, self.source)
+
+    def _applied(self, element: Element) -> Element:
+        return as_element(applied(self.function, element))
 
     @property
     def element_spec(self) -> Any:
@@ -83,7 +85,7 @@ class Filter(OfOne):
     predicate: Callable[..., Any]
 
     def __iter__(self) -> Iterator[Element]:
-        return (element for element in self.source if applied(self.predicate, element))
+        return filter(lambda element: applied(self.predicate, element), self.source)
 
     @property
     def cardinality(self) -> int:
@@ -158,11 +160,12 @@ class Repeat(OfOne):
     def __iter__(self) -> Iterator[Element]:
         epoch = 0
         while self.count is None or epoch < self.count:
-            number = -1
-            for number, element in enumerate(self.source):
+            is_empty = True
+            for element in self.source:
+                is_empty = False
                 yield element
-            if number < 0:
-                return  # there is nothing to repeat
+            if is_empty:
+                return  # for ever of nothing would never end
             epoch += 1
 
     @property
@@ -183,8 +186,7 @@ class Enumerate(OfOne):
     start: int
 
     def __iter__(self) -> Iterator[Element]:
-        for number, element in enumerate(self.source, self.start):
-            yield np.int64(number), element
+        return zip(map(np.int64, count(self.start)), self.source, strict=False)
 
     @property
     def element_spec(self) -> Any:
@@ -293,6 +295,7 @@ def joined(spec: Any, other: Any) -> Any:
     >>> joined(ArraySpec((4, 3), np.int32), ArraySpec((2, 3), np.int32))
     ArraySpec(shape=(None, 3), dtype=int32)
     """
+    structure: Any
     leaves, structure = jax.tree.flatten(spec)
     others, other_structure = jax.tree.flatten(other)
     alike = [
@@ -312,3 +315,26 @@ def joined(spec: Any, other: Any) -> Any:
 def _joined(one: ArraySpec, two: ArraySpec) -> ArraySpec:
     sizes = zip(one.shape, two.shape, strict=True)
     return ArraySpec([size if size == other else None for size, other in sizes], one.dtype)
+
+
+def observed_spec(elements: Sequence[Element], batching: Batching | None) -> Any:
+    """Return the specs of elements of which these are the first, as far as they can tell.
+
+    A size in which they differ is open, and of batches the number of rows, unless it is static.
+
+    >>> observed_spec([np.zeros((4, 3))], Batching(4))
+    ArraySpec(shape=(None, 3), dtype=float64)
+    """
+    if not elements:
+        raise ArgumentError("an empty dataset has no element_spec: it is taken from the elements")
+    spec = spec_of(elements[0])
+    for element in elements[1:]:
+        spec = joined(spec, spec_of(element))
+    if batching is None:
+        return spec
+
+    def with_rows(leaf: ArraySpec) -> ArraySpec:
+        is_known = batching.is_static and leaf.shape[:1] == (batching.size,)
+        return leaf if is_known else ArraySpec(with_open_batch(leaf.shape), leaf.dtype)
+
+    return jax.tree.map(with_rows, spec)

@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
-from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import ReduceOp, ValueContext
@@ -23,18 +22,21 @@ from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import device_name
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.input import InputMethods
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import PerReplicaArray, kind_of, per_replica_of, structure_text
+from graphdist.values import kind_of, per_replica_of, structure_text
 
 if TYPE_CHECKING:
     from graphdist.cross_device_ops import CrossDeviceOps
 
 
-class StrategyBase:
+class StrategyBase(InputMethods):
     """What all strategies have, those of `graphdist.compat.v1` too."""
 
     is_default = False
+    makes_plain_variables = False
+    """Whether its variables have one copy, which any other strategy's programs can use."""
     cluster_resolver: Any = None
     """What says which processes there are; None when there is one."""
     cross_device_ops: CrossDeviceOps | None = None
@@ -50,7 +52,7 @@ class StrategyBase:
         if not isinstance(extended, StrategyExtended):
             raise ArgumentTypeError(
                 f"{type(self).__name__} is made with a StrategyExtended, "
-                f"not a {kind_of(extended)}",
+                f"not with {'nothing' if extended is None else kind_of(extended)}",
                 source=here(),
                 hint="make one of its subclasses, such as gd.MirroredStrategy()",
             )
@@ -194,26 +196,6 @@ class StrategyBase:
         A container is turned inside out: a dict of distributed values gives one dict a replica.
         """
         return replicas.local_results(self, value)
-
-    def experimental_distribute_dataset(
-        self, dataset: Any, options: Any = None
-    ) -> DistributedDataset:
-        """Return a dataset whose elements are `PerReplica`: each global batch cut into equal parts.
-
-        `dataset` is any iterable of pytrees of arrays with a leading batch dimension, one element a
-        step; iterating again iterates it again. Elements are placed on the devices ahead of time.
-        Raises `ArgumentError` for a batch that does not divide by the number of replicas.
-        """
-        require_cross_replica("experimental_distribute_dataset")
-        return DistributedDataset(dataset, self.num_replicas_in_sync, self._place_batch)
-
-    def _place_batch(self, batch: np.ndarray[Any, Any]) -> Any:
-        count = self.num_replicas_in_sync
-        array = jax.device_put(batch, self.devices.per_replica)
-        if count == 1:
-            return array
-        shape = (batch.shape[0] // count, *batch.shape[1:])
-        return PerReplicaArray(array, self, shape)
 
     def place_variable(self, value: jax.Array, distribution: Distribution) -> jax.Array:
         """Return a buffer of its own for a variable: the value, or one copy of it a replica."""

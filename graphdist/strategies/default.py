@@ -20,6 +20,7 @@ class DefaultStrategy(Strategy):
     """Runs a program as if there were no strategy."""
 
     is_default = True
+    makes_plain_variables = True
 
     def __init__(self) -> None:
         """Take JAX's default device; raises `ContextError` when there is one already."""

@@ -122,7 +122,7 @@ class StrategyExtended:
         require_cross_replica("reduce_to")
         op = ReduceOp.of(reduce_op)
         check_communication_options(options)
-        pairs = [_pair(pair) for pair in value_destination_pairs]
+        pairs = [_pair(i, pair) for i, pair in enumerate(value_destination_pairs)]
         places = [_destination(destinations) for _, destinations in pairs]
         # The mean of what is one value already is that object, and no copy of it.
         mirrored = [op is ReduceOp.MEAN and isinstance(value, Mirrored) for value, _ in pairs]
@@ -182,7 +182,7 @@ class StrategyExtended:
         """
         if not isinstance(var, Variable) or not self._may_update(var):
             raise ArgumentError(
-                f"update of {var!r}, which {self.strategy} did not make",
+                f"update of {_named(var)}, which {self.strategy} did not make",
                 source=here(),
                 hint="make the variable inside the scope of this strategy",
             )
@@ -253,8 +253,8 @@ class StrategyExtended:
         return self.parameter_devices
 
     def value_container(self, value: Any) -> Any:
-        """Return the variable or distributed value that a value is a component of, or itself."""
-        return getattr(value, "container", value)
+        """Return the value: a variable has no others that would be its copies."""
+        return value
 
     def variable_created_in_scope(self, v: Any) -> bool:
         """Return whether a value is a variable of this strategy."""
@@ -277,8 +277,8 @@ class StrategyExtended:
             )
         if not self.variable_created_in_scope(colocate_with_variable):
             raise ArgumentError(
-                f"colocate_vars_with of {colocate_with_variable!r}, which {self.strategy} did not "
-                f"make",
+                f"colocate_vars_with of {_named(colocate_with_variable)}, which {self.strategy} "
+                f"did not make",
                 source=here(),
                 hint="make the variable inside the scope of this strategy",
             )
@@ -309,18 +309,22 @@ class StrategyExtended:
         iterations: int = 1,
         initial_loop_values: Mapping[str, Any] | None = None,
     ) -> MultiStepContext:
-        """Call `fn(context, inputs)` for as many elements of an iterator, and return the context.
+        """Call `fn(context, inputs)` for as many elements of an iterator, and return a context.
 
-        What `fn` gave to `context.set_last_step_output` last is in `context.last_step_outputs`.
+        `fn` is compiled, as a `gd.function`. What it gave to `context.set_last_step_output` last is
+        in the `last_step_outputs` of the context returned. Raises `ContextError` inside a function.
         """
         return run_steps_on_iterator(self.strategy, fn, iterator, iterations, initial_loop_values)
 
 
-def _pair(pair: Any) -> tuple[Any, Any]:
+def _named(value: Any) -> str:
+    return f"variable {value.name!r}" if isinstance(value, Variable) else f"a {kind_of(value)}"
+
+
+def _pair(place: int, pair: Any) -> tuple[Any, Any]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArgumentTypeError(
-            f"batch_reduce_to takes pairs of a value and its destinations, "
-            f"one of them is of type {kind_of(pair)}",
+            f"batch_reduce_to takes pairs of a value and its destinations, number {place} is none",
             source=here(),
             hint="write [(value, destinations), ...]",
         )
@@ -356,8 +360,8 @@ def _component(leaf: Any) -> Any:
         return leaf.local
     if isinstance(leaf, PerReplica):
         raise ArgumentError(
-            "a PerReplica whose components differ in shape or are no arrays is an argument of "
-            "update, which all copies of a variable get alike",
+            "update is given a PerReplica whose components differ in shape or are no arrays: all "
+            "copies of a variable are updated with one value",
             source=here(),
             hint="make it one value first: strategy.reduce('MEAN', value, axis=None)",
         )

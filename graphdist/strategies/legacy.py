@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any  # Any: users' pytrees, functions and conf
 
 import jax
 
+from graphdist.data.dataset import Dataset
+from graphdist.data.input import InputReplicationMode
 from graphdist.deprecation import warn_once
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.options import member_of
 from graphdist.runtime.devices import device_name
 from graphdist.strategies.legacy_input import DatasetIterator, InputFunctionIterator
 from graphdist.tracing.sources import here
@@ -46,26 +49,33 @@ def experimental_run(
 
 
 def make_dataset_iterator(strategy: StrategyBase, dataset: Any) -> DatasetIterator:
-    """Return an iterator over the global batches of a dataset, each split over the replicas."""
+    """Return an iterator over the global batches of a dataset, each split over the replicas.
+
+    Raises what `experimental_distribute_dataset` and the first element of it raise.
+    """
     warn_once("Strategy.make_dataset_iterator", "Strategy.experimental_distribute_dataset")
-    return DatasetIterator(strategy.experimental_distribute_dataset(dataset))
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    if isinstance(dataset, Dataset):  # which says what it holds, so that it is refused here
+        _ = distributed.element_spec
+    return DatasetIterator(distributed)
 
 
 def make_input_fn_iterator(
-    strategy: StrategyBase, input_fn: Callable[..., Any], replication_mode: Any = None
+    strategy: StrategyBase,
+    input_fn: Callable[..., Any],
+    replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER,
 ) -> InputFunctionIterator:
     """Return an iterator over what `input_fn(InputContext)` returns, called once.
 
     That is a dataset, of which each replica gets an element a step (a last step without an element
-    for each is left out), or a function that returns an element when called. `replication_mode` is
-    `InputReplicationMode.PER_WORKER`, the default; raises `ArgumentError` for another, and for
-    another result of `input_fn`.
+    for each is left out), or a function that returns an element when called. Raises `ArgumentError`
+    for another replication mode, and for another result of `input_fn`.
     """
     warn_once("Strategy.make_input_fn_iterator", "Strategy.distribute_datasets_from_function")
-    mode = getattr(replication_mode, "name", replication_mode)
-    if mode not in (None, "PER_WORKER"):
+    mode = member_of(InputReplicationMode, replication_mode, "replication_mode")
+    if mode is not InputReplicationMode.PER_WORKER:
         raise ArgumentError(
-            f"make_input_fn_iterator with replication mode {mode}: it takes PER_WORKER",
+            f"make_input_fn_iterator with replication mode {mode.name}: it takes PER_WORKER",
             source=here(),
             hint="leave it out",
         )
@@ -80,8 +90,7 @@ def distribute_datasets_from_function(
         "Strategy.experimental_distribute_datasets_from_function",
         "Strategy.distribute_datasets_from_function",
     )
-    newer: Any = strategy
-    return newer.distribute_datasets_from_function(dataset_fn, options)
+    return strategy.distribute_datasets_from_function(dataset_fn, options)
 
 
 def unwrap(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:

@@ -19,6 +19,8 @@ from graphdist.context import (
     get_strategy,
     in_replica_context_of_a_run,
 )
+from graphdist.data.dataset import Dataset
+from graphdist.data.input import InputContext
 from graphdist.errors import ArgumentError, ContextError, OutOfRangeError
 from graphdist.options import ReduceOp
 from graphdist.tracing.sources import here
@@ -58,8 +60,6 @@ class InputFunctionIterator:
 
     def __init__(self, strategy: StrategyBase, input_fn: Callable[..., Any]) -> None:
         """Call `input_fn(InputContext)`; raises `ArgumentError` for a result of another kind."""
-        from graphdist.data.input import InputContext
-
         self._strategy = strategy
         made = input_fn(InputContext(1, 0, strategy.num_replicas_in_sync))
         if not callable(made) and (not isinstance(made, Iterable) or isinstance(made, str)):
@@ -85,7 +85,7 @@ class InputFunctionIterator:
         elements = list(islice(self._elements, count))
         if len(elements) < count:
             raise OutOfRangeError(
-                f"get_next past the end: {len(elements)} elements are left for {count} replicas",
+                f"get_next past the end: elements left: {len(elements)}, replicas: {count}",
                 source=here(),
                 hint="call initialize() to start again",
             )
@@ -102,10 +102,11 @@ def _calls(made: Callable[[], Any]) -> Iterator[Any]:
 class MultiStepContext:
     """What a loop over an iterator hands its function, to keep outputs of the last step."""
 
-    def __init__(self, initial: Mapping[str, Any] | None = None) -> None:
-        """Start with outputs of a step before the first."""
-        self._outputs: dict[str, Any] = dict(initial or {})
-        self._others: dict[str, Any] = {}
+    def __init__(
+        self, outputs: Mapping[str, Any] | None = None, others: Mapping[str, Any] | None = None
+    ) -> None:
+        """Start with these outputs, arrays and others."""
+        self._outputs, self._others = dict(outputs or {}), dict(others or {})
 
     @property
     def last_step_outputs(self) -> dict[str, Any]:
@@ -136,10 +137,8 @@ class MultiStepContext:
         _in_cross_replica(keep, output)
 
 
-def numpy_dataset(numpy_input: Any) -> Any:
+def numpy_dataset(numpy_input: Any) -> Dataset:
     """Return the dataset of the slices of arrays along dimension 0."""
-    from graphdist.data.dataset import Dataset
-
     return Dataset.from_tensor_slices(numpy_input)
 
 
@@ -157,16 +156,25 @@ def run_steps_on_iterator(
     iterations: int,
     initial_loop_values: Mapping[str, Any] | None,
 ) -> MultiStepContext:
-    """Call `fn(context, inputs)` with the next elements of an iterator, in a scope."""
+    """Call `fn(context, inputs)` with the next elements of an iterator, compiled as one step."""
     if current_trace() is not None:
         raise ContextError(
             "experimental_run_steps_on_iterator is called inside a function, which cannot ask an "
             "iterator for elements",
             source=here(),
-            hint="call it outside, and make the step inside `fn` a gd.function",
+            hint="call it outside: what it calls is compiled",
         )
-    context = MultiStepContext(initial_loop_values)
+    outputs, others = dict(initial_loop_values or {}), {}
     with entered(Entry(strategy)):
+        step = strategy.implicit_call("run_steps_on_iterator", fn, _step)
         for _ in range(iterations):
-            fn(context, iterator.get_next())
-    return context
+            new_outputs, new_others = step((iterator.get_next(),), {})
+            outputs.update(new_outputs)
+            others.update(new_others)
+    return MultiStepContext(outputs, others)
+
+
+def _step(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> tuple[Any, Any]:
+    context = MultiStepContext()
+    fn(context, *args)
+    return context.last_step_outputs, context.non_tensor_outputs

@@ -9,10 +9,9 @@ import jax
 
 from graphdist import config
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.ir.source import Source
 from graphdist.options import CommunicationOptions
-from graphdist.runtime.devices import Devices, find_devices, working_devices
-from graphdist.strategies.base import Strategy
+from graphdist.runtime.devices import find_devices, working_devices
+from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
 from graphdist.values import kind_of
@@ -51,7 +50,26 @@ class MultiWorkerExtended(StrategyExtended):
     experimental_between_graph = True
 
 
-class MultiWorkerMirroredStrategy(Strategy):
+class MultiWorkerMirroredBase(StrategyBase):
+    """A strategy of workers, with the methods of one API or the other."""
+
+    has_input_per_replica = False
+
+    def __init__(
+        self,
+        cluster_resolver: Any = None,
+        communication_options: CommunicationOptions | None = None,
+        *,
+        devices: Sequence[str | jax.Device] | None = None,
+    ) -> None:
+        """Take the devices of this process."""
+        found = working_devices() if devices is None else find_devices(devices, here())
+        super().__init__(MultiWorkerExtended(found))
+        self.cluster_resolver = single_worker(cluster_resolver)
+        self.communication_options = checked_options(communication_options)
+
+
+class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     """Runs one replica on each device of every worker; one process is a cluster of one worker.
 
     It takes all accelerators of this host or, without any, one CPU device; `devices` names others,
@@ -64,23 +82,6 @@ class MultiWorkerMirroredStrategy(Strategy):
     >>> MultiWorkerMirroredStrategy(devices=["cpu:0", "cpu:1"]).num_replicas_in_sync
     2
     """
-
-    def __init__(
-        self,
-        cluster_resolver: Any = None,
-        communication_options: CommunicationOptions | None = None,
-        *,
-        devices: Sequence[str | jax.Device] | None = None,
-    ) -> None:
-        """Take the devices of this process."""
-        super().__init__(MultiWorkerExtended(worker_devices(devices, here())))
-        self.cluster_resolver = single_worker(cluster_resolver)
-        self.communication_options = checked_options(communication_options)
-
-
-def worker_devices(devices: Sequence[str | jax.Device] | None, at: Source) -> Devices:
-    """Return the devices of this process that take part; `at` is the user's line."""
-    return working_devices() if devices is None else find_devices(devices, at)
 
 
 def single_worker(resolver: Any) -> Any:

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import jax
 
-from graphdist.ir.source import Source
+from graphdist.errors import ArgumentTypeError
 from graphdist.runtime.devices import Devices, find_device
-from graphdist.strategies.base import Strategy
+from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
+from graphdist.values import kind_of
 
 
-class OneDeviceStrategy(Strategy):
+class OneDeviceBase(StrategyBase):
+    """A strategy of one device, with the methods of one API or the other."""
+
+    has_input_per_replica = False
+    makes_plain_variables = True
+
+    def __init__(self, device: str | jax.Device | None = None) -> None:
+        """Take the device."""
+        if not isinstance(device, str | jax.Device | None):
+            raise ArgumentTypeError(
+                f"device is of type {kind_of(device)}, not a name or a jax.Device",
+                source=here(),
+                hint="for several devices make a gd.MirroredStrategy",
+            )
+        found = jax.local_devices()[0] if device is None else find_device(device, here())
+        super().__init__(StrategyExtended(Devices((found,))))
+
+
+class OneDeviceStrategy(OneDeviceBase, Strategy):
     """Runs everything on one device; values are never wrapped.
 
     `device` is a name such as "cpu:0", a `jax.Device`, or None for the first one. Raises
-    `DeviceError`.
+    `DeviceError`, and `ArgumentTypeError` for what is neither.
 
     >>> OneDeviceStrategy("cpu:0").run(lambda x: x + 1, args=(2.0,))
     3.0
     """
-
-    def __init__(self, device: str | jax.Device | None = None) -> None:
-        """Take the device."""
-        super().__init__(StrategyExtended(one_device(device, here())))
-
-
-def one_device(device: str | jax.Device | None, at: Source) -> Devices:
-    """Return the one device, None for the first local one; `at` is the user's line."""
-    return Devices((jax.local_devices()[0] if device is None else find_device(device, at),))

@@ -168,7 +168,10 @@ def _is_output(leaf: Any, outside: Sequence[Any]) -> bool:
 
 
 def _put_together(
-    strategy: StrategyBase, classes: list[ReplicaClass], leaves: Sequence[Any], traced: list[_Traced]
+    strategy: StrategyBase,
+    classes: list[ReplicaClass],
+    leaves: Sequence[Any],
+    traced: list[_Traced],
 ) -> Any:
     for one, other in zip(classes, traced, strict=True):
         if other.structure != traced[0].structure:

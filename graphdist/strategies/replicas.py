@@ -15,9 +15,12 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.options import ReduceOp
 from graphdist.replica_context import (
     gather_dimension,
+    is_whole,
+    refuse_slices,
     summable,
     without_padding,
 )
+from graphdist.scatter import IndexedSlices
 from graphdist.strategies.replica_classes import run_by_class
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.primitives import gather_p, reduce_p, to_replicas
@@ -82,8 +85,8 @@ def _run_once(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    outside: dict[int, Any] = {}  # what went in, by what the replica function saw
-    seen: list[Any] = []  # keeps those alive, so that an id names one object
+    context = strategy.replica_context
+    outside = context.mirrored
 
     def enter(leaf: Any) -> Any:
         if isinstance(leaf, TracedPerReplica):
@@ -95,20 +98,19 @@ def _run_once(
         if not isinstance(leaf, jax.core.Tracer):
             return leaf
         inside = to_replicas(leaf, strategy.num_replicas_in_sync)
-        outside[id(inside)] = leaf
-        seen.append(inside)
+        outside[id(inside)] = (inside, leaf)
         return inside
 
     def leave(leaf: Any) -> Any:
         if id(leaf) in outside:
-            return outside[id(leaf)]
+            return outside[id(leaf)][1]
         if is_distributed(leaf) or not is_array(leaf):
             return leaf
         array = jnp.asarray(leaf)
         return TracedPerReplica(array) if strategy.num_replicas_in_sync > 1 else array
 
     entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
-    with entered(Entry(strategy, strategy.replica_context)):
+    with entered(Entry(strategy, context)):
         results = fn(*entered_args, **entered_kwargs)
     return jax.tree.map(leave, results, is_leaf=is_distributed)
 
@@ -135,27 +137,35 @@ def _closed_over() -> ArgumentError:
 def reduce(strategy: StrategyBase, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
     """Reduce every leaf."""
     return jax.tree.map(
-        lambda leaf: _reduce_leaf(strategy, op, leaf, axis), value, is_leaf=is_distributed
+        lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
+        value,
+        is_leaf=lambda leaf: is_distributed(leaf) or is_whole(leaf),
     )
 
 
 def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> Any:
     size = strategy.num_replicas_in_sync
+    if isinstance(leaf, IndexedSlices):
+        scale = size if op is ReduceOp.MEAN else 1
+        values, indices = gather(strategy, leaf.values, 0), gather(strategy, leaf.indices, 0)
+        return IndexedSlices(values / scale if scale > 1 else values, indices, leaf.dense_shape)
     leaf = _of_variable(leaf, has_axis=axis is not None)
     if not isinstance(leaf, TracedPerReplica):
         if isinstance(leaf, PerReplica):
             raise _not_traced(leaf, "reduce")
-        if op is ReduceOp.SUM and size > 1:
+        if op is ReduceOp.SUM and size > 1 and axis is None:
             raise ArgumentError(
                 f"reduce by SUM of a value that is not distributed: it is one value, not {size}",
                 source=here(),
                 hint="use MEAN for a value that all replicas share, or give what run returned",
             )
-        if axis is None or size > 1:
+        if axis is None:
             value = leaf.array if isinstance(leaf, Mirrored) else leaf
             # On one replica too the mean of integers is a float.
             return summable(value, op.reducer, "reduce") if _is_integer(value) else value
-        local = summable(leaf, op.reducer, "reduce")
+        local = summable(
+            leaf.array if isinstance(leaf, Mirrored) else leaf, op.reducer, "reduce"
+        )  # along an axis it is what every replica has
     else:
         local = summable(leaf.local, op.reducer, "reduce")
     axes = () if axis is None else _dimensions(local, axis)
@@ -231,6 +241,7 @@ def _dimensions(local: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 def gather(strategy: StrategyBase, value: Any, axis: int) -> Any:
     """Concatenate the replicas' values."""
+    refuse_slices(value, "gather")
     value = _of_variable(value, has_axis=True)
     if not isinstance(value, TracedPerReplica):
         if isinstance(value, PerReplica):
@@ -258,6 +269,8 @@ def local_results(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:
     is_container = structure != jax.tree.structure(0) and value is not None
     if not is_container and not is_distributed(value):
         return (value,)
+    if isinstance(value, Variable) and current_trace() is None:
+        return value.values
     count = strategy.num_replicas_in_sync
     components = [
         _components(strategy, leaf) if is_distributed(leaf) else (leaf,) * count for leaf in leaves
@@ -280,7 +293,8 @@ def _components(strategy: StrategyBase, leaf: Any) -> tuple[Any, ...]:
     if isinstance(leaf, TracedParts):
         return tuple(_part(part, replica, count) for replica, part in enumerate(leaf.parts))
     if not isinstance(leaf, TracedPerReplica):
-        return tuple(leaf.values)
+        values = tuple(leaf.values)
+        return values * count if len(values) == 1 else values  # one copy is everybody's
     stacked = gather_p.bind(jnp.asarray(leaf.local)[None], axis=0, group_size=count)
     shapes = _shapes(leaf, leaf.local, count)
     return tuple(Slot(stacked[i], shape).value() for i, shape in enumerate(shapes))

@@ -77,8 +77,11 @@ class Trace:
         self.variables: list[Any] = []
         self.specs: list[Variable] = []
         self.strategy: Any = None  # the one strategy of the program, once it is known
+        self._is_claimed_firmly = False
         self.number_was_asked = False  # by the replica function that is being traced
-        self.current_run: int | None = None  # the call of `run` that could be traced by number instead
+        self.current_run: int | None = (
+            None  # the call of `run` that could be traced by number instead
+        )
         self._by_number, self._num_runs = by_number, 0
         self._handles: dict[int, Any] = {}
         self._specs: dict[int, Variable] = {}
@@ -123,11 +126,16 @@ class Trace:
         self._handle(variable)
         return aggregate_p.bind(value, variable=self._specs[id(variable)], context=context)
 
-    def claim(self, strategy: Any) -> None:
-        """Make `strategy` the program's one; raises `TraceError` if it has another already."""
-        if self.strategy is None or self.strategy.is_default:
+    def claim(self, strategy: Any, *, firmly: bool = True) -> None:
+        """Make `strategy` the program's one; raises `TraceError` if it has another already.
+
+        A plain variable, which any strategy can use, claims its strategy less than firmly.
+        """
+        is_open = self.strategy is None or self.strategy.is_default
+        if is_open or (firmly and not self._is_claimed_firmly):
             self.strategy = strategy
-        elif strategy is not self.strategy and not strategy.is_default:
+            self._is_claimed_firmly = firmly and not strategy.is_default
+        elif firmly and strategy is not self.strategy and not strategy.is_default:
             raise TraceError(
                 f"one function uses {self.strategy} and {strategy}: strategies do not mix",
                 source=here(),

@@ -1,46 +1,378 @@
 """Cases that cannot or should not behave as TensorFlow's, by pattern, each with the reason.
 
-A pattern is a case's name, with `*` for anything and `{a,b}` for one of several; `at` is the path
-of the part of the result that differs, for cases that try many things at once.
+`at` is the path of the part of the result that differs, for cases that try many things at once.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from functools import cache
+from tests.conformance.patterns import declare
 
+SEVERAL = "{2,3,4,5,6,7,8}"
+COPIES = "{mirrored,mwms_local}" + SEVERAL
+ALONE = "{mirrored,mwms_local}1"
+MIRRORED_WRITES = "{AUTO,ON_WRITE}"
+REPLICA_WRITES = "{assign,assign_add,assign_sub}_replica_tensor"
+NUMBERS = "{assign,assign_add}_replica_py_*"
 
-@dataclass(frozen=True)
-class Declared:
-    """A pattern of names of cases, of a part of their results, and why that part differs."""
+LITERAL = "values decide, not objects: a literal is what each replica contributes"
+NEVER_DIFFER = "copies of a mirrored variable never differ: a write that would make them is refused"
+AS_MIRRORED = "CentralStorage ignores part of the options in TensorFlow; here it is as Mirrored"
+BROKEN = "it is broken there in TensorFlow, and works here"
+PLAIN = "with one replica a variable is a plain one, as on OneDevice"
+TEXT = "the text is graphdist's own"
+OUTSIDE = "a function is traced once for all elements: the loop over a dataset stays outside"
 
-    pattern: str
-    reason: str
-    at: str = "*"
+VALUES = (
+    *declare(
+        "values decide, not objects: equal arrays of two replicas are two arrays",
+        "all_reduce/misc/captured_tensor_same_object|mirrored2*",
+        "all_reduce/misc/captured_tensor_same_object_mean|mirrored2|function",
+        "all_gather/misc/same_object_constant|mirrored2*",
+    ),
+    *declare(
+        LITERAL,
+        f"run/returns_variable_assign*|{COPIES}*",
+        f"run/returns_variable_assign|central{SEVERAL}",
+    ),
+    *declare(
+        "a mirrored value that merge_call hands back is one value",
+        f"merge_call/returns_extended_reduce_to|*{SEVERAL}",
+    ),
+    *declare(
+        "an empty container has no leaves, as everywhere in JAX",
+        f"all_reduce/misc/empty_list|*{SEVERAL}*",
+        "extended/batch_reduce_to_empty|*",
+    ),
+    *declare(
+        "an integer's mean is a float32, whatever the number of replicas",
+        "all_reduce/default_context_no_strategy|default",
+        at="[1][1]",
+    ),
+    *declare(
+        "a value that is not distributed is its own mean, zero too",
+        f"reduce/MEAN/non_distributed/py_zero|*{SEVERAL}",
+    ),
+    *declare(
+        "a Python number stays one inside a function",
+        f"run/py_int_computed/tf_function_around|*{SEVERAL}",
+    ),
+    *declare(
+        "TensorFlow's mean of uint8 divides a sum that has wrapped: 200 and 100 give 22",
+        "reduce/MEAN/axis=None/u8/*|*",
+    ),
+)
 
-    def covers(self, name: str, path: str) -> bool:
-        """Return whether a difference at a path of a case is declared."""
-        return self.names(name) and bool(expression(self.at).fullmatch(path))
+REFUSED = (
+    *declare(
+        "a file for each worker is needed on all workers",
+        "auto_shard/1file_2workers/{AUTO,FILE}|*",
+        at="[1]",
+    ),
+    *declare(
+        "SUM of a value that is not distributed is refused, of zeros too",
+        f"reduce/SUM/non_distributed/{{np_zero,np_zero_vec}}|*{SEVERAL}",
+    ),
+    *declare("a list or dict given to gather is refused", "gather/{python_list,dict_of_*}|*"),
+    *declare(
+        "leaves of one element with unequal batch sizes are refused",
+        f"dataset/zip_different_batch|*{SEVERAL}",
+    ),
+    *declare(
+        "a variable does not mix with another strategy, read alone neither",
+        "variable/read_other_strategy_replica|*",
+    ),
+    *declare(
+        "options of one call leave no trace in the next",
+        "input_options/per_replica_mode_leaks|*",
+        at="[{2,3,4}]*",
+    ),
+    *declare("what is no CrossDeviceOps is refused", "construct/cross_device_ops_bad_type|*"),
+    *declare("more components than replicas are refused", "run/prefetched_perreplica_*|*"),
+    *declare("unequal reduce ops are refused", "all_reduce/misc/different_op_per_replica|*"),
+    *declare("a device that is not there is refused", "construct/mirrored_missing_device|*"),
+    *declare(
+        "a reduce op that is none is a ValueError, whatever the axis",
+        "reduce/op_is_none_axis0|*",
+    ),
+    *declare(
+        "a PerReplica is never turned into an array of objects",
+        "perreplica/numpy_len_iter|*",
+        at="[6]",
+    ),
+    *declare(
+        "values of a strategy cannot be made inside its replicas",
+        "values_from_function/inside_replica_fn|*",
+    ),
+    *declare(
+        "an array on one replica and a list on another is refused, as list and tuple are",
+        f"run/returns_mixed_tensor_then_list|*{SEVERAL}",
+    ),
+    *declare(
+        NEVER_DIFFER,
+        f"variable/batch_scatter_desync_then_read|{COPIES}",
+        f"variable/update_in_replica|*{SEVERAL}",
+    ),
+)
 
-    def names(self, name: str) -> bool:
-        """Return whether the pattern is about a case."""
-        return bool(expression(self.pattern).fullmatch(name))
+VARIABLES = (
+    *declare(
+        LITERAL,
+        f"variable_matrix/{MIRRORED_WRITES}/{{SUM,MEAN}}/f32|{{mirrored,mwms_local,central}}*",
+        f"variable_matrix/{MIRRORED_WRITES}/SUM/i32|{{mirrored,central}}*",
+        at=f".{{{NUMBERS},assign_add_replica_same_tensor_object}}",
+    ),
+    *declare(
+        LITERAL,
+        f"variable_matrix_function/{MIRRORED_WRITES}/SUM/*|*{SEVERAL}",
+        at=".assign_add_py",
+    ),
+    *declare(
+        "a value that is the same on all replicas needs no aggregation, on CentralStorage too",
+        f"variable_matrix/{MIRRORED_WRITES}/NONE/*|central{SEVERAL}",
+        at=f".{{{NUMBERS},assign_add_replica_same_tensor_object}}",
+    ),
+    *declare(
+        "a value that is the same on all replicas needs no aggregation, on CentralStorage too",
+        f"variable_matrix_function/{MIRRORED_WRITES}/NONE/*|central{SEVERAL}",
+        at=".assign_add_py",
+    ),
+    *declare(
+        NEVER_DIFFER,
+        f"variable_matrix/{MIRRORED_WRITES}/NONE/*|{COPIES}",
+        at=f".{{{REPLICA_WRITES},run_return_of_assign}}",
+    ),
+    *declare(
+        NEVER_DIFFER,
+        f"variable_matrix/{MIRRORED_WRITES}/*/f32|{{mirrored,mwms_local,central}}{SEVERAL}",
+        f"variable_matrix/{MIRRORED_WRITES}/{{NONE,SUM,ONLY_FIRST_REPLICA}}/i32|*{SEVERAL}",
+        at=".{assign_cross_perreplica,extended_update_perreplica}",
+    ),
+    *declare(
+        NEVER_DIFFER,
+        f"variable_matrix_function/{MIRRORED_WRITES}/NONE/*|{COPIES}",
+        at=".{assign,assign_add}",
+    ),
+    *declare(
+        NEVER_DIFFER,
+        f"variable_scatter/{MIRRORED_WRITES}/NONE|{COPIES}",
+        at=".scatter_*/replica",
+    ),
+    *declare(
+        "assign returns the variable, which stands for its value",
+        "variable_matrix/ON_READ/{SUM,MEAN,ONLY_FIRST_REPLICA}/f32|{mirrored,mwms_local}*",
+        "variable_matrix/ON_READ/{SUM,ONLY_FIRST_REPLICA}/i32|mirrored*",
+        at=".assign_return_type_cross",
+    ),
+    *declare(
+        "what cannot be read in cross-replica context cannot be written there either",
+        f"variable_matrix/ON_READ/NONE/*|{COPIES}",
+        at=".assign_read_value_false",
+    ),
+    *declare(PLAIN, f"variable_matrix/{{NONE/*,ON_READ/NONE}}/*|{ALONE}"),
+    *declare(
+        PLAIN,
+        f"variable_matrix/ON_READ/{{MEAN,ONLY_FIRST_REPLICA}}/*|{ALONE}",
+        at=".assign_cross_perreplica",
+    ),
+    *declare(
+        PLAIN,
+        f"variable_matrix/ON_READ/SUM/*|{ALONE}",
+        at=".{{assign_add,assign_sub}_cross,assign_cross_perreplica}",
+    ),
+    *declare(AS_MIRRORED, f"variable_matrix/NONE/*|central{SEVERAL}"),
+    *declare(AS_MIRRORED, f"variable_matrix/*/MEAN/i32|central{SEVERAL}"),
+    *declare(
+        AS_MIRRORED,
+        f"variable_matrix/ON_READ/*/f32|central{SEVERAL}",
+        f"variable_matrix/ON_READ/{{NONE,SUM,ONLY_FIRST_REPLICA}}/i32|central{SEVERAL}",
+        f"variable_matrix_function/ON_READ/*|central{SEVERAL}",
+    ),
+    *declare(AS_MIRRORED, f"variable_scatter/ON_READ/*|central{SEVERAL}"),
+    *declare(
+        "CentralStorage scatters once a replica, whatever the aggregation; here it is as Mirrored",
+        f"variable_scatter/{MIRRORED_WRITES}/*|central{SEVERAL}",
+        at=".scatter_*/replica*",
+    ),
+    *declare(
+        "CentralStorage scatters once a replica, whatever the aggregation; here it is as Mirrored",
+        f"variable_scatter/{MIRRORED_WRITES}/{{SUM,MEAN}}|central{SEVERAL}",
+        at=".scatter_{min,max,update}/cross",
+    ),
+    *declare(
+        "len() and float() of a variable are those of its value",
+        "variable/mirrored_is_lazy_iterable|*",
+        at="[{0,3}]",
+    ),
+)
 
+EVERYWHERE = (
+    *declare(
+        "collectives work everywhere: also in cond, while, scan and nested functions",
+        "control_flow/{cond,while}_with_all_reduce/tf_function|*",
+        "all_reduce/misc/nested_tf_function|mirrored2*",
+        "merge_call/{in_tf_function_nested,in_tf_cond_graph}|*",
+    ),
+    *declare(
+        "collectives work everywhere: also along negative axes",
+        f"gather/{{even,other}}/f32/axis=-1|{COPIES}",
+        f"all_gather/even/axis=-1|{COPIES}*",
+    ),
+    *declare(
+        "collectives work everywhere: also for every dtype, and for several at once",
+        f"gather/dtype={{bool,u8,bf16,c64}}|{COPIES}",
+        f"all_gather/misc/{{bool,bfloat16}}|{COPIES}",
+        f"all_reduce/misc/{{mixed_dtype_float_int,two_int32}}|mirrored{SEVERAL}*",
+        "all_reduce/misc/mixed_dtype_f32_f64|mirrored2|function",
+        "all_reduce/misc/complex64|mirrored2*",
+    ),
+    *declare(
+        "collectives work everywhere: a number is an array",
+        "all_reduce/misc/py_float|{mirrored2,mwms_local2,central2}",
+        "all_reduce/misc/py_int|mirrored2",
+    ),
+    *declare(
+        "gathering values of rank 0 is refused on every strategy",
+        "all_gather/misc/{scalar,py_list}|{one,default}",
+    ),
+    *declare(
+        "a PerReplica may be an argument of a function inside a replica function",
+        "perreplica/tf_function_in_replica_ctx_arg|*",
+    ),
+)
 
-@cache
-def expression(pattern: str) -> re.Pattern[str]:
-    """Return a pattern as a regular expression."""
-    pieces = re.split(r"(\*|\{[^}]*\})", pattern)
-    return re.compile("".join(map(_piece, pieces)))
+SAME_ON_ALL = (
+    *declare(
+        "the same answer on every strategy: an axis out of range is refused",
+        "all_gather/misc/axis_too_big|{one,default}",
+    ),
+    *declare(
+        "the same answer on every strategy: SUM of bool is refused",
+        "all_reduce/misc/bool|{one,default}",
+    ),
+    *declare(
+        "the same answer on every strategy: a structure is reduced leaf by leaf",
+        "reduce/*/non_distributed/{py_list,dict}_of_perreplica|{central,mwms_local}2",
+        "reduce/*/axis=0/nest_list|*",
+    ),
+    *declare(
+        "the same answer inside functions and outside: a list of axes is taken",
+        "reduce/*/axis=[0, 1]/2x3|*",
+    ),
+    *declare(
+        "the same answer inside functions and outside: replicas may return different kinds",
+        "run/returns_mixed_none/tf_function_around|*",
+        "run/py_string_arg/tf_function_around|*",
+    ),
+    *declare(
+        AS_MIRRORED,
+        "variable/{int_mean_create,eager_numpy_on_read_sum,agg_invalid_string}|central*",
+        "variable/{update_non_mirrored,trainable_with_on_read}|central*",
+        "local_results/sync_on_read_variable|central*",
+    ),
+    *declare(AS_MIRRORED, "extended/read_var|central*", at="[1]"),
+    *declare(
+        "CentralStorage drops an incomplete step in TensorFlow; here it is as Mirrored",
+        "input_options/from_function/{0,1,2,8}|central*",
+        "dataset_from_function/{odd_number_of_batches,partial_last}|central*",
+        at=".steps*",
+    ),
+    *declare(
+        "CentralStorage ignores the replication mode in TensorFlow; here it is as Mirrored",
+        "input_options/from_function/{3,6,7}|central*",
+        at=".steps*",
+    ),
+    *declare(
+        BROKEN,
+        "input_options/dataset/{0,1,2,4,8}|central*",
+        "legacy/run_steps_on_iterator|central*",
+        "legacy/make_dataset_iterator{,_experimental_run,_reinitialize}|default",
+        "legacy/make_input_fn_iterator{,_callable}|default",
+        "legacy/run_steps_on_iterator|default",
+    ),
+)
 
+TRACED = (
+    *declare(
+        "a replica function is traced once for all replicas that look the same",
+        f"run/{{number_of_calls_eager,number_of_traces_function}}|*{SEVERAL}",
+    ),
+    *declare(
+        "replicas that need their number are traced one after the other",
+        f"run/python_side_effect_shared_list|*{SEVERAL}",
+    ),
+    *declare(
+        OUTSIDE,
+        "dataset/iterat{e,or}_in_tf_function*|{mirrored,one,central,mwms_local}*",
+    ),
+    *declare("an axis is a Python int: shapes are static", "all_gather/misc/axis_tensor|*"),
+    *declare(
+        "a compiled program raises for no value: see jax.experimental.checkify and jax_debug_nans",
+        "control_flow/{assert_fails_on_one,nan_check}*|*",
+    ),
+    *declare(
+        "the gradient through an integer is zero, not None",
+        "all_reduce/misc/grad_through_int|*",
+    ),
+    *declare(
+        "jax.grad differentiates with respect to what it is given: there is no tape",
+        "variable/tape_on_read_replica|*",
+    ),
+)
 
-def _piece(piece: str) -> str:
-    if piece == "*":
-        return ".*"
-    if piece.startswith("{"):
-        return f"(?:{'|'.join(map(re.escape, piece[1:-1].split(',')))})"
-    return re.escape(piece)
+NO_COUNTERPART = (
+    *declare("JAX has no RaggedTensor", "run/returns_ragged|*", "all_reduce/misc/ragged|*"),
+    *declare("JAX has no RaggedTensor", "dataset/ragged_batch|*"),
+    *declare("JAX has no SparseTensor", "run/returns_sparse|*", "dataset/sparse|*"),
+    *declare("JAX has no arrays of strings", "dataset/strings|*"),
+    *declare("slices are gathered, not made dense", "gather/perreplica_of_indexed_slices|*"),
+    *declare("a variable has no resource handle", "variable/handle_{cross,replica}|*"),
+    *declare("tf.Module is TensorFlow's", "variable/tf_module_collects|*"),
+    *declare("a variable is a key of a dict itself, without ref()", "variable/hash_eq|*"),
+    *declare(
+        "variable_sync_on_read_context is internal to TensorFlow",
+        "variable/sync_on_read_context_*|*",
+    ),
+    *declare("the copies of a variable are arrays and have no names", "variable/names|*"),
+    *declare("a name has no output number", "variable/name_and_device|*", at="[0]"),
+    *declare(TEXT, "variable/repr|*"),
+    *declare(TEXT, "input_context/defaults|*", at="[3]"),
+    *declare(TEXT, "value_context/defaults|*", at="[2]"),
+    *declare(TEXT, "perreplica/repr|*"),
+    *declare(
+        "cross_device_ops are hints: XLA chooses the algorithm",
+        "cross_device_ops/NcclAllReduce/{all_reduce,all_reduce_list,reduce_to}|*",
+    ),
+    *declare(
+        "the devices of a replica are a tuple of names, and the default strategy has one too",
+        "run/ctx_devices|*",
+    ),
+    *declare(
+        "any iterable of batches is a dataset",
+        "dataset/not_a_dataset|{mirrored,one,central,mwms_local}*",
+        "dataset_from_function/returns_not_dataset|{mirrored,one,central,mwms_local}*",
+    ),
+    *declare(
+        "the default strategy hands a dataset back, whose elements are NumPy's",
+        "dataset/{device_of_elements,partial_batch_types}|default",
+    ),
+    *declare(
+        "the older name works, as it did in 1.15",
+        "context/legacy_attrs_v1|*",
+        at=".experimental_run_v2",
+    ),
+    *declare("ParameterServerStrategy comes later", "construct/ps_*|*"),
+    *declare("TPUs are devices of MirroredStrategy", "construct/tpu_without_tpu|*"),
+    *declare("a device of another process is not there", "construct/mirrored_remote_device|*"),
+    *declare(
+        "update calls its function once, for all copies",
+        "variable/update_ctx_replica_ids|*",
+    ),
+    *declare("the copies of a variable are arrays", "context/value_container|*", at="[0]"),
+    *declare(
+        "the replica number of the default strategy is the Python int 0",
+        "run/replica_id_value_type|default",
+        at="[0]",
+    ),
+)
 
-
-DECLARED: tuple[Declared, ...] = ()
+DECLARED = VALUES + REFUSED + VARIABLES + EVERYWHERE + SAME_ON_ALL + TRACED + NO_COUNTERPART

@@ -79,9 +79,7 @@ def _distributed(value: Any, replicas: int) -> dict[str, Any] | None:
     if isinstance(value, gd.PerReplica | gd.Mirrored):
         return {"t": class_name(value), "v": [encode(part, replicas) for part in value.values]}
     if isinstance(value, gd.IndexedSlices):
-        parts = ("values", "indices", "dense_shape")
-        of = {part: encode(getattr(value, part), replicas) for part in parts}
-        return {"t": "IndexedSlices", **of}
+        return _slices(value)
     if isinstance(value, gd.PerReplicaSpec):
         spec = _spec(value)
         return {"t": "PerReplicaSpec", "v": [spec] * replicas}
@@ -113,10 +111,25 @@ def _record(value: Any, fields: Any, replicas: int) -> dict[str, Any]:
 
 
 def _variable(variable: gd.Variable) -> dict[str, Any]:
-    tag = variable_class(variable)
+    tag, copies = variable_class(variable), [encode(copy) for copy in variable.values]
+    if tag == "AggregatingVariable" and len(copies) > 1:
+        tag = "SyncOnReadVariable"
     if tag in ("MirroredVariable", "SyncOnReadVariable"):
-        return {"t": tag, "v": [encode(copy) for copy in variable.values]}
-    return {"t": tag.removeprefix("Resource"), "v": encode(variable.read_value())}
+        return {"t": tag, "v": copies}
+    return {"t": tag.removeprefix("Resource"), "v": copies[0]}
+
+
+def _slices(slices: gd.IndexedSlices) -> dict[str, Any]:
+    """Return slices; where their arrays are per replica, one for each, as TensorFlow has them."""
+    names = ("values", "indices", "dense_shape")
+    fields = {name: getattr(slices, name) for name in names}
+    if not isinstance(slices.values, gd.PerReplica):
+        return {"t": "IndexedSlices", **{name: encode(part) for name, part in fields.items()}}
+    parts = [
+        {name: part.values[i] if isinstance(part, gd.PerReplica) else part for name, part in of}
+        for i, of in enumerate([fields.items()] * len(slices.values.values))
+    ]
+    return {"t": "PerReplica", "v": [_slices(gd.IndexedSlices(**part)) for part in parts]}
 
 
 def _spec(spec: Any) -> dict[str, Any]:
@@ -147,18 +160,25 @@ def _numbers(items: Any) -> Any:
 def encode_error(error: BaseException) -> Encoded:
     """Return an error as the names of its classes and its first line.
 
-    A name that graphdist does not have is no error that a case can expect.
+    An error that Python raises because a program or graphdist trips is none that a case can expect.
     """
-    of = getattr(error, "obj", None) if isinstance(error, AttributeError) else None
-    is_missing = getattr(of, "__name__", "").startswith("graphdist") and not isinstance(of, type)
-    classes = ["Missing"] if is_missing else [kind.__name__ for kind in type(error).__mro__]
+    classes = ["Tripped"] if _tripped(error) else [kind.__name__ for kind in type(error).__mro__]
     return Encoded(error=classes, message=str(error).partition("\n")[0])
 
 
-def attempt(fn: Callable[[], Any], replicas: int = 1) -> Any:
-    """Return what `fn` returns, tagged, or the error it raises."""
+def _tripped(error: BaseException) -> bool:
+    if isinstance(error, gd.GraphdistError):
+        return False
+    if isinstance(error, AttributeError):  # expected of the objects that users hold, and of None
+        kind = type(error.obj)
+        return error.obj is not None and not kind.__module__.startswith("graphdist")
+    return isinstance(error, AssertionError | IndexError | jax.errors.JAXTypeError)
+
+
+def attempt(fn: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what `fn(*arguments)` returns, tagged, or the error it raises."""
     try:
-        result = encode(fn(), replicas)
+        result = encode(fn(*arguments))
     except Exception as error:
         return encode_error(error)
     return Encoded(result) if isinstance(result, dict) else result

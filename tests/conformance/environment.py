@@ -7,7 +7,6 @@ passed in, since inside they do not exist yet.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any  # Any: the values of any program
@@ -66,34 +65,26 @@ def strategy_of(kind: str, replicas: int) -> Any:
         case "central":
             return gd.CentralStorageStrategy(devices, "cpu:0")
         case "mwms_local":
-            return _local_workers(devices)
+            return gd.MultiWorkerMirroredStrategy(devices=devices)
     raise NoProgramError(f"no strategy of kind {kind!r}")
 
 
-def _local_workers(devices: list[str]) -> Any:
-    """Return the strategy of one local worker; TensorFlow has it for several devices privately."""
-    kind = gd.MultiWorkerMirroredStrategy
-    if len(devices) == 1:
-        return kind()
-    for name in ("local_devices", "devices"):
-        if name in inspect.signature(kind).parameters:
-            return kind(**{name: devices})
-    return gd.MirroredStrategy(devices)
+EMPTY: dict[str, Any] = {}
+"""Has no key: what a program looks up in it raises a `KeyError`."""
 
 
 def array(value: Any, dtype: str = "f32") -> Any:
     """Return what `tf.constant(value, dtype)` is here; strings are no arrays."""
     if dtype == "str":
         return value if isinstance(value, str) else np.asarray(value)
-    numbers = np.vectorize(float, otypes=[float])(value) if _has_text(value) else value
-    return jnp.asarray(np.asarray(numbers, DTYPES[dtype]))
+    return jnp.asarray(np.asarray(_numbers(value), DTYPES[dtype]))
 
 
-def _has_text(value: Any) -> bool:
-    """Whether a list of the recording holds "nan" or "inf", which JSON has no numbers for."""
-    return np.asarray(value, dtype=object).dtype == object and any(
-        isinstance(one, str) for one in np.asarray(value, dtype=object).ravel()
-    )
+def _numbers(value: Any) -> Any:
+    """Return the numbers of a recording, where "nan" and "inf" are text."""
+    if isinstance(value, list):
+        return [_numbers(one) for one in value]
+    return float(value) if isinstance(value, str) else value
 
 
 def context() -> Any:
@@ -118,8 +109,9 @@ def gradient(fn: Callable[[Any], Any], x: Any) -> Any:
 
 
 def components(variable: Any) -> list[Any]:
-    """Return the value of each copy of a variable, as Python numbers or lists of them."""
-    return [np.asarray(copy).tolist() for copy in variable.values]
+    """Return the value of each copy of a variable, a float or a list of numbers."""
+    parts = [np.asarray(copy) for copy in variable.values]
+    return [part.tolist() if part.ndim else float(part) for part in parts]
 
 
 def synchronization(name: str) -> Any:
@@ -161,7 +153,12 @@ class Environment:
         )
 
     def variable(
-        self, initial: Any = 1.0, sync: str = "AUTO", agg: str = "NONE", dtype: str = "f32", **rest: Any
+        self,
+        initial: Any = 1.0,
+        sync: str = "AUTO",
+        agg: str = "NONE",
+        dtype: str = "f32",
+        **rest: Any,
     ) -> Any:
         """Return a variable made in the strategy's scope."""
         with self.strategy.scope():

@@ -2,160 +2,16 @@
 
     python tests/conformance/run.py FILE... [--only TEXT]
 
-A case is mapped to a program by its family and label, run, and its tagged result compared with the
-recorded one. What differs by intent is in `declared.py`.
+Prints passed, failed and declared cases per family, then the first difference of each failure, and
+ends with 1 if one failed. A declared case that in fact passes is named too.
 """
 
-from __future__ import annotations
-
-import argparse
-import contextvars
-import json
-import signal
 import sys
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO  # Any: JSON
-
-ROOT = Path(__file__).parents[2]
-if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
-
-    import graphdist as gd
-
-    gd.config.set_logical_cpu_devices(8)
-
-from tests.conformance.compare import Difference, differences, pattern_of_equality
-from tests.conformance.declared import DECLARED, Declared
-from tests.conformance.encode import encode, encode_error
-from tests.conformance.environment import Environment, NoProgramError
-from tests.conformance.families.table import FAMILIES, LATER
-
-SECONDS = 60
-"""How long one case may take."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a case."""
-
-    name: str
-    differences: tuple[Difference, ...] = ()
-    declared: tuple[Declared, ...] = ()
-    needless: tuple[Declared, ...] = ()
-    is_later: bool = False
-
-    @property
-    def family(self) -> str:
-        """Return the family of the case."""
-        return self.name.partition("/")[0]
-
-    @property
-    def status(self) -> str:
-        """Return how the case is counted."""
-        if self.is_later:
-            return "later"
-        if self.differences:
-            return "failed"
-        return "declared" if self.declared else "passed"
-
-
-def load(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the cases of these files."""
-    return [case for path in paths for case in json.loads(path.read_text())["cases"]]
-
-
-def run_case(case: dict[str, Any]) -> Outcome:
-    """Run a case by itself: what it enters and sets ends with it."""
-    name: str = case["name"]
-    family = name.partition("/")[0]
-    if family in LATER:
-        return Outcome(name, is_later=True)
-    actual = contextvars.copy_context().run(_result, case)
-    expected = case["output"] if "output" in case else {"error": case["error"]}
-    if "equality pattern" in case.get("notes", ""):
-        expected, actual = pattern_of_equality(expected), pattern_of_equality(actual)
-    return judge(name, tuple(differences(expected, actual)))
-
-
-def judge(name: str, found: tuple[Difference, ...]) -> Outcome:
-    """Return the outcome of a case with these differences."""
-    about = [entry for entry in DECLARED if entry.names(name)]
-    needed = tuple(
-        entry for entry in about if any(entry.covers(name, one.path) for one in found)
-    )
-    rest = tuple(
-        one for one in found if not any(entry.covers(name, one.path) for entry in needed)
-    )
-    needless = tuple(entry for entry in about if entry not in needed)
-    return Outcome(name, rest, needed, needless)
-
-
-def _result(case: dict[str, Any]) -> Any:
-    """Return the tagged result of a case's program, or the error it raises."""
-    family = case["name"].partition("/")[0]
-    try:
-        with warnings.catch_warnings(), _alarm():
-            warnings.simplefilter("ignore")
-            if family not in FAMILIES:
-                raise NoProgramError(f"no program for the family {family!r}")
-            env = Environment(case)
-            return encode(FAMILIES[family](env), env.replicas)
-    except Exception as error:
-        return encode_error(error)
-
-
-@contextmanager
-def _alarm() -> Iterator[None]:
-    """Raise `TimeoutError` in a program that takes too long."""
-
-    def ring(*_: object) -> None:
-        raise TimeoutError(f"not done after {SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def report(outcomes: list[Outcome], out: TextIO) -> None:
-    """Print passed, failed and declared per family, then each failure's first difference."""
-    statuses = ("passed", "failed", "declared", "later")
-    print(f"{'family':28}" + "".join(f"{status:>10}" for status in statuses), file=out)
-    families = dict.fromkeys(outcome.family for outcome in outcomes)
-    for family in families:
-        of = [outcome.status for outcome in outcomes if outcome.family == family]
-        counts = "".join(f"{of.count(status):10}" for status in statuses)
-        print(f"{family:28}{counts}", file=out)
-    all_of = [outcome.status for outcome in outcomes]
-    print(f"{'all':28}" + "".join(f"{all_of.count(s):10}" for s in statuses), file=out)
-    for outcome in outcomes:
-        if outcome.status == "failed":
-            first, *more = outcome.differences
-            rest = f" (and {len(more)} more)" if more else ""
-            print(f"FAILED {outcome.name}\n       {first}{rest}", file=out)
-    for outcome in outcomes:
-        for entry in outcome.needless:
-            print(f"DECLARED BUT PASSES {outcome.name} at {entry.at}: {entry.reason}", file=out)
-
-
-def main(arguments: list[str]) -> int:
-    """Run the cases of the named files; return 1 if one failed or was declared needlessly."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--only", default="", help="run the cases whose name contains this")
-    options = parser.parse_args(arguments)
-    cases = [case for case in load(options.files) if options.only in case["name"]]
-    outcomes = [run_case(case) for case in cases]
-    report(outcomes, sys.stdout)
-    return int(any(one.status == "failed" or one.needless for one in outcomes))
-
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[2])
+
+    from tests.conformance.runner import main
+
     sys.exit(main(sys.argv[1:]))

@@ -6,6 +6,7 @@ The numbers are those of `tf.distribute` on two replicas: a variable starts at 1
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,9 +23,16 @@ NONE, SUM, MEAN = Aggregation.NONE, Aggregation.SUM, Aggregation.MEAN
 FIRST = Aggregation.ONLY_FIRST_REPLICA
 
 
-@pytest.fixture
-def strategy() -> gd.MirroredStrategy:
-    return gd.MirroredStrategy(["cpu:0", "cpu:1"])
+STRATEGIES: dict[str, Callable[[], gd.Strategy]] = {
+    "mirrored": lambda: gd.MirroredStrategy(["cpu:0", "cpu:1"]),
+    "central": lambda: gd.CentralStorageStrategy(["cpu:0", "cpu:1"]),
+    "central_elsewhere": lambda: gd.CentralStorageStrategy(["cpu:0", "cpu:1"], "cpu:2"),
+}
+
+
+@pytest.fixture(params=STRATEGIES)
+def strategy(request: pytest.FixtureRequest) -> gd.Strategy:
+    return STRATEGIES[request.param]()
 
 
 def variable(strategy: gd.Strategy, *options: Any, start: Any = 1.0) -> gd.Variable:

@@ -106,9 +106,7 @@ MISC: dict[str, Body] = {
     "different_count": lambda x: [_sum(x) for _ in range(int(replica_id()) + 1)],
     "twice_in_sequence": lambda x: [_sum(x), context().all_reduce("MEAN", x * 10.0)],
     "chained": lambda x: context().all_reduce("MEAN", _sum(x) * x),
-    "different_op_per_replica": lambda x: context().all_reduce(
-        "SUM" if _is_first() else "MEAN", x
-    ),
+    "different_op_per_replica": lambda x: context().all_reduce("SUM" if _is_first() else "MEAN", x),
     "different_structure_per_replica": lambda x: _sum([x] if _is_first() else [x, x]),
     "options_bytes_per_pack": lambda x: _sum(
         [x, x * 2.0, x * 3.0], options=_options(bytes_per_pack=4)

@@ -8,6 +8,9 @@ import graphdist as gd
 from tests.conformance.encode import attempt
 from tests.conformance.environment import Environment, Program, array, from_table
 
+ANY: Any = gd
+"""graphdist without its annotations, for wrong arguments and for names that come later."""
+
 SPELLINGS = ("cpu:0", "/cpu:1", "/device:CPU:2", "/job:localhost/replica:0/task:0/device:CPU:3")
 SERVERS = ("/job:worker/task:0/CPU:0", "/job:worker/task:1/CPU:0")
 
@@ -37,8 +40,8 @@ def _servers(**jobs: list[str]) -> Program:
     """Return the program that makes a parameter server strategy for a cluster of these jobs."""
 
     def program(env: Environment) -> Any:
-        resolver = gd.cluster_resolver.SimpleClusterResolver(jobs)
-        return gd.ParameterServerStrategy(resolver)
+        resolver = ANY.cluster_resolver.SimpleClusterResolver(jobs)
+        return ANY.ParameterServerStrategy(resolver)
 
     return program
 
@@ -53,9 +56,9 @@ MIRRORED: dict[str, Program] = {
     ],
     "mirrored_str_instead_of_list": lambda env: _workers(gd.MirroredStrategy("cpu:0")),
     "mirrored_remote_device": lambda env: gd.MirroredStrategy(SERVERS),
-    "cross_device_ops_bad_type": lambda env: gd.MirroredStrategy(
-        ["cpu:0", "cpu:1"], cross_device_ops="nccl"
-    ).num_replicas_in_sync,
+    "cross_device_ops_bad_type": lambda env: (
+        ANY.MirroredStrategy(["cpu:0", "cpu:1"], cross_device_ops="nccl").num_replicas_in_sync
+    ),
     "nccl_negative_packs": lambda env: gd.NcclAllReduce(num_packs=-1),
     "hier_negative_packs": lambda env: gd.HierarchicalCopyAllReduce(num_packs=-2),
     "nccl_zero_packs": lambda env: type(gd.NcclAllReduce(num_packs=0)).__name__,
@@ -63,14 +66,14 @@ MIRRORED: dict[str, Program] = {
 OTHERS: dict[str, Program] = {
     "onedevice_none": lambda env: gd.OneDeviceStrategy(None),
     "onedevice_bad": lambda env: gd.OneDeviceStrategy("banana"),
-    "onedevice_list": lambda env: gd.OneDeviceStrategy(["cpu:0"]),  # type: ignore[arg-type]
+    "onedevice_list": lambda env: ANY.OneDeviceStrategy(["cpu:0"]),
     "central_defaults": _central_defaults,
     "central_two_default_param": lambda env: list(
         gd.CentralStorageStrategy(["cpu:0", "cpu:1"]).extended.parameter_devices
     ),
-    "tpu_without_tpu": lambda env: gd.TPUStrategy(),
+    "tpu_without_tpu": lambda env: ANY.TPUStrategy(),
     "mwms_defaults": _local_worker,
-    "mwms_bad_options": lambda env: gd.MultiWorkerMirroredStrategy(communication_options=3),
+    "mwms_bad_options": lambda env: ANY.MultiWorkerMirroredStrategy(communication_options=3),
     "mwms_bad_resolver": lambda env: gd.MultiWorkerMirroredStrategy(cluster_resolver=3),
     "mwms_experimental_isinstance": lambda env: isinstance(
         gd.MultiWorkerMirroredStrategy(), gd.experimental.MultiWorkerMirroredStrategy
@@ -79,10 +82,8 @@ OTHERS: dict[str, Program] = {
     "ps_no_cluster": _servers(),
     "ps_no_ps": _servers(worker=["localhost:1"]),
     "ps_no_worker": _servers(ps=["localhost:1"]),
-    "ps_bad_job": _servers(
-        ps=["localhost:1"], worker=["localhost:2"], master=["localhost:3"]
-    ),
-    "base_strategy_without_extended": lambda env: gd.Strategy(),  # type: ignore[call-arg]
+    "ps_bad_job": _servers(ps=["localhost:1"], worker=["localhost:2"], master=["localhost:3"]),
+    "base_strategy_without_extended": lambda env: ANY.Strategy(),
 }
 construct = from_table(MIRRORED | OTHERS)
 
@@ -100,10 +101,7 @@ def _input_context(env: Environment) -> Any:
 
 def _batch_sizes(env: Environment) -> Any:
     context = gd.InputContext(2, 1, env.input["num_replicas"])
-    return [
-        attempt(lambda size=size: context.get_per_replica_batch_size(size))
-        for size in env.input["sizes"]
-    ]
+    return [attempt(context.get_per_replica_batch_size, size) for size in env.input["sizes"]]
 
 
 input_context = from_table({"defaults": _input_context, "batch_size": _batch_sizes})
@@ -115,7 +113,7 @@ def _validation(env: Environment) -> Any:
         options = gd.CommunicationOptions(**given)
         return [options.bytes_per_pack, options.timeout_seconds, options.implementation]
 
-    return [attempt(lambda given=given: fields(given)) for given in env.input["args"]]
+    return [attempt(fields, given) for given in env.input["args"]]
 
 
 def _text(options: Any) -> str:
@@ -127,9 +125,9 @@ def _text(options: Any) -> str:
 
 
 def _merge(env: Environment) -> Any:
-    kind = gd.CommunicationOptions
-    options = kind(100, 1.0, "RING")  # type: ignore[arg-type]
-    later = kind(5, 0.0, "NCCL")  # type: ignore[arg-type]
+    kind = ANY.CommunicationOptions
+    options = kind(100, 1.0, "RING")
+    later = kind(5, 0.0, "NCCL")
     return [_text(options.merge(one)) for one in (kind(), later, None)]
 
 
@@ -152,12 +150,10 @@ reduce_op = from_table(
         "members": lambda env: [
             [member.name for member in gd.ReduceOp],
             *(
-                attempt(lambda one=one: gd.ReduceOp.from_variable_aggregation(one))
+                attempt(gd.ReduceOp.from_variable_aggregation, one)
                 for one in gd.VariableAggregation
             ),
         ],
-        "construct": lambda env: [
-            attempt(lambda one=one: gd.ReduceOp(one)) for one in ("SUM", "sum", 0)
-        ],
+        "construct": lambda env: [attempt(gd.ReduceOp, one) for one in ("SUM", "sum", 0)],
     }
 )

@@ -9,7 +9,15 @@ from typing import Any  # Any: the values of any program
 
 import graphdist as gd
 from tests.conformance.encode import attempt, class_name
-from tests.conformance.environment import Environment, Program, array, context, from_table, in_scope
+from tests.conformance.environment import (
+    EMPTY,
+    Environment,
+    Program,
+    array,
+    context,
+    from_table,
+    in_scope,
+)
 
 LEGACY_NAMES = (
     "experimental_run_v2",
@@ -64,6 +72,11 @@ def _used_again(env: Environment) -> Any:
     return [attempt(lambda: _enter_and_leave(scope, env.strategy)) for _ in range(2)]
 
 
+def _default_inside(env: Environment) -> Any:
+    default = gd.get_strategy()
+    return in_scope(env.strategy, lambda: in_scope(default, lambda: 1))
+
+
 SCOPES: dict[str, Program] = {
     "default_state": _default_state,
     "in_scope": lambda env: in_scope(env.strategy, lambda: [*_where(env.strategy), context()]),
@@ -72,9 +85,7 @@ SCOPES: dict[str, Program] = {
         env.strategy, lambda: in_scope(env.strategy, lambda: gd.get_strategy() is env.strategy)
     ),
     "nest_other_error": lambda env: in_scope(env.strategy, lambda: in_scope(_other(), lambda: 1)),
-    "nest_default_in_scope_error": lambda env: in_scope(
-        env.strategy, lambda default=gd.get_strategy(): in_scope(default, lambda: 1)
-    ),
+    "nest_default_in_scope_error": _default_inside,
     "default_scope_ok": lambda env: in_scope(
         gd.get_strategy(), lambda: [gd.has_strategy(), gd.in_cross_replica_context()]
     ),
@@ -84,7 +95,7 @@ SCOPES: dict[str, Program] = {
     ),
     "exit_restores": lambda env: [in_scope(env.strategy, lambda: 0), gd.has_strategy()][1],
     "exit_on_exception_restores": lambda env: [
-        attempt(lambda: in_scope(env.strategy, lambda: {}["x"])),
+        attempt(lambda: in_scope(env.strategy, lambda: EMPTY["x"])),
         gd.has_strategy(),
     ][1],
     "reuse_context_manager_object": _used_again,
@@ -170,6 +181,11 @@ def _colocate(env: Environment, variable: Any) -> Any:
     return env.strategy.extended.colocate_vars_with(variable).__enter__()
 
 
+def _colocate_foreign(env: Environment) -> Any:
+    variable = gd.Variable(array(1.0))
+    return in_scope(env.strategy, lambda: _colocate(env, variable))
+
+
 def _set_replicas(env: Environment) -> None:
     env.strategy.num_replicas_in_sync = 3
 
@@ -200,9 +216,7 @@ OBJECTS: dict[str, Program] = {
     "value_container": _value_container,
     "variable_created_in_scope": _created_in_scope,
     "colocate_vars_with_outside_scope": lambda env: _colocate(env, env.variable()),
-    "colocate_vars_with_foreign": lambda env: in_scope(
-        env.strategy, lambda variable=gd.Variable(array(1.0)): _colocate(env, variable)
-    ),
+    "colocate_vars_with_foreign": _colocate_foreign,
     "str_is_weakly_unique": lambda env: type(env.strategy).__name__,
     "legacy_attrs_tf2": lambda env: {n: hasattr(env.strategy, n) for n in LEGACY_NAMES},
     "legacy_attrs_v1": _old_names,

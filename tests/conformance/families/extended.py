@@ -129,9 +129,7 @@ OTHERS: dict[str, Program] = {
     "call_for_each_replica": lambda env: env.strategy.extended.call_for_each_replica(replica_id),
     "call_for_each_replica_in_scope": lambda env: in_scope(
         env.strategy,
-        lambda: env.strategy.extended.call_for_each_replica(
-            lambda x: x * 2.0, args=(_pair(env),)
-        ),
+        lambda: env.strategy.extended.call_for_each_replica(lambda x: x * 2.0, args=(_pair(env),)),
     ),
     "non_slot_devices": _non_slot_devices,
     "update_non_slot": _update_non_slot,

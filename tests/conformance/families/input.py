@@ -96,9 +96,7 @@ dataset_from_function = from_table(
                 lambda context: dataset_range(4).batch(2)
             ),
         ),
-        "dict_elements": _drained(
-            lambda context: slices({"a": np.array([1, 2, 3, 4])}).batch(1)
-        ),
+        "dict_elements": _drained(lambda context: slices({"a": np.array([1, 2, 3, 4])}).batch(1)),
         "bad_batch_size": lambda env: _from(
             env, lambda context: dataset_range(4).batch(context.get_per_replica_batch_size(3))
         ),
@@ -164,21 +162,19 @@ def auto_shard(env: Environment) -> Any:
             return _source(kind, env.input, Path(folder))
 
         return [
-            attempt(lambda worker=worker: _seen_by(source(), worker, env.input))
+            attempt(lambda worker: _seen_by(source(), worker, env.input), worker)
             for worker in range(env.input["workers"])
         ]
 
 
 def _seen_by(dataset: Any, worker: int, given: dict[str, Any]) -> Any:
-    sharded = gd.data.auto_shard(
-        with_policy(dataset, given["policy"]), given["workers"], worker
-    )
+    sharded = gd.data.auto_shard(with_policy(dataset, given["policy"]), given["workers"], worker)
     return [np.asarray(element).tolist() for element in sharded]
 
 
 def _source(kind: str, given: dict[str, Any], folder: Path) -> Any:
     if "files" in given:
-        lines = gd.data.TextLineDataset(_files(folder, given["files"], given["lines_per_file"]))
+        lines = gd.data.Dataset.from_files(_files(folder, given["files"], given["lines_per_file"]))
         return lines.batch(given["batch"])
     numbers = dataset_range(len(given["elements"]))
     if kind.startswith("shard_hint"):

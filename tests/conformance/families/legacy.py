@@ -24,7 +24,7 @@ def _iterator(env: Environment, total: int, size: int = 4) -> Any:
 
 def _three_elements(env: Environment) -> Any:
     iterator = _iterator(env, 6)
-    later = [attempt(iterator.get_next, env.replicas) for _ in range(3)]
+    later = [attempt(iterator.get_next) for _ in range(3)]
     return later
 
 
@@ -47,7 +47,7 @@ def _by_function(env: Environment, input_fn: Any) -> Any:
 
 def _two_elements(env: Environment) -> Any:
     iterator = _by_function(env, lambda context: dataset_range(6).batch(2))
-    return [iterator.get_next(), attempt(iterator.get_next, env.replicas)]
+    return [iterator.get_next(), attempt(iterator.get_next)]
 
 
 def _contexts(env: Environment) -> Any:
@@ -142,12 +142,8 @@ def _loss_reduction(env: Environment) -> Any:
 legacy_v1_class = from_table(
     {
         "numpy_dataset": _numpy_dataset,
-        "numpy_dataset_nest": lambda env: _listed(
-            env, {"a": np.arange(3), "b": np.ones([3, 2])}
-        ),
-        "numpy_dataset_list_of_arrays": lambda env: _listed(
-            env, [np.arange(3), np.arange(3) * 2]
-        ),
+        "numpy_dataset_nest": lambda env: _listed(env, {"a": np.arange(3), "b": np.ones([3, 2])}),
+        "numpy_dataset_list_of_arrays": lambda env: _listed(env, [np.arange(3), np.arange(3) * 2]),
         "numpy_dataset_dtype_kept": lambda env: (
             _old(env).experimental_make_numpy_dataset(np.arange(3, dtype=np.int16)).element_spec
         ),

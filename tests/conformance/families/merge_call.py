@@ -10,6 +10,7 @@ import jax
 import graphdist as gd
 from tests.conformance.encode import class_name
 from tests.conformance.environment import (
+    EMPTY,
     Environment,
     NoProgramError,
     Program,
@@ -56,9 +57,7 @@ BODIES: dict[str, Body] = {
     ),
     "returns_none": lambda x: _merge(lambda s, v: None, x),
     "returns_tuple": lambda x: _merge(lambda s, v: (v, s.reduce("SUM", v, None), "k"), x),
-    "kwargs": lambda x: _merge(
-        lambda s, a, b=None: s.reduce("SUM", b, axis=None), x, b=x * 10.0
-    ),
+    "kwargs": lambda x: _merge(lambda s, a, b=None: s.reduce("SUM", b, axis=None), x, b=x * 10.0),
     "context_inside": lambda x: _merge(
         lambda s: [
             gd.in_cross_replica_context(),
@@ -70,7 +69,7 @@ BODIES: dict[str, Body] = {
     "py_value_differs": lambda x: _merge(
         lambda s, v: class_name(v) + str(getattr(v, "values", v)), int(replica_id())
     ),
-    "raises": lambda x: _merge(lambda s: {}["k"]),
+    "raises": lambda x: _merge(lambda s: EMPTY["k"]),
     "run_inside_merge": lambda x: _merge(lambda s, v: s.run(lambda y: y * 2.0, args=(v,)), x),
     "only_one_replica": lambda x: _merge(lambda s: 1) if _is_first() else 2,
     "last_replica_only": lambda x: _merge(lambda s: 1) if _is_last() else 2,

@@ -111,9 +111,7 @@ def _average(values: Any, dtype: str = "f32", **options: Any) -> Program:
 
     def program(env: Environment) -> Any:
         losses = env.per_replica(values[: env.replicas], dtype)
-        return env.strategy.run(
-            lambda x: gd.nn.compute_average_loss(x, **options), args=(losses,)
-        )
+        return env.strategy.run(lambda x: gd.nn.compute_average_loss(x, **options), args=(losses,))
 
     return program
 

@@ -182,7 +182,7 @@ def _poisons(env: Environment) -> Any:
     scalars = env.per_replica([1.0, 2.0])
 
     def again(fn: Callable[[], Any]) -> Any:
-        return attempt(fn, env.replicas)
+        return attempt(fn)
 
     return [
         again(lambda: strategy.gather(env.per_replica(ROWS["other"]), 0)),
@@ -203,9 +203,7 @@ GATHER: dict[str, Program] = {
     "scalar_plain": lambda env: env.strategy.gather(array(env.input["value"]), 0),
     "dict_of_perreplica": lambda env: env.strategy.gather({"a": _rows(env)}, 0),
     "indexed_slices": lambda env: env.strategy.gather(_slice(), 0),
-    "perreplica_of_indexed_slices": lambda env: env.strategy.gather(
-        env.strategy.run(_slice), 0
-    ),
+    "perreplica_of_indexed_slices": lambda env: env.strategy.gather(env.strategy.run(_slice), 0),
     "inside_replica_fn": lambda env: env.strategy.run(
         lambda: env.strategy.gather(jnp.array([1.0]), 0)
     ),

@@ -14,6 +14,7 @@ import numpy as np
 import graphdist as gd
 from tests.conformance.encode import class_name, device_name
 from tests.conformance.environment import (
+    EMPTY,
     Environment,
     Program,
     array,
@@ -141,7 +142,8 @@ RETURNS: dict[str, Program] = {
 
 def _types_of_ids(env: Environment) -> Any:
     ids = env.local(env.run(replica_id))
-    return [f"{class_name(one)}:<dtype: '{one.dtype}'>" for one in ids]
+    dtypes = [f"<dtype: '{one.dtype}'>" if hasattr(one, "dtype") else "" for one in ids]
+    return [f"{class_name(one)}:{dtype}" for one, dtype in zip(ids, dtypes, strict=True)]
 
 
 def _contexts_inside(env: Environment) -> Any:
@@ -180,7 +182,7 @@ CONTEXTS: dict[str, Program] = {
 }
 
 ERRORS: dict[str, Program] = {
-    "raises_on_all": lambda env: env.run(lambda: {}["missing"]),
+    "raises_on_all": lambda env: env.run(lambda: EMPTY["missing"]),
     "raises_on_one": lambda env: env.run(
         lambda: 1 // (0 if int(replica_id()) == env.replicas - 1 else 1)
     ),
@@ -197,9 +199,7 @@ def _named(fn: Callable[[Any], Any]) -> Program:
 
 FUNCTIONS: dict[str, Program] = {
     "fn_is_tf_function": lambda env: env.run(gd.function(lambda x: x * 3.0), ones_and_twos(env)),
-    "fn_is_tf_function_plain_identity": lambda env: env.run(
-        gd.function(lambda x: x), array(3.0)
-    ),
+    "fn_is_tf_function_plain_identity": lambda env: env.run(gd.function(lambda x: x), array(3.0)),
     "fn_is_jit_tf_function": lambda env: env.run(
         jax.jit(lambda x: x * 3.0 + 1.0), ones_and_twos(env)
     ),

@@ -11,7 +11,7 @@ import numpy as np
 
 import graphdist as gd
 from tests.conformance.encode import attempt
-from tests.conformance.environment import Environment, Program, array, from_table
+from tests.conformance.environment import EMPTY, Environment, Program, array, from_table
 
 SHARED = np.array([1.0, 2.0])
 
@@ -62,7 +62,7 @@ values_from_function = from_table(
         "inside_replica_fn": lambda env: env.strategy.run(
             lambda: _made_by(lambda context: array(1.0))(env)
         ),
-        "value_fn_raises": _made_by(lambda context: {}["x"]),
+        "value_fn_raises": _made_by(lambda context: EMPTY["x"]),
         "context_fields": _context_fields,
     }
 )
@@ -94,9 +94,7 @@ local_results = from_table(
         "mirrored_variable": _local(lambda env: env.variable()),
         "sync_on_read_variable": _local(lambda env: env.variable(1.0, "ON_READ", "SUM")),
         "outside_variable": _local(lambda env: gd.Variable(array(1.0))),
-        "run_same_object": _local(
-            lambda env: env.strategy.run(lambda x: x, args=(array(1.0),))
-        ),
+        "run_same_object": _local(lambda env: env.strategy.run(lambda x: x, args=(array(1.0),))),
         "reduced": _local(
             lambda env: env.strategy.reduce("MEAN", env.per_replica([1.0, 2.0]), None)
         ),

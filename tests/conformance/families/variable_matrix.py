@@ -140,9 +140,7 @@ WRITES: dict[str, Probe] = {
 RESULTS: dict[str, Probe] = {
     "run_return_of_assign": lambda env, v: env.strategy.run(lambda: v.assign(_next(v))),
     "assign_return_type_cross": lambda env, v: class_name(v.assign(_number(v, 3))),
-    "assign_read_value_false": lambda env, v: class_name(
-        v.assign(_number(v, 3), read_value=False)
-    ),
+    "assign_read_value_false": lambda env, v: class_name(v.assign(_number(v, 3), read_value=False)),
     "type": _describe,
 }
 
@@ -161,7 +159,7 @@ def _fresh_variable(env: Environment, initial: Any = 1.0) -> Any:
 def variable_matrix(env: Environment) -> Any:
     """Run a case of the family `variable_matrix`."""
     return Encoded(
-        (name, attempt(lambda probe=probe: probe(env, _fresh_variable(env)), env.replicas))
+        (name, attempt(lambda probe: probe(env, _fresh_variable(env)), probe))
         for name, probe in (READS | WRITES | RESULTS).items()
     )
 
@@ -194,9 +192,7 @@ def variable_matrix_function(env: Environment) -> Any:
 
     probes = [(in_replica, UPDATES), (in_cross, CROSS_UPDATES)]
     return Encoded(
-        (name, attempt(lambda do=do, update=update: do(update), env.replicas))
-        for do, updates in probes
-        for name, update in updates.items()
+        (name, attempt(do, update)) for do, updates in probes for name, update in updates.items()
     )
 
 
@@ -205,7 +201,7 @@ def variable_scatter(env: Environment) -> Any:
     return Encoded(
         (
             f"scatter_{kind}/{where}",
-            attempt(lambda kind=kind, where=where: _scatter(env, f"scatter_{kind}", where)),
+            attempt(_scatter, env, f"scatter_{kind}", where),
         )
         for kind in SCATTERS
         for where in ("cross", "replica")

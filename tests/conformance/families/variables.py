@@ -94,10 +94,7 @@ MAKING: dict[str, Program] = {
     "created_in_only_one_replica": _in_one_replica,
     "initializer_called_times": _initializer_calls,
     "random_initializer_equal": _equal_copies,
-    "initial_value_required": lambda env: in_scope(
-        env.strategy,
-        lambda: gd.Variable(),  # type: ignore[call-arg]
-    ),
+    "initial_value_required": lambda env: in_scope(env.strategy, lambda: gd.Variable()),
     "sync_invalid_string": _in_scope(synchronization="banana"),
     "agg_invalid_string": _in_scope(aggregation="banana"),
     "trainable_with_on_read": _in_scope(
@@ -200,9 +197,7 @@ STRATEGIES: dict[str, Program] = {
     **{label: _elsewhere(use) for label, use in _SCOPED.items()},
     "read_other_strategy_replica": _with(4.0, then=lambda env, v: _other().run(lambda: v + 1.0)),
     "plain_var_in_run_assign_add": _plain(_added_in_run),
-    "plain_var_in_run_returned": _plain(
-        lambda env, v: _run(env, lambda: v.assign_add(1.0))
-    ),
+    "plain_var_in_run_returned": _plain(lambda env, v: _run(env, lambda: v.assign_add(1.0))),
 }
 
 
@@ -228,9 +223,7 @@ def _assigned_number(env: Environment, variable: Any) -> Any:
 
 
 READING: dict[str, Program] = {
-    "tape_watch_mirrored": _with(
-        3.0, then=lambda env, v: _run(env, lambda: _slope(env, v))
-    ),
+    "tape_watch_mirrored": _with(3.0, then=lambda env, v: _run(env, lambda: _slope(env, v))),
     "tape_cross_replica": _with(
         3.0, then=lambda env, v: jax.grad(lambda value: value * value)(v.read_value())
     ),
@@ -241,9 +234,7 @@ READING: dict[str, Program] = {
     "sync_on_read_context_none": without("variable_sync_on_read_context"),
     "sync_on_read_context_read_value": without("variable_sync_on_read_context"),
     "perreplica_inside_assign_replica": _with(1.0, "AUTO", "SUM", then=_assigned_per_replica),
-    "assign_wrong_shape_cross": _with(
-        [1.0, 2.0], then=lambda env, v: v.assign([1.0, 2.0, 3.0])
-    ),
+    "assign_wrong_shape_cross": _with([1.0, 2.0], then=lambda env, v: v.assign([1.0, 2.0, 3.0])),
     "assign_wrong_shape_replica": _with(
         [1.0, 2.0], "AUTO", "MEAN", then=lambda env, v: _run(env, lambda: v.assign(jnp.ones(3)))
     ),
@@ -258,9 +249,7 @@ def _reduced(op: str, *options: Any, axis: Any = None) -> Program:
 
 
 def _updated(fn: Callable[..., Any], *args: Any, **options: Any) -> Program:
-    return _with(
-        1.0, then=lambda env, v: env.strategy.extended.update(v, fn, args=args, **options)
-    )
+    return _with(1.0, then=lambda env, v: env.strategy.extended.update(v, fn, args=args, **options))
 
 
 def _update_in_replica(env: Environment, variable: Any) -> Any:

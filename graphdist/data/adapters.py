@@ -1,0 +1,147 @@
+"""Datasets of all kinds as distribution sees them, known by what they can do.
+
+No other library is imported. Taken are, in this order:
+
+* `gd.data.Dataset`;
+* tf.data, known by `as_numpy_iterator` and `element_spec`;
+* Hugging Face datasets, known by `with_format` and `features`: they are asked for NumPy arrays.
+  Their elements are examples unless they were batched, with their own `batch(...)`;
+* any other iterable of batches: grain's datasets and loaders, torch's `DataLoader`, lists,
+  generators. Its leaves are whatever `numpy.asarray` takes, tensors in the host's memory among
+  them.
+
+A source is asked for a new iterator at every iteration. A generator has only one, so it can be
+iterated once; a second attempt is an error and not an empty epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any  # Any: datasets of all kinds
+
+import jax
+import numpy as np
+
+from graphdist.data.autosharding import sharded
+from graphdist.data.dataset import Dataset
+from graphdist.data.elements import UNKNOWN, Element, Flat
+from graphdist.data.options import AutoShardPolicy
+from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching
+from graphdist.data.transformations import observed_spec
+from graphdist.errors import ArgumentError, DatasetError
+from graphdist.specs import ArraySpec
+from graphdist.tracing.sources import here
+from graphdist.values import kind_of
+
+_NO_END = 2**48
+"""Lengths from here on stand for no end: grain's are near `sys.maxsize`, in batches of any size."""
+
+
+@dataclass
+class Source:
+    """A dataset to distribute, and what it says of itself.
+
+    `element_spec` is a pytree of `ArraySpec`, or UNKNOWN. `batching` is that of a `Dataset`, None
+    where elements are not known to be batches. `declares` is whether the dataset says what its
+    elements are, as far as it knows; of others all must be like the first.
+    """
+
+    elements: Iterable[Element]
+    element_spec: Any = UNKNOWN
+    cardinality: int = UNKNOWN_CARDINALITY
+    policy: AutoShardPolicy = AutoShardPolicy.AUTO
+    batching: Batching | None = None
+    declares: bool = False
+    _is_used_up: bool = False
+
+    def iterate(self) -> Iterator[Element]:
+        """Return an iterator from the start; raises `ArgumentError` if there is none any more."""
+        if self._is_used_up:
+            raise ArgumentError(
+                f"a {kind_of(self.elements)} can be iterated once, and this one was",
+                source=here(),
+                hint="distribute a list, or an object whose __iter__ starts again",
+            )
+        elements = iter(self.elements)
+        self._is_used_up = elements is self.elements
+        return elements
+
+    def describe(self, first: Flat) -> Any:
+        """Return the specs of the elements, of which this is the first."""
+        if self.element_spec is not UNKNOWN:
+            return self.element_spec
+        batching = self.batching or Batching()
+        return observed_spec([jax.tree.unflatten(first.structure, first.arrays)], batching)
+
+
+def source_of(dataset: Any) -> Source:
+    """Return a dataset as a source; raises `DatasetError` for what is none."""
+    if isinstance(dataset, Dataset):
+        return _of_dataset(dataset)
+    if hasattr(dataset, "as_numpy_iterator") and hasattr(dataset, "element_spec"):
+        return _of_tf_data(dataset)
+    if hasattr(dataset, "with_format") and hasattr(dataset, "features"):
+        dataset = dataset.with_format("numpy")
+    kind = kind_of(dataset)
+    if isinstance(dataset, Mapping | str | bytes | np.ndarray | jax.Array):
+        raise DatasetError(
+            f"a dataset is an iterable of batches, and this {kind} would be a single one",
+            source=here(),
+            hint="distribute a list of batches, [batch] if there is one",
+        )
+    if not isinstance(dataset, Iterable):
+        raise DatasetError(
+            f"a dataset is an iterable of batches, and {kind} has no __iter__",
+            source=here(),
+            hint="distribute a list of batches, or an object whose __iter__ gives them",
+        )
+    return Source(dataset, cardinality=_length(dataset))
+
+
+def _of_dataset(dataset: Dataset) -> Source:
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    node = dataset.node
+    if policy is AutoShardPolicy.HINT:
+        node = sharded(node, 1, 0, policy)
+    return Source(node, node.element_spec, node.cardinality, policy, node.batching, declares=True)
+
+
+@dataclass(frozen=True)
+class _NumpyElements:
+    """The elements of a dataset of tf.data, as NumPy arrays."""
+
+    dataset: Any
+
+    def __iter__(self) -> Iterator[Element]:
+        return self.dataset.as_numpy_iterator()
+
+
+def _of_tf_data(dataset: Any) -> Source:
+    spec = jax.tree.map(_array_spec, dataset.element_spec)
+    is_known = not any(leaf is UNKNOWN for leaf in jax.tree.leaves(spec))
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return Source(
+        _NumpyElements(dataset),
+        spec if is_known else UNKNOWN,
+        int(dataset.cardinality()),
+        AutoShardPolicy[getattr(policy, "name", "AUTO")],
+        declares=True,
+    )
+
+
+def _array_spec(spec: Any) -> Any:
+    """Return TensorFlow's spec of a tensor as ours; UNKNOWN for another kind, or an open rank."""
+    rank = getattr(getattr(spec, "shape", None), "rank", None)
+    if rank is None or not hasattr(spec, "dtype"):
+        return UNKNOWN
+    return ArraySpec(spec.shape.as_list(), spec.dtype.as_numpy_dtype)
+
+
+def _length(dataset: Any) -> int:
+    """Return the number of elements of an iterable that knows it."""
+    try:
+        length = len(dataset)
+    except (TypeError, NotImplementedError):
+        return UNKNOWN_CARDINALITY
+    return INFINITE_CARDINALITY if length >= _NO_END else length

@@ -1,0 +1,81 @@
+"""One dataset, shared out among several workers: each iterates its part of it.
+
+By file: of the files that a dataset reads each worker takes every n-th, so that no file is read
+twice. By element: each worker iterates the whole dataset and keeps every n-th element of it, a
+batch where elements are batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any  # Any: a policy before it is checked
+
+from graphdist.data.dataset import Dataset
+from graphdist.data.options import AutoShardPolicy
+from graphdist.data.sources import Files, Node, nodes_of, rewritten
+from graphdist.data.transformations import SHARD_HINT, Shard
+from graphdist.errors import ArgumentError
+from graphdist.options import member_of
+from graphdist.tracing.sources import here
+
+
+def auto_shard(
+    dataset: Dataset, num_workers: int, index: int, policy: AutoShardPolicy | None = None
+) -> Dataset:
+    """Return the part of a dataset that worker number `index` iterates.
+
+    `policy` is by default the one in the dataset's options. Raises `ArgumentError` for FILE on a
+    dataset that reads no files, or fewer than there are workers: some would have no input.
+
+    >>> batches = Dataset.range(8).batch(2)
+    >>> [batch.tolist() for batch in auto_shard(batches, 2, 0)]
+    [[0, 1], [4, 5]]
+    """
+    if not 0 <= index < num_workers:
+        raise ArgumentError(
+            f"worker number {index} of {num_workers}: the first is 0", source=here()
+        )
+    given = dataset.options().experimental_distribute.auto_shard_policy
+    chosen = member_of(AutoShardPolicy, given if policy is None else policy, "policy")
+    return Dataset(sharded(dataset.node, num_workers, index, chosen), dataset.options())
+
+
+def sharded(node: Node, num_workers: int, index: int, policy: AutoShardPolicy) -> Node:
+    """Return the nodes of the part of a dataset that a worker iterates."""
+    reads_files = any(isinstance(one, Files) for one in nodes_of(node))
+    if policy is AutoShardPolicy.FILE or (policy is AutoShardPolicy.AUTO and reads_files):
+        return _by_file(node, num_workers, index, reads_files=reads_files)
+    if policy is AutoShardPolicy.HINT:
+        return rewritten(node, lambda one: _as_hinted(one, num_workers, index))
+    if policy is AutoShardPolicy.OFF:
+        return node
+    return Shard(node, num_workers, index)
+
+
+def _as_hinted(node: Any, num_workers: int, index: int) -> Node:
+    if isinstance(node, Shard) and node.count == SHARD_HINT:
+        return Shard(node.source, num_workers, index)
+    return node
+
+
+def _by_file(node: Node, num_workers: int, index: int, *, reads_files: bool) -> Node:
+    if not reads_files:
+        raise ArgumentError(
+            "a dataset that reads no files cannot be shared out by file",
+            source=here(),
+            hint="make it with gd.data.Dataset.from_files, or set AutoShardPolicy.DATA",
+        )
+
+    def part(one: Any) -> Node:
+        if not isinstance(one, Files):
+            return one
+        if len(one.files) < num_workers:
+            raise ArgumentError(
+                f"{num_workers} workers share {len(one.files)} "
+                f"{'file' if len(one.files) == 1 else 'files'}: some would have no input",
+                source=here(),
+                hint="split the files, or set AutoShardPolicy.DATA",
+            )
+        return replace(one, files=one.files[index::num_workers])
+
+    return rewritten(node, part)

@@ -1,0 +1,372 @@
+"""`Dataset`: a small part of `tf.data.Dataset`, on NumPy arrays.
+
+Everything happens when a dataset is iterated, in one thread, and again at each iteration. Elements
+are pytrees of arrays or NumPy scalars that keep their dtypes; a list is an array, a tuple several
+components, which become several arguments of a function given to `map` or `filter`.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any  # Any: elements and functions of the user's
+
+import jax
+
+from graphdist.data.batching import Batch, PaddedBatch, Unbatch
+from graphdist.data.elements import UNKNOWN, as_element, at_the_users_line
+from graphdist.data.iterators import DatasetIterator
+from graphdist.data.options import Options
+from graphdist.data.shuffling import Seeds, Shuffle
+from graphdist.data.sources import (
+    INFINITE_CARDINALITY,
+    Files,
+    Generated,
+    Node,
+    Range,
+    Slices,
+    Tensors,
+    read_lines,
+    rewritten,
+    sliceable,
+)
+from graphdist.data.transformations import (
+    AUTOTUNE,
+    PREFETCHED_BY_DEFAULT,
+    SHARD_HINT,
+    Concatenate,
+    Enumerate,
+    Filter,
+    Map,
+    Prefetch,
+    Repeat,
+    Shard,
+    Skip,
+    Take,
+    Zip,
+    observed_spec,
+)
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.tracing.sources import here
+from graphdist.values import kind_of
+
+
+class Dataset:
+    """Elements, made as they are iterated; iterable again and again.
+
+    Made by its `from_...` methods and `range`; every other method returns a new dataset. Methods
+    raise `ArgumentError` or `ArgumentTypeError` for arguments that cannot be used.
+
+    >>> dataset = Dataset.range(5).map(lambda x: x * 10).batch(2)
+    >>> [batch.tolist() for batch in dataset]
+    [[0, 10], [20, 30], [40]]
+    """
+
+    def __init__(self, node: Node, options: Options | None = None) -> None:
+        """Take the last transformation."""
+        self.node = node
+        self._options = options or Options()
+
+    # Sources.
+
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> Dataset:
+        """Return the dataset of the rows of arrays: one element for each place in dimension 0.
+
+        The arrays are not copied. Raises `ArgumentError` when they have different numbers of rows.
+
+        >>> for element in Dataset.from_tensor_slices({"x": [1, 2], "y": [[3.0], [4.0]]}):
+        ...     print(element["x"], element["y"])
+        1 [3.]
+        2 [4.]
+        """
+        with at_the_users_line():
+            return Dataset(Slices(sliceable(tensors)))
+
+    @staticmethod
+    def from_tensors(tensors: Any) -> Dataset:
+        """Return the dataset of one element."""
+        with at_the_users_line():
+            return Dataset(Tensors(as_element(tensors)))
+
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Iterable[Any]],
+        output_signature: Any = None,
+        args: Sequence[Any] = (),
+    ) -> Dataset:
+        """Return the dataset of what `generator(*args)` gives, called anew for each iteration.
+
+        `output_signature` is the `ArraySpec` of elements, or a pytree of them, None in place of a
+        size that varies; an element that does not fit it is an `ArgumentError`.
+
+        >>> list(Dataset.from_generator(lambda: (10 * i for i in range(3))))
+        [array(0), array(10), array(20)]
+        """
+        if not callable(generator):
+            raise ArgumentTypeError(
+                f"generator is of type {kind_of(generator)}, not a function that returns one",
+                source=here(),
+                hint="give the function itself: it is called anew for each iteration",
+            )
+        signature = UNKNOWN if output_signature is None else output_signature
+        return Dataset(Generated(generator, signature, tuple(args)))
+
+    @staticmethod
+    def from_files(
+        files: Sequence[str | os.PathLike[str]], read: Callable[[str], Iterable[Any]] = read_lines
+    ) -> Dataset:
+        """Return the dataset of what `read(file)` gives for each file, by default its lines.
+
+        Workers can share it out by file: see `AutoShardPolicy`.
+        """
+        if isinstance(files, str):
+            raise ArgumentTypeError("files is a str, not a list of names", source=here())
+        return Dataset(Files(tuple(os.fspath(file) for file in files), read))
+
+    @staticmethod
+    def range(*args: int) -> Dataset:
+        """Return the dataset of the integers of `range(*args)`, of 64 bits."""
+        return Dataset(Range(range(*args)))
+
+    @staticmethod
+    def zip(*datasets: Any) -> Dataset:
+        """Return the dataset of tuples, or of the pytree given, of the elements of datasets.
+
+        It ends with the shortest.
+
+        >>> list(Dataset.zip({"a": Dataset.range(2), "b": Dataset.range(5, 9)}))
+        [{'a': np.int64(0), 'b': np.int64(5)}, {'a': np.int64(1), 'b': np.int64(6)}]
+        """
+        tree = datasets[0] if len(datasets) == 1 else datasets
+        parts: list[Any]
+        parts, structure = jax.tree.flatten(tree)
+        for part in parts:
+            _check_dataset(part, "zip")
+        options = Options()
+        for part in parts:
+            options = options.merge(part.options())
+        return Dataset(Zip(tuple(part.node for part in parts), structure), options)
+
+    # Elements one by one.
+
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Return the dataset of what a function returns for each element.
+
+        The function gets NumPy arrays. The other arguments are hints, and there is one thread.
+        """
+        return self._then(Map(self.node, _checked_function(map_func, "map")))
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """Return the dataset of the elements for which a function returns true."""
+        return self._then(Filter(self.node, _checked_function(predicate, "filter")))
+
+    def take(self, count: int) -> Dataset:
+        """Return the dataset of the first `count` elements; -1 is all."""
+        count = _size("take", "count", count, least=-1)
+        return self if count == -1 else self._then(Take(self.node, count))
+
+    def skip(self, count: int) -> Dataset:
+        """Return the dataset without its first `count` elements; -1 is all."""
+        count = _size("skip", "count", count, least=-1)
+        return self._then(Take(self.node, 0) if count == -1 else Skip(self.node, count))
+
+    def shard(self, num_shards: int, index: int) -> Dataset:
+        """Return the dataset of every `num_shards`-th element, from number `index` on.
+
+        With `SHARD_HINT` for both, the strategy that distributes the dataset says which.
+        """
+        if (num_shards, index) == (SHARD_HINT, SHARD_HINT):
+            return self._then(Shard(self.node, SHARD_HINT, SHARD_HINT))
+        num_shards = _size("shard", "num_shards", num_shards, least=1)
+        index = _size("shard", "index", index, least=0)
+        if index >= num_shards:
+            raise ArgumentError(
+                f"shard number {index} of {num_shards}: the first is 0", source=here()
+            )
+        return self._then(Shard(self.node, num_shards, index))
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """Return the dataset `count` times over; None or -1 is for ever."""
+        times = None if count in (None, -1) else _size("repeat", "count", count, least=0)
+        return self._then(Repeat(self.node, times))
+
+    def concatenate(self, dataset: Dataset) -> Dataset:
+        """Return the dataset with the elements of another after its own.
+
+        Raises `ArgumentError` when their structure, dtypes or ranks are known to differ.
+        """
+        _check_dataset(dataset, "concatenate")
+        node = Concatenate((self.node, dataset.node))
+        with at_the_users_line():
+            _ = node.element_spec
+        return Dataset(node, self._options.merge(dataset.options()))
+
+    def enumerate(self, start: int = 0) -> Dataset:
+        """Return the dataset of pairs of a number, from `start` on, and an element."""
+        return self._then(Enumerate(self.node, start))
+
+    def prefetch(self, buffer_size: int) -> Dataset:
+        """Return the dataset made ahead of its use, up to `buffer_size` elements, on a thread.
+
+        A distributed dataset does so of itself.
+        """
+        size = _size("prefetch", "buffer_size", buffer_size, least=-1)
+        return self._then(Prefetch(self.node, PREFETCHED_BY_DEFAULT if size == AUTOTUNE else size))
+
+    def shuffle(
+        self,
+        buffer_size: int,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool = True,
+    ) -> Dataset:
+        """Return the dataset in random order, drawn from a buffer of `buffer_size` elements.
+
+        The order for a seed is that of tf.data. Every iteration has another unless
+        `reshuffle_each_iteration` is false; a dataset made anew starts with the first again.
+
+        >>> [int(x) for x in Dataset.range(6).shuffle(6, seed=1)]
+        [4, 5, 1, 2, 3, 0]
+        """
+        size = _size("shuffle", "buffer_size", buffer_size, least=1)
+        return self._then(Shuffle(self.node, size, Seeds(seed, reshuffle_each_iteration)))
+
+    # Batches.
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Return the dataset of `batch_size` elements stacked, of the rest at the end fewer.
+
+        `drop_remainder` leaves the rest out. The other arguments are hints.
+        """
+        size = _size("batch", "batch_size", batch_size, least=1)
+        return self._then(Batch(self.node, size, bool(drop_remainder)))
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Return the dataset of `batch_size` elements padded to one shape and stacked.
+
+        `padded_shapes` has a shape for each component, None in it for the largest of each batch;
+        without it every dimension is. `padding_values` are zeros where nothing is given.
+
+        >>> rows = Dataset.range(1, 4).map(lambda size: [7] * int(size))
+        >>> list(rows.padded_batch(2))
+        [array([[7, 0],
+               [7, 7]]), array([[7, 7, 7]])]
+        """
+        size = _size("padded_batch", "batch_size", batch_size, least=1)
+        drops = bool(drop_remainder)
+        return self._then(PaddedBatch(self.node, size, drops, padded_shapes, padding_values))
+
+    def unbatch(self) -> Dataset:
+        """Return the dataset of the rows of each element."""
+        return self._then(Unbatch(self.node))
+
+    # What is known of it.
+
+    def with_options(self, options: Options) -> Dataset:
+        """Return the dataset with options set in addition to its own."""
+        if not isinstance(options, Options):
+            raise ArgumentTypeError(
+                f"options is of type {kind_of(options)}, not gd.data.Options", source=here()
+            )
+        return Dataset(self.node, self._options.merge(options))
+
+    def options(self) -> Options:
+        """Return a copy of its options."""
+        return self._options.merge(Options())
+
+    def cardinality(self) -> int:
+        """Return the number of elements, `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
+        return self.node.cardinality
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the `ArraySpec` of elements, or the pytree of them; None for what may vary.
+
+        What a function given to `map` returns is described by the first two elements, which are
+        made for it: of batches the number of rows is known only if they have one size. Raises
+        `ArgumentError` if that needs an element and there is none.
+        """
+        spec = self.node.element_spec
+        if spec is not UNKNOWN:
+            return spec
+        unshuffled = rewritten(self.node, lambda one: getattr(one, "unshuffled", one))
+        with at_the_users_line():
+            return observed_spec(list(islice(unshuffled, 2)), self.node.batching)
+
+    def as_numpy_iterator(self) -> DatasetIterator:
+        """Return an iterator over the elements, which are NumPy arrays anyway."""
+        return iter(self)
+
+    def __iter__(self) -> DatasetIterator:
+        with at_the_users_line():
+            return DatasetIterator(self, iter(self.node))
+
+    def __len__(self) -> int:
+        cardinality = self.node.cardinality
+        if cardinality < 0:
+            is_infinite = cardinality == INFINITE_CARDINALITY
+            raise ArgumentTypeError(
+                f"the length of this dataset is {'infinite' if is_infinite else 'not known'}",
+                source=here(),
+                hint="ask for its cardinality(), which says so",
+            )
+        return cardinality
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        spec = self.node.element_spec
+        return f"<Dataset of {'elements not known yet' if spec is UNKNOWN else spec}>"
+
+    def _then(self, node: Node) -> Dataset:
+        return Dataset(node, self._options)
+
+
+def _size(method: str, name: str, value: Any, least: int) -> int:
+    """Return a number of elements; raises if it is no integer, or less than the least."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name} of {method} is of type {kind_of(value)}, not int", source=here()
+        ) from None
+    if size < least:
+        raise ArgumentError(f"{name} of {method} is {size}: it is at least {least}", source=here())
+    return size
+
+
+def _checked_function(function: Any, method: str) -> Callable[..., Any]:
+    if not callable(function):
+        raise ArgumentTypeError(
+            f"{method} takes a function, not a {kind_of(function)}", source=here()
+        )
+    return function
+
+
+def _check_dataset(dataset: Any, method: str) -> None:
+    if not isinstance(dataset, Dataset):
+        raise ArgumentTypeError(
+            f"{method} takes a gd.data.Dataset, not a {kind_of(dataset)}",
+            source=here(),
+            hint="make one with gd.data.Dataset.from_generator(lambda: iterable)",
+        )

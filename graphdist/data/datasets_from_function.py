@@ -1,0 +1,118 @@
+"""Datasets of per-replica values, made by a function: each element is one replica's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any  # Any: whatever the function returns
+
+import jax
+import numpy as np
+
+from graphdist.data.adapters import source_of
+from graphdist.data.distributed_dataset import DistributedDataset, Place, refuse_distributed
+from graphdist.data.elements import Array, Element, Flat, leaf_name
+from graphdist.data.input import InputContext
+from graphdist.errors import BatchDimensionError, DatasetError
+from graphdist.specs import Dimensions
+from graphdist.tracing.sources import here
+from graphdist.values import Shapes
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import StrategyBase
+
+_NOTHING = object()
+"""In place of an element, for a replica that gets none."""
+
+
+class DistributedDatasetsFromFunction(DistributedDataset):
+    """Batches of single replicas, `num_replicas` of which make a step.
+
+    Made by `Strategy.distribute_datasets_from_function`. `dataset_fn` is called with one context,
+    and the elements of its dataset go to the replicas in turn; or with one context for each
+    replica, which iterates a dataset of its own. Replicas for which there is no element in the last
+    steps get one with no rows. Where the dataset declares the full shape of its elements
+    (`drop_remainder`) none is without rows, and such a step is left out, as in `tf.distribute`.
+
+    >>> import graphdist as gd
+    >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    >>> dataset = strategy.distribute_datasets_from_function(
+    ...     lambda context: gd.data.Dataset.range(6).batch(2))
+    >>> for batch in dataset:
+    ...     print([part.tolist() for part in batch.values])
+    [[0, 1], [2, 3]]
+    [[4, 5], []]
+    """
+
+    def __init__(
+        self,
+        dataset_fn: Callable[[InputContext], Any],
+        contexts: Sequence[InputContext],
+        strategy: StrategyBase,
+        place: Place,
+        ahead: int,
+    ) -> None:
+        """Call the function with each context; raises `DatasetError` when it returns no dataset."""
+        first, *others = [_returned(dataset_fn, context) for context in contexts]
+        super().__init__(first, strategy, place, ahead)
+        self._others = [source_of(dataset) for dataset in others]
+
+    def _steps(self) -> Iterator[Any]:
+        first = self._open()
+        if self._others:
+            others = [source.iterate() for source in self._others]
+            return self._complete(zip_longest(first, *others, fillvalue=_NOTHING))
+        groups = zip_longest(*[first] * self._num_replicas, fillvalue=_NOTHING)
+        return self._complete(groups)
+
+    def _complete(self, steps: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield the steps; the last only if replicas without an element can have no rows."""
+        for step in steps:
+            given = [element for element in step if element is not _NOTHING]
+            if len(given) < self._num_replicas and self._source.declares:
+                self._checked(given[0])
+                if not any(None in leaf.shape for leaf in jax.tree.leaves(self._spec)):
+                    return
+            yield step
+
+    def _check_declared(self) -> None:
+        """Take any dataset: nothing is split."""
+
+    def _distributed(self, step: tuple[Any, ...]) -> Element:
+        given = [self._checked(element) for element in step if element is not _NOTHING]
+        rest = iter(given)
+        empty = None if len(given) == len(step) else _without_rows(given[0], len(given), len(step))
+        arrays = [empty if element is _NOTHING else next(rest).arrays for element in step]
+        parts = zip(*arrays, strict=True)
+        return jax.tree.unflatten(given[0].structure, [self._place(part) for part in parts])
+
+    def _dimensions(self, whole: Dimensions) -> Dimensions:
+        return whole
+
+    def _shapes(self, first: Flat) -> list[Shapes]:
+        return [(array.shape,) for array in first.arrays]
+
+
+def _returned(dataset_fn: Callable[[InputContext], Any], context: InputContext) -> Any:
+    """Return the dataset that a function makes; raises `DatasetError` when it returns nothing."""
+    dataset = dataset_fn(context)
+    if dataset is None:
+        raise DatasetError(
+            "dataset_fn returned None, not a dataset",
+            source=here(),
+            hint="return the dataset of per-replica batches",
+        )
+    refuse_distributed(dataset)
+    return dataset
+
+
+def _without_rows(like: Flat, given: int, wanted: int) -> list[Array]:
+    """Return arrays like those of an element, without rows."""
+    for place, array in enumerate(like.arrays):
+        if array.ndim == 0:
+            raise BatchDimensionError(
+                f"the last step has elements for {given} of {wanted} replicas, and the others "
+                f"cannot have zero rows of {leaf_name(like.element, place)}, which is a scalar",
+                hint=f"give a multiple of {wanted} elements, or batches",
+            )
+    return [np.zeros((0, *array.shape[1:]), array.dtype) for array in like.arrays]

@@ -1,0 +1,145 @@
+"""Iteration over datasets: element by element, as tf.data's iterators have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self  # Any: elements, and pytrees of specs
+
+from graphdist.context import in_replica_context_of_a_run
+from graphdist.data.elements import Element
+from graphdist.data.prefetch import Prefetched
+from graphdist.errors import (
+    ArgumentError,
+    GraphdistError,
+    OutOfRangeError,
+    UnsupportedError,
+)
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+
+if TYPE_CHECKING:
+    from graphdist.data.dataset import Dataset
+    from graphdist.data.distributed_dataset import DistributedDataset
+
+_NOTHING = object()
+"""In place of an element, past the last."""
+
+
+class ElementIterator:
+    """What iterators over datasets have in common."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Element:
+        raise NotImplementedError
+
+    def get_next(self) -> Element:
+        """Return the next element; raises `OutOfRangeError` past the last."""
+        element = next(self, _NOTHING)
+        if element is _NOTHING:
+            raise OutOfRangeError(
+                "get_next past the end: the dataset has no more elements",
+                source=here(),
+                hint="loop with `for element in dataset`, or ask get_next_as_optional()",
+            )
+        return element
+
+    def get_next_as_optional(self) -> OptionalElement:
+        """Return the next element, or that there is none."""
+        return OptionalElement(next(self, _NOTHING))
+
+
+class OptionalElement:
+    """An element of a dataset, or none.
+
+    >>> OptionalElement().has_value()
+    False
+    """
+
+    def __init__(self, value: Any = _NOTHING) -> None:
+        """Hold an element."""
+        self._value = value
+
+    def has_value(self) -> bool:
+        """Return whether there is an element."""
+        return self._value is not _NOTHING
+
+    def get_value(self) -> Any:
+        """Return the element; raises `ArgumentError` when there is none."""
+        if self._value is _NOTHING:
+            raise ArgumentError(
+                "get_value of an optional without a value: the dataset is at its end",
+                source=here(),
+                hint="ask has_value() first",
+            )
+        return self._value
+
+
+class DatasetIterator(ElementIterator):
+    """The elements of a `Dataset` in order."""
+
+    def __init__(self, dataset: Dataset, elements: Iterator[Element]) -> None:
+        """Iterate the elements of a dataset."""
+        self._dataset = dataset
+        self._elements = elements
+
+    def __next__(self) -> Element:
+        try:
+            return next(self._elements)
+        except GraphdistError as error:
+            if error.source is None:
+                error.source = here()
+            raise
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the dataset's."""
+        return self._dataset.element_spec
+
+
+class DistributedIterator(ElementIterator):
+    """The elements of a distributed dataset in order, prepared ahead on a background thread.
+
+    Outside functions only. An exception of the source is raised by the call that would have
+    returned the element, with the traceback that leads into the source; after it, and after the
+    last element, the iterator is at its end. Any thread may ask it.
+    """
+
+    def __init__(self, dataset: DistributedDataset, elements: Prefetched) -> None:
+        """Iterate the prepared elements of a dataset."""
+        self._dataset = dataset
+        self._elements = elements
+        self._seen_ahead: list[Element] = []  # by element_spec
+
+    def __next__(self) -> Element:
+        refuse_inside_a_function("an iterator of a distributed dataset is asked for an element")
+        try:
+            return self._seen_ahead.pop()
+        except IndexError:
+            return next(self._elements)
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the dataset's; the first element is waited for if nothing is known before."""
+        if not self._dataset.has_spec and not self._seen_ahead:
+            self._seen_ahead.extend(islice(self._elements, 1))
+        return self._dataset.element_spec
+
+
+def refuse_inside_a_function(what: str) -> None:
+    """Raise while a function is traced: `ArgumentError` for one of the replicas, else another."""
+    if current_trace() is None:
+        return
+    if in_replica_context_of_a_run():
+        raise ArgumentError(
+            f"{what} inside a replica function",
+            source=here(),
+            hint="take the element outside: strategy.run(fn, args=(next(iterator),))",
+        )
+    raise UnsupportedError(
+        f"{what} inside a function, which is traced once for all elements",
+        source=here(),
+        hint="loop outside: for batch in dataset: step(batch)",
+    )
