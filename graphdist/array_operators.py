@@ -6,6 +6,7 @@ that type checkers and readers see them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any  # Any: operands are whatever JAX takes
 
 import jax
@@ -30,6 +31,9 @@ class ArrayOperators:
     def __len__(self) -> int:
         return len(self.__jax_array__())
 
+    def __iter__(self) -> Iterator[jax.Array]:
+        return iter(self.__jax_array__())
+
     def __float__(self) -> float:
         return float(self.__jax_array__())
 
@@ -41,6 +45,12 @@ class ArrayOperators:
 
     def __neg__(self) -> jax.Array:
         return -self.__jax_array__()
+
+    def __pos__(self) -> jax.Array:
+        return +self.__jax_array__()
+
+    def __invert__(self) -> jax.Array:
+        return ~self.__jax_array__()
 
     def __abs__(self) -> jax.Array:
         return abs(self.__jax_array__())
@@ -92,6 +102,36 @@ class ArrayOperators:
 
     def __rmatmul__(self, other: Any) -> jax.Array:
         return _array(other) @ self.__jax_array__()
+
+    def __and__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() & _array(other)
+
+    def __rand__(self, other: Any) -> jax.Array:
+        return _array(other) & self.__jax_array__()
+
+    def __or__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() | _array(other)
+
+    def __ror__(self, other: Any) -> jax.Array:
+        return _array(other) | self.__jax_array__()
+
+    def __xor__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() ^ _array(other)
+
+    def __rxor__(self, other: Any) -> jax.Array:
+        return _array(other) ^ self.__jax_array__()
+
+    def __lshift__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() << _array(other)
+
+    def __rlshift__(self, other: Any) -> jax.Array:
+        return _array(other) << self.__jax_array__()
+
+    def __rshift__(self, other: Any) -> jax.Array:
+        return self.__jax_array__() >> _array(other)
+
+    def __rrshift__(self, other: Any) -> jax.Array:
+        return _array(other) >> self.__jax_array__()
 
     def __lt__(self, other: Any) -> jax.Array:
         return self.__jax_array__() < _array(other)

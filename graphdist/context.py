@@ -31,6 +31,8 @@ class Entry:
     replica_context: ReplicaContext | None = None
     is_set: bool = False
     """Whether `experimental_set_strategy` made it, and no `with` will end it."""
+    is_merging: bool = False
+    """Whether it is `merge_call` of the default strategy, which has no scope to be in."""
 
 
 _entry: ContextVar[Entry | None] = ContextVar("graphdist_entry", default=None)
@@ -156,7 +158,9 @@ def in_cross_replica_context() -> bool:
     True
     """
     entry = current_entry()
-    return entry is not None and entry.replica_context is None and not entry.strategy.is_default
+    if entry is None or entry.replica_context is not None:
+        return False
+    return entry.is_merging or not entry.strategy.is_default
 
 
 def get_replica_context() -> ReplicaContext:
@@ -168,11 +172,11 @@ def get_replica_context() -> ReplicaContext:
     1
     """
     entry = current_entry()
-    if entry is None or (entry.replica_context is None and entry.strategy.is_default):
+    if not in_cross_replica_context() and (entry is None or entry.replica_context is None):
         from graphdist.strategies.default import default_strategy
 
         return default_strategy().replica_context
-    return entry.replica_context  # type: ignore[return-value]
+    return cast("ReplicaContext", None if entry is None else entry.replica_context)
 
 
 def in_replica_context_of_a_run() -> bool:

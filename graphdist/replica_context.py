@@ -77,13 +77,16 @@ class ReplicaContext:
     @property
     def devices(self) -> tuple[str]:
         """Return the name of this replica's device, alone in a tuple."""
+        return (device_name(self._strategy.devices.devices[self.known_number()]),)
+
+    def known_number(self) -> int:
+        """Return the replica's number as a Python value, for which each is traced on its own."""
         if self._number is None:
             trace = current_trace()
             assert trace is not None
             trace.number_was_asked = True
             trace.ask_for_number()
-        devices = self._strategy.devices.devices
-        return (device_name(devices[self._number or 0]),)
+        return self._number or 0
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
         """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
@@ -166,7 +169,8 @@ class ReplicaContext:
         """
         self._check_current("merge_call")
         if not self._is_running():
-            return merge_fn(self._strategy, *args, **(kwargs or {}))
+            with entered(Entry(self._strategy, is_merging=True)):
+                return merge_fn(self._strategy, *args, **(kwargs or {}))
         merge_fn = _unwrapping(merge_fn)
         if self._peers is not None:
             return self._peers.merge_call(merge_fn, tuple(args), kwargs or {})
@@ -267,6 +271,12 @@ def refuse_slices(leaf: Any, what: str) -> None:
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
     """Return a leaf as an array that can be reduced; a mean is taken of floats."""
+    if leaf is None:
+        raise ArgumentError(
+            f"{what} of None, which has no value",
+            source=here(),
+            hint="reduce leaf by leaf inside jax.tree.map, which passes over None",
+        )
     array = array_of(leaf, f"{what} of")
     if array.dtype == jnp.bool_:
         raise ArgumentTypeError(
@@ -285,6 +295,8 @@ def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
 
 def gather_axis(axis: Any, what: str) -> int:
     """Return `axis`; raises `ArgumentTypeError` for what is not an int."""
+    if axis is None:
+        raise ArgumentError(f"{what} without an axis", source=here(), hint="say which: axis=0")
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise ArgumentTypeError(f"{what} along axis {axis!r}: the axis is an int", source=here())
     return axis

@@ -9,7 +9,7 @@ would show the concatenation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias  # Any: users' values and tracers
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.array_operators import ArrayOperators
+from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
 from graphdist.tracing.class_trace import Slot
@@ -68,9 +69,17 @@ class PerReplica(DistributedValues):
         return self._values
 
     @property
-    def __jax_array__(self) -> NoReturn:
-        # A property, since JAX only asks whether there is one before it gives an error of its own.
-        raise _not_one_array()
+    def __jax_array__(self) -> Callable[[], jax.Array]:
+        """Return what gives a replica that closes over the value its own component.
+
+        A property, since JAX only asks whether there is one before it gives an error of its own.
+        """
+        entry = current_entry()
+        context = None if entry is None else entry.replica_context
+        if context is None or context.num_replicas_in_sync != len(self.values):
+            raise _not_one_array()
+        component = self.values[context.known_number()]
+        return lambda: array_of(np.asarray(component), "the replica's component of a PerReplica is")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise _not_one_array()

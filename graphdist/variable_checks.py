@@ -42,13 +42,11 @@ def check_options(variable: Variable) -> None:
 
 def checked_value(variable: Variable, value: Any) -> jax.Array:
     """Return what is assigned as an array of the variable's shape and dtype."""
-    if isinstance(value, PerReplica):
+    if isinstance(value, PerReplica) and not in_replica_context_of_a_run():
         raise ArgumentTypeError(
             f"a PerReplica is assigned to variable {variable.name!r}, which takes one array",
             source=here(),
-            hint="pass it to the replica function through the args of run"
-            if in_replica_context_of_a_run()
-            else "make it one value first: strategy.reduce('MEAN', value, axis=None)",
+            hint="make it one value first: strategy.reduce('MEAN', value, axis=None)",
         )
     array = array_of(value, f"variable {variable.name!r} is assigned")
     if array.shape != variable.shape:

@@ -9,7 +9,7 @@ combined is `VariableAggregation`; every combination means what it means in `tf.
 that writing different values where nothing says how to combine them is an error instead of a silent
 divergence:
 
-* AUTO, ON_WRITE: mirrored. A write in replica context is combined first.
+* ON_WRITE, AUTO: mirrored. A write in replica context is combined first.
 * ON_READ: each replica its own. A read in cross-replica context is combined, a write there goes to
   all (with SUM each gets its part of it).
 """
@@ -93,12 +93,12 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.constraint = constraint
         self.strategy: Strategy = get_strategy()
         self.name = "variable" if name is None else name
-        self.synchronization = member_of(
-            VariableSynchronization, synchronization, "synchronization"
-        )
+        sync = member_of(VariableSynchronization, synchronization, "synchronization")
         self.aggregation = member_of(VariableAggregation, aggregation, "aggregation")
-        is_on_read = self.synchronization is VariableSynchronization.ON_READ
-        self.trainable = not is_on_read if trainable is None else trainable
+        is_auto = sync is VariableSynchronization.AUTO
+        self.synchronization = self.strategy.auto_synchronization if is_auto else sync
+        on_read = self.synchronization is VariableSynchronization.ON_READ
+        self.trainable = not on_read if trainable is None else trainable
         if initial_value is _NOTHING:
             raise ArgumentError("a variable is made without an initial value", source=here())
         value = initial_value_of(initial_value, dtype, self.name)
@@ -106,7 +106,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.dtype = value.dtype
         check_options(self)
         many = self.strategy.num_replicas_in_sync > 1
-        self._distribution = PER_REPLICA if is_on_read and many else MIRRORED
+        self._distribution = PER_REPLICA if on_read and many else MIRRORED
         with jax.ensure_compile_time_eval():
             buffer = self.strategy.place_variable(value, self._distribution)
         self.place = self.strategy.buffers.add(buffer)
@@ -365,7 +365,8 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
 
     def __repr__(self) -> str:
         what = f"<Variable {self.name!r} {self.spec(self.name).type.distributed(None)}"
-        if current_trace() is not None:
+        entry = current_entry()
+        if current_trace() is not None or (entry and entry.strategy is not self.strategy):
             return f"{what}>"
         copies = [f"{what}: {value}>" for value in self.values]
         if len(copies) == 1:

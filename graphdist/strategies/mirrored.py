@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax
 
 from graphdist.cross_device_ops import CrossDeviceOps, checked_ops
+from graphdist.options import VariableSynchronization
 from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
@@ -17,6 +18,7 @@ class MirroredBase(StrategyBase):
     """A mirrored strategy, with the methods of one API or the other."""
 
     isolates_session_state = True
+    auto_synchronization = VariableSynchronization.ON_WRITE
 
     def __init__(
         self,

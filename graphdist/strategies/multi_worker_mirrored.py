@@ -9,7 +9,7 @@ import jax
 
 from graphdist import config
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.options import CommunicationOptions
+from graphdist.options import CommunicationOptions, VariableSynchronization
 from graphdist.runtime.devices import find_devices, working_devices
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
@@ -54,6 +54,7 @@ class MultiWorkerMirroredBase(StrategyBase):
     """A strategy of workers, with the methods of one API or the other."""
 
     has_input_per_replica = False
+    auto_synchronization = VariableSynchronization.ON_WRITE
 
     def __init__(
         self,

@@ -148,7 +148,10 @@ def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> 
     if isinstance(leaf, IndexedSlices):
         scale = size if op is ReduceOp.MEAN else 1
         values, indices = gather(strategy, leaf.values, 0), gather(strategy, leaf.indices, 0)
-        return IndexedSlices(values / scale if scale > 1 else values, indices, leaf.dense_shape)
+        shape = leaf.dense_shape
+        if is_distributed(shape):
+            shape = _components(strategy, shape)[0]
+        return IndexedSlices(values / scale if scale > 1 else values, indices, shape)
     leaf = _of_variable(leaf, has_axis=axis is not None)
     if not isinstance(leaf, TracedPerReplica):
         if isinstance(leaf, PerReplica):

@@ -238,3 +238,13 @@ def test_one_replica_knows_its_number() -> None:
 
     assert strategy.run(replica_fn) == 1
     assert called == [0]
+
+
+def test_a_per_replica_closed_over_is_the_replicas_component(strategy: gd.Strategy) -> None:
+    x = rows(strategy, UNEQUAL)
+    doubled = strategy.run(lambda: jnp.asarray(x) * 2)
+    assert lists(doubled) == [[0, 2], [0, 2], [10], []]
+    with strategy.scope():
+        total = gd.Variable(0.0, aggregation=gd.VariableAggregation.SUM)
+    strategy.run(lambda: total.assign(jnp.asarray(x).sum()))
+    assert float(total) == 7

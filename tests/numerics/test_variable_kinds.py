@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any  # Any: distributed values
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -117,9 +118,7 @@ def test_reduce_and_gather_of_variables(strategy: gd.Strategy) -> None:
     mirrored = variable(strategy, [1.0, 2.0])
     own = variable(strategy, [0.0, 0.0], synchronization=ON_READ, aggregation=NONE)
     strategy.run(
-        lambda: own.assign(
-            jnp.ones(2) * (gd.get_replica_context().replica_id_in_sync_group + 1.0)
-        )
+        lambda: own.assign(jnp.ones(2) * (gd.get_replica_context().replica_id_in_sync_group + 1.0))
     )
     assert strategy.reduce("MEAN", mirrored, axis=None).tolist() == [1, 2]
     assert float(strategy.reduce("SUM", mirrored, axis=0)) == 6
@@ -151,3 +150,38 @@ def test_writing_without_reading(strategy: gd.Strategy) -> None:
 
 def test_the_constraint_is_kept(strategy: gd.Strategy) -> None:
     assert variable(strategy, 1.0, constraint=jnp.abs).constraint is jnp.abs
+
+
+def test_a_variable_is_iterated_as_its_value(strategy: gd.Strategy) -> None:
+    assert [float(x) for x in variable(strategy, [1.0, 2.0])] == [1, 2]
+    with pytest.raises(TypeError, match="0-d"):
+        iter(variable(strategy, 1.0))
+
+
+OPERATORS = ["+", "-", "*", "//", "%", "**", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">="]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operators_are_those_of_the_value(strategy: gd.Strategy, operator: str) -> None:
+    values = {"v": variable(strategy, [5, 2]), "a": jnp.array([5, 2]), "n": np.array([3, 1])}
+    for text in ("{} {} 2", "2 {1} {0}", "{} {} n", "n {1} {0}"):
+        of_variable, of_array = (eval(text.format(x, operator), values) for x in "va")
+        assert isinstance(of_variable, jax.Array)
+        assert of_variable.dtype == of_array.dtype
+        assert of_variable.tolist() == of_array.tolist()
+
+
+def test_unary_operators_are_those_of_the_value(strategy: gd.Strategy) -> None:
+    v = variable(strategy, [5, -2])
+    assert [(~v).tolist(), (-v).tolist(), (+v).tolist(), abs(v).tolist()] == [
+        [-6, 1],
+        [-5, 2],
+        [5, -2],
+        [5, 2],
+    ]
+
+
+def test_a_variable_shows_no_value_in_another_scope(strategy: gd.Strategy) -> None:
+    v = variable(strategy, 1.0)
+    with gd.MirroredStrategy(["cpu:2"]).scope():
+        assert repr(v) == "<Variable 'w' f32[]>"

@@ -33,7 +33,7 @@ SIZES = st.lists(st.integers(0, 4), min_size=2, max_size=8).filter(any)
 WIDTH = 3
 
 
-def split(strategy: gd.Strategy, whole: Array, sizes: Sequence[int]) -> Any:
+def split(strategy: gd.Strategy, whole: Any, sizes: Sequence[int]) -> Any:
     ends = np.cumsum(sizes)
     return strategy.experimental_distribute_values_from_function(
         lambda context: np.asarray(whole)[

@@ -242,11 +242,11 @@ def per_replica_closed_over_by_gather(refused: Refused) -> None:
     assert strategy.gather(value, axis=0).tolist() == [1, 1, 2, 2]
 
 
-def per_replica_closed_over_by_a_replica_function(refused: Refused) -> None:
+def per_replica_closed_over_by_a_function(refused: Refused) -> None:
     strategy = pair()
     value = per_replica(strategy, np.float32(1))
     with refused(ValueError):
-        strategy.run(lambda: 2 * jnp.square(value))
+        gd.function(lambda: 2 * jnp.square(value))()
     assert value.values[1] == 2
 
 

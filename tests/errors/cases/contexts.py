@@ -206,28 +206,3 @@ def variable_of_another_strategy(refused: Refused) -> None:
 
     with refused(RuntimeError):
         step()
-
-
-def variable_of_no_strategy(refused: Refused) -> None:
-    strategy = pair()
-    w = gd.Variable(1.0, name="w")
-
-    @gd.function
-    def step() -> Any:
-        return strategy.run(lambda: w * 2)
-
-    with refused(RuntimeError):
-        step()
-
-
-def variable_read_outside_its_strategy(refused: Refused) -> None:
-    strategy = pair()
-    w = gd.Variable(1.0, name="w")
-
-    @gd.function
-    def step(x: Any) -> Any:
-        scaled = w * x
-        return strategy.run(lambda scaled: scaled + 1, args=(scaled,))
-
-    with refused(RuntimeError):
-        step(jnp.float32(1))
