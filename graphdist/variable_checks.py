@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 def check_options(variable: Variable) -> None:
     """Raise `ArgumentError` for options that do not go together."""
-    if variable.strategy.num_replicas_in_sync == 1:
+    if variable.is_plain:
         return
     if variable.synchronization is VariableSynchronization.NONE:
         raise ArgumentError(
-            f"variable {variable.name!r} has synchronization NONE on "
-            f"{variable.strategy.num_replicas_in_sync} replicas",
+            f"variable {variable.name!r} has synchronization NONE on {variable.strategy}",
             source=here(),
             hint="use ON_READ for a variable each replica keeps for itself",
         )

@@ -105,8 +105,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.shape: tuple[int, ...] = value.shape
         self.dtype = value.dtype
         check_options(self)
-        many = self.strategy.num_replicas_in_sync > 1
-        self._distribution = PER_REPLICA if on_read and many else MIRRORED
+        self._distribution = PER_REPLICA if on_read and not self.is_plain else MIRRORED
         with jax.ensure_compile_time_eval():
             buffer = self.strategy.place_variable(value, self._distribution)
         self.place = self.strategy.buffers.add(buffer)
@@ -228,10 +227,10 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
     def assign(self, value: Any, *, read_value: bool = True) -> Any:
         """Set the value, combined over the replicas as the aggregation says.
 
-        Returns the variable; the new value inside a function; None without `read_value`. `value`
-        has the variable's shape and dtype; Python numbers take its dtype. Raises `ArgumentError`
-        where they differ, and `DistributionError` when the program is compiled, for values that may
-        differ between replicas and an aggregation of NONE.
+        Returns the variable; inside a function, and of an ON_READ one, the new value; None without
+        `read_value`. `value` has the variable's shape and dtype; Python numbers take its dtype.
+        Raises `ArgumentError` where they differ, and `DistributionError` when the program is
+        compiled, for values that may differ between replicas and an aggregation of NONE.
         """
         return self._written("assign", value, read_value)
 
@@ -244,14 +243,18 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         return self._written("assign_sub", delta, read_value)
 
     def _written(self, method: str, value: Any, read_value: bool) -> Any:
-        self.write(method, self.checked(value))
+        checked = self.checked(value)
+        if read_value and not self.is_mirrored and not in_replica_context_of_a_run():
+            self._require_aggregation("assigned")
+        self.write(method, checked)
         return self.result_of_write(read_value)
 
     def result_of_write(self, read_value: bool) -> Any:
         """Return what a method that writes returns."""
         if not read_value:
             return None
-        return self if current_trace() is None else self.read_value()
+        is_own = current_trace() is None and self.is_mirrored
+        return self if is_own else self.read_value()
 
     def write(self, method: str, array: jax.Array) -> None:
         """Do what `assign`, `assign_add` or `assign_sub` does, without reading the new value.
@@ -266,7 +269,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
                 self.buffer = buffer
             else:
                 require_no_jax_trace(self, array, "assigned")
-                self.through_function(method, array)
+                self.through_function("write", method, array)
             return
         self.claim(trace)
         in_replica = in_replica_context_of_a_run()
@@ -309,8 +312,6 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
     def _part(self, value: jax.Array, in_replica: bool) -> jax.Array:
         """Return what each copy gets: of an ON_READ total its share."""
         if in_replica or self.is_mirrored or self.aggregation is not VariableAggregation.SUM:
-            if not in_replica and not self.is_mirrored:
-                self._require_aggregation("assigned")
             return value
         replicas = self.strategy.num_replicas_in_sync
         if jnp.issubdtype(self.dtype, jnp.integer):

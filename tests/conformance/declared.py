@@ -9,7 +9,6 @@ from tests.conformance.patterns import declare
 
 SEVERAL = "{2,3,4,5,6,7,8}"
 COPIES = "{mirrored,mwms_local}" + SEVERAL
-ALONE = "{mirrored,mwms_local}1"
 MIRRORED_WRITES = "{AUTO,ON_WRITE}"
 REPLICA_WRITES = "{assign,assign_add,assign_sub}_replica_tensor"
 NUMBERS = "{assign,assign_add}_replica_py_*"
@@ -18,7 +17,6 @@ LITERAL = "values decide, not objects: a literal is what each replica contribute
 NEVER_DIFFER = "copies of a mirrored variable never differ: a write that would make them is refused"
 AS_MIRRORED = "CentralStorage ignores part of the options in TensorFlow; here it is as Mirrored"
 BROKEN = "it is broken there in TensorFlow, and works here"
-PLAIN = "with one replica a variable is a plain one, as on OneDevice"
 TEXT = "the text is graphdist's own"
 OUTSIDE = "a function is traced once for all elements: the loop over a dataset stays outside"
 
@@ -158,26 +156,9 @@ VARIABLES = (
         at=".scatter_*/replica",
     ),
     *declare(
-        "assign returns the variable, which stands for its value",
-        "variable_matrix/ON_READ/{SUM,MEAN,ONLY_FIRST_REPLICA}/f32|{mirrored,mwms_local}*",
-        "variable_matrix/ON_READ/{SUM,ONLY_FIRST_REPLICA}/i32|mirrored*",
-        at=".assign_return_type_cross",
-    ),
-    *declare(
-        "what cannot be read in cross-replica context cannot be written there either",
-        f"variable_matrix/ON_READ/NONE/*|{COPIES}",
-        at=".assign_read_value_false",
-    ),
-    *declare(PLAIN, f"variable_matrix/{{NONE/*,ON_READ/NONE}}/*|{ALONE}"),
-    *declare(
-        PLAIN,
-        f"variable_matrix/ON_READ/{{MEAN,ONLY_FIRST_REPLICA}}/*|{ALONE}",
+        "the value of one replica is never wrapped, and so can be assigned",
+        "variable_matrix/ON_READ/{SUM,MEAN,ONLY_FIRST_REPLICA}/*|{mirrored,mwms_local}1",
         at=".assign_cross_perreplica",
-    ),
-    *declare(
-        PLAIN,
-        f"variable_matrix/ON_READ/SUM/*|{ALONE}",
-        at=".{{assign_add,assign_sub}_cross,assign_cross_perreplica}",
     ),
     *declare(AS_MIRRORED, f"variable_matrix/NONE/*|central{SEVERAL}"),
     *declare(AS_MIRRORED, f"variable_matrix/*/MEAN/i32|central{SEVERAL}"),
