@@ -37,6 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Rewrite golden files in one process: several tests show parts of one file."""
+    if config.getoption("--update-golden"):
+        config.option.numprocesses = 0
+
+
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Return whether golden tests rewrite what they expect."""

@@ -105,7 +105,10 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.shape: tuple[int, ...] = value.shape
         self.dtype = value.dtype
         check_options(self)
-        self._distribution = PER_REPLICA if on_read and not self.is_plain else MIRRORED
+        self.is_mirrored = self.is_plain or not on_read
+        """Whether all replicas hold the same value."""
+        many = self.strategy.num_replicas_in_sync > 1
+        self._distribution = PER_REPLICA if many and not self.is_mirrored else MIRRORED
         with jax.ensure_compile_time_eval():
             buffer = self.strategy.place_variable(value, self._distribution)
         self.place = self.strategy.buffers.add(buffer)
@@ -169,17 +172,12 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         """Return the number of elements of one copy."""
         return Type(dtype_name(self.dtype), self.shape).size
 
-    @property
-    def is_mirrored(self) -> bool:
-        """Whether all replicas hold the same value."""
-        return self._distribution is MIRRORED
-
     def spec(self, name: str) -> GraphVariable:
         """Return what the graph is told of the variable, under this name."""
         return GraphVariable(
             name,
             Type(dtype_name(self.dtype), self.shape, self._distribution),
-            synchronization="on_read" if not self.is_mirrored else "on_write",
+            synchronization="on_write" if self._distribution is MIRRORED else "on_read",
             aggregation=self.aggregation.name.lower(),
             trainable=self.trainable,
         )
@@ -253,8 +251,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         """Return what a method that writes returns."""
         if not read_value:
             return None
-        is_own = current_trace() is None and self.is_mirrored
-        return self if is_own else self.read_value()
+        return self if current_trace() is None and self.is_mirrored else self.read_value()
 
     def write(self, method: str, array: jax.Array) -> None:
         """Do what `assign`, `assign_add` or `assign_sub` does, without reading the new value.

@@ -11,6 +11,8 @@ choose measurements.
 * small: a step of a 50-layer MLP, 16 wide, on 2 CPU devices, against `shard_map` with a `pmean` a
   gradient, and against TensorFlow's MirroredStrategy where TensorFlow is installed;
 * large: a step of 8 layers of 1024 on a batch of 256, against the same peer;
+* unequal: the compilation of a step for 64 replicas of which one has other shapes, against that for
+  64 alike;
 * feeding: a step of 2 layers of 1024 fed from NumPy batches of 1 MB, against the same step on one
   that is on the devices already.
 """
@@ -122,7 +124,7 @@ def _mlp_loss(weights: Sequence[Any], x: Any) -> Any:
     return jnp.mean(x**2)
 
 
-def _weights(layers: int, width: int) -> list[tuple[np.ndarray[Any, Any], ...]]:
+def weights_of_layers(layers: int, width: int) -> list[tuple[np.ndarray[Any, Any], ...]]:
     """Return a weight matrix and a bias for each layer."""
     rng = np.random.default_rng(0)
     matrices = [rng.standard_normal((width, width)) / width**0.5 for _ in range(layers)]
@@ -149,7 +151,8 @@ def _by_hand(mesh: Mesh) -> Any:
     return jax.jit(mapped, donate_argnums=0)
 
 
-def _with_graphdist(strategy: Any, weights: Any) -> Any:
+def with_graphdist(strategy: Any, weights: Any) -> Any:
+    """Return the training step as a user of graphdist writes it."""
     with strategy.scope():
         variables = gd.variables(weights)
 
@@ -171,10 +174,10 @@ def bench_compile() -> list[Result]:
     """Measure trace, passes and emission at about 1,000 and 10,000 equations."""
     results = []
     for layers in (56, 560):  # about 18 equations a layer by hand
-        weights, x = _weights(layers, 16), np.ones((32, 16), "f")
+        weights, x = weights_of_layers(layers, 16), np.ones((32, 16), "f")
         mesh = _mesh(2)
         strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
-        step = _with_graphdist(strategy, weights)
+        step = with_graphdist(strategy, weights)
         (batch,) = strategy.experimental_distribute_dataset([x])
         traced = step.trace(batch)
         nodes = len(traced.graph.nodes)
@@ -206,10 +209,10 @@ def bench_compile() -> list[Result]:
 
 
 def _bench_step(name: str, layers: int, width: int, batch: int, bound: str) -> list[Result]:
-    weights = _weights(layers, width)
+    weights = weights_of_layers(layers, width)
     x = np.random.default_rng(1).standard_normal((batch, width)).astype("f")
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
-    step = _with_graphdist(strategy, weights)
+    step = with_graphdist(strategy, weights)
     (distributed,) = strategy.experimental_distribute_dataset([x])
     mesh = _mesh(2)
     by_hand = _by_hand(mesh)
@@ -235,11 +238,23 @@ def bench_small() -> list[Result]:
     if importlib.util.find_spec("tensorflow") is None:
         print("TensorFlow is not installed here: not measured against it")
         return results
-    command = [sys.executable, "-m", "graphdist.tools.bench_tensorflow"]
-    command += [str(layers), str(width), str(batch)]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (seconds,) = _elsewhere("bench_tensorflow", layers, width, batch)
     bound = "TensorFlow MirroredStrategy (at most 0.5x)"
-    return [*results, Result(name, results[0].ours, float(output.split()[-1]), bound)]
+    return [*results, Result(name, results[0].ours, seconds, bound)]
+
+
+def _elsewhere(module: str, *arguments: int) -> list[float]:
+    """Return the numbers in the last line that a module of ours prints in a process of its own."""
+    command = [sys.executable, "-m", f"graphdist.tools.{module}", *map(str, arguments)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [float(word) for word in output.splitlines()[-1].split()]
+
+
+def bench_unequal() -> list[Result]:
+    """Measure what one replica unlike the others costs the compiler."""
+    unequal, uniform = _elsewhere("bench_unequal")
+    name = "compile, 1 odd replica of 64"
+    return [Result(name, unequal, uniform, "64 alike (at most 3x)")]
 
 
 def bench_large() -> list[Result]:
@@ -251,7 +266,7 @@ def bench_feeding() -> list[Result]:
     """Measure what a step loses to its input."""
     layers, rows, width, batches = 2, 256, 1024, 32
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
-    step = _with_graphdist(strategy, _weights(layers, width))
+    step = with_graphdist(strategy, weights_of_layers(layers, width))
     data = np.random.default_rng(1).standard_normal((batches * rows, width)).astype("f")
     dataset = gd.data.Dataset.from_tensor_slices(data).batch(rows).repeat()
     elements = iter(strategy.experimental_distribute_dataset(dataset))
@@ -273,6 +288,7 @@ BENCHES: dict[str, Callable[[], list[Result]]] = {
     "compile": bench_compile,
     "small": bench_small,
     "large": bench_large,
+    "unequal": bench_unequal,
     "feeding": bench_feeding,
 }
 

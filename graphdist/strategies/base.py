@@ -201,7 +201,7 @@ class StrategyBase(InputMethods):
 
     def place_variable(self, value: jax.Array, distribution: Distribution) -> jax.Array:
         """Return a buffer of its own for a variable: the value, or one copy of it a replica."""
-        if distribution is MIRRORED or self.num_replicas_in_sync == 1:
+        if distribution is MIRRORED:
             return jax.device_put(
                 jax.numpy.array(value, copy=True), self.devices.home(MIRRORED), may_alias=False
             )

@@ -13,22 +13,30 @@ MIRRORED_WRITES = "{AUTO,ON_WRITE}"
 REPLICA_WRITES = "{assign,assign_add,assign_sub}_replica_tensor"
 NUMBERS = "{assign,assign_add}_replica_py_*"
 
-LITERAL = "values decide, not objects: a literal is what each replica contributes"
+OBJECTS = "values decide, not objects: what each replica contributes counts, a literal too"
+ALONE_OR_ZERO = "a value that is not distributed is its own mean and has no sum, zero too"
+INTEGERS = "the mean of integers is a float32, however many replicas, and never wraps"
 NEVER_DIFFER = "copies of a mirrored variable never differ: a write that would make them is refused"
-AS_MIRRORED = "CentralStorage ignores part of the options in TensorFlow; here it is as Mirrored"
-BROKEN = "it is broken there in TensorFlow, and works here"
-TEXT = "the text is graphdist's own"
-OUTSIDE = "a function is traced once for all elements: the loop over a dataset stays outside"
+AS_MIRRORED = "CentralStorageStrategy does what MirroredStrategy does"
+BROKEN = "what is broken in TensorFlow works: TF1 iterators outside a scope or on CentralStorage"
+TEXT = "the text of a repr is graphdist's own"
+TRACED_ONCE = "replicas that look the same are traced once, others one after the other"
+OUTSIDE = "the loop over a dataset stays outside functions, which are traced once for all elements"
+EVERYWHERE = "collectives work everywhere: in control flow, for every dtype, along any axis"
+ON_ALL = "every strategy gives the same answer: leaf by leaf, and the same errors"
+IN_AND_OUT = "a function gives the same answer as its code outside"
+NO_SUCH_ARRAYS = "JAX has no ragged and no sparse arrays, and none of strings"
+ONE_OBJECT = "a variable is one object and its copies are arrays, without names, handles or ref()"
 
 VALUES = (
     *declare(
-        "values decide, not objects: equal arrays of two replicas are two arrays",
+        OBJECTS,
         "all_reduce/misc/captured_tensor_same_object|mirrored2*",
         "all_reduce/misc/captured_tensor_same_object_mean|mirrored2|function",
         "all_gather/misc/same_object_constant|mirrored2*",
     ),
     *declare(
-        LITERAL,
+        OBJECTS,
         f"run/returns_variable_assign*|{COPIES}*",
         f"run/returns_variable_assign|central{SEVERAL}",
     ),
@@ -42,12 +50,12 @@ VALUES = (
         "extended/batch_reduce_to_empty|*",
     ),
     *declare(
-        "an integer's mean is a float32, whatever the number of replicas",
+        INTEGERS,
         "all_reduce/default_context_no_strategy|default",
         at="[1][1]",
     ),
     *declare(
-        "a value that is not distributed is its own mean, zero too",
+        ALONE_OR_ZERO,
         f"reduce/MEAN/non_distributed/py_zero|*{SEVERAL}",
     ),
     *declare(
@@ -55,7 +63,7 @@ VALUES = (
         f"run/py_int_computed/tf_function_around|*{SEVERAL}",
     ),
     *declare(
-        "TensorFlow's mean of uint8 divides a sum that has wrapped: 200 and 100 give 22",
+        INTEGERS,
         "reduce/MEAN/axis=None/u8/*|*",
     ),
 )
@@ -67,7 +75,7 @@ REFUSED = (
         at="[1]",
     ),
     *declare(
-        "SUM of a value that is not distributed is refused, of zeros too",
+        ALONE_OR_ZERO,
         f"reduce/SUM/non_distributed/{{np_zero,np_zero_vec}}|*{SEVERAL}",
     ),
     *declare("a list or dict given to gather is refused", "gather/{python_list,dict_of_*}|*"),
@@ -114,23 +122,23 @@ REFUSED = (
 
 VARIABLES = (
     *declare(
-        LITERAL,
+        OBJECTS,
         f"variable_matrix/{MIRRORED_WRITES}/{{SUM,MEAN}}/f32|{{mirrored,mwms_local,central}}*",
         f"variable_matrix/{MIRRORED_WRITES}/SUM/i32|{{mirrored,central}}*",
         at=f".{{{NUMBERS},assign_add_replica_same_tensor_object}}",
     ),
     *declare(
-        LITERAL,
+        OBJECTS,
         f"variable_matrix_function/{MIRRORED_WRITES}/SUM/*|*{SEVERAL}",
         at=".assign_add_py",
     ),
     *declare(
-        "a value that is the same on all replicas needs no aggregation, on CentralStorage too",
+        "a value that is the same on all replicas needs no aggregation",
         f"variable_matrix/{MIRRORED_WRITES}/NONE/*|central{SEVERAL}",
         at=f".{{{NUMBERS},assign_add_replica_same_tensor_object}}",
     ),
     *declare(
-        "a value that is the same on all replicas needs no aggregation, on CentralStorage too",
+        "a value that is the same on all replicas needs no aggregation",
         f"variable_matrix_function/{MIRRORED_WRITES}/NONE/*|central{SEVERAL}",
         at=".assign_add_py",
     ),
@@ -170,12 +178,12 @@ VARIABLES = (
     ),
     *declare(AS_MIRRORED, f"variable_scatter/ON_READ/*|central{SEVERAL}"),
     *declare(
-        "CentralStorage scatters once a replica, whatever the aggregation; here it is as Mirrored",
+        AS_MIRRORED,
         f"variable_scatter/{MIRRORED_WRITES}/*|central{SEVERAL}",
         at=".scatter_*/replica*",
     ),
     *declare(
-        "CentralStorage scatters once a replica, whatever the aggregation; here it is as Mirrored",
+        AS_MIRRORED,
         f"variable_scatter/{MIRRORED_WRITES}/{{SUM,MEAN}}|central{SEVERAL}",
         at=".scatter_{min,max,update}/cross",
     ),
@@ -186,20 +194,20 @@ VARIABLES = (
     ),
 )
 
-EVERYWHERE = (
+MORE = (
     *declare(
-        "collectives work everywhere: also in cond, while, scan and nested functions",
+        EVERYWHERE,
         "control_flow/{cond,while}_with_all_reduce/tf_function|*",
         "all_reduce/misc/nested_tf_function|mirrored2*",
         "merge_call/{in_tf_function_nested,in_tf_cond_graph}|*",
     ),
     *declare(
-        "collectives work everywhere: also along negative axes",
+        EVERYWHERE,
         f"gather/{{even,other}}/f32/axis=-1|{COPIES}",
         f"all_gather/even/axis=-1|{COPIES}*",
     ),
     *declare(
-        "collectives work everywhere: also for every dtype, and for several at once",
+        EVERYWHERE,
         f"gather/dtype={{bool,u8,bf16,c64}}|{COPIES}",
         f"all_gather/misc/{{bool,bfloat16}}|{COPIES}",
         f"all_reduce/misc/{{mixed_dtype_float_int,two_int32}}|mirrored{SEVERAL}*",
@@ -207,12 +215,12 @@ EVERYWHERE = (
         "all_reduce/misc/complex64|mirrored2*",
     ),
     *declare(
-        "collectives work everywhere: a number is an array",
+        EVERYWHERE,
         "all_reduce/misc/py_float|{mirrored2,mwms_local2,central2}",
         "all_reduce/misc/py_int|mirrored2",
     ),
     *declare(
-        "gathering values of rank 0 is refused on every strategy",
+        ON_ALL,
         "all_gather/misc/{scalar,py_list}|{one,default}",
     ),
     *declare(
@@ -223,24 +231,24 @@ EVERYWHERE = (
 
 SAME_ON_ALL = (
     *declare(
-        "the same answer on every strategy: an axis out of range is refused",
+        ON_ALL,
         "all_gather/misc/axis_too_big|{one,default}",
     ),
     *declare(
-        "the same answer on every strategy: SUM of bool is refused",
+        ON_ALL,
         "all_reduce/misc/bool|{one,default}",
     ),
     *declare(
-        "the same answer on every strategy: a structure is reduced leaf by leaf",
+        ON_ALL,
         "reduce/*/non_distributed/{py_list,dict}_of_perreplica|{central,mwms_local}2",
         "reduce/*/axis=0/nest_list|*",
     ),
     *declare(
-        "the same answer inside functions and outside: a list of axes is taken",
+        IN_AND_OUT,
         "reduce/*/axis=[0, 1]/2x3|*",
     ),
     *declare(
-        "the same answer inside functions and outside: replicas may return different kinds",
+        IN_AND_OUT,
         "run/returns_mixed_none/tf_function_around|*",
         "run/py_string_arg/tf_function_around|*",
     ),
@@ -252,13 +260,13 @@ SAME_ON_ALL = (
     ),
     *declare(AS_MIRRORED, "extended/read_var|central*", at="[1]"),
     *declare(
-        "CentralStorage drops an incomplete step in TensorFlow; here it is as Mirrored",
+        AS_MIRRORED,
         "input_options/from_function/{0,1,2,8}|central*",
         "dataset_from_function/{odd_number_of_batches,partial_last}|central*",
         at=".steps*",
     ),
     *declare(
-        "CentralStorage ignores the replication mode in TensorFlow; here it is as Mirrored",
+        AS_MIRRORED,
         "input_options/from_function/{3,6,7}|central*",
         at=".steps*",
     ),
@@ -274,11 +282,11 @@ SAME_ON_ALL = (
 
 TRACED = (
     *declare(
-        "a replica function is traced once for all replicas that look the same",
+        TRACED_ONCE,
         f"run/{{number_of_calls_eager,number_of_traces_function}}|*{SEVERAL}",
     ),
     *declare(
-        "replicas that need their number are traced one after the other",
+        TRACED_ONCE,
         f"run/python_side_effect_shared_list|*{SEVERAL}",
     ),
     *declare(
@@ -301,20 +309,20 @@ TRACED = (
 )
 
 NO_COUNTERPART = (
-    *declare("JAX has no RaggedTensor", "run/returns_ragged|*", "all_reduce/misc/ragged|*"),
-    *declare("JAX has no RaggedTensor", "dataset/ragged_batch|*"),
-    *declare("JAX has no SparseTensor", "run/returns_sparse|*", "dataset/sparse|*"),
-    *declare("JAX has no arrays of strings", "dataset/strings|*"),
+    *declare(NO_SUCH_ARRAYS, "run/returns_ragged|*", "all_reduce/misc/ragged|*"),
+    *declare(NO_SUCH_ARRAYS, "dataset/ragged_batch|*"),
+    *declare(NO_SUCH_ARRAYS, "run/returns_sparse|*", "dataset/sparse|*"),
+    *declare(NO_SUCH_ARRAYS, "dataset/strings|*"),
     *declare("slices are gathered, not made dense", "gather/perreplica_of_indexed_slices|*"),
-    *declare("a variable has no resource handle", "variable/handle_{cross,replica}|*"),
+    *declare(ONE_OBJECT, "variable/handle_{cross,replica}|*"),
     *declare("tf.Module is TensorFlow's", "variable/tf_module_collects|*"),
-    *declare("a variable is a key of a dict itself, without ref()", "variable/hash_eq|*"),
+    *declare(ONE_OBJECT, "variable/hash_eq|*"),
     *declare(
         "variable_sync_on_read_context is internal to TensorFlow",
         "variable/sync_on_read_context_*|*",
     ),
-    *declare("the copies of a variable are arrays and have no names", "variable/names|*"),
-    *declare("a name has no output number", "variable/name_and_device|*", at="[0]"),
+    *declare(ONE_OBJECT, "variable/names|*"),
+    *declare(ONE_OBJECT, "variable/name_and_device|*", at="[0]"),
     *declare(TEXT, "variable/repr|*"),
     *declare(TEXT, "input_context/defaults|*", at="[3]"),
     *declare(TEXT, "value_context/defaults|*", at="[2]"),
@@ -343,12 +351,12 @@ NO_COUNTERPART = (
     ),
     *declare("ParameterServerStrategy comes later", "construct/ps_*|*"),
     *declare("TPUs are devices of MirroredStrategy", "construct/tpu_without_tpu|*"),
-    *declare("a device of another process is not there", "construct/mirrored_remote_device|*"),
+    *declare("a device that is not there is refused", "construct/mirrored_remote_device|*"),
     *declare(
         "update calls its function once, for all copies",
         "variable/update_ctx_replica_ids|*",
     ),
-    *declare("the copies of a variable are arrays", "context/value_container|*", at="[0]"),
+    *declare(ONE_OBJECT, "context/value_container|*", at="[0]"),
     *declare(
         "the replica number of the default strategy is the Python int 0",
         "run/replica_id_value_type|default",
@@ -356,4 +364,4 @@ NO_COUNTERPART = (
     ),
 )
 
-DECLARED = VALUES + REFUSED + VARIABLES + EVERYWHERE + SAME_ON_ALL + TRACED + NO_COUNTERPART
+DECLARED = VALUES + REFUSED + VARIABLES + MORE + SAME_ON_ALL + TRACED + NO_COUNTERPART

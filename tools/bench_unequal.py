@@ -1,0 +1,49 @@
+"""The compilation of a step for 64 replicas of which one has other shapes: see `bench.py`.
+
+A process of its own, for its 64 devices. Prints the seconds of both compilations, unequal first.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any  # Any: distributed values
+
+import jax
+import numpy as np
+
+import graphdist as gd
+from graphdist.tools.bench import weights_of_layers, with_graphdist
+
+REPLICAS, LAYERS, WIDTH, ROUNDS = 64, 20, 16, 5
+
+
+def compile_seconds(strategy: gd.Strategy, rows: list[int]) -> float:
+    """Return the seconds from the trace to the executable, for replicas with these rows."""
+
+    def batch_of(context: gd.ValueContext) -> Any:
+        return np.ones((rows[context.replica_id_in_sync_group], WIDTH), "f")
+
+    batch = strategy.experimental_distribute_values_from_function(batch_of)
+    step = with_graphdist(strategy, weights_of_layers(LAYERS, WIDTH))
+    jax.clear_caches()
+    start = time.perf_counter()
+    step.trace(batch).lower().compile()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure in turns and print the medians."""
+    gd.config.set_logical_cpu_devices(REPLICAS)
+    strategy = gd.MirroredStrategy()
+    uniform, unequal = [4] * REPLICAS, [4] * (REPLICAS - 1) + [1]
+    compile_seconds(strategy, uniform)
+    rounds = [
+        (compile_seconds(strategy, unequal), compile_seconds(strategy, uniform))
+        for _ in range(ROUNDS)
+    ]
+    print(*(statistics.median(seconds) for seconds in zip(*rounds, strict=True)))
+
+
+if __name__ == "__main__":
+    main()
