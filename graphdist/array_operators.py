@@ -7,7 +7,7 @@ that type checkers and readers see them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any  # Any: operands are whatever JAX takes
+from typing import Any, NoReturn  # Any: operands are whatever JAX takes
 
 import jax
 import numpy as np
@@ -21,6 +21,15 @@ class ArrayOperators:
     def __jax_array__(self) -> jax.Array:
         """Return the array this stands for."""
         raise NotImplementedError
+
+    def __getattr__(self, name: str) -> NoReturn:
+        kind = type(self).__name__
+        array = (
+            ""
+            if name.startswith("_") or not hasattr(jax.Array, name)
+            else (f"; the array it stands for has: write {kind.lower()}[...].{name}")
+        )
+        raise AttributeError(f"a {kind} has no {name!r}{array}", name=name, obj=self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.__jax_array__(), dtype=dtype)

@@ -185,3 +185,10 @@ def test_a_variable_shows_no_value_in_another_scope(strategy: gd.Strategy) -> No
     v = variable(strategy, 1.0)
     with gd.MirroredStrategy(["cpu:2"]).scope():
         assert repr(v) == "<Variable 'w' f32[]>"
+
+
+def test_what_an_array_has_and_a_variable_has_not_is_said(strategy: gd.Strategy) -> None:
+    v: Any = variable(strategy, [1.0, 2.0])
+    with pytest.raises(AttributeError, match=r"no 'sum'; .* write variable\[\.\.\.\]\.sum"):
+        v.sum()
+    assert not hasattr(v, "numpy")
