@@ -15,7 +15,9 @@ from graphdist.passes import (
     fold_constants,
     infer_distribution,
     lower_cross_replica,
+    own_slices,
     place_variables,
+    reassociate,
     remove_redundant_collectives,
     shard_inputs,
     simplify,
@@ -45,6 +47,8 @@ PASSES = {
             remove_redundant_collectives.remove_redundant_collectives,
             _SPMD,
         ),
+        Pass("own_slices", own_slices.own_slices, _SPMD),
+        Pass("reassociate", reassociate.reassociate, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
     )
 }

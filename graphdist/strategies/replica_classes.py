@@ -173,6 +173,17 @@ def _put_together(
     leaves: Sequence[Any],
     traced: list[_Traced],
 ) -> Any:
+    dynamic = [leaf for leaf in leaves if isinstance(leaf, TracedPerReplica)]
+    arguments = [
+        [Slot(leaf.local, _shape_of(leaf, one.replica)) for leaf in dynamic] for one in classes
+    ]
+    is_one_structure = all(one.structure == traced[0].structure for one in traced)
+    # Without results in common, classes that meet in different collectives are told so first.
+    positions = [_positions(one.leaves) if is_one_structure else [] for one in traced]
+    count = strategy.num_replicas_in_sync
+    slots = merge_classes(
+        _class_number(classes, count), [one.jaxpr for one in traced], arguments, positions
+    )
     for one, other in zip(classes, traced, strict=True):
         if other.structure != traced[0].structure:
             raise ArgumentError(
@@ -181,15 +192,6 @@ def _put_together(
                 f"{one.replica}: the structures differ",
                 source=here(),
             )
-    dynamic = [leaf for leaf in leaves if isinstance(leaf, TracedPerReplica)]
-    arguments = [
-        [Slot(leaf.local, _shape_of(leaf, one.replica)) for leaf in dynamic] for one in classes
-    ]
-    positions = [_positions(one.leaves) for one in traced]
-    count = strategy.num_replicas_in_sync
-    slots = merge_classes(
-        _class_number(classes, count), [one.jaxpr for one in traced], arguments, positions
-    )
     number_of = _numbers(classes, count)
     results = []
     for place in range(len(traced[0].leaves)):

@@ -58,6 +58,7 @@ DEVICE = re.compile(r"(?:/job:\w+/replica:\d+/task:\d+)?/?(?:device:)?(cpu|gpu):
 VARIABLES = {"MirroredVariable", "SyncOnReadVariable", "AggregatingVariable", "ResourceVariable"}
 SUBCLASSES = {
     "ReplicaContext": {"_MirroredReplicaContext", "_DefaultReplicaContext"},
+    "_OneDeviceReplicaContext": {"ReplicaContext"},
     "_DefaultReplicaContext": {"ReplicaContext"},
     "_MirroredReplicaContext": {"ReplicaContext"},
     "_UnreadVariable": VARIABLES,

@@ -66,6 +66,11 @@ VALUES = (
         INTEGERS,
         "reduce/MEAN/axis=None/u8/*|*",
     ),
+    *declare(
+        "a failed step never poisons the next one",
+        "gather/poisons_later_collectives|*",
+        at="[{1,2}]",
+    ),
 )
 
 REFUSED = (
@@ -204,6 +209,7 @@ MORE = (
     *declare(
         EVERYWHERE,
         f"gather/{{even,other}}/f32/axis=-1|{COPIES}",
+        "gather/{even,other}/i32/axis=-1|mwms_local{2,3,4,5,6,7,8}",
         f"all_gather/even/axis=-1|{COPIES}*",
     ),
     *declare(
@@ -222,6 +228,7 @@ MORE = (
     *declare(
         ON_ALL,
         "all_gather/misc/{scalar,py_list}|{one,default}",
+        f"all_gather/misc/py_list|{{mirrored,central}}{SEVERAL}",
     ),
     *declare(
         "a PerReplica may be an argument of a function inside a replica function",
@@ -249,13 +256,14 @@ SAME_ON_ALL = (
     ),
     *declare(
         IN_AND_OUT,
-        "run/returns_mixed_none/tf_function_around|*",
+        "run/returns_{mixed_none,mixed_dtype,mirrored_variable}/tf_function_around|*",
         "run/py_string_arg/tf_function_around|*",
     ),
     *declare(
         AS_MIRRORED,
         "variable/{int_mean_create,eager_numpy_on_read_sum,agg_invalid_string}|central*",
         "variable/{update_non_mirrored,trainable_with_on_read}|central*",
+        "variable/perreplica_inside_assign_replica|central*",
         "local_results/sync_on_read_variable|central*",
     ),
     *declare(AS_MIRRORED, "extended/read_var|central*", at="[1]"),
@@ -329,11 +337,11 @@ NO_COUNTERPART = (
     *declare(TEXT, "perreplica/repr|*"),
     *declare(
         "cross_device_ops are hints: XLA chooses the algorithm",
-        "cross_device_ops/NcclAllReduce/{all_reduce,all_reduce_list,reduce_to}|*",
+        "cross_device_ops/NcclAllReduce/{all_reduce,all_reduce_list}|*",
     ),
     *declare(
         "the devices of a replica are a tuple of names, and the default strategy has one too",
-        "run/ctx_devices|*",
+        "run/ctx_devices|{mirrored,mwms_local,central,default}*",
     ),
     *declare(
         "any iterable of batches is a dataset",
@@ -357,6 +365,10 @@ NO_COUNTERPART = (
         "variable/update_ctx_replica_ids|*",
     ),
     *declare(ONE_OBJECT, "context/value_container|*", at="[0]"),
+    *declare(
+        "run of the default strategy is a call of the function, nested ones too",
+        "run/nested_run_same|default",
+    ),
     *declare(
         "the replica number of the default strategy is the Python int 0",
         "run/replica_id_value_type|default",

@@ -1,0 +1,203 @@
+"""Make one reduction of several that are only added up, and move constant factors behind them.
+
+A reduction by sum or mean is linear, so
+
+* sums and differences of two reductions, each maybe scaled, negated or reshaped on the way, are one
+  reduction of the sum: XLA does it on GPU and TPU for bare additions, and on CPU not at all;
+* a factor all replicas share, a sign, a reshape, a transpose or a broadcast of what is reduced can
+  be applied to what comes out. Behind a broadcast less is sent, behind a factor another may follow;
+* constant factors one after the other are one: 1/n of a mean, 1/k of an accumulation and 1/scale of
+  a scaled loss cost one multiplication.
+
+Before:  %a = all_reduce(%x)  %b = all_reduce(%y)  %c = jax.mul(%b, 0.5)  %d = jax.add(%a, %c)
+After:   %c = jax.mul(%y, 0.5)  %s = jax.add(%x, %c)  %d = all_reduce(%s)
+
+All of it changes how results are rounded, in their last bits, and can be left out:
+`gd.function(allow_reassociation=False)`. Left alone: float16, whose range a factor may be there to
+keep; values that something else uses too; widening, without which the sum would lose bits the user
+asked for; and max and min.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeAlias, cast
+
+from graphdist.ir.analyses import walk
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE
+from graphdist.ir.rewrite import rewrite
+from graphdist.ir.source import join
+from graphdist.ir.types import MIRRORED
+
+NAME = "reassociate"
+
+_MOVED = ("jax.reshape", "jax.transpose", "jax.squeeze", "jax.broadcast_in_dim", "jax.neg")
+_LINEAR = (*_MOVED, RESHAPE.name, SCALE.name, "jax.mul", "jax.div")
+_ADDITIONS = ("jax.add", "jax.sub", "jax.add_any")
+_FACTORS = ("jax.mul", "jax.div", "jax.neg", SCALE.name)
+_DTYPES = ("f32", "f64", "bf16", "c64", "c128")
+_LOOKED_AT = {ALL_REDUCE.name, *_LINEAR, *_ADDITIONS}
+_SMALLEST, _LARGEST = 2.0**-126, 2.0**127
+"""Factors are normal numbers of float32, and of bfloat16."""
+
+Chain: TypeAlias = list[tuple[Node, int]]
+"""Linear operations, the last first, each with the place of the operand that the next one made."""
+
+
+def reassociate(graph: Graph) -> Graph:
+    """Return the graph with fewer reductions and factors, equal up to rounding."""
+    if not any(node.op is ALL_REDUCE for node in walk(graph)):
+        return graph
+    rule = _Reassociation(graph).apply
+    return rewrite(graph, rule, NAME, lambda node: node.op.name in _LOOKED_AT)
+
+
+class _Reassociation:
+    """Applies the rules and remembers what they look back at."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.definitions: dict[Operand, Node] = {}
+        nodes = walk(graph)
+        graphs = [graph, *(nested for node in nodes for nested in node.graphs)]
+        users = [*(node.operands for node in nodes), *(one.outputs for one in graphs)]
+        self.uses = Counter(value for values in users for value in values if type(value) is Value)
+
+    def apply(
+        self, node: Node, operands: tuple[Operand, ...], builder: Builder
+    ) -> Sequence[Operand]:
+        """Return what stands for the results of the node."""
+        first = len(builder.nodes)
+        answer: Sequence[Operand] | None = None
+        if node.results[0].type.dtype in _DTYPES:
+            if _is_linear_reduction(node):
+                answer = self._move_behind(node, operands[0], builder)
+            elif node.op.name in _ADDITIONS:
+                answer = self._add_first(node, operands, builder)
+            elif node.op.name in _FACTORS:
+                answer = self._join_factors(node, operands, builder)
+        if answer is None:
+            answer = builder.keep(node, operands, node.graphs)
+        for made in builder.nodes[first:]:
+            self.definitions[made.results[0]] = made
+            self.uses[made.results[0]] = self.uses[made.results[0]] or 1
+        for result, old in zip(answer, node.results, strict=True):
+            self.uses[cast(Value, result)] = self.uses[old]
+        return answer
+
+    def _single(self, operand: Operand) -> Node | None:
+        """Return the node that makes the operand for one use."""
+        if type(operand) is not Value or self.uses[operand] != 1:
+            return None
+        return self.definitions.get(operand)
+
+    def _move_behind(
+        self, reduction: Node, operand: Operand, builder: Builder
+    ) -> Sequence[Operand] | None:
+        """Reduce what is in front of linear operations, and apply these to the result."""
+        moved = []
+        while (node := self._single(operand)) is not None:
+            place = _only_varying(node)
+            if place is None or node.operands[place].type.size > node.results[0].type.size:
+                break
+            moved.append((node, place))
+            operand = node.operands[place]
+        if not moved:
+            return None
+        at = reduction.source
+        results: Sequence[Operand] = builder.add(ALL_REDUCE, (operand,), reduction.params, at=at)
+        for node, place in reversed(moved):
+            results = _again(node, place, results[0], builder)
+        return results
+
+    def _add_first(
+        self, node: Node, operands: tuple[Operand, ...], builder: Builder
+    ) -> Sequence[Operand] | None:
+        """Add what goes into two reductions in place of what comes out."""
+        left, right = (self._reduction_of(operand) for operand in operands)
+        if left is None or right is None or left[0].params != right[0].params:
+            return None
+        terms = []
+        for reduction, chain in (left, right):
+            term: Operand = reduction.operands[0]
+            for one, place in reversed(chain):
+                (term,) = _again(one, place, term, builder)
+            terms.append(term)
+        type, hint = node.results[0].type, node.results[0].hint
+        added = builder.add(node.op, terms, node.params, at=node.source, types=[type])
+        at = join((left[0].source, right[0].source))
+        return builder.add(ALL_REDUCE, added, left[0].params, at=at, hint=hint)
+
+    def _reduction_of(self, operand: Operand) -> tuple[Node, Chain] | None:
+        """Return the reduction that an operand is made of, and how, the last operation first."""
+        node = self._single(operand)
+        if node is None:
+            return None
+        if _is_linear_reduction(node):
+            return node, []
+        for place in _linear_in(node):
+            if node.operands[place].type.size == node.results[0].type.size:
+                found = self._reduction_of(node.operands[place])
+                if found is not None:
+                    return found[0], [(node, place), *found[1]]
+        return None
+
+    def _join_factors(
+        self, node: Node, operands: tuple[Operand, ...], builder: Builder
+    ) -> Sequence[Operand] | None:
+        """Multiply once by the product of constant factors."""
+        outer = _factor(node, operands)
+        made = None if outer is None else self._single(outer[1])
+        inner = None if made is None else _factor(made, made.operands)
+        if outer is None or inner is None:
+            return None
+        product = outer[0] * inner[0]
+        if not _SMALLEST <= abs(product) <= _LARGEST:
+            return None
+        hint = node.results[0].hint
+        return builder.add(SCALE, inner[1:], {"factor": product}, at=node.source, hint=hint)
+
+
+def _is_linear_reduction(node: Node) -> bool:
+    return node.op is ALL_REDUCE and node.params["reducer"] in ("sum", "mean")
+
+
+def _linear_in(node: Node) -> tuple[int, ...]:
+    """Return the places of the operands in each of which, the others fixed, a node is linear."""
+    name = node.op.name
+    if name == "jax.mul":
+        return tuple(i for i, operand in enumerate(node.operands) if type(operand) is Value)
+    return (0,) if name in _LINEAR and type(node.operands[0]) is Value else ()
+
+
+def _only_varying(node: Node) -> int | None:
+    """Return the one operand that differs between replicas, if the node is linear in it."""
+    varying = [i for i, one in enumerate(node.operands) if one.type.distribution is not MIRRORED]
+    return varying[0] if len(varying) == 1 and varying[0] in _linear_in(node) else None
+
+
+def _again(node: Node, place: int, operand: Operand, builder: Builder) -> Sequence[Operand]:
+    """Add a node like another, with another operand in one place."""
+    operands = (*node.operands[:place], operand, *node.operands[place + 1 :])
+    types = None if node.op.rule else [node.results[0].type]
+    hint = node.results[0].hint
+    return builder.add(node.op, operands, node.params, at=node.source, types=types, hint=hint)
+
+
+def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | None:
+    """Return the constant that a node multiplies an operand by, and that operand."""
+    name = node.op.name
+    if name == "jax.neg":
+        return -1.0, operands[0]
+    if node.op is SCALE:
+        return float(cast(float, node.params["factor"])), operands[0]
+    if name not in ("jax.mul", "jax.div"):
+        return None
+    *rest, last = operands if type(operands[-1]) is Literal else reversed(operands)
+    if type(last) is not Literal or isinstance(last.value, complex) or not last.value:
+        return None
+    if name == "jax.mul":
+        return float(last.value), rest[0]
+    return (1 / last.value, rest[0]) if last is operands[1] else None

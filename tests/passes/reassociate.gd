@@ -1,0 +1,129 @@
+# title: two reductions that are added up, one scaled before and one after
+graph f on 2 replicas, stage spmd
+(%x: f32[4] per_replica, %y: f32[4] per_replica) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %half = jax.mul(0.5:f32, %a) {out_dtype=none} : f32[4] mirrored
+  %quarter = jax.mul(%y, 0.25:f32) {out_dtype=none} : f32[4] per_replica
+  %b = all_reduce(%quarter) {reducer="sum", group_size=2} : f32[4] mirrored
+  %sum = jax.add(%half, %b) : f32[4] mirrored
+  return %sum
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[4] per_replica, %y: f32[4] per_replica) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %half = jax.mul(0.5:f32, %a) {out_dtype=none} : f32[4] mirrored
+  %quarter = jax.mul(%y, 0.25:f32) {out_dtype=none} : f32[4] per_replica
+  %0 = all_reduce(%y) {reducer="sum", group_size=2} : f32[4] mirrored
+  %quarter_1 = jax.mul(%0, 0.25:f32) {out_dtype=none} : f32[4] mirrored
+  %half_1 = jax.mul(0.5:f32, %x) {out_dtype=none} : f32[4] per_replica
+  %quarter_2 = jax.mul(%y, 0.25:f32) {out_dtype=none} : f32[4] per_replica
+  %1 = jax.add(%half_1, %quarter_2) : f32[4] per_replica
+  %sum = all_reduce(%1) {reducer="sum", group_size=2} : f32[4] mirrored
+  return %sum
+}
+
+# title: constants of a scaled loss, a mean and an accumulation are one factor
+graph f on 2 replicas, stage spmd
+(%g: f32[4] per_replica) {
+  %unscaled = jax.div(%g, 1024.0:f32) : f32[4] per_replica
+  %mean = all_reduce(%unscaled) {reducer="mean", group_size=2} : f32[4] mirrored
+  %each = jax.div(%mean, 4.0:f32) : f32[4] mirrored
+  %step = jax.mul(0.5:f32, %each) {out_dtype=none} : f32[4] mirrored
+  %down = jax.neg(%step) : f32[4] mirrored
+  return %down
+}
+-->
+graph f on 2 replicas, stage spmd
+(%g: f32[4] per_replica) {
+  %unscaled = jax.div(%g, 1024.0:f32) : f32[4] per_replica
+  %0 = all_reduce(%g) {reducer="mean", group_size=2} : f32[4] mirrored
+  %unscaled_1 = jax.div(%0, 1024.0:f32) : f32[4] mirrored
+  %each = scale(%0) {factor=0.000244140625} : f32[4] mirrored
+  %step = scale(%0) {factor=0.0001220703125} : f32[4] mirrored
+  %down = scale(%0) {factor=-0.0001220703125} : f32[4] mirrored
+  return %down
+}
+
+# title: behind a broadcast, a transpose and a factor that all replicas share
+graph f on 2 replicas, stage spmd
+(%x: f32[3] per_replica, %w: f32[2,3] mirrored) {
+  %rows = jax.broadcast_in_dim(%x) {shape=(2, 3), broadcast_dimensions=(1,), sharding=none} : f32[2,3] per_replica
+  %scaled = jax.mul(%rows, %w) {out_dtype=none} : f32[2,3] per_replica
+  %turned = jax.transpose(%scaled) {permutation=(1, 0)} : f32[3,2] per_replica
+  %sum = all_reduce(%turned) {reducer="sum", group_size=2} : f32[3,2] mirrored
+  return %sum
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[3] per_replica, %w: f32[2,3] mirrored) {
+  %rows = jax.broadcast_in_dim(%x) {shape=(2, 3), broadcast_dimensions=(1,), sharding=none} : f32[2,3] per_replica
+  %scaled = jax.mul(%rows, %w) {out_dtype=none} : f32[2,3] per_replica
+  %turned = jax.transpose(%scaled) {permutation=(1, 0)} : f32[3,2] per_replica
+  %0 = all_reduce(%x) {reducer="sum", group_size=2} : f32[3] mirrored
+  %rows_1 = jax.broadcast_in_dim(%0) {shape=(2, 3), broadcast_dimensions=(1,), sharding=none} : f32[2,3] mirrored
+  %scaled_1 = jax.mul(%rows_1, %w) {out_dtype=none} : f32[2,3] mirrored
+  %turned_1 = jax.transpose(%scaled_1) {permutation=(1, 0)} : f32[3,2] mirrored
+  return %turned_1
+}
+
+# title: in a loop
+graph f on 2 replicas, stage spmd
+(%x: f32[3,2] per_replica) {
+  %c = scan(0.0:f32, %x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored
+    body(%total: f32[] mirrored, %row: f32[2] per_replica) {
+      %a = jax.reduce_sum(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
+      %b = jax.reduce_max(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
+      %p = all_reduce(%a) {reducer="mean", group_size=2} : f32[] mirrored
+      %q = all_reduce(%b) {reducer="mean", group_size=2} : f32[] mirrored
+      %r = jax.sub(%p, %q) : f32[] mirrored
+      %new = jax.add(%total, %r) : f32[] mirrored
+      return %new
+    }
+  return %c
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[3,2] per_replica) {
+  %c = scan(0.0:f32, %x) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[] mirrored
+    body(%total: f32[] mirrored, %row: f32[2] per_replica) {
+      %a = jax.reduce_sum(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
+      %b = jax.reduce_max(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
+      %p = all_reduce(%a) {reducer="mean", group_size=2} : f32[] mirrored
+      %q = all_reduce(%b) {reducer="mean", group_size=2} : f32[] mirrored
+      %0 = jax.sub(%a, %b) : f32[] per_replica
+      %r = all_reduce(%0) {reducer="mean", group_size=2} : f32[] mirrored
+      %new = jax.add(%total, %r) : f32[] mirrored
+      return %new
+    }
+  return %c
+}
+
+# title: left alone: other reducers, what is used twice, unequal factors, float16, integers
+graph f on 2 replicas, stage spmd
+(%x: f32[2] per_replica, %y: f32[2] per_replica, %h: f16[2] per_replica) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[2] mirrored
+  %b = all_reduce(%y) {reducer="mean", group_size=2} : f32[2] mirrored
+  %c = jax.add(%a, %b) : f32[2] mirrored
+  %d = jax.mul(%x, %y) {out_dtype=none} : f32[2] per_replica
+  %e = all_reduce(%d) {reducer="sum", group_size=2} : f32[2] mirrored
+  %f = all_reduce(%x) {reducer="max", group_size=2} : f32[2] mirrored
+  %g = jax.sub(%e, %f) : f32[2] mirrored
+  %i = jax.mul(%h, 0.5:f16) {out_dtype=none} : f16[2] per_replica
+  %j = all_reduce(%i) {reducer="sum", group_size=2} : f16[2] mirrored
+  return %c, %d, %e, %g, %j
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[2] per_replica, %y: f32[2] per_replica, %h: f16[2] per_replica) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[2] mirrored
+  %b = all_reduce(%y) {reducer="mean", group_size=2} : f32[2] mirrored
+  %c = jax.add(%a, %b) : f32[2] mirrored
+  %d = jax.mul(%x, %y) {out_dtype=none} : f32[2] per_replica
+  %e = all_reduce(%d) {reducer="sum", group_size=2} : f32[2] mirrored
+  %f = all_reduce(%x) {reducer="max", group_size=2} : f32[2] mirrored
+  %g = jax.sub(%e, %f) : f32[2] mirrored
+  %i = jax.mul(%h, 0.5:f16) {out_dtype=none} : f16[2] per_replica
+  %j = all_reduce(%i) {reducer="sum", group_size=2} : f16[2] mirrored
+  return %c, %d, %e, %g, %j
+}
