@@ -11,7 +11,7 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import update_wrapper, wraps
+from functools import partial, update_wrapper, wraps
 from typing import Any, TypeAlias, overload  # Any: users' functions, arguments and results
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from jax.tree_util import tree_flatten
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.interface import Interface
+from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass
 from graphdist.program import Program, trace_program
 from graphdist.signature import (
@@ -54,12 +55,15 @@ class Function:
         self,
         fn: Callable[..., Any],
         static_argnames: Sequence[str] = (),
-        passes: Sequence[Pass | Callable[..., Any]] | None = None,
+        pipeline_for: Callable[[str], Sequence[Pass]] = pipeline,
         compiler_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         python_numbers_are_static: bool = False,
     ) -> None:
-        """Wrap `fn`; nothing is traced before the first call."""
+        """Wrap `fn`; nothing is traced before the first call.
+
+        `pipeline_for` returns the passes for a platform.
+        """
         if not callable(fn):
             raise ArgumentTypeError(
                 f"gd.function takes a function, not a value of type {kind_of(fn)}", source=here()
@@ -68,7 +72,7 @@ class Function:
         self.fn = fn
         self.name = name or str(getattr(fn, "__name__", "function"))
         self._static = _static_positions(fn, static_argnames)
-        self._passes = _as_passes(passes)
+        self._pipeline_for = pipeline_for
         self._compiler_options = compiler_options
         self._numbers_are_static = python_numbers_are_static
         self._programs: dict[Any, Program] = {}
@@ -103,7 +107,7 @@ class Function:
         return Function(
             method,
             [name for name in self._static if name != first.name],
-            self._passes,
+            self._pipeline_for,
             self._compiler_options,
             self.name,
         )
@@ -168,7 +172,7 @@ class Function:
             signature[1],
             name=self.name,
             is_first=not self._programs,
-            passes=self._passes,
+            pipeline_for=self._pipeline_for,
             compiler_options=self._compiler_options,
         )
 
@@ -211,6 +215,7 @@ def function(
     *,
     static_argnames: Sequence[str] | str = (),
     passes: Sequence[Pass | Callable[..., Any]] | None = None,
+    allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Function: ...
@@ -221,6 +226,7 @@ def function(
     *,
     static_argnames: Sequence[str] | str = (),
     passes: Sequence[Pass | Callable[..., Any]] | None = None,
+    allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., Any]], Function]: ...
@@ -231,6 +237,7 @@ def function(
     *,
     static_argnames: Sequence[str] | str = (),
     passes: Sequence[Pass | Callable[..., Any]] | None = None,
+    allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Any:
@@ -239,8 +246,9 @@ def function(
     Use it as `@gd.function` or `@gd.function(...)`. Arrays, pytrees of them and distributed values
     are inputs, Python numbers are weakly typed scalars, anything else is static: the function is
     compiled once for each signature. `static_argnames` names arguments to be static as well.
-    `passes` replaces the default pipeline (`graphdist.passes.pipeline`), `compiler_options` go to
-    XLA.
+    `passes` replaces the default pipeline (`graphdist.passes.pipeline`); without
+    `allow_reassociation` that leaves out the passes that change how results are rounded.
+    `compiler_options` go to XLA.
 
     Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before
     anything runs.
@@ -260,15 +268,16 @@ def function(
 
     def wrap(fn: Callable[..., Any]) -> Function:
         names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-        return Function(fn, names, passes, compiler_options, name)
+        return Function(fn, names, _pipeline(passes, allow_reassociation), compiler_options, name)
 
     return wrap if fn is None else wrap(fn)
 
 
-def _as_passes(passes: Any) -> tuple[Pass, ...] | None:
+def _pipeline(passes: Any, allow_reassociation: bool) -> Callable[[str], Sequence[Pass]]:
     if passes is None:
-        return None
-    return tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
+        return partial(pipeline, allow_reassociation=allow_reassociation)
+    given = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
+    return lambda platform: given
 
 
 def _as_pass(one: Pass | Callable[..., Any]) -> Pass:

@@ -20,7 +20,6 @@ from graphdist.garbage import collection_put_off
 from graphdist.interface import OUTPUT, Interface, filled, take_apart
 from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
-from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
 from graphdist.runtime.executable import dispatcher
@@ -63,7 +62,7 @@ def trace_program(
     *,
     name: str,
     is_first: bool,
-    passes: Sequence[Pass] | None,
+    pipeline_for: Callable[[str], Sequence[Pass]],
     compiler_options: Mapping[str, Any] | None,
 ) -> tuple[Traced, Interface]:
     """Trace a function for arguments of these kinds."""
@@ -77,7 +76,7 @@ def trace_program(
                 keys,
                 Trace(is_first, by_number),
                 name=name,
-                passes=passes,
+                pipeline_for=pipeline_for,
                 compiler_options=compiler_options,
             )
         except NeedsReplicaNumber as needs:
@@ -92,7 +91,7 @@ def _trace(
     trace: Trace,
     *,
     name: str,
-    passes: Sequence[Pass] | None,
+    pipeline_for: Callable[[str], Sequence[Pass]],
     compiler_options: Mapping[str, Any] | None,
 ) -> tuple[Traced, Interface]:
     paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
@@ -130,7 +129,7 @@ def _trace(
         graph,
         strategy.devices,
         variables=tuple(trace.variables),
-        pipeline=pipeline(strategy.devices.platform) if passes is None else passes,
+        pipeline=pipeline_for(strategy.devices.platform),
         compiler_options=compiler_options,
         given={
             len(trace.variables) + place: given

@@ -13,6 +13,7 @@ from graphdist.passes import (
     eliminate_common_subexpressions,
     eliminate_dead_code,
     fold_constants,
+    hoist_accumulation,
     infer_distribution,
     lower_cross_replica,
     own_slices,
@@ -49,26 +50,33 @@ PASSES = {
         ),
         Pass("own_slices", own_slices.own_slices, _SPMD),
         Pass("reassociate", reassociate.reassociate, _SPMD),
+        Pass("hoist_accumulation", hoist_accumulation.hoist_accumulation, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
     )
 }
 """Every pass by name; `bucket_collectives` for the CPU."""
 
 
-def pipeline(platform: str) -> tuple[Pass, ...]:
+def pipeline(platform: str, allow_reassociation: bool = True) -> tuple[Pass, ...]:
     """Return the passes that compile a logical graph for "cpu", "gpu" or "tpu", in order.
+
+    Without `allow_reassociation` those are left out that change how results are rounded.
 
     >>> [one.name for one in pipeline("cpu")][:2]
     ['infer_distribution', 'place_variables']
     """
     packing = BucketCollectives(PACKING.get(platform, NO_PACKING))
+    # Joined before hoisted: a term made of two reductions is then made of one.
+    reassociation = (PASSES["reassociate"], PASSES["hoist_accumulation"])
     return (
         PASSES["infer_distribution"],
         PASSES["place_variables"],
         PASSES["shard_inputs"],
         PASSES["lower_cross_replica"],
-        # Removed first, so that what only fed them is dead when the graph is simplified.
+        # All before the graph is simplified: what only fed collectives that are gone is dead then.
         PASSES["remove_redundant_collectives"],
+        PASSES["own_slices"],
+        *(reassociation if allow_reassociation else ()),
         PASSES["simplify"],
         Pass("bucket_collectives", packing, _SPMD),
     )

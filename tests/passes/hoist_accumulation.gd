@@ -1,0 +1,95 @@
+# title: a mean divided by the number of turns
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %x: f32[4,2] per_replica) {
+  %c = scan(%c0, %x) {num_consts=0, num_carry=1, length=4, reverse=false, unroll=1} : f32[2] mirrored
+    body(%total: f32[2] mirrored, %row: f32[2] per_replica) {
+      %g = jax.sin(%row) {accuracy=none} : f32[2] per_replica
+      %mean = all_reduce(%g) {reducer="mean", group_size=2} : f32[2] mirrored
+      %part = jax.div(%mean, 4.0:f32) : f32[2] mirrored
+      %new = jax.add(%total, %part) : f32[2] mirrored
+      return %new
+    }
+  return %c
+}
+-->
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %x: f32[4,2] per_replica) {
+  %c = scan(%c0, %x) {num_consts=0, num_carry=1, length=4, reverse=false, unroll=1} : f32[2] per_replica
+    body(%total: f32[2] per_replica, %row: f32[2] per_replica) {
+      %g = jax.sin(%row) {accuracy=none} : f32[2] per_replica
+      %mean = all_reduce(%g) {reducer="mean", group_size=2} : f32[2] mirrored
+      %part = jax.div(%mean, 4.0:f32) : f32[2] mirrored
+      %part_1 = jax.div(%g, 4.0:f32) : f32[2] per_replica
+      %new = jax.add(%total, %part_1) : f32[2] per_replica
+      return %new
+    }
+  %c_1 = all_reduce(%c) {reducer="mean", group_size=2} : f32[2] mirrored
+  return %c_1
+}
+
+# title: a sum of bfloat16 in float32, subtracted, beside a carry that stays
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %x: bf16[3,2] per_replica) {
+  %c, %n = scan(%c0, 0:i32, %x) {num_consts=0, num_carry=2, length=3, reverse=false, unroll=1} : f32[2] mirrored, i32[] mirrored
+    body(%total: f32[2] mirrored, %count: i32[] mirrored, %row: bf16[2] per_replica) {
+      %sum = all_reduce(%row) {reducer="sum", group_size=2} : bf16[2] mirrored
+      %wide = jax.convert_element_type(%sum) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[2] mirrored
+      %new = jax.sub(%total, %wide) : f32[2] mirrored
+      %next = jax.add(%count, 1:i32) : i32[] mirrored
+      return %new, %next
+    }
+  %out = jax.convert_element_type(%c) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[2] mirrored
+  return %out, %n
+}
+-->
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %x: bf16[3,2] per_replica) {
+  %0 = select_replica(%c0) {replica=0, group_size=2} : f32[2] per_replica
+  %c, %n = scan(%0, 0:i32, %x) {num_consts=0, num_carry=2, length=3, reverse=false, unroll=1} : f32[2] per_replica, i32[] mirrored
+    body(%total: f32[2] per_replica, %count: i32[] mirrored, %row: bf16[2] per_replica) {
+      %sum = all_reduce(%row) {reducer="sum", group_size=2} : bf16[2] mirrored
+      %wide = jax.convert_element_type(%sum) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[2] mirrored
+      %wide_1 = jax.convert_element_type(%row) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[2] per_replica
+      %new = jax.sub(%total, %wide_1) : f32[2] per_replica
+      %next = jax.add(%count, 1:i32) : i32[] mirrored
+      return %new, %next
+    }
+  %c_1 = all_reduce(%c) {reducer="sum", group_size=2} : f32[2] mirrored
+  %out = jax.convert_element_type(%c_1) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[2] mirrored
+  return %out, %n
+}
+
+# title: left alone: a total that is read, a reduction that is used, other reducers, one turn
+graph f on 2 replicas, stage spmd
+(%x: f32[3] per_replica) {
+  %a, %b, %c, %ys = scan(0.0:f32, 0.0:f32, 0.0:f32, %x) {num_consts=0, num_carry=3, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[] mirrored, f32[] mirrored, f32[3] mirrored
+    body(%a_in: f32[] mirrored, %b_in: f32[] mirrored, %c_in: f32[] mirrored, %row: f32[] per_replica) {
+      %sum = all_reduce(%row) {reducer="sum", group_size=2} : f32[] mirrored
+      %most = all_reduce(%row) {reducer="max", group_size=2} : f32[] mirrored
+      %a_out = jax.add(%a_in, %sum) : f32[] mirrored
+      %b_out = jax.add(%b_in, %most) : f32[] mirrored
+      %square = jax.mul(%row, %row) {out_dtype=none} : f32[] per_replica
+      %mean = all_reduce(%square) {reducer="mean", group_size=2} : f32[] mirrored
+      %c_out = jax.add(%c_in, %mean) : f32[] mirrored
+      %y = jax.mul(%sum, %c_in) {out_dtype=none} : f32[] mirrored
+      return %a_out, %b_out, %c_out, %y
+    }
+  return %a, %b, %c, %ys
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[3] per_replica) {
+  %a, %b, %c, %ys = scan(0.0:f32, 0.0:f32, 0.0:f32, %x) {num_consts=0, num_carry=3, length=3, reverse=false, unroll=1} : f32[] mirrored, f32[] mirrored, f32[] mirrored, f32[3] mirrored
+    body(%a_in: f32[] mirrored, %b_in: f32[] mirrored, %c_in: f32[] mirrored, %row: f32[] per_replica) {
+      %sum = all_reduce(%row) {reducer="sum", group_size=2} : f32[] mirrored
+      %most = all_reduce(%row) {reducer="max", group_size=2} : f32[] mirrored
+      %a_out = jax.add(%a_in, %sum) : f32[] mirrored
+      %b_out = jax.add(%b_in, %most) : f32[] mirrored
+      %square = jax.mul(%row, %row) {out_dtype=none} : f32[] per_replica
+      %mean = all_reduce(%square) {reducer="mean", group_size=2} : f32[] mirrored
+      %c_out = jax.add(%c_in, %mean) : f32[] mirrored
+      %y = jax.mul(%sum, %c_in) {out_dtype=none} : f32[] mirrored
+      return %a_out, %b_out, %c_out, %y
+    }
+  return %a, %b, %c, %ys
+}
