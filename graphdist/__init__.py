@@ -1,6 +1,7 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
 from graphdist import config, data, experimental, metrics, nn, random
+from graphdist.accumulation import accumulate
 from graphdist.context import (
     experimental_set_strategy,
     get_replica_context,
@@ -103,6 +104,7 @@ __all__ = [
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
+    "accumulate",
     "assign",
     "config",
     "data",

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar  # Any: values that may be no member
 
+import jax.numpy as jnp
+
 from graphdist.deprecation import warn_once
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
@@ -134,19 +136,25 @@ class CommunicationOptions:
     """Hints for collectives.
 
     `bytes_per_pack` is how much is packed in one collective (0: measured and chosen per platform),
-    `timeout_seconds` how long one may take, `implementation` a member or its name. All are accepted
-    wherever `tf.distribute` takes them and none changes a result: the passes pack
-    (`bucket_collectives`), XLA implements. Raises `ArgumentError` for a negative `bytes_per_pack`
-    or an unknown `implementation`, `ArgumentTypeError` for what is no number.
+    `timeout_seconds` how long one may take, `implementation` a member or its name. These are
+    accepted wherever `tf.distribute` takes them and change no result: the passes pack
+    (`bucket_collectives`), XLA implements.
+
+    `reduce_dtype`, "float32" or "bfloat16" for instance, is what floats are converted to while
+    `all_reduce` adds them up, whatever they were computed in; the result has the values' own dtype.
+
+    Raises `ArgumentError` for a negative `bytes_per_pack`, an unknown `implementation` or a
+    `reduce_dtype` that is none of floats, `ArgumentTypeError` for what is no number.
 
     >>> CommunicationOptions(100, 1.0, "RING").merge(CommunicationOptions(bytes_per_pack=5))
     CommunicationOptions(bytes_per_pack=5, timeout_seconds=1.0, \
-implementation=<CommunicationImplementation.RING: 'RING'>)
+implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
     """
 
     bytes_per_pack: int = 0
     timeout_seconds: float | None = None
     implementation: CommunicationImplementation | str = CommunicationImplementation.AUTO
+    reduce_dtype: Any = None
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -163,6 +171,7 @@ implementation=<CommunicationImplementation.RING: 'RING'>)
         name = given.upper() if isinstance(given, str) else given
         implementation = member_of(CommunicationImplementation, name, "implementation")
         object.__setattr__(self, "implementation", implementation)
+        object.__setattr__(self, "reduce_dtype", _float_dtype(self.reduce_dtype))
 
     def merge(self, options: CommunicationOptions | None) -> CommunicationOptions:
         """Return these options with every field that `options` sets taken from there.
@@ -173,7 +182,7 @@ implementation=<CommunicationImplementation.RING: 'RING'>)
         if options is None:
             return self
         default = CommunicationOptions()
-        names = ("bytes_per_pack", "timeout_seconds", "implementation")
+        names = ("bytes_per_pack", "timeout_seconds", "implementation", "reduce_dtype")
         given = {name: getattr(options, name) for name in names}
         return replace(
             self, **{name: one for name, one in given.items() if one != getattr(default, name)}
@@ -196,6 +205,23 @@ def check_communication_options(options: Any) -> None:
             source=here(),
             hint="write gd.CommunicationOptions(...)",
         )
+
+
+def _float_dtype(dtype: Any) -> Any:
+    """Return what `reduce_dtype` names; raises `ArgumentError` for what is no float's dtype."""
+    if dtype is None:
+        return None
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or not jnp.issubdtype(found, jnp.floating):
+        raise ArgumentError(
+            f"reduce_dtype is {dtype!r}: it is the dtype of floats, or None for the values' own",
+            source=here(),
+            hint='write reduce_dtype="float32" or "bfloat16"',
+        )
+    return found
 
 
 def _check_number(name: str, value: Any, kind: Any) -> None:

@@ -93,7 +93,7 @@ class ReplicaContext:
 
         `value` is a pytree of arrays of any shape, the same on all replicas. Integers have a
         float32 mean. Gradients flow through: the transpose is the same reduction of the cotangents.
-        `options` are hints, `CommunicationOptions`. Raises `ArgumentError` for another op,
+        `options` are `CommunicationOptions`. Raises `ArgumentError` for another op,
         `ArgumentTypeError` for a leaf that cannot be added up or for options of another kind,
         `ContextError` when the run is over.
 
@@ -106,11 +106,13 @@ class ReplicaContext:
         (Array(3, dtype=int32), Array(3, dtype=int32))
         """
         op = ReduceOp.of(reduce_op)
-        check_communication_options(options)
+        dtype = self._strategy.communication_options.merge(options).reduce_dtype
         self._check_current("all_reduce")
-        return jax.tree.map(lambda leaf: self._all_reduce_leaf(op, leaf), value, is_leaf=is_whole)
+        return jax.tree.map(
+            lambda leaf: self._all_reduce_leaf(op, leaf, dtype), value, is_leaf=is_whole
+        )
 
-    def _all_reduce_leaf(self, op: ReduceOp, leaf: Any) -> Any:
+    def _all_reduce_leaf(self, op: ReduceOp, leaf: Any, reduce_dtype: Any) -> Any:
         if isinstance(leaf, IndexedSlices):
             scale = self.num_replicas_in_sync if op is ReduceOp.MEAN else 1
             values, indices = self.all_gather((leaf.values, leaf.indices), axis=0)
@@ -124,7 +126,10 @@ class ReplicaContext:
                 lambda _, value: own.batch_reduce(op, [(value, value)])[0], args=(array,)
             )
             return jnp.copy(merged)  # what merge_call returned would leave `run` as one value
-        return all_reduce_p.bind(array, reducer=op.reducer, group_size=self.num_replicas_in_sync)
+        size, dtype = self.num_replicas_in_sync, array.dtype
+        if reduce_dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+            array = array.astype(reduce_dtype)
+        return all_reduce_p.bind(array, reducer=op.reducer, group_size=size).astype(dtype)
 
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Return every leaf concatenated over all replicas along `axis`, on every replica.

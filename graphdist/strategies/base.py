@@ -16,7 +16,7 @@ import numpy as np
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import MIRRORED, Distribution
-from graphdist.options import ReduceOp, ValueContext, VariableSynchronization
+from graphdist.options import CommunicationOptions, ReduceOp, ValueContext, VariableSynchronization
 from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import device_name
@@ -41,6 +41,8 @@ class StrategyBase(InputMethods):
     """What AUTO is called on its variables; it means ON_WRITE everywhere."""
     cluster_resolver: Any = None
     """What says which processes there are; None when there is one."""
+    communication_options = CommunicationOptions()
+    """Those of its collectives that are given none."""
     cross_device_ops: CrossDeviceOps | None = None
     """The algorithms the user asked for."""
     isolates_session_state = False
