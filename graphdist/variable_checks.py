@@ -66,7 +66,14 @@ def checked_value(variable: Variable, value: Any) -> jax.Array:
             source=here(),
             hint=f"convert it: value.astype({str(variable.dtype)!r})",
         )
-    return array if array.dtype == variable.dtype else array.astype(variable.dtype)
+    return _of_dtype(array, variable.dtype)
+
+
+def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
+    """Return the array with a dtype of its own: one made of a Python number would give way."""
+    if array.dtype == dtype and not array.weak_type:
+        return array
+    return jax.lax.convert_element_type(array, dtype)
 
 
 def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> None:
@@ -100,4 +107,5 @@ def initial_value_of(value: Any, dtype: Any, name: str) -> jax.Array:
                 source=here(),
                 hint="give the initial value as a function: gd.Variable(lambda: jnp.zeros(3))",
             )
-        return array_of(value, f"variable {name!r} is made from", dtype)
+        array = array_of(value, f"variable {name!r} is made from", dtype)
+        return _of_dtype(array, array.dtype)

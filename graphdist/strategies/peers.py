@@ -23,7 +23,7 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, TraceError
 from graphdist.ir.source import Source
 from graphdist.ir.types import dtype_name
-from graphdist.tracing.primitives import Merged, merge_call_p, to_replicas
+from graphdist.tracing.primitives import Merged, merge_call_p
 from graphdist.tracing.sources import here
 from graphdist.values import (
     DistributedValues,
@@ -263,23 +263,21 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
         with entered(Entry(strategy)):
             result = merge_fn(strategy, *args, **kwargs)
         leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)
-        found = [_spread(leaf, strategy) for leaf in leaves]
+        found = [TracedPerReplica(jnp.asarray(leaf)) if is_array(leaf) else leaf for leaf in leaves]
+        spreads[:] = map(is_array, leaves)
         returned[:] = [shape, *found]
         return [leaf.local for leaf in found if isinstance(leaf, TracedPerReplica)]
 
+    spreads: list[bool] = []
     jaxpr = jax.make_jaxpr(body)(*avals)
-    return _Answer(Merged(jaxpr), returned[0], returned[1:])
+    of_outputs = zip(returned[1:], spreads, strict=True)
+    of_arrays = tuple(one for leaf, one in of_outputs if isinstance(leaf, TracedPerReplica))
+    merged = Merged(jaxpr, of_arrays, strategy.num_replicas_in_sync)
+    return _Answer(merged, returned[0], returned[1:])
 
 
 def _is_leaf(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, DistributedValues)
-
-
-def _spread(leaf: Any, strategy: StrategyBase) -> Any:
-    """Return a result of `merge_fn` as what replicas get: an array is one for each."""
-    if is_array(leaf):
-        return TracedPerReplica(to_replicas(jnp.asarray(leaf), strategy.num_replicas_in_sync))
-    return leaf
 
 
 def _static(row: Sequence[_Leaf]) -> Any:

@@ -225,6 +225,8 @@ def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:
     """Return a leaf of the result of all replicas from what each of them returned."""
     first = slots[0]
     if first is not None and all(slot is not None and slot.array is first.array for slot in slots):
+        if first.whole is not None:
+            return first.whole
         shapes = unequal([slot.shape for slot in slots if slot is not None])
         return TracedPerReplica(first.array if shapes else first.value(), shapes)
     if first is None and all(_is_same(statics[0], static) for static in statics):

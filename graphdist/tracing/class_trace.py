@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend import core as jex
 
 from graphdist.tracing.primitives import (
+    Merged,
     aggregate_p,
     all_gather_p,
     all_reduce_p,
@@ -25,6 +26,7 @@ from graphdist.tracing.primitives import (
     merge_call_p,
     reduce_p,
     reduce_scatter_p,
+    to_replicas,
 )
 
 Equation: TypeAlias = Any
@@ -47,6 +49,8 @@ class Slot:
 
     array: Any
     shape: tuple[int, ...]
+    whole: Any = None
+    """The one value of cross-replica code that the array is on every replica, if it is one."""
 
     def value(self) -> Any:
         """Return the value without what other classes need."""
@@ -123,6 +127,22 @@ def _shared(const: Any, known: dict[Any, Any]) -> Any:
         return const
     array = np.asarray(const)
     return known.setdefault((array.dtype, array.shape, array.tobytes()), const)
+
+
+def merge_call_results(meeting: Equation, operands: Sequence[Slot]) -> tuple[list[Any], list[Any]]:
+    """Return what `merge_call` gives the replicas, and of each the one value it is, or None."""
+    merged: Merged = meeting.params["merged"]
+    arrays = [
+        Slot(slot.array, aval.shape).value()
+        for slot, aval in zip(operands, merged.jaxpr.in_avals, strict=True)
+    ]
+    given = jex.jaxpr_as_fun(merged.jaxpr)(*arrays)
+    wholes = [one if spreads else None for one, spreads in zip(given, merged.spreads, strict=True)]
+    results = [
+        one if whole is None else to_replicas(one, merged.num_replicas)
+        for one, whole in zip(given, wholes, strict=True)
+    ]
+    return results, wholes
 
 
 def padded(value: Any, shape: tuple[int, ...]) -> Any:

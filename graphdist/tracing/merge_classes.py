@@ -37,6 +37,7 @@ from graphdist.tracing.class_trace import (
     is_read,
     is_ref,
     literal_key,
+    merge_call_results,
     needed,
     padded,
     same_parameters,
@@ -178,10 +179,11 @@ class _Merger:
     def _meet(self, aligned: Sequence[Equation], operands: Sequence[Sequence[Slot]]) -> None:
         """Do once what all classes come together for."""
         first = aligned[0]
+        wholes: Sequence[Any] = [None] * len(first.outvars)
         if holds_meeting(first):
             results = merge_control_flow(aligned, operands, self._nested)
         elif first.primitive is merge_call_p:
-            results = _merge_call(first, operands[0])
+            results, wholes = merge_call_results(first, operands[0])
         else:
             arrays = [slot.value() for slot in operands[0]]
             inputs = [jex.Var(jax.typeof(array)) for array in arrays]
@@ -192,8 +194,8 @@ class _Merger:
                 self.template,
             )
         for one, meeting in zip(self.classes, aligned, strict=True):
-            for var, result in zip(meeting.outvars, results, strict=True):
-                one.slots[var] = Slot(result, var.aval.shape)
+            for var, result, whole in zip(meeting.outvars, results, wholes, strict=True):
+                one.slots[var] = Slot(result, var.aval.shape, whole)
 
     def _nested(
         self, bodies: Sequence[jex.ClosedJaxpr], arguments: Sequence[Sequence[Slot]]
@@ -301,15 +303,6 @@ def _reads_what_it_computes(equation: Equation) -> TraceError:
         source=source_of(equation.source_info),
         hint="read the whole variable first: v.read_value()[index]",
     )
-
-
-def _merge_call(meeting: Equation, operands: Sequence[Slot]) -> list[Any]:
-    merged = meeting.params["merged"].jaxpr
-    arrays = [
-        Slot(slot.array, aval.shape).value()
-        for slot, aval in zip(operands, merged.in_avals, strict=True)
-    ]
-    return list(jex.jaxpr_as_fun(merged)(*arrays))
 
 
 def _known_before(classes: Sequence[ClassTrace], atoms: Sequence[Atom]) -> list[Slot]:

@@ -136,9 +136,14 @@ replica_id_p.def_abstract_eval(lambda *, group_size: ShapedArray((), jnp.int32))
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """What `merge_call` does for all classes of replicas: a jaxpr of values padded alike."""
+    """What `merge_call` does for all classes of replicas: a jaxpr of values padded alike.
+
+    `spreads` says of each output whether it is one value, which every replica gets.
+    """
 
     jaxpr: Any
+    spreads: tuple[bool, ...]
+    num_replicas: int
 
 
 merge_call_p = Primitive("merge_call")

@@ -192,3 +192,15 @@ def test_what_an_array_has_and_a_variable_has_not_is_said(strategy: gd.Strategy)
     with pytest.raises(AttributeError, match=r"no 'sum'; .* write variable\[\.\.\.\]\.sum"):
         v.sum()
     assert not hasattr(v, "numpy")
+
+
+def test_a_variable_keeps_its_dtype_whatever_it_is_given(strategy: gd.Strategy) -> None:
+    one = jnp.ones((), jnp.bfloat16)
+    for options in ({}, {"synchronization": ON_READ, "aggregation": MEAN}):
+        v = variable(strategy, 1.0, **options)
+        for write in (v.assign, v.assign_add):
+            assert (one * v.read_value()).dtype == jnp.float32
+            write(4.0)
+            assert (one * v.read_value()).dtype == jnp.float32
+            with strategy.scope():
+                assert gd.function(lambda v=v: one * v)().dtype == jnp.float32
