@@ -23,9 +23,9 @@ from graphdist.replica_context import (
 from graphdist.scatter import IndexedSlices
 from graphdist.strategies.replica_classes import run_by_class
 from graphdist.tracing.class_trace import Slot
-from graphdist.tracing.primitives import gather_p, reduce_p, to_replicas
+from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p, to_replicas
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import NEEDS_A_VALUE, current_trace
+from graphdist.tracing.state import current_trace
 from graphdist.values import (
     DistributedValues,
     Mirrored,
@@ -63,8 +63,10 @@ def run(
         if many and (by_number or any(map(_differs, arguments))):
             return run_by_class(strategy, fn, args, kwargs, by_number=by_number)
         return _run_once(strategy, fn, args, kwargs)
-    except NEEDS_A_VALUE:
-        trace.ask_for_number()
+    except GraphdistError:
+        raise
+    except Exception:
+        trace.ask_for_number()  # what fails with a traced number may do with a Python one
         raise
     finally:
         trace.current_run = None
@@ -152,7 +154,7 @@ def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> 
         if is_distributed(shape):
             shape = _components(strategy, shape)[0]
         return IndexedSlices(values / scale if scale > 1 else values, indices, shape)
-    leaf = _of_variable(leaf, has_axis=axis is not None)
+    leaf = _of_numbers(_of_variable(leaf, has_axis=axis is not None), size)
     if not isinstance(leaf, TracedPerReplica):
         if isinstance(leaf, PerReplica):
             raise _not_traced(leaf, "reduce")
@@ -193,6 +195,16 @@ def _of_variable(leaf: Any, *, has_axis: bool) -> Any:
     local = leaf.copies()
     many = leaf.strategy.num_replicas_in_sync > 1
     return TracedPerReplica(local) if many and (has_axis or not leaf.is_mirrored) else local
+
+
+def _of_numbers(leaf: Any, size: int) -> Any:
+    """Return a Python number a replica as an array a replica."""
+    if not isinstance(leaf, PerReplica) or isinstance(leaf, TracedPerReplica):
+        return leaf
+    parts = leaf.parts if isinstance(leaf, TracedParts) else leaf.values
+    if not all(isinstance(part, int | float | complex) for part in parts):
+        return leaf
+    return TracedPerReplica(jnp.asarray(parts)[replica_id_p.bind(group_size=size)])
 
 
 def _shapes(leaf: Any, local: Any, size: int) -> Shapes:

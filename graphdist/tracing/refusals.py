@@ -55,8 +55,22 @@ _ACCESSES = {
 }
 
 
+_OVER_MESHES = ("shard_map", "xla_pmap")
+
+
 def refuse_nested(equation: Any, source: Source) -> None:
-    """Refuse logical operations and variables inside an operation the graph keeps opaque."""
+    """Refuse logical operations and variables inside an operation the graph keeps opaque.
+
+    And a mesh of one's own, which would have to be that of the strategy's devices.
+    """
+    if equation.primitive.name in _OVER_MESHES:
+        raise TraceError(
+            f"{equation.primitive.name} inside a function: which device does what is the "
+            f"strategy's to say",
+            source=source,
+            hint="write what one replica does, with gd.get_replica_context() for collectives, and "
+            "give it to strategy.run",
+        )
     pending = list(_jaxprs(equation.params.values()))
     while pending:
         for inner in pending.pop().eqns:

@@ -260,3 +260,24 @@ def test_one_value_of_merge_call_is_one_value_for_unequal_replicas_too(
     total, more = strategy.run(replica_fn, args=(rows(strategy, UNEQUAL),))
     assert float(total) == 7
     assert lists(more) == [7, 8, 9, 10]
+
+
+def test_python_numbers_of_unequal_replicas_are_reduced(strategy: gd.Strategy) -> None:
+    x = rows(strategy, UNEQUAL)
+
+    def counted(x: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(lambda x: x.shape[0], args=(x,)), axis=None)
+
+    assert int(counted(x)) == int(gd.function(counted)(x)) == 5
+
+
+def test_the_number_bounds_a_slice_or_a_shape(strategy: gd.Strategy) -> None:
+    values = jnp.arange(5)
+
+    def replica_fn() -> Any:
+        number = context().replica_id_in_sync_group
+        return values[: number + 1], jnp.zeros(number)
+
+    part, zeros = strategy.run(replica_fn)
+    assert lists(part) == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
+    assert lists(zeros) == [[], [0], [0, 0], [0, 0, 0]]

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,15 @@ def send_interrupts() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Have Ctrl-C raise, also where whoever started the tests had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_takes_no_variable_with_it(strategy: gd.Strategy) -> None:
     with strategy.scope():
         count = gd.Variable(np.zeros(100, np.float32))

@@ -141,3 +141,16 @@ def variable_in_opaque_operation(refused: Refused) -> None:
 
     with refused(RuntimeError):
         step(jnp.ones(2))
+
+
+def mesh_inside_a_replica_function(refused: Refused) -> None:
+    strategy = pair()
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((1,), ("rows",), axis_types=auto)
+
+    def replica_fn() -> Any:
+        double = jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=jax.P(), out_specs=jax.P())
+        return double(jnp.ones(2))
+
+    with refused(RuntimeError):
+        strategy.run(replica_fn)
