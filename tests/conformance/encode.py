@@ -30,6 +30,11 @@ def device_name(device: Any) -> str:
     return f"{device.platform}:{device.id}"
 
 
+def first_device(array: Any) -> Any:
+    """Return the first of the devices that hold an array."""
+    return min(array.devices(), key=lambda device: int(device.id))
+
+
 def class_name(value: Any) -> str:
     """Return the name of the class that TensorFlow has for what this is."""
     if isinstance(value, gd.Variable):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
-from tests.conformance.encode import attempt, class_name, device_name
+from tests.conformance.encode import attempt, class_name, device_name, first_device
 from tests.conformance.environment import (
     Environment,
     NoProgramError,
@@ -231,7 +231,7 @@ def _mean_over_rows(env: Environment, distributed: Any) -> Any:
 
 def _devices(env: Environment, distributed: Any) -> Any:
     element = next(iter(distributed))
-    return [device_name(next(iter(part.devices()))) for part in env.local(element)]
+    return [device_name(first_device(part)) for part in env.local(element)]
 
 
 def _two_epochs(env: Environment, distributed: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any  # Any: the values of any program
 import jax.numpy as jnp
 
 import graphdist as gd
-from tests.conformance.encode import class_name, device_name
+from tests.conformance.encode import class_name, device_name, first_device
 from tests.conformance.environment import (
     Environment,
     NoProgramError,
@@ -38,7 +38,7 @@ def _mirrored(env: Environment) -> Any:
 
 
 def _device(value: Any) -> Any:
-    return device_name(next(iter(value.devices())))
+    return device_name(first_device(value))
 
 
 def _to_device(env: Environment) -> Any:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
-from tests.conformance.encode import attempt, device_name
+from tests.conformance.encode import attempt, device_name, first_device
 from tests.conformance.environment import (
     Environment,
     NoProgramError,
@@ -142,7 +142,7 @@ def _inside_other_scope(env: Environment) -> Any:
 
 def _result_device(env: Environment) -> Any:
     total = env.strategy.reduce("SUM", env.per_replica([1.0, 2.0]), axis=None)
-    return device_name(next(iter(total.devices())))
+    return device_name(first_device(total))
 
 
 REDUCE: dict[str, Program] = {

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
-from tests.conformance.encode import class_name, device_name
+from tests.conformance.encode import class_name, device_name, first_device
 from tests.conformance.environment import (
     EMPTY,
     Environment,
@@ -163,8 +163,7 @@ CONTEXTS: dict[str, Program] = {
     "ctx_strategy_is": lambda env: env.run(lambda: context().strategy is env.strategy),
     "ctx_devices": lambda env: env.run(lambda: context().devices),
     "op_device": lambda env: [
-        device_name(next(iter(part.devices())))
-        for part in env.local(env.run(lambda: array(1.0) + 0.0))
+        device_name(first_device(part)) for part in env.local(env.run(lambda: array(1.0) + 0.0))
     ],
     "contexts_inside": _contexts_inside,
     "nested_run_same": lambda env: env.run(lambda: env.strategy.run(lambda: array(1.0))),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
-from tests.conformance.encode import attempt, class_name, device_name
+from tests.conformance.encode import attempt, class_name, device_name, first_device
 from tests.conformance.environment import (
     Environment,
     Program,
@@ -115,7 +115,7 @@ def _named(env: Environment) -> Any:
 
 
 def _device(part: Any) -> str:
-    return device_name(next(iter(part.devices())))
+    return device_name(first_device(part))
 
 
 def _description(env: Environment) -> Any:

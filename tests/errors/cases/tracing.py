@@ -149,7 +149,7 @@ def mesh_inside_a_replica_function(refused: Refused) -> None:
     mesh = jax.make_mesh((1,), ("rows",), axis_types=auto)
 
     def replica_fn() -> Any:
-        double = jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=jax.P(), out_specs=jax.P())
+        double: Any = jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=jax.P(), out_specs=jax.P())
         return double(jnp.ones(2))
 
     with refused(RuntimeError):
