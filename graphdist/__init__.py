@@ -26,6 +26,7 @@ from graphdist.errors import (
     DeviceError,
     DistributionError,
     GraphdistError,
+    MissingExtraError,
     OutOfRangeError,
     RuntimeFailure,
     TraceError,
@@ -51,6 +52,7 @@ from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
+from graphdist.strategies.tpu import TPUStrategy
 from graphdist.trees import assign, read, variables
 from graphdist.values import DistributedValues, Mirrored, PerReplica
 from graphdist.variables import Variable
@@ -83,6 +85,7 @@ __all__ = [
     "InputReplicationMode",
     "Mirrored",
     "MirroredStrategy",
+    "MissingExtraError",
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
@@ -97,6 +100,7 @@ __all__ = [
     "RuntimeFailure",
     "Strategy",
     "StrategyExtended",
+    "TPUStrategy",
     "TraceError",
     "UnsupportedError",
     "ValueContext",

@@ -74,6 +74,21 @@ def reproducer_folder() -> Path:
     return Path(os.environ.get("GRAPHDIST_REPRODUCER_DIR", tempfile.gettempdir()))
 
 
+def prepare_compilers() -> None:
+    """Tell the TPU compiler that it works without TPUs; what the user has set is left alone.
+
+    Without it libtpu asks the cloud for the TPUs of this host, and allows one process at a time.
+    """
+    for name, value in (
+        ("TPU_SKIP_MDS_QUERY", "1"),
+        ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+        ("TPU_MIN_LOG_LEVEL", "3"),
+        ("TPU_STDERR_LOG_LEVEL", "3"),
+        ("TF_CPP_MIN_LOG_LEVEL", "3"),
+    ):
+        os.environ.setdefault(name, value)
+
+
 def cluster_config() -> dict[str, Any]:
     """Return what `TF_CONFIG` holds, {} without it; `ArgumentError` if it is no JSON object."""
     text = os.environ.get("TF_CONFIG", "{}")

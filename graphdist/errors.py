@@ -18,6 +18,7 @@ from graphdist.ir.errors import (
 )
 from graphdist.runtime.buffers import RuntimeFailure
 from graphdist.runtime.devices import DeviceError
+from graphdist.runtime.topologies import MissingExtraError
 from graphdist.tracing.state import TraceError
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "DeviceError",
     "DistributionError",
     "GraphdistError",
+    "MissingExtraError",
     "OutOfRangeError",
     "ParseError",
     "RuntimeFailure",

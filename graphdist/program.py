@@ -217,7 +217,9 @@ class Program:
     """A compiled program; `call` runs it on the leaves of the arguments."""
 
     def __init__(self, traced: Traced, interface: Interface) -> None:
-        """Compile."""
+        """Compile; raises `DeviceError` for devices that are not here."""
+        if traced.devices.is_absent:
+            traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
         lowered = traced.lower()
         self.compiled = lowered.compile()
         self._interface = interface
@@ -287,6 +289,8 @@ class Program:
 
     def _failed(self, error: BaseException) -> None:
         """Say so if a failed step took variables with it, and which line of the user's it was."""
+        for variable in self._variables:
+            variable.require_value()
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()
         lost = [variable.name for variable in self._assigned if is_lost(variable.buffer)]

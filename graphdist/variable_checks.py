@@ -80,8 +80,11 @@ def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> Non
         )
 
 
-def initial_value_of(value: Any, dtype: Any, name: str) -> jax.Array:
-    """Return the concrete initial value; a later trace may not make variables."""
+def initial_value_of(value: Any, dtype: Any, name: str, is_absent: bool = False) -> Any:
+    """Return the concrete initial value, or its shape if that is all there is or will be.
+
+    A later trace may not make variables.
+    """
     trace = current_trace()
     if trace is not None and not trace.is_first:
         raise ContextError(
@@ -90,6 +93,10 @@ def initial_value_of(value: Any, dtype: Any, name: str) -> jax.Array:
             hint="make variables once, outside the function, or guard the creation: "
             "if self.w is None: self.w = gd.Variable(...)",
         )
+    if is_absent and callable(value):
+        value = jax.eval_shape(value)  # nothing is computed for devices that are not here
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(value.shape, value.dtype if dtype is None else dtype)
     with jax.ensure_compile_time_eval():
         value = value() if callable(value) else value
         if isinstance(value, jax.core.Tracer):

@@ -59,7 +59,9 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
 
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
 
-    `initial_value` is an array, a number, or a function without arguments that returns one. Made
+    `initial_value` is an array, a number, a function without arguments that returns one, or a
+    `jax.ShapeDtypeStruct`: then the variable has no value before it is assigned, and functions that
+    use it can be compiled, not run. On devices that are not here every variable is a shape. Made
     inside a function it must be concrete, and the function's first trace is the only one that may
     make it; made in a replica function it has replica 0's. `constraint` is kept for optimizers.
     Raises `ArgumentError` for options that do not go together, `ContextError` for one made
@@ -101,7 +103,9 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.trainable = not on_read if trainable is None else trainable
         if initial_value is _NOTHING:
             raise ArgumentError("a variable is made without an initial value", source=here())
-        value = initial_value_of(initial_value, dtype, self.name)
+        value = initial_value_of(
+            initial_value, dtype, self.name, self.strategy.devices.is_absent
+        )
         self.shape: tuple[int, ...] = value.shape
         self.dtype = value.dtype
         check_options(self)
@@ -124,6 +128,18 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         context = None if entry is None else entry.replica_context
         make = super().__new__
         return make(cls) if context is None else context.made_once(lambda: make(cls))
+
+    def require_value(self) -> None:
+        """Raise `RuntimeFailure` for a variable declared by its shape and not assigned since."""
+        if isinstance(self.buffer, jax.ShapeDtypeStruct):
+            if self.strategy.devices.is_absent:
+                self.strategy.devices.refuse_to_run(f"the value of variable {self.name!r}", here())
+            raise RuntimeFailure(
+                f"variable {self.name!r} was declared by its shape, {list(self.shape)}, and has no "
+                f"value",
+                source=here(),
+                hint=f"give it one first: {self.name}.assign(value)",
+            )
 
     @property
     def buffer(self) -> jax.Array:
@@ -280,6 +296,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
     def _copy(self) -> jax.Array:
         """Return a copy of the buffer, taken between steps."""
         with self.strategy.buffers.lock:
+            self.require_value()
             if self.buffer.is_deleted():
                 raise RuntimeFailure(
                     f"the value of variable {self.name!r} is lost: a step failed that its buffer "
@@ -364,6 +381,8 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
     def __repr__(self) -> str:
         what = f"<Variable {self.name!r} {self.spec(self.name).type.distributed(None)}"
         entry = current_entry()
+        if isinstance(self.buffer, jax.ShapeDtypeStruct):
+            return f"{what}, declared by shape>"
         if current_trace() is not None or (entry and entry.strategy is not self.strategy):
             return f"{what}>"
         copies = [f"{what}: {value}>" for value in self.values]
