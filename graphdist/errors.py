@@ -17,6 +17,7 @@ from graphdist.ir.errors import (
     VerifyError,
 )
 from graphdist.runtime.buffers import RuntimeFailure
+from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
 from graphdist.runtime.topologies import MissingExtraError
 from graphdist.tracing.state import TraceError
@@ -25,9 +26,11 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "BatchDimensionError",
+    "CompilerOptionError",
     "ContextError",
     "DatasetError",
     "DeviceError",
+    "DeviceMemoryError",
     "DistributionError",
     "GraphdistError",
     "MissingExtraError",

@@ -155,15 +155,22 @@ class Lowered(_Stage):
             return self.stablehlo.as_text()
         raise self._unknown(form, "graph", "stablehlo")
 
-    def compile(self) -> Compiled:
-        """Compile for the strategy's devices."""
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
+        """Compile for the strategy's devices.
+
+        `compiler_options` are XLA's, over those the function was made with. Raises
+        `DeviceMemoryError` where the compiler says that the program needs more memory than a device
+        has, and `ArgumentError` for options that it does not take.
+        """
+        options = {**(self.compiler_options or {}), **(compiler_options or {})}
         with _blames_the_caller():
-            executable = Executable(self.graph, self.devices, self.emitted)
+            executable = Executable(self.graph, self.devices, self.emitted, compiler_options)
         return Compiled(
             self.graph,
             self.devices,
             executable=executable,
             lowered=self,
+            compiler_options=options,
             history=self.history,
         )
 
@@ -174,6 +181,7 @@ class Compiled(_Stage):
 
     executable: Executable = field(kw_only=True)
     lowered: Lowered = field(kw_only=True)
+    compiler_options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
     def memory(self) -> Memory:

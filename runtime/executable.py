@@ -14,7 +14,7 @@ from typing import Any  # Any: compiler options are whatever XLA takes
 
 import jax
 import jax.numpy as jnp
-from jax.stages import Compiled, Lowered
+from jax.stages import Lowered
 
 from graphdist.ir.boundary import input_distributions, output_distributions
 from graphdist.ir.errors import VerifyError
@@ -30,6 +30,7 @@ from graphdist.runtime.buffers import (
     reader,
     writer,
 )
+from graphdist.runtime.compilation import compiled
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
 
@@ -167,9 +168,15 @@ class Memory:
 class Executable:
     """A compiled step."""
 
-    def __init__(self, graph: Graph, devices: Devices, emitted: Emitted) -> None:
-        """Compile."""
-        self.compiled: Compiled = emitted.lowered.compile()
+    def __init__(
+        self,
+        graph: Graph,
+        devices: Devices,
+        emitted: Emitted,
+        compiler_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Compile; raises as `graphdist.runtime.compilation.compiled` does."""
+        self.compiled = compiled(emitted.lowered, devices, compiler_options)
         self.function = emitted.function
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
