@@ -48,7 +48,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What is compiled: a size, rows for each replica, tokens in a row, dtypes, Adam's constants."""
+    """What is compiled; `batch` is rows of a replica, `length` tokens in a row."""
 
     size: str = "1b"
     batch: int = 1
@@ -127,7 +127,7 @@ def layer(model: Model, x: jax.Array, weights: Params) -> jax.Array:
 
 
 def loss_fn(model: Model, settings: Settings, params: Params, tokens: jax.Array) -> jax.Array:
-    """Return the mean cross entropy of predicting each token i32[rows, length + 1] but the first."""
+    """Return the mean cross entropy of each of tokens i32[rows, length + 1] but the first."""
     dtype = jnp.dtype(settings.compute_dtype)
     embedding = params["embedding"].astype(dtype)
     x = embedding[tokens[:, :-1]]
@@ -145,7 +145,7 @@ def loss_fn(model: Model, settings: Settings, params: Params, tokens: jax.Array)
 def adam(
     settings: Settings, grads: Params, state: Params, params: Params, count: jax.Array
 ) -> tuple[Params, Params]:
-    """Return the parameters after a step of Adam, and its state: the means of g and of g squared."""
+    """Return the parameters after a step of Adam, and the means of gradients and their squares."""
     beta1, beta2 = settings.beta1, settings.beta2
     step = count.astype(jnp.float32) + 1
 

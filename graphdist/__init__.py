@@ -1,6 +1,6 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import config, data, experimental, metrics, nn, random
+from graphdist import aot, config, data, experimental, metrics, nn, random
 from graphdist.context import (
     experimental_set_strategy,
     get_replica_context,
@@ -20,6 +20,7 @@ from graphdist.data.iterators import DistributedIterator
 from graphdist.errors import (
     ArgumentError,
     ArgumentTypeError,
+    ArtifactError,
     BatchDimensionError,
     CompilerOptionError,
     ContextError,
@@ -58,13 +59,15 @@ from graphdist.strategies.tpu import TPUStrategy
 from graphdist.trees import assign, read, variables
 from graphdist.values import DistributedValues, Mirrored, PerReplica
 from graphdist.variables import Variable
+from graphdist.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "ArraySpec",
+    "ArtifactError",
     "BatchDimensionError",
     "CentralStorageStrategy",
     "CollectiveHints",
@@ -111,6 +114,7 @@ __all__ = [
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
+    "aot",
     "assign",
     "config",
     "data",

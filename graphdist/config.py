@@ -89,6 +89,12 @@ def prepare_compilers() -> None:
         os.environ.setdefault(name, value)
 
 
+def compiler_flags() -> dict[str, str]:
+    """Return the flags that the environment gives to XLA's compilers, those set alone."""
+    names = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
 def cluster_config() -> dict[str, Any]:
     """Return what `TF_CONFIG` holds, {} without it; `ArgumentError` if it is no JSON object."""
     text = os.environ.get("TF_CONFIG", "{}")

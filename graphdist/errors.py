@@ -16,6 +16,7 @@ from graphdist.ir.errors import (
     TypeRuleError,
     VerifyError,
 )
+from graphdist.runtime.artifact import ArtifactError
 from graphdist.runtime.buffers import RuntimeFailure
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
@@ -25,6 +26,7 @@ from graphdist.tracing.state import TraceError
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "ArtifactError",
     "BatchDimensionError",
     "CompilerOptionError",
     "ContextError",

@@ -103,9 +103,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.trainable = not on_read if trainable is None else trainable
         if initial_value is _NOTHING:
             raise ArgumentError("a variable is made without an initial value", source=here())
-        value = initial_value_of(
-            initial_value, dtype, self.name, self.strategy.devices.is_absent
-        )
+        value = initial_value_of(initial_value, dtype, self.name, self.strategy.devices.is_absent)
         self.shape: tuple[int, ...] = value.shape
         self.dtype = value.dtype
         check_options(self)

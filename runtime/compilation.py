@@ -24,7 +24,7 @@ _USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
 
 
 class DeviceMemoryError(GraphdistError, MemoryError):
-    """A program that needs more memory than a device has; both in bytes, 0 where it is not known."""
+    """A program that needs more memory than a device has; bytes are 0 where nobody says."""
 
     needed_bytes = 0
     available_bytes = 0
@@ -34,7 +34,7 @@ class CompilerOptionError(GraphdistError, ValueError):
     """A compiler option that the platform's compiler does not know, or a value that it refuses."""
 
 
-def compiled(
+def compile_lowered(
     lowered: Lowered, devices: Devices, compiler_options: Mapping[str, Any] | None = None
 ) -> Compiled:
     """Compile for these devices.

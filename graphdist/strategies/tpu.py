@@ -20,7 +20,7 @@ from graphdist.tracing.sources import here
 
 
 def devices_of_topology(name: str, num_slices: int, platform: str) -> Devices:
-    """Return devices that stand for a topology; raises `DeviceError` where it is none of a platform."""
+    """Return devices that stand for a topology; raises `DeviceError` for another platform's."""
     topology = find_topology(name, num_slices, here())
     if topology.chip.platform != platform:
         mine = "gd.TPUStrategy" if topology.chip.platform == "tpu" else "gd.MirroredStrategy"
@@ -76,8 +76,8 @@ class TPUStrategy(TPUBase, Strategy):
     Without a topology it takes the TPUs of this host. With one, such as "v5e:16x16", it stands for
     TPUs that need not be here: a function is traced, lowered and compiled for them
     (`f.trace(..).lower().compile()`), with variables and batches known by shape alone; running it
-    raises `DeviceError`. `num_slices` joins that many slices by network. Replicas are numbered slice
-    by slice, and in a slice host by host.
+    raises `DeviceError`. `num_slices` joins that many slices by network. Replicas are numbered
+    slice by slice, and in a slice host by host.
 
     `tpu_cluster_resolver` is accepted for one worker. `experimental_device_assignment` chooses the
     cores and their order: a sequence of `(x, y, z, core)`, or a `DeviceAssignment` of TensorFlow
