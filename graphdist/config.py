@@ -77,11 +77,16 @@ def reproducer_folder() -> Path:
 def prepare_compilers() -> None:
     """Tell the TPU compiler that it works without TPUs; what the user has set is left alone.
 
-    Without it libtpu asks the cloud for the TPUs of this host, and allows one process at a time.
+    Without it libtpu asks the cloud for the TPUs of this host, and allows one process at a time. On
+    a host that has TPUs nothing is told, since the same process may use them.
     """
+    if any(Path("/dev").glob("accel*")) or Path("/dev/vfio").is_dir():
+        return
     for name, value in (
         ("TPU_SKIP_MDS_QUERY", "1"),
         ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+        ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
+        ("TPU_WORKER_HOSTNAMES", "localhost"),
         ("TPU_MIN_LOG_LEVEL", "3"),
         ("TPU_STDERR_LOG_LEVEL", "3"),
         ("TF_CPP_MIN_LOG_LEVEL", "3"),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphdist.report import CollectiveUse, Report
 
-WIDTH = 100
 LINES_OF_COLLECTIVES = 24
+_BINARY = ("KiB", "MiB", "GiB", "TiB")
 
 
 def size_text(size: float) -> str:

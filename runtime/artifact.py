@@ -60,6 +60,7 @@ def write_artifact(
                 info = zipfile.ZipInfo(member, date_time=(1980, 1, 1, 0, 0, 0))
                 info.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(info, data)
+        Path(name).chmod(0o644)  # a temporary file is its owner's alone
         os.replace(name, target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
