@@ -22,7 +22,6 @@ from contextlib import suppress
 from typing import Any  # Any: users' arguments and results, JSON
 
 import jax
-import jaxlib
 
 from graphdist.config import compiler_flags
 from graphdist.context import current_entry
@@ -217,7 +216,7 @@ def versions() -> dict[str, str]:
     found = {
         "graphdist": VERSION,
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
         "libtpu": "",
     }
     with suppress(importlib.metadata.PackageNotFoundError):

@@ -132,9 +132,9 @@ def _key_to_json(key: LeafKey, name: str) -> dict[str, Any]:
             return {"kind": "array", "shape": list(shape), "dtype": str(dtype), "weak": bool(weak)}
         case ("number", kind):
             return {"kind": "number", "type": kind.__name__}
-        case ("per_replica", _, type, shapes):
+        case ("per_replica", _, component, shapes):
             every = shapes and [list(one) for one in shapes]
-            return {"kind": "per_replica", "type": type_to_json(type), "shapes": every}
+            return {"kind": "per_replica", "type": type_to_json(component), "shapes": every}
         case ("static", _, value) if isinstance(value, _PLAIN):
             return {"kind": "static", "value": value}
     what = f"a {type(key[2]).__name__}" if is_static(key) else "a PerReplica of single values"

@@ -59,7 +59,7 @@ class LargeConstant:
 
     def __str__(self) -> str:
         return (
-            f"{self.type}, {self.bytes:,} bytes, is a constant of the program, made at "
+            f"{self.type}, {self.bytes:,} bytes, is a constant of the program, used at "
             f"{self.source}: pass it as an argument, or make it a variable"
         )
 
@@ -257,9 +257,12 @@ def _became(kind: str, found: ModuleCollective | None) -> str:
 
 def large_constants(graph: Graph) -> tuple[LargeConstant, ...]:
     """Return the constants of a graph that should likely be arguments, the largest first."""
-    found = [
-        LargeConstant(node.results[0].type.bytes, str(node.results[0].type), str(node.source))
-        for node, _ in executions(graph)
-        if node.op is CONSTANT and node.results[0].type.bytes >= LARGE_CONSTANT
-    ]
+    nodes = [node for node, _ in executions(graph)]
+    found = []
+    for node in nodes:
+        if node.op is CONSTANT and node.results[0].type.bytes >= LARGE_CONSTANT:
+            (value,) = node.results
+            # A value from outside the program has no line in it but that of its first use.
+            line = next((one.source for one in nodes if value in one.operands), node.source)
+            found.append(LargeConstant(value.type.bytes, str(value.type), str(line)))
     return tuple(sorted(found, key=lambda one: -one.bytes))

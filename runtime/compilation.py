@@ -60,7 +60,7 @@ def _needed_options(devices: Devices) -> dict[str, Any]:
 def refused(text: str, devices: Devices) -> GraphdistError | None:
     """Return our error for what XLA said, or None for what only XLA can explain."""
     first = text.splitlines()[0]
-    if "No such compile option" in text or "compile option" in first.lower():
+    if "No such compile option" in text or "While setting option" in text:
         return CompilerOptionError(
             f"the compiler for {devices.platform} refuses a compiler option: "
             f"{first.partition(': ')[2] or first}",

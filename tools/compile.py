@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if jax.config.jax_platforms is None:
+    if jax.config.values["jax_platforms"] is None:
         # Nothing runs: a compiler that looks for its hardware finds none, slowly and loudly.
         jax.config.update("jax_platforms", "cpu")
     try:
@@ -157,13 +157,13 @@ def strategy_for(topology: Topology) -> Strategy:
 
 
 def _passes(names: str) -> list[Any]:
-    table = {one.name: one for one in PASSES}
-    for name in filter(None, names.split(",")):
-        if name not in table:
+    chosen = [name for name in names.split(",") if name]
+    for name in chosen:
+        if name not in PASSES:
             raise ArgumentError(
-                f"there is no pass {name!r}", source=here(), hint=f"there are {', '.join(table)}"
+                f"there is no pass {name!r}", source=here(), hint=f"there are {', '.join(PASSES)}"
             )
-    return [table[name] for name in names.split(",") if name]
+    return [PASSES[name] for name in chosen]
 
 
 def _progress(options: argparse.Namespace, text: str) -> None:

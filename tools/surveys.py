@@ -111,7 +111,7 @@ def topology_of(chip: Chip, size: str) -> Topology:
     count = int(size)
     if chip.platform == "gpu":
         hosts = max(count // chip.chips_per_host, 1)
-        shapes = [(hosts, count // hosts)] if count % hosts == 0 else []
+        shapes: list[tuple[int, ...]] = [(hosts, count // hosts)] if count % hosts == 0 else []
     else:
         shapes = [shape for shape in _shapes(count, chip.dimensions) if _is_whole(shape)]
     if not shapes:
@@ -211,8 +211,8 @@ def topology_table(*, as_json: bool) -> str:
         [
             *_table([header, *rows]),
             "",
-            "Figures are of a chip, links and network in one direction. TPU topologies are chips in a",
-            "torus, GPU topologies hosts x GPUs; any shape that is made of whole hosts will do.",
+            "Figures are of a chip; links and network in one direction. TPU topologies are",
+            "chips in a torus, GPU topologies hosts x GPUs, in any shape of whole hosts.",
             "",
             *notes,
         ]
