@@ -71,10 +71,10 @@ def refused(text: str, devices: Devices) -> GraphdistError | None:
     sizes = _USED.search(text) or _EXCEEDS.search(text)
     needed, available = _bytes(sizes) if sizes else (0, 0)
     error = DeviceMemoryError(
-        f"the program needs {needed / 2**30:.2f} GiB on each device, {devices} have "
+        f"the program needs {needed / 2**30:.2f} GiB on each device of {devices}, there are "
         f"{available / 2**30:.2f} GiB: {(needed - available) / 2**30:.2f} GiB too much"
         if needed
-        else f"the program needs more memory than {devices} have: {first}",
+        else f"the program needs more memory than a device of {devices} has: {first}",
         hint="a smaller batch, jax.checkpoint or state of a smaller dtype makes it fit; "
         "graphdist-compile --fit finds the largest batch",
     )

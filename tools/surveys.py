@@ -120,7 +120,7 @@ def topology_of(chip: Chip, size: str) -> Topology:
             source=here(),
             hint="give powers of 2",
         )
-    best = min(shapes, key=lambda shape: (max(shape) - min(shape), shape))
+    best = min(shapes, key=lambda one: (max(one) - min(one), -min(*one[:2], 2), one))
     return find_topology(f"{chip.name}:{'x'.join(map(str, best))}", at=here())
 
 

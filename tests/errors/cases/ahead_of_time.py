@@ -32,9 +32,9 @@ def topology_of_another_platform(refused: Refused) -> None:
 
 
 def topology_without_its_compiler(refused: Refused) -> None:
-    with mock.patch("graphdist.runtime.topologies.has_package", return_value=False):
-        with refused(ImportError):
-            gd.TPUStrategy(topology="v5e:16x16")
+    missing = mock.patch("graphdist.runtime.topologies.has_package", return_value=False)
+    with missing, refused(ImportError):
+        gd.TPUStrategy(topology="v5e:16x16")
 
 
 def tpus_that_are_not_here(refused: Refused) -> None:
