@@ -148,8 +148,25 @@ def test_fit_finds_the_largest_that_fits_in_few_tries(limit: int) -> None:
 
     def report(topology: Any, *, batch: int) -> Report:
         tried.append(batch)
-        sizes = [0] * 4
-        return Report("step", "x", 1, *sizes, batch, limit or -1, {}, 0, (), (), (), None)
+        empty: Any = ()
+        sizes = dict.fromkeys(("argument", "output", "alias", "temp"), 0)
+        return Report(
+            "step",
+            "x",
+            1,
+            argument_bytes=0,
+            output_bytes=0,
+            alias_bytes=0,
+            temp_bytes=0,
+            needed_bytes=batch,
+            available_bytes=limit or -1,
+            flops={},
+            memory_traffic=0,
+            collectives=empty,
+            module_collectives=empty,
+            constants=empty,
+            estimate=None,
+        )
 
     survey = fitted("batch=1..64", find_topology("v5e:2x2"), report)
     assert survey.fits == (limit > 0)
