@@ -50,6 +50,7 @@ from graphdist.values import (
     buffer_gone,
     shape_without_value,
 )
+from graphdist.variable_checks import require_value
 from graphdist.variables import Variable
 
 Result = TypeVar("Result")
@@ -307,7 +308,7 @@ class Program:
     def _failed(self, error: BaseException) -> None:
         """Say so if a failed step took variables with it, and which line of the user's it was."""
         for variable in self._variables:
-            variable.require_value()
+            require_value(variable)
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()
         lost = [variable.name for variable in self._assigned if is_lost(variable.buffer)]

@@ -185,7 +185,7 @@ def _report(
         output_bytes=memory.output_bytes,
         alias_bytes=memory.alias_bytes,
         temp_bytes=memory.temp_bytes,
-        needed_bytes=memory.needed_bytes,
+        needed_bytes=memory.needed_bytes("tpu" if refusal else devices.platform),
         available_bytes=available,
         flops=dict(counted.flops),
         memory_traffic=counted.bytes,

@@ -99,7 +99,8 @@ def _collectives(report: Report) -> Iterator[str]:
         return
     total = sum(report.collective_bytes.values())
     yield (
-        f"{len(report.collectives)} collectives, {size_text(total)} from each device a step; in "
+        f"{len(report.collectives)} collective{'s' * (len(report.collectives) > 1)}, "
+        f"{size_text(total)} from each device a step; in "
         f"the compiled module {_module(report)}"
     )
     largest = sorted(report.collectives, key=lambda one: -one.bytes * one.times)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.context import in_replica_context_of_a_run
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, RuntimeFailure
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import TraceError, current_trace
@@ -80,11 +80,26 @@ def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> Non
         )
 
 
-def initial_value_of(value: Any, dtype: Any, name: str, is_absent: bool = False) -> Any:
+def require_value(variable: Variable) -> None:
+    """Raise `RuntimeFailure` for a variable declared by its shape and not assigned since."""
+    if isinstance(variable.buffer, jax.ShapeDtypeStruct):
+        if variable.strategy.devices.is_absent:
+            what = f"the value of variable {variable.name!r}"
+            variable.strategy.devices.refuse_to_run(what, here())
+        raise RuntimeFailure(
+            f"variable {variable.name!r} was declared by its shape, {list(variable.shape)}, and "
+            f"has no value",
+            source=here(),
+            hint=f"give it one first: {variable.name}.assign(value)",
+        )
+
+
+def initial_value_of(value: Any, dtype: Any, variable: Variable) -> Any:
     """Return the concrete initial value, or its shape if that is all there is or will be.
 
     A later trace may not make variables.
     """
+    name = variable.name
     trace = current_trace()
     if trace is not None and not trace.is_first:
         raise ContextError(
@@ -93,7 +108,7 @@ def initial_value_of(value: Any, dtype: Any, name: str, is_absent: bool = False)
             hint="make variables once, outside the function, or guard the creation: "
             "if self.w is None: self.w = gd.Variable(...)",
         )
-    if is_absent and callable(value):
+    if variable.strategy.devices.is_absent and callable(value):
         value = jax.eval_shape(value)  # nothing is computed for devices that are not here
     if isinstance(value, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(value.shape, value.dtype if dtype is None else dtype)

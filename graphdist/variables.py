@@ -45,6 +45,7 @@ from graphdist.variable_checks import (
     checked_value,
     initial_value_of,
     require_no_jax_trace,
+    require_value,
 )
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
 
     `initial_value` is an array, a number, a function without arguments that returns one, or a
-    `jax.ShapeDtypeStruct`: then the variable has no value before it is assigned, and functions that
-    use it can be compiled, not run. On devices that are not here every variable is a shape. Made
+    `jax.ShapeDtypeStruct`: then it has no value before it is assigned, and functions that use it
+    can be compiled, not run. On devices that are not here every variable is a shape. Made
     inside a function it must be concrete, and the function's first trace is the only one that may
     make it; made in a replica function it has replica 0's. `constraint` is kept for optimizers.
     Raises `ArgumentError` for options that do not go together, `ContextError` for one made
@@ -103,7 +104,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.trainable = not on_read if trainable is None else trainable
         if initial_value is _NOTHING:
             raise ArgumentError("a variable is made without an initial value", source=here())
-        value = initial_value_of(initial_value, dtype, self.name, self.strategy.devices.is_absent)
+        value = initial_value_of(initial_value, dtype, self)
         self.shape: tuple[int, ...] = value.shape
         self.dtype = value.dtype
         check_options(self)
@@ -126,18 +127,6 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         context = None if entry is None else entry.replica_context
         make = super().__new__
         return make(cls) if context is None else context.made_once(lambda: make(cls))
-
-    def require_value(self) -> None:
-        """Raise `RuntimeFailure` for a variable declared by its shape and not assigned since."""
-        if isinstance(self.buffer, jax.ShapeDtypeStruct):
-            if self.strategy.devices.is_absent:
-                self.strategy.devices.refuse_to_run(f"the value of variable {self.name!r}", here())
-            raise RuntimeFailure(
-                f"variable {self.name!r} was declared by its shape, {list(self.shape)}, and has no "
-                f"value",
-                source=here(),
-                hint=f"give it one first: {self.name}.assign(value)",
-            )
 
     @property
     def buffer(self) -> jax.Array:
@@ -294,7 +283,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
     def _copy(self) -> jax.Array:
         """Return a copy of the buffer, taken between steps."""
         with self.strategy.buffers.lock:
-            self.require_value()
+            require_value(self)
             if self.buffer.is_deleted():
                 raise RuntimeFailure(
                     f"the value of variable {self.name!r} is lost: a step failed that its buffer "

@@ -182,12 +182,15 @@ class Memory:
     temp_bytes: int
     peak_bytes: int
 
-    @property
-    def needed_bytes(self) -> int:
-        """Return the most that is held at once; where XLA does not say, all of it together."""
-        return self.peak_bytes or (
-            self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
-        )
+    def needed_bytes(self, platform: str) -> int:
+        """Return the most that is held at once.
+
+        The TPU compiler says it. What others call peak leaves some of the temporary memory out, so
+        there it is all of it together.
+        """
+        if platform == "tpu" and self.peak_bytes:
+            return self.peak_bytes
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
 
 
 class Executable:

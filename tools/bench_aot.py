@@ -113,7 +113,10 @@ def main() -> None:
         if compiled is not None:
             example: Any = sys.modules[load_factory(f"{EXAMPLE}:make_step").__module__]
             by_hand = 12 * example.num_parameters(example.SIZES[options.size])
-            said, peak = compiled.memory.argument_bytes, compiled.memory.needed_bytes
+            said, peak = (
+                compiled.memory.argument_bytes,
+                compiled.memory.needed_bytes(topology.chip.platform),
+            )
             print(
                 f"  state {by_hand:,} bytes by hand, {said:,} by the compiler "
                 f"({said / by_hand - 1:+.2%}), peak {peak:,}",

@@ -51,7 +51,7 @@ def test_a_step_is_compiled_reported_and_written(
     assert main([target, "--topology", "v5e:2x2", "-o", str(output), "--set", "width=256"]) == 0
     printed = capsys.readouterr().out
     assert "step on v5e:2x2: 4 devices\n\nFITS: " in printed
-    assert "1 collectives, 256.00 KiB from each device a step" in printed
+    assert "1 collective, 256.00 KiB from each device a step" in printed
     assert "steps.py:12  -> " in printed
     assert f"written: {output}" in printed
     assert output.stat().st_size > 1000
@@ -149,7 +149,6 @@ def test_fit_finds_the_largest_that_fits_in_few_tries(limit: int) -> None:
     def report(topology: Any, *, batch: int) -> Report:
         tried.append(batch)
         empty: Any = ()
-        sizes = dict.fromkeys(("argument", "output", "alias", "temp"), 0)
         return Report(
             "step",
             "x",
