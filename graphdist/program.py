@@ -308,7 +308,8 @@ class Program:
     def _failed(self, error: BaseException) -> None:
         """Say so if a failed step took variables with it, and which line of the user's it was."""
         for variable in self._variables:
-            require_value(variable)
+            if isinstance(variable.buffer, jax.ShapeDtypeStruct):
+                require_value(variable)
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()
         lost = [variable.name for variable in self._assigned if is_lost(variable.buffer)]

@@ -30,7 +30,7 @@ from graphdist.context import (
     in_replica_context_of_a_run,
     require_same_strategy,
 )
-from graphdist.errors import ArgumentError, ArgumentTypeError, RuntimeFailure
+from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
@@ -284,13 +284,6 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         """Return a copy of the buffer, taken between steps."""
         with self.strategy.buffers.lock:
             require_value(self)
-            if self.buffer.is_deleted():
-                raise RuntimeFailure(
-                    f"the value of variable {self.name!r} is lost: a step failed that its buffer "
-                    f"was given to",
-                    source=here(),
-                    hint="assign it anew, from a checkpoint for instance",
-                )
             return jnp.array(self.buffer, copy=True)
 
     def _update(self, trace: Trace, delta: jax.Array, in_replica: bool) -> None:

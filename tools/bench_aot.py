@@ -2,7 +2,7 @@
 
     python -m graphdist.tools.bench_aot --size 1b v5e:16x16 v5p:8x8x8
 
-Prints, for each topology, the seconds from the Python function to the executable of graphdist and
+Prints, for each topology, the processor seconds from the Python function to the executable of graphdist and
 of the same step written by hand with `jax.jit` and `jax.shard_map`, in turns, the best of each, and
 what the parameters and the optimizer's state take by hand and by the compiler.
 """
@@ -75,14 +75,17 @@ def with_jax(topology: Topology, settings: dict[str, Any]) -> Any:
 
 
 def seconds(compile: Callable[[], Any]) -> tuple[float, Any]:
-    """Return how long a compilation takes, and what it gives; None if it does not fit."""
+    """Return the processor seconds of a compilation, and what it gives; None if it does not fit.
+
+    Of all threads: others who use the machine do not count.
+    """
     jax.clear_caches()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         compiled = compile()
     except (DeviceMemoryError, jax.errors.JaxRuntimeError):
         compiled = None
-    return time.perf_counter() - start, compiled
+    return time.process_time() - start, compiled
 
 
 def main() -> None:
