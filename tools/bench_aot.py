@@ -2,9 +2,9 @@
 
     python -m graphdist.tools.bench_aot --size 1b v5e:16x16 v5p:8x8x8
 
-Prints, for each topology, the processor seconds from the Python function to the executable of graphdist and
-of the same step written by hand with `jax.jit` and `jax.shard_map`, in turns, the best of each, and
-what the parameters and the optimizer's state take by hand and by the compiler.
+Prints, for each topology, the processor seconds from the Python function to the executable of
+graphdist and of the same step written by hand with `jax.jit` and `jax.shard_map`, in turns, the
+best of each, and what the parameters and the optimizer's state take by hand and by the compiler.
 """
 
 from __future__ import annotations
