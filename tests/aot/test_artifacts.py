@@ -34,6 +34,12 @@ def saved(path: Path, strategy: gd.Strategy, **options: Any) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def path_for_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of a step for two replicas, for tests that only read it."""
+    return saved(tmp_path_factory.mktemp("two") / "step.gdx", cpus(2))
+
+
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("count", [2, 8])
 def test_a_loaded_step_does_what_the_function_does(
@@ -97,23 +103,21 @@ def test_the_same_step_makes_the_same_manifest(tmp_path: Path) -> None:
         ((np.ones((4, 8), "f"), {1}), "neither an array nor hashable"),
     ],
 )
-def test_other_arguments_are_refused(tmp_path: Path, arguments: Any, says: str) -> None:
+def test_other_arguments_are_refused(path_for_two: Path, arguments: Any, says: str) -> None:
     strategy = cpus(2)
-    path = saved(tmp_path / "step.gdx", strategy)
-    loaded = gd.aot.load(path, strategy=strategy, variables=make_step(strategy)[1])
+    loaded = gd.aot.load(path_for_two, strategy=strategy, variables=make_step(strategy)[1])
     with pytest.raises(gd.ArgumentError, match=says):
         loaded(*arguments)
 
 
-def test_variables_are_found_by_name_shape_and_dtype(tmp_path: Path) -> None:
+def test_variables_are_found_by_name_shape_and_dtype(path_for_two: Path) -> None:
     strategy = cpus(2)
-    path = saved(tmp_path / "step.gdx", strategy)
     with pytest.raises(gd.ArgumentError, match="needs a variable '0' f32"):
-        gd.aot.load(path, strategy=strategy)
+        gd.aot.load(path_for_two, strategy=strategy)
     with pytest.raises(gd.ArgumentError, match="needs a variable '0' f32"):
-        gd.aot.load(path, strategy=strategy, variables=make_step(strategy, width=4)[1])
+        gd.aot.load(path_for_two, strategy=strategy, variables=make_step(strategy, width=4)[1])
     with pytest.raises(gd.ContextError, match="belongs to"):
-        gd.aot.load(path, strategy=strategy, variables=make_step(cpus(2))[1])
+        gd.aot.load(path_for_two, strategy=strategy, variables=make_step(cpus(2))[1])
 
 
 def test_other_devices_are_refused(tmp_path: Path) -> None:
@@ -126,26 +130,24 @@ def test_other_devices_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["graphdist", "jax", "jaxlib"])
-def test_other_versions_are_refused_with_both(tmp_path: Path, package: str) -> None:
+def test_other_versions_are_refused_with_both(path_for_two: Path, package: str) -> None:
     strategy = cpus(2)
-    path = saved(tmp_path / "step.gdx", strategy)
     here = gd.aot.versions()
     with (
         mock.patch("graphdist.aot.versions", return_value={**here, package: "9.9"}),
         pytest.raises(gd.ArtifactError, match=f"{package} {here[package]}, here is {package} 9.9"),
     ):
-        gd.aot.load(path, strategy=strategy, variables=make_step(strategy)[1])
+        gd.aot.load(path_for_two, strategy=strategy, variables=make_step(strategy)[1])
 
 
-def test_a_native_executable_needs_the_flags_it_was_made_with(tmp_path: Path) -> None:
+def test_a_native_executable_needs_the_flags_it_was_made_with(path_for_two: Path) -> None:
     strategy = cpus(2)
-    path = saved(tmp_path / "step.gdx", strategy)
     params = make_step(strategy)[1]
     with (
         mock.patch("graphdist.aot.compiler_flags", return_value={"XLA_FLAGS": "--xla_some=1"}),
         pytest.raises(gd.ArtifactError, match=r"for compiler flags .*, here are .*xla_some"),
     ):
-        gd.aot.load(path, strategy=strategy, variables=params, native=True)
+        gd.aot.load(path_for_two, strategy=strategy, variables=params, native=True)
 
 
 def test_what_a_file_cannot_describe_is_refused_when_it_is_saved(tmp_path: Path) -> None:
