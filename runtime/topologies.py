@@ -128,6 +128,13 @@ def absent_devices(topology: Topology, at: Source = UNKNOWN) -> Devices:
             source=at,
             hint=_nearest(topology.name),
         ) from error
+    except NotImplementedError as error:  # JAX looked for the hardware, and dropped its plugin
+        raise DeviceError(
+            f"the compiler for {topology} was not loaded: JAX looked for its hardware and found "
+            f"none",
+            source=at,
+            hint="set JAX_PLATFORMS=cpu in the environment",
+        ) from error
 
 
 def _described(topology: Topology, at: Source) -> tuple[jax.Device, ...]:
