@@ -1,6 +1,6 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import config, data, experimental, metrics, nn, random
+from graphdist import aot, config, data, experimental, metrics, nn, random
 from graphdist.accumulation import accumulate
 from graphdist.context import (
     experimental_set_strategy,
@@ -21,12 +21,16 @@ from graphdist.data.iterators import DistributedIterator
 from graphdist.errors import (
     ArgumentError,
     ArgumentTypeError,
+    ArtifactError,
     BatchDimensionError,
+    CompilerOptionError,
     ContextError,
     DatasetError,
     DeviceError,
+    DeviceMemoryError,
     DistributionError,
     GraphdistError,
+    MissingExtraError,
     OutOfRangeError,
     RuntimeFailure,
     TraceError,
@@ -52,25 +56,30 @@ from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
+from graphdist.strategies.tpu import TPUStrategy
 from graphdist.trees import assign, read, variables
 from graphdist.values import DistributedValues, Mirrored, PerReplica
 from graphdist.variables import Variable
+from graphdist.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "ArraySpec",
+    "ArtifactError",
     "BatchDimensionError",
     "CentralStorageStrategy",
     "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
+    "CompilerOptionError",
     "ContextError",
     "CrossDeviceOps",
     "DatasetError",
     "DeviceError",
+    "DeviceMemoryError",
     "DistributedDataset",
     "DistributedIterator",
     "DistributedValues",
@@ -84,6 +93,7 @@ __all__ = [
     "InputReplicationMode",
     "Mirrored",
     "MirroredStrategy",
+    "MissingExtraError",
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
@@ -98,6 +108,7 @@ __all__ = [
     "RuntimeFailure",
     "Strategy",
     "StrategyExtended",
+    "TPUStrategy",
     "TraceError",
     "UnsupportedError",
     "ValueContext",
@@ -105,6 +116,7 @@ __all__ = [
     "VariableAggregation",
     "VariableSynchronization",
     "accumulate",
+    "aot",
     "assign",
     "config",
     "data",

@@ -74,6 +74,32 @@ def reproducer_folder() -> Path:
     return Path(os.environ.get("GRAPHDIST_REPRODUCER_DIR", tempfile.gettempdir()))
 
 
+def prepare_compilers() -> None:
+    """Tell the TPU compiler that it works without TPUs; what the user has set is left alone.
+
+    Without it libtpu asks the cloud for the TPUs of this host, and allows one process at a time. On
+    a host that has TPUs nothing is told, since the same process may use them.
+    """
+    if any(Path("/dev").glob("accel*")) or Path("/dev/vfio").is_dir():
+        return
+    for name, value in (
+        ("TPU_SKIP_MDS_QUERY", "1"),
+        ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+        ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
+        ("TPU_WORKER_HOSTNAMES", "localhost"),
+        ("TPU_MIN_LOG_LEVEL", "3"),
+        ("TPU_STDERR_LOG_LEVEL", "3"),
+        ("TF_CPP_MIN_LOG_LEVEL", "3"),
+    ):
+        os.environ.setdefault(name, value)
+
+
+def compiler_flags() -> dict[str, str]:
+    """Return the flags that the environment gives to XLA's compilers, those set alone."""
+    names = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
 def cluster_config() -> dict[str, Any]:
     """Return what `TF_CONFIG` holds, {} without it; `ArgumentError` if it is no JSON object."""
     text = os.environ.get("TF_CONFIG", "{}")

@@ -16,19 +16,26 @@ from graphdist.ir.errors import (
     TypeRuleError,
     VerifyError,
 )
+from graphdist.runtime.artifact import ArtifactError
 from graphdist.runtime.buffers import RuntimeFailure
+from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
+from graphdist.runtime.topologies import MissingExtraError
 from graphdist.tracing.state import TraceError
 
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "ArtifactError",
     "BatchDimensionError",
+    "CompilerOptionError",
     "ContextError",
     "DatasetError",
     "DeviceError",
+    "DeviceMemoryError",
     "DistributionError",
     "GraphdistError",
+    "MissingExtraError",
     "OutOfRangeError",
     "ParseError",
     "RuntimeFailure",

@@ -23,7 +23,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.interface import Interface
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass
-from graphdist.program import Program, trace_program
+from graphdist.program import Program, compile_program, trace_program
 from graphdist.signature import (
     ARRAY_KEYS,
     KEYS,
@@ -123,7 +123,7 @@ class Function:
         return program.call(leaves)
 
     def _compile(self, args: Any, kwargs: Any, signature: Signature) -> Program:
-        program = self._programs[signature] = Program(*self._trace(args, kwargs, signature))
+        program = self._programs[signature] = compile_program(*self._trace(args, kwargs, signature))
         self._warn_if_often(signature[1], args, kwargs)
         self._last_keys = signature[1]
         return program

@@ -33,6 +33,8 @@ class Interface:
     keys: tuple[LeafKey, ...]
     names: list[str]
     strategy: StrategyBase
+    paths: tuple[str, ...] = ()
+    """Of each leaf of the arguments, where it stands in `(args, kwargs)`."""
     structure: Any = None
     statics: list[Any] = field(default_factory=list)
     """Each leaf of the result that is not an array; `OUTPUT` where it is one."""
@@ -60,14 +62,15 @@ class _Parts:
         )
 
 
-class _OneForAll:
+class OneForAll:
     """A leaf that is one value which every replica holds."""
 
     def __init__(self, num_replicas: int) -> None:
-        self._num_replicas = num_replicas
+        self.num_replicas = num_replicas
 
     def put_together(self, results: Iterator[Any]) -> Mirrored:
-        return Mirrored(next(results), self._num_replicas)
+        """Return the leaf, with the next of the outputs."""
+        return Mirrored(next(results), self.num_replicas)
 
 
 def take_apart(result: Any, interface: Interface) -> list[Any]:
@@ -93,7 +96,7 @@ def take_apart(result: Any, interface: Interface) -> list[Any]:
             for part in arrays:
                 add(part.array, True, (part.shape,) * len(leaf.parts))
         elif isinstance(leaf, Mirrored):
-            interface.statics[-1] = _OneForAll(leaf.num_replicas)
+            interface.statics[-1] = OneForAll(leaf.num_replicas)
             add(leaf.array, False, None)
         elif is_array(leaf):
             add(leaf, False, None)
@@ -108,4 +111,4 @@ def filled(leaf: Any, results: Iterator[Any]) -> Any:
     """Return a leaf of the result, with the next of the outputs if it is one."""
     if leaf is OUTPUT:
         return next(results)
-    return leaf.put_together(results) if isinstance(leaf, _Parts | _OneForAll) else leaf
+    return leaf.put_together(results) if isinstance(leaf, _Parts | OneForAll) else leaf

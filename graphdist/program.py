@@ -18,11 +18,11 @@ from graphdist.context import Entry, current_entry, entered
 from graphdist.errors import ContextError, GraphdistError, RuntimeFailure
 from graphdist.garbage import collection_put_off
 from graphdist.interface import OUTPUT, Interface, filled, take_apart
-from graphdist.ir.graph import Value
+from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes.manager import Pass
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
-from graphdist.runtime.executable import dispatcher
+from graphdist.runtime.executable import Executable, dispatcher
 from graphdist.signature import (
     LeafKey,
     StaticArgument,
@@ -49,6 +49,8 @@ from graphdist.values import (
     buffer_gone,
     shape_without_value,
 )
+from graphdist.variable_checks import require_value
+from graphdist.variables import Variable
 
 Result = TypeVar("Result")
 
@@ -99,7 +101,9 @@ def _trace(
     names = [leaf_name(fn, path) for path, _ in paths]
     trace.strategy = _strategy_of(leaves, keys, names)
     replicas = trace.strategy.num_replicas_in_sync
-    interface = Interface(keys, names, trace.strategy)
+    interface = Interface(
+        keys, names, trace.strategy, tuple(jax.tree_util.keystr(path) for path, _ in paths)
+    )
     dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
     hints = [_hint(names[i]) for i in dynamic]
     inputs = [
@@ -136,6 +140,7 @@ def _trace(
             for place, i in enumerate(dynamic)
             if (given := _given(leaves[i], avals[place], strategy)) is not None
         },
+        interface=interface,
     )
     return traced, interface
 
@@ -212,19 +217,35 @@ def _hint(name: str) -> str:
     return "_".join(part for part in kept.split("_") if part)
 
 
+def compile_program(traced: Traced, interface: Interface) -> Program:
+    """Compile a traced function; raises `DeviceError` for devices that are not here."""
+    if traced.devices.is_absent:
+        traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
+    compiled = traced.lower().compile()
+    shapes = [output.type.shape for output in traced.graph.outputs]
+    return Program(interface, traced.variables, compiled.graph, shapes, compiled.executable)
+
+
 class Program:
     """A compiled program; `call` runs it on the leaves of the arguments."""
 
-    def __init__(self, traced: Traced, interface: Interface) -> None:
-        """Compile."""
-        lowered = traced.lower()
-        self.compiled = lowered.compile()
-        self._interface = interface
-        self._variables = traced.variables
-        graph = lowered.graph
+    def __init__(
+        self,
+        interface: Interface,
+        variables: Sequence[Variable],
+        graph: Graph,
+        output_shapes: Sequence[tuple[int, ...]],
+        executable: Executable,
+    ) -> None:
+        """Take an executable of a graph; of that its inputs, outputs and variables count.
+
+        `output_shapes` are those of the user's results, as they were traced.
+        """
+        self._interface, self._executable = interface, executable
+        self._variables = tuple(variables)
         self._assigned = [
             variable
-            for variable, spec in zip(traced.variables, graph.variables, strict=True)
+            for variable, spec in zip(variables, graph.variables, strict=True)
             if spec.assigned
         ]
         inputs = graph.inputs[len(graph.variables) :]
@@ -233,16 +254,15 @@ class Program:
             (i, _feed(interface.keys[i], interface.names[i], interface.strategy, value))
             for i, value in zip(dynamic, inputs, strict=True)
         ]
-        shapes = [output.type.shape for output in traced.graph.outputs]
         results = graph.outputs[len(graph.assigned) :]
         self._outputs = [
             (shape, output.type.distribution or PER_REPLICA, of_each) if per_replica else None
             for shape, output, per_replica, of_each in zip(
-                shapes, results, interface.per_replica, interface.shapes, strict=True
+                output_shapes, results, interface.per_replica, interface.shapes, strict=True
             )
         ]
         self.call = dispatcher(
-            self.compiled.executable,
+            self._executable,
             *self._buffers(),
             feeds,
             self._taker(),
@@ -257,7 +277,7 @@ class Program:
             return own.buffers, places, [variable.place for variable in self._assigned]
         borrowed = BorrowedBuffers(
             [(variable.strategy.buffers, variable.place) for variable in variables],
-            self.compiled.executable.state,
+            self._executable.state,
         )
         assigned = [i for i, variable in enumerate(variables) if variable in self._assigned]
         return borrowed, list(range(len(variables))), assigned
@@ -286,6 +306,9 @@ class Program:
 
     def _failed(self, error: BaseException) -> None:
         """Say so if a failed step took variables with it, and which line of the user's it was."""
+        for variable in self._variables:
+            if isinstance(variable.buffer, jax.ShapeDtypeStruct):
+                require_value(variable)
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()
         lost = [variable.name for variable in self._assigned if is_lost(variable.buffer)]

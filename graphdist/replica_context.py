@@ -12,7 +12,6 @@ import numpy as np
 from graphdist.context import Entry, current_entry, entered, get_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.options import ReduceOp, check_communication_options
-from graphdist.runtime.devices import device_name
 from graphdist.scatter import IndexedSlices
 from graphdist.tracing.class_trace import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p, to_replicas
@@ -77,7 +76,7 @@ class ReplicaContext:
     @property
     def devices(self) -> tuple[str]:
         """Return the name of this replica's device, alone in a tuple."""
-        return (device_name(self._strategy.devices.devices[self.known_number()]),)
+        return (self._strategy.devices.names[self.known_number()],)
 
     def known_number(self) -> int:
         """Return the replica's number as a Python value, for which each is traced on its own."""

@@ -11,12 +11,15 @@ from typing import Any  # Any: compiler options and users' variables
 import jax
 
 from graphdist.config import reproducer_folder, verifies_passes
-from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
+from graphdist.interface import Interface
 from graphdist.ir.analyses import collectives
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Source
 from graphdist.passes.manager import Pass, PassRecord, run_passes
+from graphdist.report import Report, report_of, report_of_refused
+from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, Memory, emitted
 from graphdist.tracing.sources import here
@@ -102,6 +105,8 @@ class Traced(_Stage):
     compiler_options: Mapping[str, Any] | None = None
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None
     """How a call gives inputs of the graph that are no arrays on the devices."""
+    interface: Interface | None = None
+    """How leaves of arguments and results correspond to inputs and outputs of the graph."""
 
     @collection_put_off()
     def lower(self) -> Lowered:
@@ -119,6 +124,7 @@ class Traced(_Stage):
             self.devices,
             compiler_options=self.compiler_options,
             given=self.given,
+            traced=self,
             history=history,
         )
 
@@ -135,6 +141,7 @@ class Lowered(_Stage):
 
     compiler_options: Mapping[str, Any] | None = None
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None
+    traced: Traced | None = None
 
     @property
     def stablehlo(self) -> jax.stages.Lowered:
@@ -155,15 +162,34 @@ class Lowered(_Stage):
             return self.stablehlo.as_text()
         raise self._unknown(form, "graph", "stablehlo")
 
-    def compile(self) -> Compiled:
-        """Compile for the strategy's devices."""
+    def report(self, compiler_options: Mapping[str, Any] | None = None) -> Report:
+        """Compile, and return the report, also of a program that the compiler refuses as too large.
+
+        Raises what `compile` does, `DeviceMemoryError` apart.
+        """
+        try:
+            return self.compile(compiler_options).report()
+        except DeviceMemoryError as error:
+            return report_of_refused(self, error)
+
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
+        """Compile for the strategy's devices.
+
+        `compiler_options` are XLA's, over those the function was made with. Raises
+        `DeviceMemoryError` where the compiler says that the program needs more memory than a device
+        has, and `ArgumentError` for options that it does not take.
+        """
+        options = {**(self.compiler_options or {}), **(compiler_options or {})}
         with _blames_the_caller():
-            executable = Executable(self.graph, self.devices, self.emitted)
+            emitted = self.emitted
+            compiled = compile_lowered(emitted.lowered, self.devices, compiler_options)
+            executable = Executable(self.graph, self.devices, emitted.function, compiled)
         return Compiled(
             self.graph,
             self.devices,
             executable=executable,
             lowered=self,
+            compiler_options=options,
             history=self.history,
         )
 
@@ -174,11 +200,16 @@ class Compiled(_Stage):
 
     executable: Executable = field(kw_only=True)
     lowered: Lowered = field(kw_only=True)
+    compiler_options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
     def memory(self) -> Memory:
         """Return the bytes a step needs on each device."""
         return self.executable.memory
+
+    def report(self) -> Report:
+        """Return what the step needs and moves, and an estimate of its time: print it."""
+        return report_of(self)
 
     @property
     def cost(self) -> dict[str, float]:

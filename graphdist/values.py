@@ -132,6 +132,8 @@ class PerReplicaArray(PerReplica):
     @cached_property
     def values(self) -> tuple[jax.Array, ...]:
         """Return the replicas' arrays, each on its replica's device, in replica order."""
+        if self.strategy.devices.is_absent:
+            self.strategy.devices.refuse_to_run("the value of a PerReplica", here())
         order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
         shards = sorted(self.array.addressable_shards, key=lambda shard: order[shard.device])
         with jax.ensure_compile_time_eval():  # asked for inside a trace, they would be tracers
@@ -249,6 +251,11 @@ def per_replica_of(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
         return PerReplica(values)
     shape = largest(shapes)
     devices = strategy.devices
+    if devices.is_absent:
+        rows, *inner = shape or (1,)
+        dtype = jax.dtypes.canonicalize_dtype(values[0].dtype)
+        described: Any = jax.ShapeDtypeStruct((len(values) * rows, *inner), dtype)
+        return PerReplicaArray(described, strategy, shape, shapes=unequal(shapes))
     parts = [
         jax.device_put(_padded(value, shape).reshape(shape or (1,)), device)
         for value, device in zip(values, devices.devices, strict=True)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.context import in_replica_context_of_a_run
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, RuntimeFailure
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import TraceError, current_trace
@@ -87,8 +87,33 @@ def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> Non
         )
 
 
-def initial_value_of(value: Any, dtype: Any, name: str) -> jax.Array:
-    """Return the concrete initial value; a later trace may not make variables."""
+def require_value(variable: Variable) -> None:
+    """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step."""
+    if isinstance(variable.buffer, jax.ShapeDtypeStruct):
+        if variable.strategy.devices.is_absent:
+            what = f"the value of variable {variable.name!r}"
+            variable.strategy.devices.refuse_to_run(what, here())
+        raise RuntimeFailure(
+            f"variable {variable.name!r} was declared by its shape, {list(variable.shape)}, and "
+            f"has no value",
+            source=here(),
+            hint=f"give it one first: {variable.name}.assign(value)",
+        )
+    if variable.buffer.is_deleted():
+        raise RuntimeFailure(
+            f"the value of variable {variable.name!r} is lost: a step failed that its buffer was "
+            f"given to",
+            source=here(),
+            hint="assign it anew, from a checkpoint for instance",
+        )
+
+
+def initial_value_of(value: Any, dtype: Any, variable: Variable) -> Any:
+    """Return the concrete initial value, or its shape if that is all there is or will be.
+
+    A later trace may not make variables.
+    """
+    name = variable.name
     trace = current_trace()
     if trace is not None and not trace.is_first:
         raise ContextError(
@@ -97,6 +122,10 @@ def initial_value_of(value: Any, dtype: Any, name: str) -> jax.Array:
             hint="make variables once, outside the function, or guard the creation: "
             "if self.w is None: self.w = gd.Variable(...)",
         )
+    if variable.strategy.devices.is_absent and callable(value):
+        value = jax.eval_shape(value)  # nothing is computed for devices that are not here
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(value.shape, value.dtype if dtype is None else dtype)
     with jax.ensure_compile_time_eval():
         value = value() if callable(value) else value
         if isinstance(value, jax.core.Tracer):

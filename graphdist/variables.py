@@ -30,7 +30,7 @@ from graphdist.context import (
     in_replica_context_of_a_run,
     require_same_strategy,
 )
-from graphdist.errors import ArgumentError, ArgumentTypeError, RuntimeFailure
+from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
@@ -45,6 +45,7 @@ from graphdist.variable_checks import (
     checked_value,
     initial_value_of,
     require_no_jax_trace,
+    require_value,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
 
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
 
-    `initial_value` is an array, a number, or a function without arguments that returns one. Made
+    `initial_value` is an array, a number, a function without arguments that returns one, or a
+    `jax.ShapeDtypeStruct`: then it has no value before it is assigned, and functions that use it
+    can be compiled, not run. On devices that are not here every variable is a shape. Made
     inside a function it must be concrete, and the function's first trace is the only one that may
     make it; made in a replica function it has replica 0's. `constraint` is kept for optimizers.
     Raises `ArgumentError` for options that do not go together, `ContextError` for one made
@@ -101,7 +104,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.trainable = not on_read if trainable is None else trainable
         if initial_value is _NOTHING:
             raise ArgumentError("a variable is made without an initial value", source=here())
-        value = initial_value_of(initial_value, dtype, self.name)
+        value = initial_value_of(initial_value, dtype, self)
         self.shape: tuple[int, ...] = value.shape
         self.dtype = value.dtype
         check_options(self)
@@ -280,13 +283,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
     def _copy(self) -> jax.Array:
         """Return a copy of the buffer, taken between steps."""
         with self.strategy.buffers.lock:
-            if self.buffer.is_deleted():
-                raise RuntimeFailure(
-                    f"the value of variable {self.name!r} is lost: a step failed that its buffer "
-                    f"was given to",
-                    source=here(),
-                    hint="assign it anew, from a checkpoint for instance",
-                )
+            require_value(self)
             return jnp.array(self.buffer, copy=True)
 
     def _update(self, trace: Trace, delta: jax.Array, in_replica: bool) -> None:
@@ -364,6 +361,8 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
     def __repr__(self) -> str:
         what = f"<Variable {self.name!r} {self.spec(self.name).type.distributed(None)}"
         entry = current_entry()
+        if isinstance(self.buffer, jax.ShapeDtypeStruct):
+            return f"{what}, declared by shape>"
         if current_trace() is not None or (entry and entry.strategy is not self.strategy):
             return f"{what}>"
         copies = [f"{what}: {value}>" for value in self.values]

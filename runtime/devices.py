@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, NoReturn
 
 import jax
 import numpy as np
@@ -28,6 +29,9 @@ from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.runtime.emit import REPLICA
 
+if TYPE_CHECKING:
+    from graphdist.runtime.topologies import Topology
+
 
 class DeviceError(GraphdistError, ValueError):
     """Devices that do not exist, are named twice, or come too late to be configured."""
@@ -36,15 +40,21 @@ class DeviceError(GraphdistError, ValueError):
 class Devices:
     """The devices that replicas run on, one replica each, in order.
 
-    With a `parameter_device` variables lie there between steps, one copy of each.
+    With a `parameter_device` variables lie there between steps, one copy of each. With a `topology`
+    the devices stand for hardware that is not here: programs are compiled for them and not run, and
+    arrays on them are shapes.
     """
 
     def __init__(
-        self, devices: Sequence[jax.Device], parameter_device: jax.Device | None = None
+        self,
+        devices: Sequence[jax.Device],
+        parameter_device: jax.Device | None = None,
+        topology: Topology | None = None,
     ) -> None:
         """Take the devices as they are; see `find_devices` for checked names."""
         self.devices = tuple(devices)
         self.parameter_device = parameter_device
+        self.topology = topology
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -54,6 +64,31 @@ class Devices:
         """Return the platform of the devices: "cpu", "gpu" or "tpu"."""
         platform = self.devices[0].platform
         return "gpu" if platform in ("cuda", "rocm") else platform
+
+    @property
+    def is_absent(self) -> bool:
+        """Return whether the devices stand for hardware that is not here."""
+        return self.topology is not None
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the devices, in order; absent ones are numbered by replica."""
+        if self.is_absent:
+            return tuple(f"{self.platform}:{index}" for index in range(len(self)))
+        return tuple(map(device_name, self.devices))
+
+    def __str__(self) -> str:
+        return ", ".join(self.names) if self.topology is None else str(self.topology)
+
+    def refuse_to_run(self, what: str, at: Source) -> NoReturn:
+        """Raise the error for something that needs the hardware."""
+        raise DeviceError(
+            f"{what} needs {self}, of which only the topology is here: programs are compiled for "
+            f"it, not run",
+            source=at,
+            hint="stop at .trace(..).lower().compile(); to run, make the strategy without a "
+            "topology where the devices are",
+        )
 
     @cached_property
     def mesh(self) -> Mesh:

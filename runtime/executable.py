@@ -43,6 +43,8 @@ class Emitted:
 
     function: Any
     lowered: Lowered
+    avals: tuple[jax.ShapeDtypeStruct, ...]
+    """What it was lowered for."""
 
 
 def emitted(
@@ -57,13 +59,9 @@ def emitted(
     compiles for the one or for the other. Raises `VerifyError` for a graph of another stage.
     """
     function = jitted(graph, devices, compiler_options)
-    avals = []
-    for i, (value, distribution) in enumerate(
-        zip(graph.inputs, input_distributions(graph), strict=True)
-    ):
-        aval = global_aval(value.type, distribution, len(devices))
-        placed = aval.update(sharding=devices.sharding(distribution))
-        avals.append((given or {}).get(i, placed))
+    avals = placed_avals(graph, devices)
+    for i, aval in (given or {}).items():
+        avals[i] = aval
     traced = function.trace(*avals)  # names the node that should not be there, if there is one
     if graph.stage is not Stage.SPMD:
         raise VerifyError(
@@ -71,7 +69,17 @@ def emitted(
             f"stage {Stage.SPMD.value}",
             hint="a pass is missing: graphdist.passes.pipeline is the list of all",
         )
-    return Emitted(function, traced.lower())
+    return Emitted(function, traced.lower(), tuple(avals))
+
+
+def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
+    """Return the inputs of a graph as arrays on the devices would be."""
+    return [
+        global_aval(value.type, distribution, len(devices)).update(
+            sharding=devices.sharding(distribution)
+        )
+        for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True)
+    ]
 
 
 def jitted(
@@ -79,7 +87,6 @@ def jitted(
 ) -> Any:
     """Return `jax.jit` of what an SPMD graph emits, with shardings and donation."""
     inputs, outputs = input_distributions(graph), output_distributions(graph)
-    donated = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
 
     def program(*arrays: jax.Array) -> list[jax.Array]:
         return emit(graph, arrays)
@@ -96,6 +103,18 @@ def jitted(
     else:
         run = _copying(graph, program)
     run.__name__ = graph.name
+    return with_shardings(run, graph, devices, compiler_options)
+
+
+def with_shardings(
+    run: Callable[..., list[jax.Array]],
+    graph: Graph,
+    devices: Devices,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return `jax.jit` of a function of the graph's inputs, with its shardings and donation."""
+    inputs, outputs = input_distributions(graph), output_distributions(graph)
+    donated = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
     return jax.jit(
         run,
         in_shardings=tuple(map(devices.sharding, inputs)),
@@ -163,14 +182,29 @@ class Memory:
     temp_bytes: int
     peak_bytes: int
 
+    def needed_bytes(self, platform: str) -> int:
+        """Return the most that is held at once.
+
+        The TPU compiler says it. What others call peak leaves some of the temporary memory out, so
+        there it is all of it together.
+        """
+        if platform == "tpu" and self.peak_bytes:
+            return self.peak_bytes
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
+
 
 class Executable:
     """A compiled step."""
 
-    def __init__(self, graph: Graph, devices: Devices, emitted: Emitted) -> None:
-        """Compile."""
-        self.compiled: Compiled = emitted.lowered.compile()
-        self.function = emitted.function
+    def __init__(
+        self,
+        graph: Graph,
+        devices: Devices,
+        function: Callable[..., list[jax.Array]],
+        compiled: Compiled,
+    ) -> None:
+        """Take what was compiled, and the function that runs it."""
+        self.compiled, self.function = compiled, function
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [
@@ -200,7 +234,7 @@ class Executable:
             analysis.output_size_in_bytes,
             analysis.alias_size_in_bytes,
             analysis.temp_size_in_bytes,
-            analysis.peak_memory_in_bytes,
+            getattr(analysis, "peak_memory_in_bytes", 0),
         )
 
     @property

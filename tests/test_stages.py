@@ -111,7 +111,8 @@ def test_a_constant_edited_in_the_text_changes_the_result(strategy: gd.Strategy)
     text = print_graph(lowered.graph)
     assert text.count("3.0:f32") == 1
     edited = parse(text.replace("3.0:f32", "5.0:f32"), opaques(lowered.graph), resolve)
-    executable = Executable(edited, strategy.devices, emitted(edited, strategy.devices))
+    of_text = emitted(edited, strategy.devices)
+    executable = Executable(edited, strategy.devices, of_text.function, of_text.lowered.compile())
     x = jnp.array([1.0, 1.0, 2.0, 2.0])
     (result,) = executable(jax.device_put(x, strategy.devices.per_replica))
     assert result.tolist() == [15.0, 15.0]

@@ -19,7 +19,6 @@ from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import CommunicationOptions, ReduceOp, ValueContext, VariableSynchronization
 from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.runtime.buffers import BufferStore
-from graphdist.runtime.devices import device_name
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.input import InputMethods
@@ -79,8 +78,7 @@ class StrategyBase(InputMethods):
         return len(self.devices)
 
     def __repr__(self) -> str:
-        names = ", ".join(map(device_name, self.devices.devices))
-        return f"<{type(self).__name__} on {names}>"
+        return f"<{type(self).__name__} on {self.devices}>"
 
     def __copy__(self) -> NoReturn:
         raise ContextError(
@@ -201,8 +199,13 @@ class StrategyBase(InputMethods):
         """
         return replicas.local_results(self, value)
 
-    def place_variable(self, value: jax.Array, distribution: Distribution) -> jax.Array:
-        """Return a buffer of its own for a variable: the value, or one copy of it a replica."""
+    def place_variable(self, value: Any, distribution: Distribution) -> Any:
+        """Return a buffer of its own for a variable: the value, or one copy of it a replica.
+
+        A value given by its shape, or on devices that are not here, is a shape there too.
+        """
+        if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(value.shape, value.dtype)
         if distribution is MIRRORED:
             return jax.device_put(
                 jax.numpy.array(value, copy=True), self.devices.home(MIRRORED), may_alias=False

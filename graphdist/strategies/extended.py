@@ -86,7 +86,7 @@ class StrategyExtended:
                 source=here(),
                 hint="make a strategy: gd.OneDeviceStrategy('cpu:0')",
             )
-        return tuple(map(device_name, self.devices.devices))
+        return self.devices.names
 
     def reduce_to(
         self,

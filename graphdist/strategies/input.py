@@ -163,6 +163,8 @@ def on_devices(parts: Sequence[Array], strategy: StrategyBase) -> Any:
     shape, dtype = largest(shapes), jax.dtypes.canonicalize_dtype(parts[0].dtype)
     lay_out = _aligned if devices.platform == "cpu" else _padded
     laid_out = [lay_out(part, shape, dtype) for part in parts]
+    if len(parts) == 1 and devices.is_absent:
+        return jax.ShapeDtypeStruct(shape, dtype)
     if len(parts) == 1:
         return _placed(shape, devices.per_replica, lambda index: laid_out[0])
     rows, *inner = shape or (1,)  # scalars are the rows of one array
@@ -171,7 +173,11 @@ def on_devices(parts: Sequence[Array], strategy: StrategyBase) -> Any:
         replica = index[0].start // rows if rows else 0
         return laid_out[replica].reshape(rows, *inner)
 
-    array = _placed((len(parts) * rows, *inner), devices.per_replica, part_at)
+    whole = (len(parts) * rows, *inner)
+    if devices.is_absent:
+        array: Any = jax.ShapeDtypeStruct(whole, dtype)
+    else:
+        array = _placed(whole, devices.per_replica, part_at)
     return PerReplicaArray(array, strategy, shape, shapes=unequal(shapes))
 
 

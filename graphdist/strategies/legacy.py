@@ -18,7 +18,6 @@ from graphdist.data.input import InputReplicationMode
 from graphdist.deprecation import warn_once
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
-from graphdist.runtime.devices import device_name
 from graphdist.strategies.legacy_input import DatasetIterator, InputFunctionIterator
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
@@ -158,7 +157,7 @@ def _settings(strategy: StrategyBase) -> dict[str, Any]:
     platform = strategy.devices.platform
     if platform != "cpu":
         return {"jax_platforms": platform}
-    indices = [int(device_name(one).split(":")[1]) for one in strategy.devices.devices]
+    indices = [int(name.split(":")[1]) for name in strategy.devices.names]
     return {"jax_platforms": platform, "jax_num_cpu_devices": max(indices) + 1}
 
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import jax
 
 from graphdist.cross_device_ops import CrossDeviceOps, checked_ops
+from graphdist.errors import ArgumentError
 from graphdist.options import VariableSynchronization
 from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.tpu import devices_of_topology
 from graphdist.tracing.sources import here
 
 
@@ -24,9 +26,21 @@ class MirroredBase(StrategyBase):
         self,
         devices: Sequence[str | jax.Device] | None = None,
         cross_device_ops: CrossDeviceOps | None = None,
+        *,
+        topology: str | None = None,
     ) -> None:
         """Take the devices."""
-        super().__init__(StrategyExtended(find_devices(devices, here())))
+        if topology is None:
+            found = find_devices(devices, here())
+        elif devices:
+            raise ArgumentError(
+                f"devices and a topology are given, {topology!r}: one says what the other does",
+                source=here(),
+                hint="leave out the devices to compile for the topology",
+            )
+        else:
+            found = devices_of_topology(topology, 1, "gpu")
+        super().__init__(StrategyExtended(found))
         self.cross_device_ops = checked_ops(cross_device_ops)
 
 
@@ -34,7 +48,10 @@ class MirroredStrategy(MirroredBase, Strategy):
     """Runs one replica on each device, with variables mirrored on all of them.
 
     `devices` names them ("cpu:0", "gpu:1", or `jax.Device`); None or an empty list means all local
-    devices. `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices
+    devices. With a `topology`, such as "h100:8x8" for 8 hosts with 8 GPUs each, it stands for GPUs
+    that need not be here: functions are compiled for them and not run, as with `gd.TPUStrategy`.
+
+    `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices
     that are not there, are named twice, or are of several platforms, `ArgumentTypeError` for what
     is no `CrossDeviceOps`.
 

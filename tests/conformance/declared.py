@@ -358,7 +358,7 @@ NO_COUNTERPART = (
         at=".experimental_run_v2",
     ),
     *declare("ParameterServerStrategy comes later", "construct/ps_*|*"),
-    *declare("TPUs are devices of MirroredStrategy", "construct/tpu_without_tpu|*"),
+    *declare("a TPUStrategy without TPUs is refused", "construct/tpu_without_tpu|*"),
     *declare("a device that is not there is refused", "construct/mirrored_remote_device|*"),
     *declare(
         "update calls its function once, for all copies",

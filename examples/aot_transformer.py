@@ -1,0 +1,211 @@
+"""Compile the training step of a large language model for accelerators that are not here.
+
+    graphdist-compile examples/aot_transformer.py:make_step --topology v5e:16x16 --set size=1b
+    graphdist-compile examples/aot_transformer.py:make_step --topology v5p:8x8x8 --set size=70b
+
+A decoder-only transformer with rotary positions, RMS norms and SwiGLU, trained with Adam; sizes go
+from 10 million to 70 billion parameters. The layers are stacked and run by `jax.lax.scan`, each
+recomputed in the backward pass, so that time to compile does not grow with depth. Parameters and
+the optimizer's state are variables that are declared by their shapes: nothing of them is ever in
+memory, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from functools import partial
+from typing import Any  # pytrees of arrays, shapes or variables
+
+import jax
+import jax.numpy as jnp
+
+import graphdist as gd
+
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of a model; `heads` share `kv_heads` keys and values."""
+
+    layers: int
+    width: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+
+
+SIZES = {
+    "10m": Model(6, 256, 704, 8, 8, 8_192),
+    "100m": Model(12, 768, 2_048, 12, 12, 16_384),
+    "1b": Model(16, 2_048, 5_632, 16, 16, 32_000),
+    "8b": Model(32, 4_096, 14_336, 32, 8, 32_000),
+    "70b": Model(80, 8_192, 28_672, 64, 8, 32_000),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is compiled; `batch` is rows of a replica, `length` tokens in a row."""
+
+    size: str = "1b"
+    batch: int = 1
+    length: int = 2_048
+    parameter_dtype: str = "float32"
+    state_dtype: str = "float32"
+    compute_dtype: str = "bfloat16"
+    learning_rate: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+
+
+def parameter_shapes(model: Model, dtype: str) -> Params:
+    """Return the shapes of the parameters; those of the layers are stacked along dimension 0."""
+    width, hidden, layers = model.width, model.hidden, model.layers
+    head = width // model.heads
+
+    def shape(*dimensions: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(dimensions, jnp.dtype(dtype))
+
+    return {
+        "embedding": shape(model.vocabulary, width),
+        "layers": {
+            "attention_norm": shape(layers, width),
+            "query": shape(layers, width, model.heads * head),
+            "key": shape(layers, width, model.kv_heads * head),
+            "value": shape(layers, width, model.kv_heads * head),
+            "output": shape(layers, model.heads * head, width),
+            "mlp_norm": shape(layers, width),
+            "gate": shape(layers, width, hidden),
+            "up": shape(layers, width, hidden),
+            "down": shape(layers, hidden, width),
+        },
+        "norm": shape(width),
+    }
+
+
+def num_parameters(model: Model) -> int:
+    """Return the number of parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(model, "float32")))
+
+
+def normalize(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return x over its root mean square along the last dimension, scaled; computed in f32."""
+    wide = x.astype(jnp.float32)
+    mean_square = jnp.mean(wide * wide, axis=-1, keepdims=True)
+    return (wide * jax.lax.rsqrt(mean_square + 1e-6)).astype(x.dtype) * scale.astype(x.dtype)
+
+
+def rotate(x: jax.Array) -> jax.Array:
+    """Return x [rows, length, heads, size] turned by its positions."""
+    length, size = x.shape[1], x.shape[3]
+    frequencies = 10_000.0 ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies
+    sine, cosine = (f(angles)[None, :, None, :].astype(x.dtype) for f in (jnp.sin, jnp.cos))
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate(
+        [first * cosine - second * sine, second * cosine + first * sine], axis=-1
+    )
+
+
+def layer(model: Model, x: jax.Array, weights: Params) -> jax.Array:
+    """Return what a layer makes of x [rows, length, width]."""
+    rows, length, width = x.shape
+    head = width // model.heads
+    weights = jax.tree.map(lambda w: w.astype(x.dtype), weights)
+    normal = normalize(x, weights["attention_norm"])
+    query = rotate((normal @ weights["query"]).reshape(rows, length, model.heads, head))
+    key = rotate((normal @ weights["key"]).reshape(rows, length, model.kv_heads, head))
+    value = (normal @ weights["value"]).reshape(rows, length, model.kv_heads, head)
+    mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+    x = x + mixed.reshape(rows, length, width) @ weights["output"]
+    normal = normalize(x, weights["mlp_norm"])
+    return x + (jax.nn.silu(normal @ weights["gate"]) * (normal @ weights["up"])) @ weights["down"]
+
+
+def loss_fn(model: Model, settings: Settings, params: Params, tokens: jax.Array) -> jax.Array:
+    """Return the mean cross entropy of each of tokens i32[rows, length + 1] but the first."""
+    dtype = jnp.dtype(settings.compute_dtype)
+    embedding = params["embedding"].astype(dtype)
+    x = embedding[tokens[:, :-1]]
+
+    @partial(jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable)
+    def step(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
+        return layer(model, x, weights), None
+
+    x, _ = jax.lax.scan(step, x, params["layers"])
+    logits = (normalize(x, params["norm"]) @ embedding.T).astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
+
+
+def adam(
+    settings: Settings, grads: Params, state: Params, params: Params, count: jax.Array
+) -> tuple[Params, Params]:
+    """Return the parameters after a step of Adam, and the means of gradients and their squares."""
+    beta1, beta2 = settings.beta1, settings.beta2
+    step = count.astype(jnp.float32) + 1
+
+    def updated(g: jax.Array, m: jax.Array, v: jax.Array, p: jax.Array) -> tuple[jax.Array, ...]:
+        g = g.astype(jnp.float32)
+        mean = beta1 * m.astype(jnp.float32) + (1 - beta1) * g
+        square = beta2 * v.astype(jnp.float32) + (1 - beta2) * g * g
+        scale = jnp.sqrt(square / (1 - beta2**step)) + settings.epsilon
+        change = settings.learning_rate * mean / (1 - beta1**step) / scale
+        return (p - change).astype(p.dtype), mean.astype(m.dtype), square.astype(v.dtype)
+
+    triples = jax.tree.map(updated, grads, state["mean"], state["square"], params)
+    new, mean, square = jax.tree.transpose(
+        jax.tree.structure(params), jax.tree.structure((0, 0, 0)), triples
+    )
+    return new, {"mean": mean, "square": square}
+
+
+def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[Any, tuple[Any]]:
+    """Return a training step and the shape of its tokens; see `Settings`."""
+    chosen = Settings(**settings)
+    model = SIZES[chosen.size]
+    shapes = parameter_shapes(model, chosen.parameter_dtype)
+    state_shapes = parameter_shapes(model, chosen.state_dtype)
+    with strategy.scope():
+        params = gd.variables(shapes)
+        state = gd.variables({"mean": state_shapes, "square": state_shapes})
+        count = gd.Variable(jax.ShapeDtypeStruct((), jnp.int32), name="count")
+
+    @gd.function
+    def train_step(tokens: Any) -> Any:
+        def replica_fn(tokens: jax.Array) -> jax.Array:
+            old = gd.read(params)
+            loss, grads = jax.value_and_grad(partial(loss_fn, model, chosen))(old, tokens)
+            grads = gd.get_replica_context().all_reduce("MEAN", grads)
+            new, new_state = adam(chosen, grads, gd.read(state), old, count[...])
+            gd.assign(params, new)
+            gd.assign(state, new_state)
+            count.assign(count + 1)
+            return loss
+
+        return strategy.reduce("MEAN", strategy.run(replica_fn, args=(tokens,)), axis=None)
+
+    tokens = gd.PerReplicaSpec((chosen.batch, chosen.length + 1), jnp.int32, strategy=strategy)
+    return train_step, (tokens,)
+
+
+def main() -> None:
+    """Compile for a topology, and print what the step needs and moves."""
+    parser = argparse.ArgumentParser(description="Compile a transformer for a topology.")
+    parser.add_argument("--topology", default="v5e:4x4")
+    parser.add_argument("--size", choices=SIZES, default="1b")
+    arguments = parser.parse_args()
+    is_gpu = arguments.topology[0] not in "vt"
+    make = gd.MirroredStrategy if is_gpu else gd.TPUStrategy
+    train_step, args = make_step(make(topology=arguments.topology), size=arguments.size)
+    compiled = train_step.trace(*args).lower().compile()
+    print(f"{num_parameters(SIZES[arguments.size]):,} parameters on {arguments.topology}")
+    print(compiled.report())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""Save a compiled step in a file, and load it where it is to run.
+
+    compiled = train_step.trace(batch).lower().compile()
+    gd.aot.save("step.gdx", compiled)
+    ...
+    step = gd.aot.load("step.gdx", strategy=strategy, variables=params)
+    loss = step(batch)
+
+The file has the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it:
+loading compiles it for the devices that are here. `executable.bin` is what the compiler made, which
+runs on the same kind of devices with the same versions alone, and which JAX stores as a pickle:
+loading it runs code from the file. It is used only if asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any  # Any: users' arguments and results, JSON
+
+import jax
+
+from graphdist.config import compiler_flags
+from graphdist.context import current_entry
+from graphdist.errors import ArgumentError, ArtifactError, ContextError
+from graphdist.ir.graph import Graph
+from graphdist.manifest import (
+    boundary_from_json,
+    boundary_to_json,
+    interface_from_json,
+    interface_to_json,
+)
+from graphdist.program import Program
+from graphdist.runtime.artifact import read_artifact, sha256, write_artifact
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.executable import Executable
+from graphdist.runtime.serialization import (
+    PLATFORMS,
+    export_module,
+    load_module,
+    load_native,
+    serialize_native,
+)
+from graphdist.signature import UnusableLeaf, difference, leaf_key
+from graphdist.stages import Compiled
+from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.tracing.sources import here
+from graphdist.variables import Variable
+from graphdist.version import VERSION
+
+
+def save(
+    path: str | os.PathLike[str], compiled: Compiled, *, platforms: Sequence[str] | None = None
+) -> None:
+    """Write a compiled step to a file, by custom `name.gdx`.
+
+    The portable module is for the platform it was compiled for, or for `platforms`: "cpu", "gpu",
+    "tpu". Values of variables are not in the file. Raises `UnsupportedError` for arguments and
+    results that the file cannot describe, `MissingExtraError` without flatbuffers, and OSError
+    where the file cannot be written, of which nothing is left then.
+    """
+    traced = compiled.lowered.traced
+    assert traced is not None
+    assert traced.interface is not None
+    chosen = _checked_platforms(platforms, compiled.devices.platform)
+    logical, final = traced.graph, compiled.graph
+    graphs = f"# logical\n{logical}\n\n# final\n{final}\n".encode()
+    shapes = [output.type.shape for output in logical.outputs]
+    manifest = {
+        "project": "graphdist",
+        "versions": versions(),
+        "flags": compiler_flags(),
+        "compiler_options": dict(compiled.compiler_options),
+        "platforms": chosen,
+        "target": _target(compiled.devices),
+        "mesh": {"axes": {"replica": len(compiled.devices)}},
+        "boundary": boundary_to_json(final, shapes),
+        "interface": interface_to_json(traced.interface),
+        "unplaced": sorted(i for i, one in (traced.given or {}).items() if one.sharding is None),
+        "graph_hash": sha256(str(final).encode()),
+    }
+    members = {
+        "graph.txt": graphs,
+        "module.mlir": export_module(compiled.lowered.emitted, chosen, here()),
+        "executable.bin": serialize_native(compiled.executable.compiled),
+        "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
+    }
+    write_artifact(path, manifest, members)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    strategy: StrategyBase | None = None,
+    variables: Any = None,
+    native: bool = False,
+) -> LoadedStep:
+    """Return the step in a file, to be called as the function was.
+
+    `strategy` runs it: by default the current one, or else a `MirroredStrategy` of as many devices
+    as the step has replicas. `variables` is a pytree that holds the step's variables, made in that
+    strategy's scope with the names, shapes and dtypes they had; others in it are left alone.
+
+    By default nothing in the file is run: its portable module is compiled for the devices here.
+    With `native` the compiler's own executable is loaded, which starts at once and needs the same
+    kind of devices, versions and flags. It is a pickle, and loading it RUNS CODE FROM THE FILE: ask
+    for it only with files you trust.
+
+    Raises `ArtifactError` for a file that is damaged or was changed, and for one that was made by
+    other versions or for other devices; `ArgumentError` for variables that are missing.
+    """
+    name = os.path.basename(os.fspath(path))
+    manifest, members = read_artifact(path, here())
+    try:
+        return _loaded(name, manifest, members, strategy, variables, native)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ArtifactError(
+            f"{name} has a manifest that describes no step: {error!r}",
+            source=here(),
+            hint="compile the step anew",
+        ) from error
+
+
+def _loaded(
+    name: str,
+    manifest: Any,
+    members: dict[str, bytes],
+    strategy: StrategyBase | None,
+    variables: Any,
+    native: bool,
+) -> LoadedStep:
+    _check_versions(name, manifest)
+    graph = boundary_from_json(manifest["boundary"])
+    chosen = _strategy_for(name, manifest, graph, strategy)
+    devices = chosen.devices
+    if native:
+        _check_native(name, manifest, devices)
+        executable = load_native(members["executable.bin"], graph, devices)
+    else:
+        same = _target(devices)["platform"] == manifest["target"]["platform"]
+        options = dict(manifest["compiler_options"]) if same else {}
+        executable = load_module(members["module.mlir"], graph, devices, options, here())
+    owned = _variables_for(name, graph, chosen, variables)
+    return LoadedStep(manifest, members, graph, chosen, owned, executable)
+
+
+class LoadedStep:
+    """A step from a file: call it with what the function was called with."""
+
+    def __init__(
+        self,
+        manifest: Any,
+        members: dict[str, bytes],
+        graph: Graph,
+        strategy: StrategyBase,
+        variables: Sequence[Variable],
+        executable: Executable,
+    ) -> None:
+        """Bind an executable to variables; `load` does it."""
+        self.manifest = manifest
+        self.report: dict[str, Any] = json.loads(members["report.json"])
+        """What was reported when it was compiled."""
+        self.graph_text = members["graph.txt"].decode()
+        self.strategy = strategy
+        self.name = graph.name
+        self._interface = interface_from_json(manifest["interface"], strategy)
+        shapes = [tuple(shape) for shape in manifest["boundary"]["output_shapes"]]
+        self._program = Program(self._interface, variables, graph, shapes, executable)
+
+    def __repr__(self) -> str:
+        return f"<loaded step {self.name} on {self.strategy.devices}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step; raises `ArgumentError` for other arguments than it was compiled for."""
+        paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        leaves = [leaf for _, leaf in paths]
+        self._check([jax.tree_util.keystr(path) for path, _ in paths], leaves)
+        return self._program.call(leaves)
+
+    def _check(self, places: list[str], leaves: list[Any]) -> None:
+        expected = self._interface
+        if tuple(places) != expected.paths:
+            missing = [name for name in expected.paths if name not in places]
+            added = [name for name in places if name not in expected.paths]
+            raise ArgumentError(
+                f"step {self.name!r} is called with {len(places)} leaves, it was compiled for "
+                f"{len(expected.paths)}: "
+                + ", ".join([*(f"no {one}" for one in missing), *(f"{one} too" for one in added)]),
+                source=here(),
+            )
+        try:
+            keys = tuple(_loose(leaf_key(leaf, False)) for leaf in leaves)
+        except UnusableLeaf as unusable:
+            raise ArgumentError(f"an argument {unusable.args[0]}", source=here()) from None
+        wanted = tuple(map(_loose, expected.keys))
+        if keys != wanted:
+            raise ArgumentError(
+                f"step {self.name!r} was compiled for other arguments: "
+                f"{difference(expected.names, wanted, keys)}",
+                source=here(),
+                hint="compile it for these shapes, or call it with those",
+            )
+
+
+def _loose(key: Any) -> Any:
+    """Return a leaf's key without whether it was weakly typed, which a compiled step ignores."""
+    return (*key[:3], False) if key[0] == "array" else key
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a compiled step depends on."""
+    found = {
+        "graphdist": VERSION,
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "libtpu": "",
+    }
+    with suppress(importlib.metadata.PackageNotFoundError):
+        found["libtpu"] = importlib.metadata.version("libtpu")
+    return found
+
+
+def _target(devices: Devices) -> dict[str, Any]:
+    topology = devices.topology
+    return {
+        "platform": devices.platform,
+        "device_kind": devices.devices[0].device_kind,
+        "num_devices": len(devices),
+        "topology": None if topology is None else topology.name,
+        "num_slices": 1 if topology is None else topology.num_slices,
+    }
+
+
+def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[str]:
+    if platforms is None:
+        return [default]
+    for platform in platforms:
+        if platform not in PLATFORMS:
+            raise ArgumentError(
+                f"platform {platform!r} is not one of {', '.join(PLATFORMS)}", source=here()
+            )
+    return list(platforms)
+
+
+def _check_versions(name: str, manifest: Any) -> None:
+    made_by, here_are = manifest["versions"], versions()
+    for package in ("graphdist", "jax", "jaxlib"):
+        if made_by[package] != here_are[package]:
+            raise ArtifactError(
+                f"{name} was made with {package} {made_by[package]}, here is {package} "
+                f"{here_are[package]}",
+                source=here(),
+                hint=f"install {package}=={made_by[package]}, or compile the step anew",
+            )
+
+
+def _check_native(name: str, manifest: Any, devices: Devices) -> None:
+    """Raise `ArtifactError` where the native executable would not be the program it was."""
+    made, found = manifest["target"], _target(devices)
+    pairs = [
+        ("devices", f"{made['num_devices']} {made['device_kind']}",
+         f"{found['num_devices']} {found['device_kind']}"),
+        ("compiler flags", str(manifest["flags"]), str(compiler_flags())),
+    ]  # fmt: skip
+    if devices.platform == "tpu":
+        pairs.append(("libtpu", manifest["versions"]["libtpu"], versions()["libtpu"]))
+    for what, made_for, present in pairs:
+        if made_for != present:
+            raise ArtifactError(
+                f"the native executable in {name} was made for {what} {made_for}, here are "
+                f"{present}",
+                source=here(),
+                hint="leave out native=True: the portable module is compiled for what is here",
+            )
+
+
+def _strategy_for(
+    name: str, manifest: Any, graph: Graph, strategy: StrategyBase | None
+) -> StrategyBase:
+    """Return the strategy that runs the step; raises where its devices are others."""
+    entry = current_entry()
+    if strategy is None and entry is not None:
+        strategy = entry.strategy
+    if strategy is None:
+        local = jax.local_devices()
+        strategy = MirroredStrategy(local[: graph.num_replicas])
+    if len(strategy.devices) != graph.num_replicas:
+        raise ArtifactError(
+            f"{name} was compiled for {graph.num_replicas} replicas, {strategy} has "
+            f"{len(strategy.devices)}",
+            source=here(),
+            hint="give load a strategy of as many replicas, or compile the step for these",
+        )
+    if strategy.devices.is_absent:
+        strategy.devices.refuse_to_run(f"loading {name}", here())
+    platform = strategy.devices.platform
+    if platform not in manifest["platforms"]:
+        raise ArtifactError(
+            f"{name} was compiled for {' and '.join(manifest['platforms'])}, the devices are of "
+            f"{platform}",
+            source=here(),
+            hint=f"save it for {platform} too: gd.aot.save(path, compiled, platforms=[..])",
+        )
+    return strategy
+
+
+def _variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) -> list[Variable]:
+    """Return the variables that a step reads and assigns, found by name, shape and dtype."""
+    left = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
+    found = []
+    for wanted in graph.variables:
+        match = next((one for one in left if _is_it(one, wanted)), None)
+        if match is None:
+            names = ", ".join(f"{one.name!r} {one.spec(one.name).type}" for one in left[:8])
+            raise ArgumentError(
+                f"{name} needs a variable {wanted.name!r} {wanted.type}, which is not among the "
+                f"{len(left)} given that are left{': ' if names else ''}{names}",
+                source=here(),
+                hint="make the variables as for the function, and pass them: "
+                "load(path, variables=[params, state])",
+            )
+        if match.strategy is not strategy and not match.is_plain:
+            raise ContextError(
+                f"variable {match.name!r} belongs to {match.strategy}, the step runs on {strategy}",
+                source=here(),
+            )
+        left = [one for one in left if one is not match]
+        found.append(match)
+    return found
+
+
+def _is_it(variable: Variable, wanted: Any) -> bool:
+    """Return whether a variable is the one; its name in a graph may have a number after it."""
+    base, _, number = wanted.name.rpartition("_")
+    same_name = variable.name == wanted.name or (number.isdigit() and variable.name == base)
+    return same_name and variable.spec(wanted.name).type == wanted.type

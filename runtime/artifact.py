@@ -1,0 +1,168 @@
+"""The file of a compiled step, `.gdx`: one zip of known members, read with suspicion.
+
+Members are read into memory and never written to disk, so that no name in the file can become a
+path. What is refused: a file that is no zip or is cut short, a member that is unknown, given twice
+or too large for what it is or says it is, a member whose SHA-256 is not the one in the manifest,
+and a manifest that is not the one that was written. The hashes find damage and carelessness; they
+are no signature, since whoever can write the file can write its manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any  # Any: JSON
+
+from graphdist.ir.errors import GraphdistError
+from graphdist.ir.source import UNKNOWN, Source
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+LIMITS = {
+    MANIFEST: 2**26,
+    "graph.txt": 2**28,
+    "module.mlir": 2**31,
+    "executable.bin": 2**32,
+    "report.json": 2**26,
+}
+"""The members there may be, and the most bytes each may have."""
+LARGEST_RATIO = 1_100
+"""Deflate cannot pack more tightly than 1 to 1032: what says so is no honest zip."""
+
+
+class ArtifactError(GraphdistError, ValueError):
+    """A file that is no artifact, was changed, or was made for something else than is here."""
+
+
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_artifact(
+    path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Mapping[str, bytes]
+) -> None:
+    """Write members and their manifest; the file is there whole or not at all."""
+    entries = {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in members.items()}
+    whole: dict[str, Any] = {"format": FORMAT, **manifest, "members": entries}
+    whole["hash"] = _hash(whole)
+    target = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            for member, data in {MANIFEST: _json(whole), **members}.items():
+                # A fixed time, so that the same step makes the same file.
+                info = zipfile.ZipInfo(member, date_time=(1980, 1, 1, 0, 0, 0))
+                info.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(info, data)
+        Path(name).chmod(0o644)  # a temporary file is its owner's alone
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_artifact(
+    path: str | os.PathLike[str], at: Source = UNKNOWN
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return manifest and members; raises `ArtifactError`, with `at` as the user's line."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = _members(archive, Path(path).name, at)
+    except FileNotFoundError:
+        raise ArtifactError(f"there is no file {os.fspath(path)}", source=at) from None
+    except ArtifactError:
+        raise
+    # zlib's and struct's errors, and the ones zipfile has for what it does not support.
+    except Exception as error:
+        raise _broken(Path(path).name, f"cannot be read: {error}", at) from error
+    manifest = _manifest(members.pop(MANIFEST, None), Path(path).name, at)
+    _check_hashes(manifest, members, Path(path).name, at)
+    return manifest, members
+
+
+def _members(archive: zipfile.ZipFile, name: str, at: Source) -> dict[str, bytes]:
+    members: dict[str, bytes] = {}
+    for info in archive.infolist():
+        member = info.filename
+        if member not in LIMITS:
+            raise _broken(name, f"has a member {member!r}, which no artifact has", at)
+        if member in members:
+            raise _broken(name, f"has the member {member!r} twice", at)
+        limit = min(LIMITS[member], info.compress_size * LARGEST_RATIO + 1024)
+        if info.file_size > limit:
+            raise _broken(
+                name, f"has a member {member!r} of {info.file_size:,} bytes; {limit:,} is most", at
+            )
+        with archive.open(info) as file:
+            members[member] = file.read(info.file_size + 1)
+        if len(members[member]) != info.file_size:
+            raise _broken(
+                name,
+                f"says that {member!r} has {info.file_size:,} bytes, and it has "
+                f"{len(members[member]):,} or more",
+                at,
+            )
+    return members
+
+
+def _manifest(data: bytes | None, name: str, at: Source) -> dict[str, Any]:
+    if data is None:
+        raise _broken(name, f"has no {MANIFEST}", at)
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _broken(name, f"has a {MANIFEST} that is no JSON", at) from error
+    if not isinstance(manifest, dict):
+        raise _broken(name, f"has a {MANIFEST} that is no JSON object", at)
+    if manifest.get("format") != FORMAT:
+        raise ArtifactError(
+            f"{name} is of format {manifest.get('format')!r}, this graphdist reads format {FORMAT}",
+            source=at,
+            hint="compile the step anew with this version",
+        )
+    expected = manifest.get("hash")
+    found = _hash({key: value for key, value in manifest.items() if key != "hash"})
+    if expected != found:
+        raise _broken(name, f"has a manifest of hash {found[:12]}, which says {expected!s:.12}", at)
+    return manifest
+
+
+def _check_hashes(
+    manifest: Mapping[str, Any], members: Mapping[str, bytes], name: str, at: Source
+) -> None:
+    entries = manifest.get("members")
+    if not isinstance(entries, dict) or set(entries) != set(members):
+        raise _broken(
+            name,
+            f"has the members {', '.join(sorted(members)) or 'none'}, its manifest "
+            f"{', '.join(sorted(entries or ())) or 'none'}",
+            at,
+        )
+    for member, data in members.items():
+        expected, found = entries[member]["sha256"], sha256(data)
+        if expected != found:
+            raise _broken(
+                name, f"has a {member} of hash {found[:12]}, its manifest says {expected[:12]}", at
+            )
+
+
+def _broken(name: str, what: str, at: Source) -> ArtifactError:
+    return ArtifactError(
+        f"{name} {what}",
+        source=at,
+        hint="the file was damaged or changed: get it again, or compile the step anew",
+    )
+
+
+def _hash(value: Mapping[str, Any]) -> str:
+    return sha256(_json(value))
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True).encode()

@@ -1,0 +1,90 @@
+"""StableHLO -> executable, and what XLA says when it refuses.
+
+XLA's refusals are texts. Those a user can act on become errors of ours: a program that needs more
+memory than a device has, and compiler options that the platform's compiler does not take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any  # Any: compiler options are whatever XLA takes
+
+import jax
+from jax.stages import Compiled, Lowered
+
+from graphdist.ir.errors import GraphdistError
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.topologies import cuda_folder
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = r"\(?([\d.]+)([KMGT]?)i?B?\)?"
+_EXCEEDS = re.compile(rf"{_SIZE}\s+exceeds\s+(?:the\s+)?available\s+\w+\s+{_SIZE}")
+_USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
+
+
+class DeviceMemoryError(GraphdistError, MemoryError):
+    """A program that needs more memory than a device has; bytes are 0 where nobody says."""
+
+    needed_bytes = 0
+    available_bytes = 0
+
+
+class CompilerOptionError(GraphdistError, ValueError):
+    """A compiler option that the platform's compiler does not know, or a value that it refuses."""
+
+
+def compile_lowered(
+    lowered: Lowered, devices: Devices, compiler_options: Mapping[str, Any] | None = None
+) -> Compiled:
+    """Compile for these devices.
+
+    Raises `DeviceMemoryError` and `CompilerOptionError`; other errors are XLA's.
+    """
+    options = {**_needed_options(devices), **(compiler_options or {})}
+    try:
+        return lowered.compile(options or None)
+    except jax.errors.JaxRuntimeError as error:
+        refusal = refused(str(error), devices)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _needed_options(devices: Devices) -> dict[str, Any]:
+    """Return where the compiler for absent GPUs finds the rest of CUDA."""
+    folder = cuda_folder() if devices.is_absent and devices.platform == "gpu" else None
+    return {} if folder is None else {"xla_gpu_cuda_data_dir": str(folder)}
+
+
+def refused(text: str, devices: Devices) -> GraphdistError | None:
+    """Return our error for what XLA said, or None for what only XLA can explain."""
+    first = text.splitlines()[0]
+    if "No such compile option" in text or "While setting option" in text:
+        return CompilerOptionError(
+            f"the compiler for {devices.platform} refuses a compiler option: "
+            f"{first.partition(': ')[2] or first}",
+            hint="options are XLA's own, and differ from platform to platform",
+        )
+    if not text.startswith("RESOURCE_EXHAUSTED"):
+        return None
+    sizes = _USED.search(text) or _EXCEEDS.search(text)
+    needed, available = _bytes(sizes) if sizes else (0, 0)
+    error = DeviceMemoryError(
+        f"the program needs {needed / 2**30:.2f} GiB on each device of {devices}, there are "
+        f"{available / 2**30:.2f} GiB: {(needed - available) / 2**30:.2f} GiB too much"
+        if needed
+        else f"the program needs more memory than a device of {devices} has: {first}",
+        hint="a smaller batch, jax.checkpoint or state of a smaller dtype makes it fit; "
+        "graphdist-compile --fit finds the largest batch",
+    )
+    error.needed_bytes, error.available_bytes = needed, available
+    return error
+
+
+def _bytes(sizes: re.Match[str]) -> tuple[int, int]:
+    needed, of_needed, available, of_available = sizes.groups()
+    return (
+        int(float(needed) * _UNITS[of_needed]),
+        int(float(available) * _UNITS[of_available]),
+    )

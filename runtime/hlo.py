@@ -1,0 +1,211 @@
+"""The collectives of a compiled module, read from its text.
+
+XLA combines, splits, fuses and moves collectives after we have handed the program over; only its
+optimised module says what is left. Its text has one instruction a line:
+
+    %all-reduce.1 = (f32[8]{0}, f32[]) all-reduce(%a, %b), replica_groups={{0,1}}, ...
+
+in computations that begin `%name (..) -> .. {`. A computation that is the body of a `while` runs as
+often as the loop does, which is written in the instruction on some platforms and read from the
+condition on others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+KINDS = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "collective-permute": "collective_permute",
+    "collective-broadcast": "collective_broadcast",
+    "send": "network_send",
+}
+_OPCODES = "|".join(KINDS)
+_INSTRUCTION = re.compile(
+    rf"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<opcode>{_OPCODES})(?P<start>-start)?\("
+)
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
+_SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
+_GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
+_WHILE = re.compile(r" while\(.*condition=%?([\w.-]+), body=%?([\w.-]+)")
+_TRIPS = re.compile(r'known_trip_count"?:\s*\{"n":"(\d+)"')
+_CALLED = re.compile(r"(?:calls|to_apply|called_computations|branch_computations)=\{?([^}\s]+)")
+_CONSTANT = re.compile(r" = [su]32\[\]\S* constant\((\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCollective:
+    """One collective of a compiled module.
+
+    `shapes` are dtype and number of elements of each value that takes part, as a replica puts it
+    in; `bytes` is all of them together, `times` how often it runs in a step.
+    """
+
+    name: str
+    kind: str
+    shapes: tuple[tuple[str, int], ...]
+    bytes: int
+    group_size: int
+    times: int
+    is_async: bool
+    is_fused: bool
+    num_packed: int = 1
+    """How many values of the program lie in each of its buffers."""
+
+
+def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, ...]:
+    """Return the collectives of an optimised HLO module.
+
+    >>> text = '''ENTRY %main (a: f32[8]) -> f32[8] {
+    ...   ROOT %r = f32[8]{0} all-reduce(%a), replica_groups={{0,1}}, to_apply=%sum
+    ... }'''
+    >>> module_collectives(text, 2)[0].bytes
+    32
+    """
+    computations = _computations(text)
+    times = _executions(computations)
+    found = []
+    for computation, lines in computations.items():
+        for line in lines:
+            match = _INSTRUCTION.match(line)
+            if match and not _is_local(match, line):
+                found.append(
+                    _collective(match, line, computation, times.get(computation, 1), num_devices)
+                )
+    return tuple(found)
+
+
+def _is_local(match: re.Match[str], line: str) -> bool:
+    return match["opcode"] == "send" and "megascale" not in line
+
+
+def _computations(text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        header = _COMPUTATION.match(line)
+        if header:
+            lines = found[header["name"]] = []
+        else:
+            lines.append(line)
+    return found
+
+
+def _executions(computations: Mapping[str, list[str]]) -> dict[str, int]:
+    """Return how often each computation runs, for those in loops."""
+    inside: dict[str, list[tuple[str, int]]] = {}
+    for name, lines in computations.items():
+        for line in lines:
+            loop = _WHILE.search(line)
+            if loop:
+                trips = _TRIPS.search(line)
+                count = int(trips[1]) if trips else _trips(computations.get(loop[1], []))
+                inside.setdefault(name, []).append((loop[2], count))
+            for called in _CALLED.findall(line):
+                for other in called.split(","):
+                    inside.setdefault(name, []).append((other.lstrip("%{"), 1))
+    times = dict.fromkeys(computations, 1)
+    called = {name for names in inside.values() for name, _ in names}
+    pending = [name for name in computations if name not in called]
+    while pending:
+        name = pending.pop()
+        for other, count in inside.get(name, ()):
+            if other in computations:
+                times[other] = max(times[other], times[name] * count)
+                pending.append(other)
+    return times
+
+
+def _trips(condition: list[str]) -> int:
+    """Return the bound a condition compares with, 1 if it is not a single constant."""
+    bounds = {int(match[1]) for line in condition if (match := _CONSTANT.search(line))}
+    return bounds.pop() if len(bounds) == 1 else 1
+
+
+def _collective(
+    match: re.Match[str], line: str, computation: str, times: int, num_devices: int
+) -> ModuleCollective:
+    group = _group_size(line, num_devices)
+    kind = KINDS[match["opcode"]]
+    shapes = [
+        (dtype, prod(map(int, dimensions.split(","))) if dimensions else 1)
+        for dtype, dimensions in _SHAPE.findall(match["type"])
+    ]
+    if kind == "network_send":
+        shapes = shapes[:1]  # what follows is a handle
+    elif match["start"] and kind in ("all_gather", "collective_permute"):
+        shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results
+    elif kind == "all_gather":
+        shapes = [(dtype, size // group) for dtype, size in shapes]
+    if kind == "reduce_scatter":
+        shapes = [(dtype, size * group) for dtype, size in shapes]
+    in_async = "async" in computation or 'is_sync":false' in line or "async_collective" in line
+    return ModuleCollective(
+        match["name"],
+        kind,
+        tuple(shapes),
+        sum(size * _width(dtype) for dtype, size in shapes),
+        group,
+        times,
+        is_async=(bool(match["start"]) and 'is_sync":true' not in line) or in_async,
+        is_fused="fus" in computation,
+    )
+
+
+def _group_size(line: str, num_devices: int) -> int:
+    iota = _IOTA.search(line)
+    if iota:
+        return int(iota[2])
+    groups = _GROUPS.search(line)
+    return groups[1].count(",") + 1 if groups and groups[1] else num_devices
+
+
+def _width(dtype: str) -> int:
+    if dtype == "pred":
+        return 1
+    bits = re.match(r"\D+(\d+)", dtype)
+    return max(int(bits[1]) // 8, 1) if bits else 1
+
+
+@dataclass(slots=True)
+class Matching:
+    """Which collectives of a module do what was asked for, by kind, dtype and size.
+
+    A combined collective carries several values; each is taken once. A value that no collective of
+    its kind carries is looked for in those of other kinds, since XLA splits an all_reduce in a
+    reduce_scatter and an all_gather, and then under other dtypes, since it widens some.
+    """
+
+    module: tuple[ModuleCollective, ...]
+    _taken: set[tuple[int, int]] = field(default_factory=set)
+
+    def take(self, kind: str, dtype: str, size: int) -> ModuleCollective | None:
+        """Return the collective that carries such a value, or None."""
+        hlo = {"i": "s", "b": "b"}.get(dtype[0], dtype[0]) + dtype[1:]
+        for same_kind, same_dtype in ((True, True), (False, True), (True, False)):
+            for i, collective in enumerate(self.module):
+                if (same_kind and collective.kind != kind) or collective.kind == "network_send":
+                    continue
+                for j, (other, elements) in enumerate(collective.shapes):
+                    is_it = elements == size and (not same_dtype or other == hlo)
+                    if is_it and (i, j) not in self._taken:
+                        self._taken.add((i, j))
+                        return collective
+        return None
+
+    def take_packed(self, kind: str, sizes: Sequence[int]) -> ModuleCollective | None:
+        """Return the collective one of whose buffers holds values of all these sizes, or None."""
+        for i, collective in enumerate(self.module):
+            for j, (_, elements) in enumerate(collective.shapes):
+                is_it = collective.kind == kind and elements == sum(sizes)
+                if is_it and (i, j) not in self._taken:
+                    self._taken.add((i, j))
+                    return replace(collective, num_packed=len(sizes))
+        return None

@@ -1,0 +1,95 @@
+"""An estimate of a step's time from published peaks: a roofline.
+
+    compute       sum over dtypes of FLOPs / peak
+    memory        bytes of memory traffic / memory bandwidth
+    interconnect  sum over collectives of the bytes that a ring sends / bandwidth:
+                  all_reduce 2 b (n-1)/n, all_gather b (n-1), reduce_scatter b (n-1)/n,
+                  with b what each of n devices puts in
+    step          max(compute, memory) + interconnect
+
+Over several slices or hosts a collective is taken to run inside each first; the network then
+carries the part of each chip. Real steps are slower: peaks are not reached. Where XLA overlaps
+collectives with computation they can also be faster, down to the largest of the three. Williams,
+Waterman and Patterson 2009, Roofline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from graphdist.runtime.topologies import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """An estimate, in seconds a step."""
+
+    compute: float
+    memory: float
+    interconnect: float
+
+    @property
+    def step(self) -> float:
+        """Return the estimate of the whole step."""
+        return max(self.compute, self.memory) + self.interconnect
+
+    @property
+    def bottleneck(self) -> str:
+        """Return what takes longest: "compute", "memory" or "interconnect"."""
+        times = {name: getattr(self, name) for name in ("compute", "memory", "interconnect")}
+        return max(times, key=times.__getitem__)
+
+    @property
+    def efficiency(self) -> float:
+        """Return the share of the step that is not spent in collectives."""
+        return max(self.compute, self.memory) / self.step if self.step else 1.0
+
+    def to_json(self) -> dict[str, object]:
+        """Return the estimate as JSON has it."""
+        return {
+            **asdict(self),
+            "step": self.step,
+            "bottleneck": self.bottleneck,
+            "efficiency": self.efficiency,
+        }
+
+
+def roofline(
+    topology: Topology,
+    flops: Mapping[str, int],
+    memory_bytes: int,
+    collectives: Iterable[tuple[str, int]],
+) -> Roofline:
+    """Return the estimate for one device; `collectives` are kinds and bytes, as often as run."""
+    chip = topology.chip
+    return Roofline(
+        compute=sum(count * chip.devices / chip.peak(dtype) for dtype, count in flops.items()),
+        memory=memory_bytes * chip.devices / chip.memory_bandwidth,
+        interconnect=sum(collective_seconds(topology, *one) for one in collectives),
+    )
+
+
+def collective_seconds(topology: Topology, kind: str, size: int) -> float:
+    """Return the seconds a collective over all devices takes, each putting in `size` bytes.
+
+    >>> from graphdist.runtime.topologies import find_topology
+    >>> round(collective_seconds(find_topology("v5e:2x2"), "all_reduce", 2**30) * 1e3, 2)
+    8.05
+    """
+    chip, devices = topology.chip, topology.num_devices
+    groups = topology.num_slices if chip.platform == "tpu" else topology.shape[0]
+    inside = devices // groups
+    seconds = _ring(kind, size, inside) * chip.devices / chip.interconnect_bandwidth
+    if topology.spans_network:
+        part = size * inside if kind == "all_gather" else size / inside
+        seconds += _ring(kind, part, groups) * chip.devices / chip.network_bandwidth
+    return seconds
+
+
+def _ring(kind: str, size: float, devices: int) -> float:
+    """Return the bytes each device sends."""
+    sent = size * (devices - 1)
+    if kind == "all_gather":
+        return sent
+    return sent / devices * (2 if kind == "all_reduce" else 1)

@@ -1,0 +1,211 @@
+"""Topologies: accelerators that need not be there, and the devices that stand for them.
+
+A topology is written `chip:shape`: "v5e:16x16" is 256 TPU chips in a torus of 16 by 16, "h100:8x8"
+8 hosts with 8 GPUs each. The compilers come with packages of their own, libtpu and the CUDA plugin;
+neither needs the hardware. The devices they give compile, and refuse to run.
+
+Replicas are numbered slice by slice, in a slice in the compiler's order, which keeps the chips of a
+host together, and cores of a chip together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+
+import jax
+from jax.experimental import topologies
+
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.runtime.chips import CHIPS, Chip
+from graphdist.runtime.devices import DeviceError, Devices
+from graphdist.runtime.gpu_targets import GPU_TARGETS
+
+
+class MissingExtraError(DeviceError, ImportError):
+    """A package that an optional feature needs is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Chips in a shape, once or in several slices.
+
+    >>> str(Topology(CHIPS["v5e"], (16, 16), num_slices=2))
+    '2 slices of v5e:16x16'
+    """
+
+    chip: Chip
+    shape: tuple[int, ...]
+    num_slices: int = 1
+
+    @property
+    def name(self) -> str:
+        """Return the name of one slice, such as "v5e:16x16"."""
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def num_chips(self) -> int:
+        """Return the number of chips in all slices."""
+        return prod(self.shape) * self.num_slices
+
+    @property
+    def num_devices(self) -> int:
+        """Return the number of devices JAX shows: the chips' cores, or the chips."""
+        return self.num_chips * self.chip.devices
+
+    @property
+    def spans_network(self) -> bool:
+        """Whether a collective over all devices leaves the slice, or the GPUs' host."""
+        return self.num_slices > 1 or (self.chip.platform == "gpu" and self.shape[0] > 1)
+
+    def __str__(self) -> str:
+        return self.name if self.num_slices == 1 else f"{self.num_slices} slices of {self.name}"
+
+
+_NAME = re.compile(r"([a-z0-9]+):(\d{1,5}(?:x\d{1,5}){0,2})")
+
+
+def find_topology(name: str, num_slices: int = 1, at: Source = UNKNOWN) -> Topology:
+    """Return the topology of a name; raises `DeviceError`, with `at` as the user's line.
+
+    >>> find_topology("v5p:4x4x4").num_chips
+    64
+    """
+    match = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if match is None or match[1] not in CHIPS:
+        raise DeviceError(f"unknown topology {name!r}", source=at, hint=_nearest(name))
+    chip = CHIPS[match[1]]
+    shape = tuple(map(int, match[2].split("x")))
+    if len(shape) != chip.dimensions:
+        raise DeviceError(
+            f"topology {name!r} has {len(shape)} dimensions, a topology of {chip.name} has "
+            f"{chip.dimensions}",
+            source=at,
+            hint=_nearest(name),
+        )
+    if not 1 <= prod(shape) <= chip.largest:
+        raise DeviceError(
+            f"topology {name!r} has {prod(shape)} chips; {chip.name} has 1 to {chip.largest}",
+            source=at,
+            hint=_nearest(name),
+        )
+    if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
+        raise DeviceError(f"num_slices is {num_slices!r}: there must be at least 1", source=at)
+    if num_slices > 1 and chip.platform != "tpu":
+        raise DeviceError(
+            f"num_slices is {num_slices} of {name!r}: slices are of TPUs",
+            source=at,
+            hint=f"give the hosts in the shape: {chip.name}:{num_slices * shape[0]}x{shape[1]}",
+        )
+    return Topology(chip, shape, num_slices)
+
+
+def _nearest(name: object) -> str:
+    text = str(name).lower()
+    known = [example for chip in CHIPS.values() for example in chip.examples]
+    chip = CHIPS.get(text.partition(":")[0])
+    near = list(chip.examples) if chip else difflib.get_close_matches(text, known, 3, 0.5)
+    start = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"{start}graphdist-compile --list-topologies prints the table"
+
+
+def absent_devices(topology: Topology, at: Source = UNKNOWN) -> Devices:
+    """Return devices that programs are compiled for, without the hardware.
+
+    Raises `MissingExtraError` where the compiler's package is not installed, and `DeviceError` for
+    a shape that the compiler refuses.
+    """
+    try:
+        return Devices(_described(topology, at), topology=topology)
+    except jax.errors.JaxRuntimeError as error:
+        raise DeviceError(
+            f"the compiler refuses topology {topology}: {str(error).splitlines()[0]}",
+            source=at,
+            hint=_nearest(topology.name),
+        ) from error
+    except NotImplementedError as error:  # JAX looked for the hardware, and dropped its plugin
+        raise DeviceError(
+            f"the compiler for {topology} was not loaded: JAX looked for its hardware and found "
+            f"none",
+            source=at,
+            hint="set JAX_PLATFORMS=cpu in the environment",
+        ) from error
+
+
+def _described(topology: Topology, at: Source) -> tuple[jax.Device, ...]:
+    if topology.chip.platform == "tpu":
+        _require("libtpu", "tpu", topology, at)
+        return _tpu_devices(topology)
+    _require("jax_cuda12_plugin", "cuda", topology, at)
+    return _gpu_devices(topology)
+
+
+def _require(package: str, extra: str, topology: Topology, at: Source) -> None:
+    if not has_package(package):
+        raise MissingExtraError(
+            f"compiling for {topology} needs the package {package}, which is not installed",
+            source=at,
+            hint=f'pip install "graphdist[{extra}]"',
+        )
+
+
+def has_package(package: str) -> bool:
+    """Return whether a package is installed, without importing it."""
+    return importlib.util.find_spec(package) is not None
+
+
+@cache
+def _tpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
+    slices = {"num_slices": topology.num_slices} if topology.num_slices > 1 else {}
+    found = topologies.get_topology_desc(
+        platform="tpu",
+        topology_name=topology.name,
+        chips_per_host_bounds=_host_bounds(topology),
+        wrap=_wraps(topology),
+        **slices,
+    ).devices
+    return tuple(sorted(found, key=lambda device: getattr(device, "slice_index", 0) or 0))
+
+
+def _host_bounds(topology: Topology) -> tuple[int, int, int]:
+    """Return the chips of one host: 2 x 2, or a smaller topology whole."""
+    first, second, *_ = topology.shape
+    return min(first, 2), min(second, 2), 1
+
+
+def _wraps(topology: Topology) -> tuple[bool, bool, bool]:
+    """Return along which dimensions the torus closes: all of 3-D cubes, of 2-D whole rows of 16."""
+    shape = (*topology.shape, 1)[:3]
+    if topology.chip.dimensions == 2:
+        first, second, third = (size == 16 for size in shape)
+    else:
+        first, second, third = (size % 4 == 0 for size in shape)
+    return first, second, third
+
+
+@cache
+def _gpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
+    hosts, gpus = topology.shape
+    return tuple(
+        topologies.get_topology_desc(
+            topology_name="",
+            platform="cuda",
+            target_config=GPU_TARGETS[topology.chip.name].as_text(),
+            topology=f"1x{hosts}x{gpus}",
+        ).devices
+    )
+
+
+def cuda_folder() -> Path | None:
+    """Return the folder of the CUDA compiler's package, if it is installed."""
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec and spec.submodule_search_locations) or ():
+        folder = Path(place) / "cuda_nvcc"
+        if folder.is_dir():
+            return folder
+    return None

@@ -1,0 +1,164 @@
+"""Files that are no artifacts, or not the ones that were written, are refused and leave nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import graphdist as gd
+from graphdist.runtime.artifact import LIMITS, read_artifact, write_artifact
+
+MEMBERS = {"graph.txt": b"graph " * 100, "module.mlir": b"module", "report.json": b"{}"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "step.gdx"
+    write_artifact(file, {"project": "graphdist"}, MEMBERS)
+    return file
+
+
+def rewritten(path: Path, change: Callable[[dict[str, bytes]], Any]) -> Path:
+    """Write the file anew with some members changed."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def refused(path: Path, says: str) -> None:
+    before = sorted(path.parent.rglob("*"))
+    with pytest.raises(gd.ArtifactError) as caught:
+        gd.aot.load(path)
+    assert says in str(caught.value)
+    assert sorted(path.parent.rglob("*")) == before
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    manifest, members = read_artifact(path)
+    assert members == MEMBERS
+    assert manifest["project"] == "graphdist"
+    assert [one.name for one in path.parent.iterdir()] == ["step.gdx"]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    refused(tmp_path / "none.gdx", "there is no file")
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_file_cut_short(path: Path, kept: float) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * kept)])
+    refused(path, "cannot be read")
+
+
+def test_every_byte_counts(path: Path) -> None:
+    # Not every byte of a zip carries meaning; but no change may give other members.
+    data = path.read_bytes()
+    for place in range(0, len(data), 7):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
+        with suppress(gd.ArtifactError):
+            assert read_artifact(path)[1] == MEMBERS
+
+
+def test_a_changed_member(path: Path) -> None:
+    refused(
+        rewritten(path, lambda members: members.update({"module.mlir": b"other!"})),
+        "has a module.mlir of hash",
+    )
+
+
+def test_a_changed_manifest(path: Path) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        members["manifest.json"] = members["manifest.json"].replace(b"graphdist", b"graphfist")
+
+    refused(rewritten(path, change), "has a manifest of hash")
+
+
+def test_a_missing_and_an_added_member(path: Path) -> None:
+    refused(rewritten(path, lambda members: members.pop("report.json")), "has the members")
+
+
+def test_a_missing_manifest(path: Path) -> None:
+    refused(rewritten(path, lambda members: members.pop("manifest.json")), "has no manifest.json")
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
+def test_a_manifest_that_is_none(path: Path, text: bytes) -> None:
+    refused(
+        rewritten(path, lambda members: members.update({"manifest.json": text})),
+        "has a manifest.json that is no JSON",
+    )
+
+
+def test_a_format_of_the_future(path: Path) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        manifest = {**json.loads(members["manifest.json"]), "format": 99}
+        members["manifest.json"] = json.dumps(manifest).encode()
+
+    refused(rewritten(path, change), "is of format 99, this graphdist reads format 1")
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.txt", "/etc/outside", "graph.txt/../../x", "C:\\x", "more.py"]
+)
+def test_names_that_are_no_members(path: Path, name: str) -> None:
+    refused(rewritten(path, lambda members: members.update({name: b"x"})), "which no artifact has")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_member_twice(path: Path) -> None:
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("graph.txt", b"another")
+    refused(path, "has the member 'graph.txt' twice")
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LIMITS, "graph.txt", 2**20)
+    refused(rewritten(path, lambda members: members.update({"graph.txt": bytes(2**22)})), "is most")
+
+
+def test_a_member_larger_than_it_says(path: Path) -> None:
+    def lie(data: bytes) -> bytes:
+        """Say in the directory that graph.txt has 10 bytes."""
+        place = data.rindex(b"graph.txt") - 46
+        return data[: place + 24] + (10).to_bytes(4, "little") + data[place + 28 :]
+
+    path.write_bytes(lie(path.read_bytes()))
+    with pytest.raises(gd.ArtifactError):
+        read_artifact(path)
+
+
+def test_nothing_is_unpickled_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = gd.function(lambda x: x * 2)
+    path = tmp_path / "step.gdx"
+    gd.aot.save(path, step.trace(jnp.ones(2)).lower().compile())
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("unpickled")
+
+    monkeypatch.setattr(pickle, "loads", refuse)
+    monkeypatch.setattr(pickle, "Unpickler", refuse)
+    assert gd.aot.load(path)(jnp.ones(2)).tolist() == [2, 2]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_artifact(tmp_path / "none" / "step.gdx", {}, MEMBERS)
+    with pytest.raises(TypeError):
+        write_artifact(tmp_path / "step.gdx", {"x": io.BytesIO()}, MEMBERS)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,190 @@
+"""A step saved and loaded is the step: the same pytrees in, the same numbers out."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphdist as gd
+from tests.aot.steps import make_step, needs_cuda, needs_tpu
+
+
+def cpus(count: int) -> gd.MirroredStrategy:
+    return gd.MirroredStrategy([f"cpu:{i}" for i in range(count)])
+
+
+def batches(strategy: gd.Strategy, count: int = 3) -> list[Any]:
+    rows = 4 * strategy.num_replicas_in_sync
+    data = [np.random.default_rng(i).normal(size=(rows, 8)).astype("f") for i in range(count)]
+    return list(strategy.experimental_distribute_dataset(data))
+
+
+def saved(path: Path, strategy: gd.Strategy, **options: Any) -> Path:
+    step, _, batch = make_step(strategy)
+    with strategy.scope():
+        gd.aot.save(path, step.trace(batch, 0.1).lower().compile(), **options)
+    return path
+
+
+@pytest.fixture(scope="module")
+def path_for_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of a step for two replicas, for tests that only read it."""
+    return saved(tmp_path_factory.mktemp("two") / "step.gdx", cpus(2))
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_loaded_step_does_what_the_function_does(
+    tmp_path: Path, count: int, native: bool
+) -> None:
+    strategy = cpus(count)
+    path = saved(tmp_path / "step.gdx", strategy)
+    step, params, _ = make_step(strategy, by_shape=False)
+    _, loaded_params, _ = make_step(strategy, by_shape=False)
+    loaded = gd.aot.load(path, strategy=strategy, variables=loaded_params, native=native)
+    for batch in batches(strategy):
+        expected, found = step(batch, 0.1), loaded(batch, 0.1)
+        assert found["note"] == "done"
+        np.testing.assert_array_equal(expected["loss"], found["loss"])
+        for one, other in zip(expected["each"].values, found["each"].values, strict=True):
+            np.testing.assert_array_equal(one, other)
+    for one, other in zip(gd.read(params), gd.read(loaded_params), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_file_describes_itself(tmp_path: Path) -> None:
+    path = saved(tmp_path / "step.gdx", cpus(2), platforms=["cpu", "tpu"])
+    with zipfile.ZipFile(path) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        text = archive.read("graph.txt").decode()
+    assert manifest["versions"]["jax"] == jax.__version__
+    assert manifest["platforms"] == ["cpu", "tpu"]
+    assert manifest["mesh"] == {"axes": {"replica": 2}}
+    assert [one["donated"] for one in manifest["boundary"]["variables"]] == [True] * 3
+    assert [one["lies"] for one in manifest["boundary"]["inputs"]] == [
+        *["mirrored"] * 3,
+        "per_replica",
+        "mirrored",
+    ]
+    assert "# logical\ngraph step on 2 replicas, stage logical" in text
+    assert "# final\ngraph step on 2 replicas, stage spmd" in text
+    strategy = cpus(2)
+    _, params, _ = make_step(strategy)
+    loaded = gd.aot.load(path, strategy=strategy, variables=params)
+    assert loaded.report["collective_bytes"] == {"all_reduce": 772}
+    assert "loaded step step on cpu:0, cpu:1" in repr(loaded)
+
+
+def test_the_same_step_makes_the_same_manifest(tmp_path: Path) -> None:
+    strategy = cpus(2)
+    one, other = saved(tmp_path / "a", strategy), saved(tmp_path / "b", strategy)
+    hashes = []
+    for path in (one, other):
+        with zipfile.ZipFile(path) as archive:
+            hashes.append(json.loads(archive.read("manifest.json"))["graph_hash"])
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "called with 0 leaves, it was compiled for 2"),
+        ((np.ones((3, 8), "f"), 0.1), r"was f32\[4,8\] per_replica, is f32\[3, 8\]"),
+        ((np.ones((4, 8), "f"), "fast"), "compiled for other arguments"),
+        ((np.ones((4, 8), "f"), 0.1, 1), "too"),
+        ((np.ones((4, 8), "f"), {1}), "neither an array nor hashable"),
+    ],
+)
+def test_other_arguments_are_refused(path_for_two: Path, arguments: Any, says: str) -> None:
+    strategy = cpus(2)
+    loaded = gd.aot.load(path_for_two, strategy=strategy, variables=make_step(strategy)[1])
+    with pytest.raises(gd.ArgumentError, match=says):
+        loaded(*arguments)
+
+
+def test_variables_are_found_by_name_shape_and_dtype(path_for_two: Path) -> None:
+    strategy = cpus(2)
+    with pytest.raises(gd.ArgumentError, match="needs a variable '0' f32"):
+        gd.aot.load(path_for_two, strategy=strategy)
+    with pytest.raises(gd.ArgumentError, match="needs a variable '0' f32"):
+        gd.aot.load(path_for_two, strategy=strategy, variables=make_step(strategy, width=4)[1])
+    with pytest.raises(gd.ContextError, match="belongs to"):
+        gd.aot.load(path_for_two, strategy=strategy, variables=make_step(cpus(2))[1])
+
+
+def test_other_devices_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "step.gdx", cpus(2))
+    with pytest.raises(gd.ArtifactError, match=r"compiled for 2 replicas, .* has 4"):
+        gd.aot.load(path, strategy=cpus(4))
+    for_tpu = saved(tmp_path / "tpu.gdx", cpus(2), platforms=["tpu"])
+    with pytest.raises(gd.ArtifactError, match="compiled for tpu, the devices are of cpu"):
+        gd.aot.load(for_tpu, strategy=cpus(2))
+
+
+@pytest.mark.parametrize("package", ["graphdist", "jax", "jaxlib"])
+def test_other_versions_are_refused_with_both(path_for_two: Path, package: str) -> None:
+    strategy = cpus(2)
+    here = gd.aot.versions()
+    with (
+        mock.patch("graphdist.aot.versions", return_value={**here, package: "9.9"}),
+        pytest.raises(gd.ArtifactError, match=f"{package} {here[package]}, here is {package} 9.9"),
+    ):
+        gd.aot.load(path_for_two, strategy=strategy, variables=make_step(strategy)[1])
+
+
+def test_a_native_executable_needs_the_flags_it_was_made_with(path_for_two: Path) -> None:
+    strategy = cpus(2)
+    params = make_step(strategy)[1]
+    with (
+        mock.patch("graphdist.aot.compiler_flags", return_value={"XLA_FLAGS": "--xla_some=1"}),
+        pytest.raises(gd.ArtifactError, match=r"for compiler flags .*, here are .*xla_some"),
+    ):
+        gd.aot.load(path_for_two, strategy=strategy, variables=params, native=True)
+
+
+def test_what_a_file_cannot_describe_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    for step in (
+        gd.function(lambda x: {1: x}),
+        gd.function(lambda x: (x, len)),
+    ):
+        compiled = step.trace(jnp.ones(2)).lower().compile()
+        with pytest.raises(gd.UnsupportedError, match="cannot describe"):
+            gd.aot.save(tmp_path / "step.gdx", compiled)
+    static = gd.function(lambda x, kind: x).trace(jnp.ones(2), max).lower().compile()
+    with pytest.raises(gd.UnsupportedError, match="argument 'kind'"):
+        gd.aot.save(tmp_path / "step.gdx", static)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_tpu
+def test_a_step_for_tpus_is_saved_and_refused_here(tmp_path: Path) -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2")
+    path = saved(tmp_path / "step.gdx", strategy, platforms=["tpu", "cpu"])
+    with pytest.raises(gd.DeviceError, match="of which only the topology is here"):
+        gd.aot.load(path, strategy=strategy)
+    # Its portable module is for both: here four logical CPU devices stand in for the chips.
+    here = cpus(4)
+    step, params, _ = make_step(here, by_shape=False)
+    _, loaded_params, _ = make_step(here, by_shape=False)
+    loaded = gd.aot.load(path, strategy=here, variables=loaded_params)
+    (batch,) = batches(here, 1)
+    np.testing.assert_allclose(step(batch, 0.1)["loss"], loaded(batch, 0.1)["loss"], rtol=1e-6)
+    with pytest.raises(gd.ArtifactError, match="4 TPU v5 lite, here are 4 cpu"):
+        gd.aot.load(path, strategy=here, variables=params, native=True)
+
+
+@needs_cuda
+def test_a_step_for_gpus_is_saved(tmp_path: Path) -> None:
+    path = saved(tmp_path / "step.gdx", gd.MirroredStrategy(topology="a100:1x2"))
+    with zipfile.ZipFile(path) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        assert archive.getinfo("executable.bin").file_size > 0
+    assert manifest["target"]["topology"] == "a100:1x2"

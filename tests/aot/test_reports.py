@@ -1,0 +1,182 @@
+"""What a report says, against counts made by hand and the text of the compiled module."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import graphdist as gd
+from graphdist.runtime.compilation import refused
+from graphdist.runtime.devices import find_devices
+from graphdist.runtime.hlo import module_collectives
+from graphdist.runtime.roofline import collective_seconds, roofline
+from graphdist.runtime.topologies import find_topology
+from tests.aot.steps import make_step, needs_tpu
+
+
+def bytes_in(text: str) -> int:
+    """Add up what the all-reduces of a module with f32 values carry."""
+    total = 0
+    for line in text.splitlines():
+        match = re.search(r" = (.*) all-reduce(-start)?\(", line)
+        for shape in re.findall(r"f32\[([\d,]*)\]", match[1]) if match else ():
+            total += 4 * prod(int(size) for size in shape.split(",") if size)
+    return total
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_bytes_of_collectives_are_those_of_the_module(count: int) -> None:
+    strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(count)])
+    step, _, batch = make_step(strategy)
+    compiled = step.trace(batch, 0.1).lower().compile()
+    report = compiled.report()
+    assert report.collective_bytes == {"all_reduce": 3 * 8 * 8 * 4 + 4}
+    assert report.module_bytes == report.collective_bytes
+    assert sum(report.module_bytes.values()) == bytes_in(compiled.as_text("hlo"))
+    assert report.fits
+    assert report.estimate is None  # nobody publishes the peaks of this CPU
+
+
+@needs_tpu
+def test_a_report_for_a_pod() -> None:
+    strategy = gd.TPUStrategy(topology="v5e:16x16")
+    step, _, batch = make_step(strategy, batch=16, width=128)
+    compiled = step.trace(batch, 0.1).lower().compile()
+    report = compiled.report()
+    state = 3 * 128 * 128 * 4
+    assert report.fits
+    assert abs(report.argument_bytes / (state + 16 * 128 * 4) - 1) < 0.05
+    assert sum(report.module_bytes.values()) == bytes_in(compiled.as_text("hlo")) == state + 4
+    assert {use.became for use in report.collectives} == {"all-reduce, combined with 3"}
+    assert "test_reports" not in report.collectives[0].source
+    assert "steps.py" in report.collectives[0].source
+    matmuls = 3 * 2 * 16 * 128 * 128
+    assert report.total_flops >= matmuls * 3 - 2 * 16 * 128 * 128  # no gradient of the input
+    assert "FITS" in str(report)
+    assert "ESTIMATE, no measurement" in str(report)
+
+
+@needs_tpu
+def test_what_does_not_fit_is_reported_with_how_much_is_too_much() -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2")
+    step, _, batch = make_step(strategy, width=2**15, layers=4)
+    lowered = step.trace(batch, 0.1).lower()
+    report = lowered.report()
+    assert not report.fits
+    assert report.needed_bytes > 4 * 2**32 > report.available_bytes
+    assert "DOES NOT FIT" in str(report)
+    with pytest.raises(gd.DeviceMemoryError, match="GiB too much") as caught:
+        lowered.compile()
+    assert caught.value.needed_bytes == report.needed_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "needed", "available"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (120.18G) exceeds available HBM (15.75G).",
+            120.18,
+            15.75,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory in memory space hbm. "
+            "Used 51.37G of 15.75G hbm. Exceeded hbm capacity by 35.62G.",
+            51.37,
+            15.75,
+        ),
+        ("RESOURCE_EXHAUSTED: no more of it", 0, 0),
+    ],
+)
+def test_what_xla_says_of_memory_is_read(text: str, needed: float, available: float) -> None:
+    error = refused(text, find_devices(["cpu:0"]))
+    assert isinstance(error, gd.DeviceMemoryError)
+    assert error.needed_bytes == int(needed * 2**30)
+    assert error.available_bytes == int(available * 2**30)
+
+
+def test_other_errors_of_xla_are_left_alone() -> None:
+    assert refused("INTERNAL: a bug", find_devices(["cpu:0"])) is None
+
+
+def test_loops_count_as_often_as_they_run() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+
+    @gd.function
+    def step(x: Any) -> Any:
+        def body(carry: jax.Array, _: None) -> tuple[jax.Array, None]:
+            total = gd.get_replica_context().all_reduce("MEAN", carry @ carry)
+            return jnp.sin(total), None
+
+        return strategy.run(lambda x: jax.lax.scan(body, x, None, length=5)[0], args=(x,))
+
+    spec = gd.PerReplicaSpec((4, 4), jnp.float32, strategy=strategy)
+    report = step.trace(spec).lower().compile().report()
+    assert report.collective_bytes == report.module_bytes == {"all_reduce": 5 * 64}
+    assert report.collectives[0].times == 5
+    assert report.flops["f32"] >= 5 * 2 * 4**3
+
+
+def test_constants_that_should_be_arguments_are_warned_of() -> None:
+    table = jnp.arange(2**19, dtype=jnp.float32)
+    step = gd.function(lambda x: x + table)
+    report = step.trace(jnp.float32(1)).lower().report()
+    (constant,) = report.constants
+    assert constant.bytes == 2**21
+    assert "test_reports.py" in str(constant)
+    assert "pass it as an argument" in str(report)
+    small = gd.function(lambda x: x + jnp.arange(4.0))
+    assert small.trace(jnp.float32(1)).lower().report().constants == ()
+
+
+def test_a_ring_by_hand() -> None:
+    one_host, two_hosts = find_topology("h100:1x8"), find_topology("h100:2x8")
+    size = 10**9
+    inside = 2 * size * 7 / 8 / 450e9
+    assert collective_seconds(one_host, "all_reduce", size) == pytest.approx(inside)
+    network = 2 * (size / 8) * 1 / 2 / 50e9
+    assert collective_seconds(two_hosts, "all_reduce", size) == pytest.approx(inside + network)
+    assert collective_seconds(find_topology("v5e:1x1"), "all_gather", size) == 0
+    estimate = roofline(one_host, {"bf16": 989 * 10**9}, 3352 * 10**6, [("all_reduce", size)])
+    assert estimate.compute == pytest.approx(1e-3)
+    assert estimate.memory == pytest.approx(1e-3)
+    assert estimate.bottleneck == "interconnect"
+    assert estimate.step == pytest.approx(1e-3 + inside)
+
+
+MODULE = """
+%add (a: f32[], b: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%condition (s: (s32[], f32[4])) -> pred[] {
+  %n = s32[] constant(7)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+%body (s: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %g = bf16[16]{0} all-gather(%x), replica_groups=[2,4]<=[8], dimensions={0}
+  %r = f32[2]{0} reduce-scatter(%x), replica_groups={{0,1},{2,3}}, to_apply=%add
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %w = (s32[], f32[4]) while(%t), condition=%condition, body=%body
+  %s = (f32[4]{0}, f32[16]{0}) all-gather-start(%x), replica_groups={{0,1,2,3}}
+  %a = (f32[4]{0}, f32[]) all-reduce(%x, %y), replica_groups={}, to_apply=%add
+  %h = (f32[4], u32[], token[]) send(%x, %t), channel_id=1
+}
+"""
+
+
+def test_the_text_of_a_module_is_read() -> None:
+    found = {one.name: one for one in module_collectives(MODULE, 8)}
+    assert set(found) == {"g", "r", "s", "a"}  # a send to the host is no collective
+    assert (found["g"].bytes, found["g"].group_size, found["g"].times) == (4 * 2, 4, 7)
+    assert (found["r"].bytes, found["r"].group_size) == (2 * 2 * 4, 2)
+    assert (found["s"].bytes, found["s"].is_async) == (16, True)
+    assert (found["a"].bytes, found["a"].group_size, found["a"].times) == (20, 8, 1)

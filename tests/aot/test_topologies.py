@@ -1,0 +1,179 @@
+"""Topologies without hardware: what compiles, and what says why it cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphdist as gd
+from graphdist.runtime.chips import CHIPS
+from graphdist.runtime.gpu_targets import GPU_TARGETS
+from graphdist.runtime.topologies import absent_devices, find_topology
+from tests.aot.steps import make_step, needs_cuda, needs_tpu
+
+
+@pytest.mark.parametrize("name", [name for chip in CHIPS.values() for name in chip.examples])
+def test_every_example_of_the_table_is_a_topology(name: str) -> None:
+    topology = find_topology(name)
+    assert topology.name == name
+    assert topology.num_devices == topology.num_chips * topology.chip.devices
+
+
+@needs_tpu
+@pytest.mark.parametrize(
+    "name", [name for chip in CHIPS.values() if chip.platform == "tpu" for name in chip.examples]
+)
+def test_the_compiler_knows_the_tpus_of_the_table(name: str) -> None:
+    topology = find_topology(name)
+    devices = gd.TPUStrategy(topology=name).devices
+    assert len(devices) == topology.num_devices
+    assert devices.platform == "tpu"
+
+
+def test_the_gpus_of_the_table_have_descriptions() -> None:
+    gpus = {chip.name: chip for chip in CHIPS.values() if chip.platform == "gpu"}
+    assert set(gpus) == set(GPU_TARGETS)
+    for name, chip in gpus.items():
+        assert chip.memory_bytes == GPU_TARGETS[name].memory_bytes
+        assert abs(chip.memory_bandwidth / GPU_TARGETS[name].memory_bandwidth - 1) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("v5e:16x1x6", "has 3 dimensions, a topology of v5e has 2"),
+        ("v5e:64x64", "has 4096 chips; v5e has 1 to 256"),
+        ("v5e:0x4", "has 0 chips"),
+        ("v5:4x4", "did you mean v5e:4x4"),
+        ("h10:1x8", "did you mean h100:1x8"),
+        ("", "unknown topology ''"),
+        (None, "unknown topology None"),
+    ],
+)
+def test_unknown_topologies_are_refused(name: Any, says: str) -> None:
+    with pytest.raises(gd.DeviceError) as caught:
+        find_topology(name)
+    assert says in str(caught.value)
+
+
+def test_the_extra_is_named_when_it_is_missing() -> None:
+    with (
+        mock.patch("graphdist.runtime.topologies.has_package", return_value=False),
+        pytest.raises(gd.MissingExtraError, match=r'pip install "graphdist\[tpu\]"') as caught,
+    ):
+        absent_devices(find_topology("v5e:2x2"))
+    assert isinstance(caught.value, ImportError)
+
+
+def test_a_strategy_of_no_tpus_says_how_to_compile_for_some() -> None:
+    with pytest.raises(gd.DeviceError, match="finds 0 TPUs here"):
+        gd.TPUStrategy()
+
+
+@needs_tpu
+def test_replicas_go_slice_by_slice() -> None:
+    strategy = gd.TPUStrategy(topology="v5e:4x4", num_slices=2)
+    assert strategy.num_replicas_in_sync == 32
+    slices = [device.slice_index for device in strategy.devices.devices]
+    assert slices == [0] * 16 + [1] * 16
+    assert str(strategy.topology) == "2 slices of v5e:4x4"
+    assert "2 slices of v5e:4x4" in repr(strategy)
+    hosts = [device.process_index for device in strategy.devices.devices[:16]]
+    assert hosts == sorted(hosts)
+
+
+@needs_tpu
+def test_cores_count_as_jax_reports_them() -> None:
+    assert gd.TPUStrategy(topology="v4:2x2x1").num_replicas_in_sync == 8
+    assert gd.TPUStrategy(topology="v5p:2x2x1").num_replicas_in_sync == 4
+
+
+@needs_tpu
+def test_an_assignment_chooses_cores() -> None:
+    cores = [(1, 1, 0, 0), (0, 0, 0, 0)]
+    strategy = gd.TPUStrategy(None, cores, topology="v5e:2x2")
+    assert [tuple(device.coords) for device in strategy.devices.devices] == [(1, 1, 0), (0, 0, 0)]
+    with pytest.raises(gd.DeviceError, match=r"gives core \(5, 0, 0, 0\) but there is none"):
+        gd.TPUStrategy(None, [(5, 0, 0, 0)], topology="v5e:2x2")
+    with pytest.raises(gd.DeviceError, match="twice"):
+        gd.TPUStrategy(None, [cores[0], cores[0]], topology="v5e:2x2")
+    with pytest.raises(gd.ArgumentError, match="not \\[replicas, 4\\]"):
+        gd.TPUStrategy(None, [(0, 0)], topology="v5e:2x2")
+
+
+@needs_tpu
+def test_everything_up_to_compile_works_and_running_says_why_not() -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2")
+    step, params, _ = make_step(strategy, by_shape=False)
+    (batch,) = strategy.experimental_distribute_dataset([np.ones((16, 8), "f")])
+    compiled = step.trace(batch, 0.1).lower().compile()
+    assert compiled.memory.argument_bytes >= 3 * 8 * 8 * 4
+    assert "all-reduce" in compiled.as_text("hlo")
+    uses: list[Callable[[], Any]] = [
+        lambda: step(batch, 0.1),
+        lambda: params[0].read_value(),
+        lambda: batch.values,
+        lambda: strategy.run(lambda x: x, args=(batch,)),
+    ]
+    for use in uses:
+        with pytest.raises(gd.DeviceError, match="of which only the topology is here"):
+            use()
+
+
+@needs_tpu
+def test_values_distributed_by_hand_are_shapes_too() -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2")
+    x = strategy.experimental_distribute_values_from_function(lambda context: np.ones(2, "f"))
+    step = gd.function(lambda x: strategy.reduce("SUM", x, axis=None))
+    assert step.trace(x).lower().graph.inputs[0].type.shape == (2,)
+
+
+@needs_tpu
+def test_nothing_is_computed_for_variables_on_absent_devices() -> None:
+    with gd.TPUStrategy(topology="v5e:2x2").scope():
+        huge = gd.Variable(lambda: jnp.zeros((2**20, 2**20)))  # 4 TiB
+    assert huge.shape == (2**20, 2**20)
+    assert "declared by shape" in repr(huge)
+
+
+@needs_cuda
+def test_a_gpu_host_that_is_not_here() -> None:
+    strategy = gd.MirroredStrategy(topology="h100:1x4")
+    step, _, batch = make_step(strategy)
+    report = step.trace(batch, 0.1).lower().report()
+    assert report.fits
+    assert report.module_bytes == report.collective_bytes
+
+
+def test_topologies_go_with_their_strategies() -> None:
+    with pytest.raises(gd.DeviceError, match="of Google TPU v5e, not of GPUs"):
+        gd.MirroredStrategy(topology="v5e:2x2")
+    with pytest.raises(gd.DeviceError, match="of NVIDIA H100 SXM, not of TPUs"):
+        gd.TPUStrategy(topology="h100:1x8")
+    with pytest.raises(gd.DeviceError, match="h100:16x8"):
+        gd.TPUStrategy(topology="h100:8x8", num_slices=2)
+    with pytest.raises(gd.ArgumentError, match="devices and a topology"):
+        gd.MirroredStrategy(["cpu:0"], topology="h100:1x8")
+    with pytest.raises(gd.ArgumentError, match="without a topology"):
+        gd.TPUStrategy(num_slices=2)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_variable_declared_by_shape_runs_once_it_is_assigned(count: int) -> None:
+    strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(count)])
+    with strategy.scope():
+        w = gd.Variable(jax.ShapeDtypeStruct((2,), jnp.float32), name="w")
+    double = gd.function(lambda: w.assign(w * 2))
+    assert double.trace().lower().compile().memory.argument_bytes == 8
+    for use in (double, w.read_value):
+        with pytest.raises(gd.RuntimeFailure, match=r"'w' was declared by its shape, \[2\]"):
+            use()
+    w.assign(jnp.ones(2))
+    double()
+    assert w.read_value().tolist() == [2, 2]

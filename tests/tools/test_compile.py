@@ -1,0 +1,190 @@
+"""The command line: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphdist.report import Report
+from graphdist.runtime.chips import CHIPS
+from graphdist.runtime.topologies import find_topology
+from graphdist.tools.compile import main
+from graphdist.tools.surveys import fitted, topology_of
+from tests.aot.steps import needs_tpu
+
+STEP = """
+import jax, jax.numpy as jnp, graphdist as gd
+
+def make_step(strategy, batch: int = 8, width: int = 128):
+    with strategy.scope():
+        w = gd.Variable(jax.ShapeDtypeStruct((width, width), jnp.float32), name="w")
+
+    @gd.function
+    def step(x):
+        def replica_fn(x):
+            grad = jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w[...])
+            w.assign(w - gd.get_replica_context().all_reduce("SUM", grad))
+        strategy.run(replica_fn, args=(x,))
+
+    return step, (gd.PerReplicaSpec((batch, width), jnp.float32, strategy=strategy),)
+
+def make_raising_step(strategy):
+    raise KeyError("no data")
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    file = tmp_path / "steps.py"
+    file.write_text(STEP)
+    return f"{file}:make_step"
+
+
+@needs_tpu
+def test_a_step_is_compiled_reported_and_written(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "step.gdx"
+    assert main([target, "--topology", "v5e:2x2", "-o", str(output), "--set", "width=256"]) == 0
+    printed = capsys.readouterr().out
+    assert "step on v5e:2x2: 4 devices\n\nFITS: " in printed
+    assert "1 collective, 256.00 KiB from each device a step" in printed
+    assert "steps.py:12  -> " in printed
+    assert f"written: {output}" in printed
+    assert output.stat().st_size > 1000
+
+
+@needs_tpu
+def test_json_has_the_whole_report(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([target, "--topology", "v5e:2x2", "--num-slices", "2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["fits"] is True
+    assert report["num_devices"] == 8
+    assert report["collective_bytes"] == {"all_reduce": 65536}
+    assert report["estimate"]["step"] > 0
+
+
+@needs_tpu
+def test_what_does_not_fit_exits_with_3_and_writes_nothing(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "step.gdx"
+    arguments = [target, "--topology", "v5e:2x2", "--set", "width=65536", "-o", str(output)]
+    assert main(arguments) == 3
+    assert "DOES NOT FIT" in capsys.readouterr().out
+    assert not output.exists()
+    assert main([*arguments, "--quiet"]) == 3
+    assert capsys.readouterr().out == ""
+
+
+@needs_tpu
+def test_topologies_side_by_side(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([target, "--compare", "v5e:2x2,v6e:2x2"]) == 0
+    printed = capsys.readouterr().out
+    assert [line.split()[:3] for line in printed.splitlines()[2:4]] == [
+        ["v5e:2x2", "4", "yes"],
+        ["v6e:2x2", "4", "yes"],
+    ]
+    assert main([target, "--topology", "v5e:2x2", "--scale", "4,16", "--json"]) == 0
+    reports = json.loads(capsys.readouterr().out)["reports"]
+    assert [report["num_devices"] for report in reports.values()] == [4, 16]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--topology", "v5e:2y2"], "did you mean v5e:2x2"),
+        (["--topology", "v5e:2x2", "--num-slices", "0"], "there must be at least 1"),
+        ([], "no topology is given"),
+        (["--topology", "v5e:2x2", "--scale", "many"], "'many' is no number of chips"),
+        (["--topology", "v5e:2x2", "--fit", "batch=9..1"], "is not of the form name=low..high"),
+    ],
+)
+def test_bad_input_exits_with_2(
+    target: str, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([target, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.out == ""
+
+
+@needs_tpu
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("make_steps", [], "did you mean make_step"),
+        ("make_raising_step", [], "raised KeyError: 'no data'\n"),
+        ("make_step", ["--set", "size=1"], "takes no setting 'size'"),
+        ("make_step", ["--set", "size"], "not of the form name=value"),
+        ("make_step", ["--passes", "infer,lower"], "there is no pass 'infer'"),
+        ("make_step", ["--option", "xla_nothing=1"], "refuses a compiler option"),
+        ("make_step", ["-o", "/no/such/folder/x.gdx"], "/no/such/folder"),
+        ("make_step", ["-o", "x.gdx", "--platforms", "abacus"], "platform 'abacus' is not one of"),
+    ],
+)
+def test_a_bad_target_exits_with_2(
+    target: str, name: str, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([target.replace("make_step", name), "--topology", "v5e:2x2", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_table_of_topologies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list-topologies"]) == 0
+    printed = capsys.readouterr().out
+    assert "v5e:16x16" in printed
+    assert "docs.cloud.google.com/tpu/docs/v5e" in printed
+    assert main(["--list-topologies", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["h100"]["memory_bytes"] == 84942979072
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5, 63, 64])
+def test_fit_finds_the_largest_that_fits_in_few_tries(limit: int) -> None:
+    tried = []
+
+    def report(topology: Any, *, batch: int) -> Report:
+        tried.append(batch)
+        empty: Any = ()
+        return Report(
+            "step",
+            "x",
+            1,
+            argument_bytes=0,
+            output_bytes=0,
+            alias_bytes=0,
+            temp_bytes=0,
+            needed_bytes=batch,
+            available_bytes=limit or -1,
+            flops={},
+            memory_traffic=0,
+            collectives=empty,
+            module_collectives=empty,
+            constants=empty,
+            estimate=None,
+        )
+
+    survey = fitted("batch=1..64", find_topology("v5e:2x2"), report)
+    assert survey.fits == (limit > 0)
+    expected = f"largest that fits: batch={limit}" if limit else "not even batch=1 fits"
+    assert survey.verdict == expected
+    assert len(tried) == len(set(tried)) <= 8
+
+
+@pytest.mark.parametrize(
+    ("chip", "size", "name"),
+    [
+        ("v5e", "1", "v5e:1x1"),
+        ("v5e", "256", "v5e:16x16"),
+        ("v5p", "4", "v5p:2x2x1"),
+        ("v5p", "512", "v5p:8x8x8"),
+        ("v5p", "6144", "v5p:16x16x24"),
+        ("h100", "4", "h100:1x4"),
+        ("h100", "64", "h100:8x8"),
+    ],
+)
+def test_a_number_of_chips_is_a_topology(chip: str, size: str, name: str) -> None:
+    assert topology_of(CHIPS[chip], size).name == name

@@ -1,0 +1,131 @@
+"""Compilation ahead of time against plain JAX: the step of examples/aot_transformer.py both ways.
+
+    python -m graphdist.tools.bench_aot --size 1b v5e:16x16 v5p:8x8x8
+
+Prints, for each topology, the processor seconds from the Python function to the executable of
+graphdist and of the same step written by hand with `jax.jit` and `jax.shard_map`, in turns, the
+best of each, and what the parameters and the optimizer's state take by hand and by the compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any  # Any: the example's module, pytrees and jitted functions
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from graphdist.errors import DeviceMemoryError
+from graphdist.runtime.topologies import Topology, find_topology
+from graphdist.tools.compile import strategy_for
+from graphdist.tools.targets import load_factory
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "aot_transformer.py"
+
+
+def with_graphdist(topology: Topology, settings: dict[str, Any]) -> Any:
+    """Compile the example's step and return it."""
+    function, args = load_factory(f"{EXAMPLE}:make_step")(strategy_for(topology), **settings)
+    return function.trace(*args).lower().compile()
+
+
+def with_jax(topology: Topology, settings: dict[str, Any]) -> Any:
+    """Compile the same step written by hand."""
+    example: Any = sys.modules[load_factory(f"{EXAMPLE}:make_step").__module__]
+    chosen = example.Settings(**settings)
+    model = example.SIZES[chosen.size]
+    devices = strategy_for(topology).devices.devices
+    mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    by_row = NamedSharding(mesh, PartitionSpec("data"))
+
+    def step(params: Any, state: Any, count: Any, tokens: Any) -> Any:
+        loss_fn = partial(example.loss_fn, model, chosen)
+        loss, grads = jax.value_and_grad(loss_fn)(params, tokens)
+        grads = jax.lax.pmean(grads, "data")
+        params, state = example.adam(chosen, grads, state, params, count)
+        return params, state, count + 1, jax.lax.pmean(loss, "data")
+
+    shapes = example.parameter_shapes(model, chosen.parameter_dtype)
+    one = example.parameter_shapes(model, chosen.state_dtype)
+    tokens = jax.ShapeDtypeStruct((chosen.batch * len(devices), chosen.length + 1), jnp.int32)
+    whole, split = PartitionSpec(), PartitionSpec("data")
+    mapped = jax.shard_map(
+        step,
+        mesh=mesh,
+        in_specs=(whole, whole, whole, split),
+        out_specs=(whole, whole, whole, whole),
+        check_vma=False,
+    )
+    jitted = jax.jit(
+        mapped,
+        in_shardings=(everywhere, everywhere, everywhere, by_row),
+        out_shardings=everywhere,
+        donate_argnums=(0, 1, 2),
+    )
+    count = jax.ShapeDtypeStruct((), jnp.int32)
+    return jitted.lower(shapes, {"mean": one, "square": one}, count, tokens).compile()
+
+
+def seconds(compile: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the processor seconds of a compilation, and what it gives; None if it does not fit.
+
+    Of all threads: others who use the machine do not count.
+    """
+    jax.clear_caches()
+    start = time.process_time()
+    try:
+        compiled = compile()
+    except (DeviceMemoryError, jax.errors.JaxRuntimeError):
+        compiled = None
+    return time.process_time() - start, compiled
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("topologies", nargs="+")
+    parser.add_argument("--num-slices", type=int, default=1)
+    parser.add_argument("--size", default="10m")
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    settings = {"size": options.size, "length": options.length}
+    for name in options.topologies:
+        topology = find_topology(name, options.num_slices)
+        strategy_for(topology)  # the compiler is loaded once
+        ours, plain = [], []
+        for _ in range(options.rounds):
+            ours.append(seconds(partial(with_graphdist, topology, settings)))
+            plain.append(seconds(partial(with_jax, topology, settings)))
+        best, best_plain = min(t for t, _ in ours), min(t for t, _ in plain)
+        print(
+            f"{topology}: graphdist {best:.2f} s, JAX {best_plain:.2f} s, "
+            f"{best / best_plain:.2f} times",
+            flush=True,
+        )
+        compiled = ours[-1][1]
+        if compiled is not None:
+            example: Any = sys.modules[load_factory(f"{EXAMPLE}:make_step").__module__]
+            by_hand = 12 * example.num_parameters(example.SIZES[options.size])
+            said, peak = (
+                compiled.memory.argument_bytes,
+                compiled.memory.needed_bytes(topology.chip.platform),
+            )
+            print(
+                f"  state {by_hand:,} bytes by hand, {said:,} by the compiler "
+                f"({said / by_hand - 1:+.2%}), peak {peak:,}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""`graphdist-compile`: compile a step for accelerators that are not here, and say what it will do.
+
+    graphdist-compile examples/aot_transformer.py:make_step --topology v5e:16x16 -o step.gdx
+
+The target is a factory of a step: see `graphdist.tools.targets`. It prints one page: whether the
+step fits, what it computes and moves, and an estimate of its time. The exit status is 0 if it fits,
+3 if it does not, 2 for input that cannot be used.
+
+`--fit batch=1..64` finds the largest value of a setting with which the step fits, `--compare` puts
+topologies side by side, `--scale` numbers of chips. `--list-topologies` prints what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any  # Any: users' settings, JSON
+
+import jax
+
+from graphdist import aot
+from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
+from graphdist.ir.source import Source
+from graphdist.passes import PASSES
+from graphdist.report import Report, report_of_refused
+from graphdist.runtime.topologies import Topology, find_topology
+from graphdist.stages import Compiled
+from graphdist.strategies.base import Strategy
+from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.strategies.tpu import TPUStrategy
+from graphdist.tools.surveys import compared, fitted, scaled, topology_table
+from graphdist.tools.targets import make_step, parse_settings
+from graphdist.tracing.sources import here
+
+FITS, BAD_INPUT, DOES_NOT_FIT = 0, 2, 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if jax.config.values["jax_platforms"] is None:
+        # Nothing runs: a compiler that looks for its hardware finds none, slowly and loudly.
+        jax.config.update("jax_platforms", "cpu")
+    try:
+        return _run(options)
+    except GraphdistError as error:
+        if error.source is not None and _is_ours(error.source):
+            error.source = None  # the command line is what is wrong, not a line of a program
+        print(f"graphdist-compile: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"graphdist-compile: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="graphdist-compile",
+        description="Compile a step for accelerators that are not here, and say what it will do.",
+    )
+    add = parser.add_argument
+    add("target", nargs="?", help="file.py:make_step or module:make_step")
+    add("--topology", help="such as v5e:16x16 (TPU chips) or h100:8x8 (hosts x GPUs)")
+    add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
+    add("-o", "--output", help="write the compiled step to this file, by custom name.gdx")
+    add("--platforms", help="what the file's portable module is for, such as tpu,cpu")
+    add("--passes", help="the passes to run in place of the default ones: names with commas")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the step")
+    add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
+    add("--fit", metavar="NAME=LOW..HIGH", help="find the largest value that fits")
+    add("--compare", metavar="A,B,..", help="a table over topologies")
+    add("--scale", metavar="N,M,..", help="a table over numbers of chips of the topology's kind")
+    add("--list-topologies", action="store_true", help="print the table of topologies")
+    add("--json", action="store_true", help="print JSON")
+    add("--quiet", action="store_true", help="print nothing; the exit status tells")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.list_topologies:
+        print(topology_table(as_json=options.json))
+        return FITS
+    if options.target is None:
+        raise ArgumentError(
+            "no target is given", hint="name one: examples/train_digits.py:make_step"
+        )
+    if options.compare:
+        names = options.compare.split(",")
+        return _print(options, compared(names, options.num_slices, _reporter(options)))
+    if options.topology is None:
+        raise ArgumentError(
+            "no topology is given", hint="such as --topology v5e:16x16; --list-topologies has all"
+        )
+    topology = find_topology(options.topology, options.num_slices)
+    if options.scale:
+        return _print(options, scaled(topology.chip, options.scale.split(","), _reporter(options)))
+    if options.fit:
+        return _print(options, fitted(options.fit, topology, _reporter(options)))
+    return _compile(options, topology)
+
+
+def _print(options: argparse.Namespace, survey: Any) -> int:
+    if not options.quiet:
+        print(json.dumps(survey.to_json(), indent=1) if options.json else survey)
+    return FITS if survey.fits else DOES_NOT_FIT
+
+
+def _compile(options: argparse.Namespace, topology: Topology) -> int:
+    compiled, report = _compiled(options, topology, {})
+    if options.output and compiled is not None:
+        platforms = options.platforms and options.platforms.split(",")
+        aot.save(options.output, compiled, platforms=platforms)
+    if not options.quiet:
+        print(json.dumps(report.to_json(), indent=1) if options.json else report)
+        if options.output and not options.json:
+            print(f"written: {options.output}" if compiled else f"not written: {options.output}")
+    return FITS if report.fits else DOES_NOT_FIT
+
+
+def _reporter(options: argparse.Namespace) -> Any:
+    """Return what makes the report for a topology, with some settings changed."""
+    return lambda topology, **changed: _compiled(options, topology, changed)[1]
+
+
+def _compiled(
+    options: argparse.Namespace, topology: Topology, changed: dict[str, Any]
+) -> tuple[Compiled | None, Report]:
+    """Return the compiled step, if it fits the compiler's limits, and its report."""
+    settings = {**parse_settings(options.set), **changed}
+    said = ", ".join(f"{name}={value}" for name, value in changed.items())
+    _progress(options, f"compiling for {topology}{' with ' if said else ''}{said}")
+    strategy = strategy_for(topology)
+    function, args = make_step(options.target, strategy, settings)
+    with strategy.scope():
+        traced = function.trace(*args)
+    if options.passes is not None:
+        traced = replace(traced, pipeline=_passes(options.passes))
+    lowered = traced.lower()
+    try:
+        compiled = lowered.compile(parse_settings(options.option) or None)
+    except DeviceMemoryError as error:
+        return None, report_of_refused(lowered, error)
+    finally:
+        _progress(options, "")
+    return compiled, compiled.report()
+
+
+def strategy_for(topology: Topology) -> Strategy:
+    """Return a strategy of a topology's devices."""
+    if topology.chip.platform == "tpu":
+        return TPUStrategy(topology=topology.name, num_slices=topology.num_slices)
+    return MirroredStrategy(topology=topology.name)
+
+
+def _passes(names: str) -> list[Any]:
+    chosen = [name for name in names.split(",") if name]
+    for name in chosen:
+        if name not in PASSES:
+            raise ArgumentError(
+                f"there is no pass {name!r}", source=here(), hint=f"there are {', '.join(PASSES)}"
+            )
+    return [PASSES[name] for name in chosen]
+
+
+def _progress(options: argparse.Namespace, text: str) -> None:
+    """Show on a terminal what is being done, in one line that goes when it is."""
+    if sys.stderr.isatty() and not options.quiet:
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _is_ours(source: Source) -> bool:
+    frame = source.frame
+    return frame is None or frame.file in (__file__, sys.argv[0]) or "runpy" in frame.file
+
+
+if __name__ == "__main__":
+    sys.exit(main())
