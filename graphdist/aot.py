@@ -17,7 +17,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any  # Any: users' arguments and results, JSON
 
@@ -25,7 +26,7 @@ import jax
 
 from graphdist.config import compiler_flags
 from graphdist.context import current_entry
-from graphdist.errors import ArgumentError, ArtifactError, ContextError
+from graphdist.errors import ArgumentError, ArtifactError, ContextError, GraphdistError
 from graphdist.ir.graph import Graph
 from graphdist.manifest import (
     boundary_from_json,
@@ -98,6 +99,7 @@ def load(
     strategy: StrategyBase | None = None,
     variables: Any = None,
     native: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> LoadedStep:
     """Return the step in a file, to be called as the function was.
 
@@ -105,7 +107,11 @@ def load(
     as the step has replicas. `variables` is a pytree that holds the step's variables, made in that
     strategy's scope with the names, shapes and dtypes they had; others in it are left alone.
 
-    By default nothing in the file is run: its portable module is compiled for the devices here.
+    By default nothing in the file is run: its portable module is compiled for the devices here,
+    with `compiler_options`, or else with those of the file that are numbers and switches. Text
+    can name a file for the compiler to write, so a file that has such options is refused until
+    they are given here.
+
     With `native` the compiler's own executable is loaded, which starts at once and needs the same
     kind of devices, versions and flags. It is a pickle, and loading it RUNS CODE FROM THE FILE: ask
     for it only with files you trust.
@@ -116,10 +122,12 @@ def load(
     name = os.path.basename(os.fspath(path))
     manifest, members = read_artifact(path, here())
     try:
-        return _loaded(name, manifest, members, strategy, variables, native)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        return _loaded(name, manifest, members, strategy, variables, native, compiler_options)
+    except GraphdistError:
+        raise
+    except _CONTRADICTIONS as error:
         raise ArtifactError(
-            f"{name} has a manifest that describes no step: {error!r}",
+            f"{name} has a manifest and a module that describe no step: {error!r}",
             source=here(),
             hint="compile the step anew",
         ) from error
@@ -132,6 +140,7 @@ def _loaded(
     strategy: StrategyBase | None,
     variables: Any,
     native: bool,
+    compiler_options: Mapping[str, Any] | None,
 ) -> LoadedStep:
     _check_versions(name, manifest)
     graph = boundary_from_json(manifest["boundary"])
@@ -141,11 +150,44 @@ def _loaded(
         _check_native(name, manifest, devices)
         executable = load_native(members["executable.bin"], graph, devices)
     else:
-        same = _target(devices)["platform"] == manifest["target"]["platform"]
-        options = dict(manifest["compiler_options"]) if same else {}
+        options = _options(name, manifest, devices, compiler_options)
         executable = load_module(members["module.mlir"], graph, devices, options, here())
     owned = _variables_for(name, graph, chosen, variables)
     return LoadedStep(manifest, members, graph, chosen, owned, executable)
+
+
+_CONTRADICTIONS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What reading a file raises whose hashes are right and whose contents are not."""
+
+
+def _options(
+    name: str, manifest: Any, devices: Devices, given: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return XLA's options for the portable module; raises for those a file may not choose."""
+    if given is not None:
+        return dict(given)
+    if devices.platform != manifest["target"]["platform"]:
+        return {}
+    options = dict(manifest["compiler_options"])
+    for option, value in options.items():
+        if not isinstance(value, bool | int | float) and str(value) not in ("true", "false"):
+            raise ArtifactError(
+                f"{name} asks for the compiler option {option}={value!r}: text in a file may "
+                f"name a file to write",
+                source=here(),
+                hint=f"if you want it, ask for it: "
+                f"load(path, compiler_options={{{option!r}: {value!r}}})",
+            )
+    return options
 
 
 class LoadedStep:
@@ -232,7 +274,21 @@ def _target(devices: Devices) -> dict[str, Any]:
         "num_devices": len(devices),
         "topology": None if topology is None else topology.name,
         "num_slices": 1 if topology is None else topology.num_slices,
+        "layout": _layout(devices),
     }
+
+
+def _layout(devices: Devices) -> str:
+    """Return how many chips lie along each dimension of how many slices; of TPUs alone.
+
+    It is read from the devices, so that those of a topology and those that are here compare.
+    """
+    places = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
+    if not all(places):
+        return ""
+    sides = (max(along) - min(along) + 1 for along in zip(*places, strict=True))
+    slices = {getattr(device, "slice_index", 0) or 0 for device in devices.devices}
+    return f"{len(slices)} of {'x'.join(map(str, sides))}"
 
 
 def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[str]:
@@ -264,6 +320,7 @@ def _check_native(name: str, manifest: Any, devices: Devices) -> None:
     pairs = [
         ("devices", f"{made['num_devices']} {made['device_kind']}",
          f"{found['num_devices']} {found['device_kind']}"),
+        ("slices", made["layout"], found["layout"]),
         ("compiler flags", str(manifest["flags"]), str(compiler_flags())),
     ]  # fmt: skip
     if devices.platform == "tpu":

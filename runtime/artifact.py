@@ -14,6 +14,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any  # Any: JSON
@@ -31,8 +32,11 @@ LIMITS = {
     "report.json": 2**26,
 }
 """The members there may be, and the most bytes each may have."""
-LARGEST_RATIO = 1_100
-"""Deflate cannot pack more tightly than 1 to 1032: what says so is no honest zip."""
+LARGEST_RATIO = 100
+"""Members that would be packed more tightly are stored as they are, so that a small file cannot
+ask for much memory: deflate itself packs zeros 1 to 1032."""
+SMALL = 2**20
+"""Bytes of which any ratio will do."""
 
 
 class ArtifactError(GraphdistError, ValueError):
@@ -58,13 +62,19 @@ def write_artifact(
             for member, data in {MANIFEST: _json(whole), **members}.items():
                 # A fixed time, so that the same step makes the same file.
                 info = zipfile.ZipInfo(member, date_time=(1980, 1, 1, 0, 0, 0))
-                info.compress_type = zipfile.ZIP_DEFLATED
+                info.compress_type = _compression(data)
                 archive.writestr(info, data)
         Path(name).chmod(0o644)  # a temporary file is its owner's alone
         os.replace(name, target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _compression(data: bytes) -> int:
+    """Return how a member is kept, so that the ratio of what is read back is within the limit."""
+    is_too_tight = len(data) > len(zlib.compress(data)) * LARGEST_RATIO + SMALL
+    return zipfile.ZIP_STORED if is_too_tight else zipfile.ZIP_DEFLATED
 
 
 def read_artifact(
@@ -94,7 +104,7 @@ def _members(archive: zipfile.ZipFile, name: str, at: Source) -> dict[str, bytes
             raise _broken(name, f"has a member {member!r}, which no artifact has", at)
         if member in members:
             raise _broken(name, f"has the member {member!r} twice", at)
-        limit = min(LIMITS[member], info.compress_size * LARGEST_RATIO + 1024)
+        limit = min(LIMITS[member], info.compress_size * LARGEST_RATIO + SMALL)
         if info.file_size > limit:
             raise _broken(
                 name, f"has a member {member!r} of {info.file_size:,} bytes; {limit:,} is most", at
