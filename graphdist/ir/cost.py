@@ -1,0 +1,157 @@
+"""What a graph computes and moves: floating-point operations, bytes, and how often each node runs.
+
+Counted on the graph, since XLA's own figures count the body of a loop once and mean different
+things on different platforms. The rules:
+
+* a matrix multiplication is 2 operations for each element of the result and each one summed over, a
+  convolution 2 for each element of the result and each weight that meets it; anything else that
+  computes floats is 1 for each element of its results;
+* a loop that counts runs its body that often; a `while` whose end depends on data counts once; of a
+  branch the arm that computes most counts;
+* memory traffic is what must cross between the chip and its memory if XLA fuses all elementwise
+  work: the inputs and outputs of the program, and the operands and results of matrix
+  multiplications, convolutions, gathers, scatters, sorts and collectives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, cast  # Any: parameters of JAX's operations
+
+from graphdist.ir.graph import Graph, Node
+
+_HEAVY = {
+    "jax.dot_general",
+    "jax.conv_general_dilated",
+    "jax.gather",
+    "jax.scatter",
+    "jax.scatter-add",
+    "jax.sort",
+}
+_FLOATS = ("f", "bf", "c")
+_MOVES = {
+    f"jax.{name}"
+    for name in (
+        "broadcast_in_dim", "reshape", "transpose", "slice", "dynamic_slice", "squeeze",
+        "dynamic_update_slice", "concatenate", "pad", "gather", "scatter", "convert_element_type",
+        "copy", "iota", "rev", "select_n", "optimization_barrier", "split", "stop_gradient",
+    )
+}  # fmt: skip
+
+
+@dataclass
+class Cost:
+    """What one replica computes and moves in a step.
+
+    `flops` is by dtype, that of the operands for a matrix multiplication; `bytes` is the memory
+    traffic.
+    """
+
+    flops: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+
+    def add(self, other: Cost, times: int) -> None:
+        """Add another cost, so many times."""
+        for dtype, count in other.flops.items():
+            self.flops[dtype] += count * times
+        self.bytes += other.bytes * times
+
+    @property
+    def total_flops(self) -> int:
+        """Return the operations of all dtypes together."""
+        return sum(self.flops.values())
+
+
+def cost(graph: Graph) -> Cost:
+    """Return what one replica computes and moves in a step of a graph.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.mul(%x, %x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> cost(graph)
+    Cost(flops=Counter({'f32': 3}), bytes=24)
+    """
+    total = _body(graph)
+    total.bytes += sum(value.type.bytes for value in graph.inputs)
+    total.bytes += sum(output.type.bytes for output in graph.outputs)
+    return total
+
+
+def of_node(node: Node) -> Cost:
+    """Return what one replica computes and moves when it runs a node once, loops and all.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.mul(%x, %x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> of_node(graph.nodes[0]).total_flops
+    3
+    """
+    total = Cost()
+    _add_node(node, total)
+    return total
+
+
+def executions(graph: Graph) -> Iterator[tuple[Node, int]]:
+    """Yield every node with how often it runs in a step; those of all arms of a branch once."""
+    pending: list[tuple[Sequence[Node], int]] = [(graph.nodes, 1)]
+    while pending:
+        nodes, times = pending.pop()
+        for node in nodes:
+            yield node, times
+            pending += [(nested.nodes, times * _trips(node)) for nested in node.graphs]
+
+
+def _body(graph: Graph) -> Cost:
+    total = Cost()
+    for node in graph.nodes:
+        _add_node(node, total)
+    return total
+
+
+def _add_node(node: Node, total: Cost) -> None:
+    if node.op.name == "cond":
+        total.add(max(map(_body, node.graphs), key=lambda one: one.total_flops), 1)
+    elif node.graphs:
+        for nested in node.graphs:
+            total.add(_body(nested), _trips(node))
+    else:
+        _count(node, total)
+
+
+def _trips(node: Node) -> int:
+    return cast(int, node.params["length"]) if node.op.name == "scan" else 1
+
+
+def _count(node: Node, total: Cost) -> None:
+    name = node.op.name
+    if name in _HEAVY or node.op.is_collective:
+        total.bytes += sum(one.type.bytes for one in (*node.operands, *node.results))
+    if name == "jax.dot_general":
+        total.flops[node.operands[0].type.dtype] += _of_matmul(node)
+    elif name == "jax.conv_general_dilated":
+        total.flops[node.operands[0].type.dtype] += _of_convolution(node)
+    elif name not in _MOVES:
+        for result in node.results:
+            if result.type.dtype.startswith(_FLOATS):
+                total.flops[result.type.dtype] += result.type.size
+
+
+def _of_matmul(node: Node) -> int:
+    ((contracted, _), _) = cast(Any, node.params["dimension_numbers"])
+    shape = node.operands[0].type.shape
+    return 2 * node.results[0].type.size * prod(shape[dimension] for dimension in contracted)
+
+
+def _of_convolution(node: Node) -> int:
+    weights = node.operands[1].type
+    outputs = weights.shape[cast(Any, node.params["dimension_numbers"]).rhs_spec[0]]
+    return 2 * node.results[0].type.size * (weights.size // max(outputs, 1))
