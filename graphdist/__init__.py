@@ -1,6 +1,6 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import config, data, experimental, metrics, nn, random
+from graphdist import config, data, experimental, metrics, nn, random, viz
 from graphdist.context import (
     experimental_set_strategy,
     get_replica_context,
@@ -118,4 +118,5 @@ __all__ = [
     "random",
     "read",
     "variables",
+    "viz",
 ]

@@ -3,6 +3,7 @@
 * `GRAPHDIST_VERIFY=0` turns the verifier between passes off;
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
   system's temporary folder);
+* `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
 * `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow.
 """
 
@@ -72,6 +73,11 @@ def verifies_passes() -> bool:
 def reproducer_folder() -> Path:
     """Return the folder a failing pass writes its reproducer to."""
     return Path(os.environ.get("GRAPHDIST_REPRODUCER_DIR", tempfile.gettempdir()))
+
+
+def wants_no_colour() -> bool:
+    """Return whether the user wants text without colours."""
+    return bool(os.environ.get("NO_COLOR"))
 
 
 def cluster_config() -> dict[str, Any]:

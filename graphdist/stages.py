@@ -63,10 +63,27 @@ class _Stage:
     devices: Devices
     history: tuple[PassRecord, ...] = field(default=(), kw_only=True)
 
+    logical: Graph | None = field(default=None, kw_only=True)
+    """The graph before all passes, where the stage knows it."""
+
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the graph, in order, those in loops and branches included."""
         return tuple(_collective(node) for node in collectives(self.graph))
+
+    def show(self, format: str = "html") -> None:
+        """Show the program and what each pass did to it: in a notebook here, else in a browser.
+
+        `format` "text" prints the graph. See `graphdist.viz.render` for the formats.
+        """
+        from graphdist.viz.show import show
+
+        show(self, format)
+
+    def _repr_html_(self) -> str:
+        from graphdist.viz.show import notebook_cell
+
+        return notebook_cell(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.graph!r}>"
@@ -120,6 +137,7 @@ class Traced(_Stage):
             compiler_options=self.compiler_options,
             given=self.given,
             history=history,
+            logical=self.graph,
         )
 
     def as_text(self, form: str = "graph") -> str:
@@ -165,6 +183,7 @@ class Lowered(_Stage):
             executable=executable,
             lowered=self,
             history=self.history,
+            logical=self.logical,
         )
 
 

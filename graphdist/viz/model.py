@@ -61,6 +61,7 @@ class Model:
     records: list[Record]
     position_of: dict[Node, int]
     place_of: dict[Value, int]
+    names: dict[Value, str]
 
     @property
     def collectives(self) -> list[int]:
@@ -100,7 +101,7 @@ class _Maker:
         self._nodes(graph, -1)
         outputs = ", ".join(map(self._name, graph.outputs))
         self._append(Record("return", "return", f"return {outputs}".rstrip()), graph.outputs)
-        return Model(graph, self.records, self.position_of, self.place_of)
+        return Model(graph, self.records, self.position_of, self.place_of, self.names)
 
     def _nodes(self, graph: Graph, parent: int) -> None:
         for node in graph.nodes:
