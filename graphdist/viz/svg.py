@@ -52,19 +52,21 @@ def _places(model: Model) -> list[tuple[int, int]]:
     drawn = nx.DiGraph()
     drawn.add_nodes_from(range(len(model.records)))
     drawn.add_edges_from((i, n) for n, record in enumerate(model.records) for i in record.inputs)
-    for layer, members in enumerate(nx.topological_generations(drawn)):
-        for one in members:
-            drawn.nodes[one]["subset"] = layer
-    laid_out = nx.multipartite_layout(drawn, align="horizontal", scale=None)
-    widest = max(len(layer) for layer in nx.topological_generations(drawn))
-    lowest = min(x for x, _ in laid_out.values())
+    layers = [sorted(layer) for layer in nx.topological_generations(drawn)]
+    for number, layer in enumerate(layers):
+        for one in layer:
+            drawn.nodes[one]["layer"] = number
+    laid_out = nx.multipartite_layout(drawn, subset_key="layer", align="horizontal")
+    # The layout is scaled to a square; the widest layer tells how far neighbours are apart in it.
+    widest = sorted(laid_out[one][0] for one in max(layers, key=len))
+    apart = widest[1] - widest[0] if len(widest) > 1 else 1.0
+    left = min(x for x, _ in laid_out.values())
     return [
         (
-            round(_MARGIN + (laid_out[one][0] - lowest) * (_WIDTH + _GAP_X)),
-            _MARGIN + drawn.nodes[one]["subset"] * (_HEIGHT + _GAP_Y),
+            round(_MARGIN + (laid_out[one][0] - left) / apart * (_WIDTH + _GAP_X)),
+            _MARGIN + drawn.nodes[one]["layer"] * (_HEIGHT + _GAP_Y),
         )
         for one in range(len(model.records))
-        if widest
     ]
 
 
