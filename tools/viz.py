@@ -46,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     add("target", help="file.py:make_step, module:function, step.gdx, or a graph's text in a file")
     add("--strategy", default="default", metavar="NAME[:N]", help="such as mirrored:8")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="setting of the factory")
-    add("--args", default="", metavar="TYPES", help="what a function takes: 'f32[256,784] i32[256]'")
+    add(
+        "--args", default="", metavar="TYPES", help="what a function takes: 'f32[256,784] i32[256]'"
+    )
     add("--pass", dest="step", default="last", metavar="NAME", help="after which pass, or all")
     add("--diff", nargs=2, metavar=("A", "B"), help="what changed from pass A to pass B")
     add("--format", default="text", help=", ".join((*FORMATS, *MODULES)))

@@ -93,7 +93,9 @@ def _parsed(text: str, path: Path, lines_before: int, number: int, of: int) -> S
     try:
         graph = parse(text, opaques=(None,) * lost)
     except ParseError as error:
-        error.where = error.where or f"in {path}, in the graph that begins in line {lines_before + 1}"
+        error.where = (
+            error.where or f"in {path}, in the graph that begins in line {lines_before + 1}"
+        )
         raise
     return Step("graph" if of == 1 else f"{number} {graph.stage.value}", graph)
 
@@ -125,9 +127,7 @@ def _devices(count: int) -> list[str]:
     return [f"{platform}:{one}" for one in range(count)]
 
 
-def _traced(
-    name: str, strategy: StrategyBase, settings: Sequence[str], types: str
-) -> Traced:
+def _traced(name: str, strategy: StrategyBase, settings: Sequence[str], types: str) -> Traced:
     factory = load_factory(name)
     if isinstance(factory, Function | BoundFunction) or types:
         step = factory if isinstance(factory, Function | BoundFunction) else function(factory)
@@ -173,7 +173,9 @@ def _check_count(name: str, target: Any, arguments: Sequence[object]) -> None:
         signature.bind(*arguments)
     except TypeError as error:
         needed = [
-            one.name for one in signature.parameters.values() if one.default is inspect.Parameter.empty
+            one.name
+            for one in signature.parameters.values()
+            if one.default is inspect.Parameter.empty
         ]
         raise ArgumentError(
             f"{name} takes {', '.join(needed) or 'no arguments'}; "

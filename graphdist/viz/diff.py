@@ -93,9 +93,7 @@ def diff(before: Graph, after: Graph) -> Diff:
     if before is after:
         return Diff(before, after, kept=sum(1 for _ in node_lines(after)))
     kept = _Pairing(before, after, result).run()
-    return Diff(
-        before, after, result.removed, result.added, result.rewired, result.changed, kept
-    )
+    return Diff(before, after, result.removed, result.added, result.rewired, result.changed, kept)
 
 
 class _Pairing:

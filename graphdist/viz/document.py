@@ -32,6 +32,7 @@ def render(program: Program) -> str:
 
 def document(program: Program) -> dict[str, Any]:
     """Return a program as JSON: its name, and for each pass its graph and what the pass changed."""
+    models = {step.graph: model_of(step.graph) for step in program.steps}
     steps: list[dict[str, Any]] = []
     numbers: dict[Graph, int] = {}
     graphs: list[dict[str, Any]] = []
@@ -39,12 +40,12 @@ def document(program: Program) -> dict[str, Any]:
     for step in program.steps:
         if step.graph not in numbers:
             numbers[step.graph] = len(graphs)
-            graphs.append(_graph(step.graph))
+            graphs.append(_graph(models[step.graph]))
         entry: dict[str, Any] = {"name": step.name, "graph": numbers[step.graph]}
         if before is not None and before.graph is not step.graph:
             change = diff(before.graph, step.graph)
             if change:
-                entry["diff"] = _diff(change)
+                entry["diff"] = _diff(change, models[before.graph], models[step.graph])
         steps.append(entry)
         before = step
     return {
@@ -57,11 +58,10 @@ def document(program: Program) -> dict[str, Any]:
     }
 
 
-def _graph(graph: Graph) -> dict[str, Any]:
-    model = model_of(graph)
+def _graph(model: Model) -> dict[str, Any]:
     memory = timeline(model)
     return {
-        "stage": graph.stage.value,
+        "stage": model.graph.stage.value,
         "nodes": [
             _node(record, path) for record, path in zip(model.records, paths(model), strict=True)
         ],
@@ -98,8 +98,7 @@ def _node(record: Record, path: Sequence[str]) -> dict[str, Any]:
     return node
 
 
-def _diff(change: Diff) -> dict[str, Any]:
-    before, after = model_of(change.before), model_of(change.after)
+def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:
     return {
         "removed": _positions(before, change.removed),
         "added": _positions(after, change.added),

@@ -1,7 +1,8 @@
 """Which group each node is drawn in: a path, from the outermost group in.
 
 1. The path is the node's named scope (`jax.named_scope`, a module's name) where it has one, and
-   else the user's functions that were being called, less those that all nodes share.
+   else the user's functions that were being called, less those that all nodes share; where none
+   are left, the user's line.
 2. What differentiation made of a scope is the same scope under `backward`.
 3. A node in the body of a loop or branch is grouped below that node.
 4. A group with more than `CROWD` members of its own is cut into parts by the user's lines, and where a
@@ -64,7 +65,7 @@ def scope_path(scope: str) -> Path:
             backward |= match[1] == "transpose"
             inner = match[2]
         parts += [inner] * bool(inner)
-    return (("backward", *parts) if backward and parts else tuple(parts))
+    return ("backward", *parts) if backward and parts else tuple(parts)
 
 
 def _shared(calls: list[tuple[Frame, ...]]) -> int:
@@ -86,6 +87,8 @@ def _own(record: Record, call: tuple[Frame, ...], shared: int) -> Path:
         return ("inputs" if record.op == "input" else "variables",) if record.parent < 0 else ()
     if scope := scope_path(record.scope):
         return scope
+    if call and len(call) <= shared + 1:
+        return (_line(record),)
     # Two calls of one function are two groups: the line of the call tells them apart.
     return tuple(
         f"{frame.function} (called in line {caller.line})"

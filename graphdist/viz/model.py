@@ -114,9 +114,7 @@ class _Maker:
                     self._input(value, "", operands, position)
                 self._nodes(nested, position)
 
-    def _input(
-        self, value: Value, variable: str, taken: tuple[Operand, ...], parent: int
-    ) -> None:
+    def _input(self, value: Value, variable: str, taken: tuple[Operand, ...], parent: int) -> None:
         name = self.names[value]
         text = f"{name}: {value.type}" + (f" = {variable}" if variable else "")
         record = Record(
@@ -169,4 +167,6 @@ class _Maker:
         return where
 
     def _name(self, operand: Operand) -> str:
-        return self.names.get(operand, "%?") if isinstance(operand, Value) else print_literal(operand)
+        return (
+            self.names.get(operand, "%?") if isinstance(operand, Value) else print_literal(operand)
+        )

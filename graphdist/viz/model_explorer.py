@@ -25,9 +25,7 @@ def render(program: Program) -> str:
         model = model_of(step.graph)
         graph: dict[str, Any] = {
             "id": f"{number} {step.name}",
-            "nodes": [
-                _node(model, position, path) for position, path in enumerate(paths(model))
-            ],
+            "nodes": [_node(model, position, path) for position, path in enumerate(paths(model))],
         }
         if model.collectives:
             graph["tasksData"] = {"edgeOverlaysDataListLeftPane": [_overlays(model)]}

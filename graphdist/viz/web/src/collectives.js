@@ -38,5 +38,5 @@ export function collectives(app, order = { column: 0, down: false }) {
   const total = nodes.reduce((sum, node) => sum + node.collective.bytes, 0);
   return element("div", {},
     element("table", { id: "collectives" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows)),
-    element("p", { class: "hint" }, `${nodes.length} collectives, ${bytesText(total)} put in by each replica${nodes.length > rows.length ? `; the first ${rows.length} are shown` : ""}`));
+    element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} put in by each replica${nodes.length > rows.length ? `; the first ${rows.length} are shown` : ""}`));
 }

@@ -7,7 +7,7 @@ export function element(name, attributes = {}, ...children) {
     else if (value === true) made.setAttribute(key, "");
     else if (value !== false && value != null) made.setAttribute(key, value);
   }
-  made.append(...children.flat().filter((one) => one != null));
+  made.append(...children.flat(Infinity).filter((one) => one != null));
   return made;
 }
 

@@ -42,7 +42,7 @@ export function visible(graph, open) {
 
 export function layOut(scene) {
   const drawn = new dagre.graphlib.Graph({ compound: true });
-  drawn.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 34, marginx: 16, marginy: 16, ranker: scene.boxes.size > 300 ? "longest-path" : "network-simplex" });
+  drawn.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 42, marginx: 16, marginy: 16, ranker: scene.boxes.size > 300 ? "longest-path" : "network-simplex" });
   drawn.setDefaultEdgeLabel(() => ({}));
   for (const key of scene.frames.keys()) drawn.setNode(key, {});
   for (const box of scene.boxes.values()) {
@@ -64,11 +64,27 @@ export function layOut(scene) {
     ...corner(drawn.node(group.key)),
   }));
   scene.outlines.sort((a, b) => a.depth - b.depth);
+  makeRoomForTitles(scene);
   for (const edge of scene.edges) edge.points = drawn.edge(edge.source, edge.target).points;
   const size = drawn.graph();
   scene.width = size.width || 1;
   scene.height = size.height || 1;
   return scene;
+}
+
+// dagre knows no titles: a frame grows upwards by a line for itself and for each level in it.
+function makeRoomForTitles(scene) {
+  const levels = new Map();
+  for (const { group } of scene.outlines.toReversed()) {
+    const own = (levels.get(group.key) ?? 0) + 1;
+    levels.set(group.key, own);
+    levels.set(group.parent.key, Math.max(levels.get(group.parent.key) ?? 0, own));
+  }
+  for (const one of scene.outlines) {
+    const room = 12 * levels.get(one.key);
+    one.y -= room;
+    one.height += room;
+  }
 }
 
 function depth(group) {

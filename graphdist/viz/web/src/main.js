@@ -28,10 +28,13 @@ class App {
   }
 
   goTo(step) {
-    const kept = this.selected === undefined ? undefined : this.graph.nodes[this.selected].id;
+    const kept = this.selected === undefined ? undefined : this.graph.nodes[this.selected];
     this.step = Math.min(Math.max(step, 0), this.program.passes.length - 1);
     this.before = false;
-    this.selected = this.graph.byId.get(kept);
+    // Names are given out anew in every pass: one with the same line is the same node.
+    const same = this.graph.byId.get(kept?.id);
+    this.selected = same !== undefined && this.graph.nodes[same].text === kept.text ? same : undefined;
+    this.view.chosen = this.selected === undefined ? undefined : `#${this.selected}`;
     this.#show();
     const { name, diff } = this.program.passes[this.step];
     this.announce(`${name}: ${diff ? `${diff.added.length} added, ${diff.removed.length} removed` : "unchanged"}`);
@@ -110,7 +113,7 @@ class App {
       if (number === this.step) one.scrollIntoView({ block: "nearest", inline: "nearest" });
     });
     const { graph, program } = this;
-    document.getElementById("facts").textContent = `${program.replicas} replica${program.replicas > 1 ? "s" : ""} · ${graph.stage} · ${count(graph.nodes.length)} nodes · ${graph.collectives.length} collectives${this.before ? " · before the pass" : ""}`;
+    document.getElementById("facts").textContent = `${program.replicas} replica${program.replicas > 1 ? "s" : ""} · ${graph.stage} · ${count(graph.nodes.length)} nodes · ${graph.collectives.length} collective${graph.collectives.length === 1 ? "" : "s"}${this.before ? " · before the pass" : ""}`;
     this.view.show(graph, marks(program.passes[this.step], this.before));
     this.#showPanel();
     this.#showTab();
