@@ -33,9 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _run(options)
     except (GraphdistError, OSError) as error:
+        _forget_our_line(error)
         print(f"graphdist-viz: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _forget_our_line(error: Exception) -> None:
+    """Leave out the line of this program, which run as a script passes for the user's."""
+    if isinstance(error, GraphdistError) and error.source is not None:
+        frame = error.source.frame
+        if frame is not None and frame.file == __file__:
+            error.source = None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -129,7 +129,7 @@ def _devices(count: int) -> list[str]:
 
 def _traced(name: str, strategy: StrategyBase, settings: Sequence[str], types: str) -> Traced:
     factory = load_factory(name)
-    if isinstance(factory, Function | BoundFunction) or types:
+    if isinstance(factory, Function | BoundFunction) or types or not _is_factory(factory):
         step = factory if isinstance(factory, Function | BoundFunction) else function(factory)
         arguments = _arguments(types)
         _check_count(name, factory, arguments)
@@ -137,6 +137,16 @@ def _traced(name: str, strategy: StrategyBase, settings: Sequence[str], types: s
             return step.trace(*arguments)
     step, arguments = make_step(name, strategy, parse_settings(settings))
     return step.trace(*arguments)
+
+
+def _is_factory(target: Callable[..., Any]) -> bool:
+    """Whether a target makes a step: it is named so, or its first parameter is the strategy."""
+    try:
+        parameters = list(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    named = getattr(target, "__name__", "").startswith("make")
+    return named or (bool(parameters) and parameters[0] == "strategy")
 
 
 def _arguments(types: str) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -9,10 +9,10 @@ Nodes of two graphs are paired, best evidence first:
    with each other, directly or through nodes that were added between;
 4. equal operation from the same line of the user's.
 
-What is left is removed or added. A pair is *rewired* if an operand is not the partner's, *changed* if
-its parameters or types are not. A type without a distribution equals one with any: that a
-distribution was inferred is no change. Reading a variable and the input that is bound to it are one
-value. Equality is that of `graphdist.ir.compare`: names, sources and the order of parameters do
+What is left is removed or added. A pair is *rewired* if an operand is not the partner's, *changed*
+if its parameters or types are not. A type without a distribution equals one with any: that a
+distribution was inferred is no change. Reading a variable and the input that is bound to it are
+one value. Equality is that of `graphdist.ir.compare`: names, sources and the order of parameters do
 not count. Bodies of loops and branches are compared where their nodes are paired.
 """
 
@@ -72,7 +72,7 @@ class Diff:
 
 
 def diff(before: Graph, after: Graph) -> Diff:
-    """Return what must be done to one graph to get the other.
+    r"""Return what must be done to one graph to get the other.
 
     >>> from graphdist.ir.parser import parse
     >>> text = '''graph f on 1 replica, stage spmd
@@ -81,7 +81,7 @@ def diff(before: Graph, after: Graph) -> Diff:
     ...   %z = jax.exp(%y) : f32[3] mirrored
     ...   return %z
     ... }'''
-    >>> other = text.replace("%z = jax.exp(%y)", "%s = jax.sin(%y) : f32[3] mirrored\\n"
+    >>> other = text.replace("%z = jax.exp(%y)", "%s = jax.sin(%y) : f32[3] mirrored\n"
     ...     "  %z = jax.exp(%s)")
     >>> print(diff(parse(text), parse(other)))
     1 added, 0 removed, 1 rewired, 0 changed, 1 kept
