@@ -56,7 +56,7 @@ def _collective(node: Node) -> Collective:
 
 
 @dataclass(frozen=True, repr=False)
-class _Stage:
+class Stage:
     """What every stage holds: its graph, and the passes run so far."""
 
     graph: Graph
@@ -70,6 +70,10 @@ class _Stage:
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the graph, in order, those in loops and branches included."""
         return tuple(_collective(node) for node in collectives(self.graph))
+
+    def as_text(self, form: str = "graph") -> str:
+        """Return the graph as text; stages know more forms."""
+        raise NotImplementedError
 
     def show(self, format: str = "html") -> None:
         """Show the program and what each pass did to it: in a notebook here, else in a browser.
@@ -108,7 +112,7 @@ def _blames_the_caller() -> Iterator[None]:
 
 
 @dataclass(frozen=True, repr=False)
-class Traced(_Stage):
+class Traced(Stage):
     """A traced function: the logical graph, in the strategy's words.
 
     `variables` are the variables it touches, in the graph's order.
@@ -148,7 +152,7 @@ class Traced(_Stage):
 
 
 @dataclass(frozen=True, repr=False)
-class Lowered(_Stage):
+class Lowered(Stage):
     """The program one device runs, after the last pass."""
 
     compiler_options: Mapping[str, Any] | None = None
@@ -188,7 +192,7 @@ class Lowered(_Stage):
 
 
 @dataclass(frozen=True, repr=False)
-class Compiled(_Stage):
+class Compiled(Stage):
     """A compiled program."""
 
     executable: Executable = field(kw_only=True)

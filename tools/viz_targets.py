@@ -14,7 +14,7 @@ from typing import Any  # Any: users' functions and arguments
 import jax
 
 from graphdist import config
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.function import BoundFunction, Function, function
 from graphdist.ir.errors import ParseError
 from graphdist.ir.parser import parse
@@ -133,8 +133,18 @@ def _traced(name: str, strategy: StrategyBase, settings: Sequence[str], types: s
         step = factory if isinstance(factory, Function | BoundFunction) else function(factory)
         arguments = _arguments(types)
         _check_count(name, factory, arguments)
-        with strategy.scope():
-            return step.trace(*arguments)
+        try:
+            with strategy.scope():
+                return step.trace(*arguments)
+        except GraphdistError:
+            raise
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise ArgumentError(
+                f"{name} raised {type(error).__name__}: {reason}",
+                source=here(),
+                hint="give other types with --args" if types else "give types with --args",
+            ) from error
     step, arguments = make_step(name, strategy, parse_settings(settings))
     return step.trace(*arguments)
 

@@ -169,9 +169,8 @@ class _Pairing:
         return score + 0.25 * (_line_key(old) == _line_key(new))
 
     def _agree(self, old: Operand, new: Operand) -> bool:
-        if isinstance(old, Literal) or isinstance(new, Literal):
-            literals = isinstance(old, Literal) and isinstance(new, Literal)
-            return literals and print_literal(old) == print_literal(new)
+        if isinstance(old, Literal):
+            return isinstance(new, Literal) and print_literal(old) == print_literal(new)
         return self.values.get(old) is new
 
     def _sort(self) -> int:
@@ -237,8 +236,8 @@ def _equal(old: Node, new: Node) -> bool:
 def _computations(graph: Graph) -> dict[Node, Hashable]:
     """Return for each node a number that equal computations of any two graphs share."""
     number_of: dict[Value, Hashable] = {}
-    for position, (key, value) in enumerate(_keyed_inputs(graph)):
-        number_of[value] = key or position
+    for position, (name, value) in enumerate(_keyed_inputs(graph)):
+        number_of[value] = name or position
     keys: dict[Node, Hashable] = {}
     for node in graph.nodes:
         operands = tuple(
@@ -248,5 +247,6 @@ def _computations(graph: Graph) -> dict[Node, Hashable]:
         nested = tuple(hash(tuple(_computations(body).values())) for body in node.graphs)
         key = keys[node] = hash((_shape_key(node), operands, nested))
         read = _variable_of(node) if node.op.name == "read" else ""
-        number_of.update((v, read or hash((key, i))) for i, v in enumerate(node.results))
+        for number, value in enumerate(node.results):
+            number_of[value] = read or hash((key, number))
     return keys

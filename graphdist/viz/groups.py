@@ -5,8 +5,8 @@
    are left, the user's line.
 2. What differentiation made of a scope is the same scope under `backward`.
 3. A node in the body of a loop or branch is grouped below that node.
-4. A group with more than `CROWD` members of its own is cut into parts by the user's lines, and where a
-   line has more than that, by order. So no group is too large to be laid out when it is opened.
+4. A group with more than `CROWD` members of its own is cut into parts by the user's lines, and
+   where a line has more than that, by order. So no group is too large to lay out when opened.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What every format shows of a graph: its nodes as records, in order, with all that is known of them.
+"""What every format shows of a graph: its nodes as records, in order.
 
 1. Inputs come first, then the nodes, those of a nested graph after the node they are nested in,
    then `return`. A record refers to another by its position.
 2. Ids are those of the text: a node is called as its first result, or after its operation and
    position if it has none. The same program gives the same ids.
-3. A nested graph's inputs are records too; they take what its node takes, so that edges run through.
+3. A nested graph's inputs are records too; they take what its node takes: edges run through.
 4. Groups are computed in `graphdist.viz.groups`, from the records.
 """
 

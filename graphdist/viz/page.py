@@ -57,7 +57,7 @@ def render(program: Program) -> str:
 
 
 def _files(content: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the lines of each of the user's files that a node came from and that is still there."""
+    """Return the lines of each file that a node came from and that is still there."""
     names = {
         frame[0]
         for graph in content["graphs"]

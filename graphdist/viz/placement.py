@@ -51,14 +51,14 @@ def _row(variable: Any) -> tuple[str, ...]:
             source=here(),
             hint="make variables of arrays with gd.variables(tree)",
         )
-    type = variable.spec("").type
-    shape = "[" + ",".join(map(str, type.shape)) + "]"
+    held = variable.spec("").type
+    shape = "[" + ",".join(map(str, held.shape)) + "]"
     devices = sorted(variable.buffer.devices(), key=lambda one: one.id)
     return (
         variable.name,
         shape,
         str(variable.dtype),
-        f"{type.bytes:,}",
-        str(type.distribution),
+        f"{held.bytes:,}",
+        str(held.distribution),
         ", ".join(f"{one.platform}:{one.id}" for one in devices),
     )
