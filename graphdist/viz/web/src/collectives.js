@@ -24,7 +24,7 @@ export function collectives(app, order = { column: 0, down: false }) {
   });
   const sort = (column) => app.sortCollectives({ column, down: column === order.column ? !order.down : column === 3 });
   const head = COLUMNS.map(([name], column) =>
-    element("th", { "aria-sort": column === order.column ? (order.down ? "descending" : "ascending") : "none", scope: "col" },
+    element("th", { "aria-sort": column === order.column ? (order.down ? "descending" : "ascending") : "none", scope: "col", class: column === 3 || column === 4 ? "figure" : "" },
       element("button", { type: "button", class: "sort", onclick: () => sort(column) }, name, element("span", { "aria-hidden": "true" }, column === order.column ? (order.down ? " ▼" : " ▲") : ""))));
   const cell = (node, number, column) => {
     const value = COLUMNS[column][1](node);
