@@ -1,4 +1,4 @@
-"""What `graphdist-viz` is asked to show, loaded: graphs from files, or a function that is compiled."""
+"""What `graphdist-viz` is asked to show: graphs of files, or of a function that is compiled."""
 
 from __future__ import annotations
 

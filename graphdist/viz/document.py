@@ -80,9 +80,8 @@ def _node(record: Record, path: Sequence[str]) -> dict[str, Any]:
     for name in _PLAIN:
         if value := getattr(record, name):
             node[name] = value
-    for name in ("types", "operands", "inputs"):
-        if value := getattr(record, name):
-            node[name] = list(value)
+    lists = (("types", record.types), ("operands", record.takes), ("inputs", record.inputs))
+    node.update((name, list(values)) for name, values in lists if values)
     if path:
         node["group"] = list(path)
     if record.parent >= 0:

@@ -25,8 +25,8 @@ __all__ = ["Model", "Record", "model_of"]
 class Record:
     """One node of the picture.
 
-    `text` is its line in the text of the graph. `operands` are their names, `inputs` the positions
-    of the records that compute them and `users` those of the records that use it, each once.
+    `text` is its line in the text of the graph. `takes` are the names of its operands, `inputs` the
+    positions of the records that compute them and `users` those of the records that use it, each once.
     `bytes` is what its results hold on one replica, `moved` what a collective takes in. `parent` is
     the position of the node it is nested in, -1 at the top.
     """
@@ -35,7 +35,7 @@ class Record:
     op: str
     text: str
     types: tuple[str, ...] = ()
-    operands: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
     inputs: tuple[int, ...] = ()
     users: list[int] = field(default_factory=list)
     bytes: int = 0
@@ -153,7 +153,7 @@ class _Maker:
         self, record: Record, operands: tuple[Operand, ...], results: tuple[Value, ...] = ()
     ) -> int:
         where = len(self.records)
-        record.operands = tuple(map(self._name, operands))
+        record.takes = tuple(map(self._name, operands))
         values = [one for one in operands if isinstance(one, Value)]
         places = [self.place_of[one] for one in values if one in self.place_of]
         record.inputs = tuple(dict.fromkeys(places))

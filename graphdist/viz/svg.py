@@ -55,7 +55,7 @@ def _places(model: Model) -> list[tuple[int, int]]:
     layers = [sorted(layer) for layer in nx.topological_generations(drawn)]
     for number, layer in enumerate(layers):
         for one in layer:
-            drawn.nodes[one]["layer"] = number
+            drawn.add_node(one, layer=number)
     laid_out = nx.multipartite_layout(drawn, subset_key="layer", align="horizontal")
     # The layout is scaled to a square; the widest layer tells how far neighbours are apart in it.
     widest = sorted(laid_out[one][0] for one in max(layers, key=len))

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any  # Any: JSON
 from xml.etree import ElementTree
 
@@ -75,7 +76,7 @@ def test_perfetto_events_follow_one_another(make: Callable[[], Graph]) -> None:
     spans = [one for one in events if one["ph"] == "X"]
     assert len(spans) == 60
     assert {one["ph"] for one in events} == {"X", "M", "C"}
-    for one, other in zip(spans, spans[1:], strict=False):
+    for one, other in pairwise(spans):
         assert one["dur"] >= 1
         assert one["ts"] + one["dur"] == other["ts"]
     assert [one["tid"] for one in spans if one["cat"] == "collective"] == [2]
