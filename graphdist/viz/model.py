@@ -26,7 +26,7 @@ class Record:
     """One node of the picture.
 
     `text` is its line in the text of the graph. `takes` are the names of its operands, `inputs` the
-    positions of the records that compute them and `users` those of the records that use it, each once.
+    positions of the records that compute them, `users` those of the records that use it, each once.
     `bytes` is what its results hold on one replica, `moved` what a collective takes in. `parent` is
     the position of the node it is nested in, -1 at the top.
     """
