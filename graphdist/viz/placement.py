@@ -24,7 +24,7 @@ def placement(variables: Any) -> str:
     >>> import jax.numpy as jnp
     >>> strategy = gd.get_strategy()
     >>> print(placement({"w": gd.Variable(jnp.zeros((2, 3)), name="w")}).splitlines()[0])
-    variable  shape   dtype    bytes  distribution  devices
+    variable  shape  dtype    bytes  distribution  devices
     """
     leaves = jax.tree.leaves(variables, is_leaf=lambda leaf: isinstance(leaf, Variable))
     rows = [_HEAD, *map(_row, leaves)]
