@@ -14,7 +14,7 @@ from typing import Any  # Any: users' functions and arguments
 import jax
 
 from graphdist import config
-from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.errors import ArgumentError, DeviceError, GraphdistError
 from graphdist.function import BoundFunction, Function, function
 from graphdist.ir.errors import ParseError
 from graphdist.ir.parser import parse
@@ -120,7 +120,11 @@ def _strategy(text: str) -> StrategyBase:
 
 def _devices(count: int) -> list[str]:
     """Return the accelerators of this machine if there are as many, else logical CPU devices."""
-    config.set_logical_cpu_devices(count)  # before JAX looks at its devices
+    try:
+        config.set_logical_cpu_devices(count)  # before JAX looks at its devices
+    except DeviceError:
+        if jax.local_device_count("cpu") < count:
+            raise
     platform = jax.default_backend()
     if platform == "cpu" or jax.local_device_count() < count:
         platform = "cpu"
