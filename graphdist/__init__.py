@@ -1,6 +1,6 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import aot, config, data, experimental, metrics, nn, random
+from graphdist import aot, config, data, experimental, metrics, nn, random, viz
 from graphdist.accumulation import accumulate
 from graphdist.context import (
     experimental_set_strategy,
@@ -132,4 +132,5 @@ __all__ = [
     "random",
     "read",
     "variables",
+    "viz",
 ]

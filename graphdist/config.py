@@ -3,6 +3,7 @@
 * `GRAPHDIST_VERIFY=0` turns the verifier between passes off;
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
   system's temporary folder);
+* `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
 * `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow.
 """
 
@@ -98,6 +99,11 @@ def compiler_flags() -> dict[str, str]:
     """Return the flags that the environment gives to XLA's compilers, those set alone."""
     names = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
     return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def wants_no_colour() -> bool:
+    """Return whether the user wants text without colours."""
+    return bool(os.environ.get("NO_COLOR"))
 
 
 def cluster_config() -> dict[str, Any]:

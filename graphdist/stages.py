@@ -59,17 +59,38 @@ def _collective(node: Node) -> Collective:
 
 
 @dataclass(frozen=True, repr=False)
-class _Stage:
+class Stage:
     """What every stage holds: its graph, and the passes run so far."""
 
     graph: Graph
     devices: Devices
     history: tuple[PassRecord, ...] = field(default=(), kw_only=True)
 
+    logical: Graph | None = field(default=None, kw_only=True)
+    """The graph before all passes, where the stage knows it."""
+
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the graph, in order, those in loops and branches included."""
         return tuple(_collective(node) for node in collectives(self.graph))
+
+    def as_text(self, form: str = "graph") -> str:
+        """Return the graph as text; stages know more forms."""
+        raise NotImplementedError
+
+    def show(self, format: str = "html") -> None:
+        """Show the program and what each pass did to it: in a notebook here, else in a browser.
+
+        `format` "text" prints the graph. See `graphdist.viz.render` for the formats.
+        """
+        from graphdist.viz.show import show
+
+        show(self, format)
+
+    def _repr_html_(self) -> str:
+        from graphdist.viz.show import notebook_cell
+
+        return notebook_cell(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.graph!r}>"
@@ -94,7 +115,7 @@ def _blames_the_caller() -> Iterator[None]:
 
 
 @dataclass(frozen=True, repr=False)
-class Traced(_Stage):
+class Traced(Stage):
     """A traced function: the logical graph, in the strategy's words.
 
     `variables` are the variables it touches, in the graph's order.
@@ -126,6 +147,7 @@ class Traced(_Stage):
             given=self.given,
             traced=self,
             history=history,
+            logical=self.graph,
         )
 
     def as_text(self, form: str = "graph") -> str:
@@ -136,7 +158,7 @@ class Traced(_Stage):
 
 
 @dataclass(frozen=True, repr=False)
-class Lowered(_Stage):
+class Lowered(Stage):
     """The program one device runs, after the last pass."""
 
     compiler_options: Mapping[str, Any] | None = None
@@ -191,11 +213,12 @@ class Lowered(_Stage):
             lowered=self,
             compiler_options=options,
             history=self.history,
+            logical=self.logical,
         )
 
 
 @dataclass(frozen=True, repr=False)
-class Compiled(_Stage):
+class Compiled(Stage):
     """A compiled program."""
 
     executable: Executable = field(kw_only=True)

@@ -24,7 +24,7 @@ from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
 from graphdist.ir.printer import print_literal
 from graphdist.ir.types import Type
 
-__all__ = ["content_hash", "first_difference", "same"]
+__all__ = ["content_hash", "first_difference", "parameter_key", "same"]
 
 _ADDRESS = re.compile(r"( at )?0x[0-9a-fA-F]+")
 _ABSENT = object()
@@ -224,13 +224,18 @@ def content_hash(graph: Graph) -> str:
     return cast(str, found)
 
 
+def parameter_key(node: Node) -> str:
+    """Return a text of a node's parameters that is equal where they are, their order aside."""
+    return _key(dict(node.params)) if node.params else ""
+
+
 def _describe(graph: Graph, lines: list[str]) -> None:
     """Append lines that say what the graph computes, with values by their place of definition."""
     places = {value: f"i{position}" for position, value in enumerate(graph.inputs)}
     lines.append(f"inputs {_text(_types(graph.inputs))}")
     for position, node in enumerate(graph.nodes):
         operands = " ".join([_place(operand, places) for operand in node.operands])
-        params = _key(dict(node.params)) if node.params else ""
+        params = parameter_key(node)
         lines.append(f"{node.op.name!r} {operands} {params} {_text(_types(node.results))}")
         for nested in node.graphs:
             _describe(nested, lines)

@@ -83,6 +83,23 @@ def cost(graph: Graph) -> Cost:
     return total
 
 
+def of_node(node: Node) -> Cost:
+    """Return what one replica computes and moves when it runs a node once, loops and all.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.mul(%x, %x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> of_node(graph.nodes[0]).total_flops
+    3
+    """
+    total = Cost()
+    _add_node(node, total)
+    return total
+
+
 def executions(graph: Graph) -> Iterator[tuple[Node, int]]:
     """Yield every node with how often it runs in a step; those of all arms of a branch once."""
     pending: list[tuple[Sequence[Node], int]] = [(graph.nodes, 1)]
@@ -96,14 +113,18 @@ def executions(graph: Graph) -> Iterator[tuple[Node, int]]:
 def _body(graph: Graph) -> Cost:
     total = Cost()
     for node in graph.nodes:
-        if node.op.name == "cond":
-            total.add(max(map(_body, node.graphs), key=lambda one: one.total_flops), 1)
-        elif node.graphs:
-            for nested in node.graphs:
-                total.add(_body(nested), _trips(node))
-        else:
-            _count(node, total)
+        _add_node(node, total)
     return total
+
+
+def _add_node(node: Node, total: Cost) -> None:
+    if node.op.name == "cond":
+        total.add(max(map(_body, node.graphs), key=lambda one: one.total_flops), 1)
+    elif node.graphs:
+        for nested in node.graphs:
+            total.add(_body(nested), _trips(node))
+    else:
+        _count(node, total)
 
 
 def _trips(node: Node) -> int:

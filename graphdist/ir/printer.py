@@ -24,7 +24,7 @@ from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
 from graphdist.ir.numerals import array_text, number_text, scalar_text
 from graphdist.ir.types import dtype_name, numpy_dtype
 
-__all__ = ["names", "opaques", "print_graph", "print_literal", "print_node"]
+__all__ = ["names", "node_lines", "opaques", "print_graph", "print_literal", "print_node"]
 
 _SCALARS: dict[type, Callable[[object], str]] = {
     type(None): lambda value: "none",
@@ -97,6 +97,13 @@ def opaques(graph: Graph) -> tuple[object, ...]:
     printer = _Printer(graph)
     printer.print()
     return tuple(printer.opaques)
+
+
+def node_lines(graph: Graph) -> dict[Node, str]:
+    """Return the line of each node as it stands in the text, nested graphs and all."""
+    printer = _Printer(graph)
+    printer.print()
+    return {node: printer.lines[number].strip() for node, number in printer.line_of.items()}
 
 
 def names(graph: Graph) -> dict[Value, str]:

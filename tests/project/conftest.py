@@ -32,7 +32,7 @@ def files(*folders: str) -> Iterator[Path]:
     """Yield every file in the folders once: rglob does not follow the links in graphdist/."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and not {"__pycache__", "node_modules"} & set(path.parts):
                 yield path
 
 

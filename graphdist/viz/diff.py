@@ -1,0 +1,252 @@
+"""What a pass did to a graph: nodes added, removed, rewired and changed, by structure.
+
+Nodes of two graphs are paired, best evidence first:
+
+1. the same object, since a rewrite shares what it leaves alone;
+2. the same computation: equal operation, parameters and shapes on operands that are the same
+   computation, down to inputs and variables; the n-th of one with the n-th of the other;
+3. equal operation, parameters and shapes, in order: best the one most of whose operands are paired
+   with each other, directly or through nodes that were added between;
+4. equal operation from the same line of the user's.
+
+What is left is removed or added. A pair is *rewired* if an operand is not the partner's, *changed*
+if its parameters or types are not. A type without a distribution equals one with any: that a
+distribution was inferred is no change. Reading a variable and the input that is bound to it are
+one value. Equality is that of `graphdist.ir.compare`: names, sources and the order of parameters do
+not count. Bodies of loops and branches are compared where their nodes are paired.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+
+from graphdist.ir.compare import parameter_key
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.printer import node_lines, print_literal
+
+__all__ = ["Diff", "diff"]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """The difference of two graphs: nodes of the first, nodes of the second, and pairs."""
+
+    before: Graph
+    after: Graph
+    removed: list[Node] = field(default_factory=list)
+    added: list[Node] = field(default_factory=list)
+    rewired: list[tuple[Node, Node]] = field(default_factory=list)
+    changed: list[tuple[Node, Node]] = field(default_factory=list)
+    kept: int = 0
+
+    def __bool__(self) -> bool:
+        """Whether there is any difference."""
+        return bool(self.removed or self.added or self.rewired or self.changed)
+
+    def __str__(self) -> str:
+        counts = (
+            f"{len(self.added)} added, {len(self.removed)} removed, {len(self.rewired)} rewired, "
+            f"{len(self.changed)} changed, {self.kept} kept"
+        )
+        return "\n".join([counts, *self.lines()])
+
+    def lines(self) -> list[str]:
+        """Return a line for each difference, in the order of the program: `-`, `+`, `~` and `!`."""
+        before, after = node_lines(self.before), node_lines(self.after)
+        partner = {new: (sign, old) for sign, pairs in self._pairs() for old, new in pairs}
+        gone = {node: f"- {before[node]}" for node in self.removed}
+        added = set(self.added)
+        lines = list(gone.values())
+        for node, line in after.items():
+            if node in added:
+                lines.append(f"+ {line}")
+            elif node in partner:
+                sign, old = partner[node]
+                lines += [f"{sign} {before[old]}", f"  becomes {line}"]
+        return lines
+
+    def _pairs(self) -> tuple[tuple[str, list[tuple[Node, Node]]], ...]:
+        return (("~", self.rewired), ("!", self.changed))
+
+
+def diff(before: Graph, after: Graph) -> Diff:
+    r"""Return what must be done to one graph to get the other.
+
+    >>> from graphdist.ir.parser import parse
+    >>> text = '''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.neg(%x) : f32[3] mirrored
+    ...   %z = jax.exp(%y) : f32[3] mirrored
+    ...   return %z
+    ... }'''
+    >>> other = text.replace("%z = jax.exp(%y)", "%s = jax.sin(%y) : f32[3] mirrored\n"
+    ...     "  %z = jax.exp(%s)")
+    >>> print(diff(parse(text), parse(other)))
+    1 added, 0 removed, 1 rewired, 0 changed, 1 kept
+    + %s = jax.sin(%y) : f32[3] mirrored
+    ~ %z = jax.exp(%y) : f32[3] mirrored
+      becomes %z = jax.exp(%s) : f32[3] mirrored
+    """
+    result = Diff(before, after)
+    if before is after:
+        return Diff(before, after, kept=sum(1 for _ in node_lines(after)))
+    kept = _Pairing(before, after, result).run()
+    return Diff(before, after, result.removed, result.added, result.rewired, result.changed, kept)
+
+
+class _Pairing:
+    """The pairs found so far between two graphs, or between two bodies of paired nodes."""
+
+    def __init__(self, before: Graph, after: Graph, result: Diff) -> None:
+        self.before, self.after, self.result = before, after, result
+        self.pairs: dict[Node, Node] = {}
+        self.taken: set[Node] = set()
+        self.values: dict[Value, Value] = {}  # of the first graph to the second's
+        self.producer = {value: node for node in after.nodes for value in node.results}
+        self._pair_inputs()
+
+    def run(self) -> int:
+        """Pair all there is, sort the pairs into the result, and return how many were kept."""
+        self._pair_equal(lambda graph: {node: id(node) for node in graph.nodes})
+        self._pair_equal(_computations)
+        self._pair_like(_shape_key)
+        self._pair_like(_line_key)
+        return self._sort()
+
+    def _pair_inputs(self) -> None:
+        for (key, old), (other, new) in zip(
+            _keyed_inputs(self.before), _keyed_inputs(self.after), strict=False
+        ):
+            if key == other == "":
+                self.values[old] = new
+        bound = {key: value for key, value in _keyed_inputs(self.after) if key}
+        for key, value in _keyed_inputs(self.before):
+            if key in bound:
+                self.values[value] = bound[key]
+        for node in self.before.nodes:
+            if node.op.name == "read" and (key := _variable_of(node)) in bound:
+                self.values[node.results[0]] = bound[key]
+
+    def _pair(self, old: Node, new: Node) -> None:
+        self.pairs[old] = new
+        self.taken.add(new)
+        self.values.update(zip(old.results, new.results, strict=False))
+
+    def _pair_equal(self, keys: Callable[[Graph], dict[Node, Hashable]]) -> None:
+        waiting: defaultdict[Hashable, deque[Node]] = defaultdict(deque)
+        for node, key in keys(self.after).items():
+            if node not in self.taken:
+                waiting[key].append(node)
+        for node, key in keys(self.before).items():
+            if node not in self.pairs and waiting[key]:
+                self._pair(node, waiting[key].popleft())
+
+    def _pair_like(self, key: Callable[[Node], Hashable]) -> None:
+        waiting: defaultdict[Hashable, dict[Node, None]] = defaultdict(dict)
+        for node in self.after.nodes:
+            if node not in self.taken:
+                waiting[key(node)][node] = None
+        for node in self.before.nodes:
+            if node in self.pairs:
+                continue
+            candidates = waiting[key(node)]
+            if candidates:
+                # The first few are enough: order is kept, and this must not become quadratic.
+                nearest = [one for one, _ in zip(candidates, range(16), strict=False)]
+                best = max(nearest, key=lambda new: self._likeness(node, new))
+                del candidates[best]
+                self._pair(node, best)
+
+    def _likeness(self, old: Node, new: Node) -> float:
+        score = 0.0
+        for one, other in zip(old.operands, new.operands, strict=False):
+            if self._agree(one, other):
+                score += 1
+            elif isinstance(other, Value) and (added := self.producer.get(other)) is not None:
+                score += 0.5 * any(self._agree(one, through) for through in added.operands)
+        return score + 0.25 * (_line_key(old) == _line_key(new))
+
+    def _agree(self, old: Operand, new: Operand) -> bool:
+        if isinstance(old, Literal):
+            return isinstance(new, Literal) and print_literal(old) == print_literal(new)
+        return self.values.get(old) is new
+
+    def _sort(self) -> int:
+        result, kept = self.result, 0
+        result.removed.extend(_with_nested(n for n in self.before.nodes if n not in self.pairs))
+        result.added.extend(_with_nested(n for n in self.after.nodes if n not in self.taken))
+        for old, new in self.pairs.items():
+            wired = len(old.operands) == len(new.operands) and all(
+                map(self._agree, old.operands, new.operands)
+            )
+            if not wired:
+                result.rewired.append((old, new))
+            elif not _equal(old, new):
+                result.changed.append((old, new))
+            else:
+                kept += 1
+            for one, other in zip(old.graphs, new.graphs, strict=False):
+                if one is other:
+                    kept += sum(1 for _ in _with_nested(one.nodes))
+                else:
+                    kept += _Pairing(one, other, result).run()
+        return kept
+
+
+def _with_nested(nodes: Iterable[Node]) -> Iterable[Node]:
+    for node in nodes:
+        yield node
+        for nested in node.graphs:
+            yield from _with_nested(nested.nodes)
+
+
+def _keyed_inputs(graph: Graph) -> list[tuple[str, Value]]:
+    """Return the inputs that are not variables' in order with "", the others with their name."""
+    bound = [one.name for one in graph.variables] if graph.is_placed else []
+    variables = list(zip(bound, graph.inputs, strict=False))
+    return [("", value) for value in graph.inputs[len(bound) :]] + variables
+
+
+def _variable_of(node: Node) -> str:
+    return str(getattr(node.params.get("variable"), "name", ""))
+
+
+def _shapes(node: Node) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((value.type.dtype, value.type.shape) for value in node.results)
+
+
+def _shape_key(node: Node) -> Hashable:
+    return node.op.name, _shapes(node), parameter_key(node)
+
+
+def _line_key(node: Node) -> Hashable:
+    return node.op.name, node.source.frame
+
+
+def _equal(old: Node, new: Node) -> bool:
+    for one, other in zip(old.results, new.results, strict=False):
+        kinds = one.type.distribution, other.type.distribution
+        if None not in kinds and kinds[0] != kinds[1]:
+            return False
+    return _shape_key(old) == _shape_key(new)
+
+
+def _computations(graph: Graph) -> dict[Node, Hashable]:
+    """Return for each node a number that equal computations of any two graphs share."""
+    number_of: dict[Value, Hashable] = {}
+    for position, (name, value) in enumerate(_keyed_inputs(graph)):
+        number_of[value] = name or position
+    keys: dict[Node, Hashable] = {}
+    for node in graph.nodes:
+        operands = tuple(
+            print_literal(one) if isinstance(one, Literal) else number_of.get(one)
+            for one in node.operands
+        )
+        nested = tuple(hash(tuple(_computations(body).values())) for body in node.graphs)
+        key = keys[node] = hash((_shape_key(node), operands, nested))
+        read = _variable_of(node) if node.op.name == "read" else ""
+        for number, value in enumerate(node.results):
+            number_of[value] = read or hash((key, number))
+    return keys

@@ -1,0 +1,59 @@
+"""Graphs for graphviz: groups as clusters, collectives filled, edges with their types."""
+
+from __future__ import annotations
+
+from graphdist.viz.groups import Path, paths
+from graphdist.viz.model import Record, model_of
+from graphdist.viz.program import Program
+
+__all__ = ["render"]
+
+
+def render(program: Program) -> str:
+    """Return the last graph of a program in graphviz's language."""
+    model = model_of(program.graph)
+    lines = [
+        f"digraph {_quoted(program.graph.name)} {{",
+        "  rankdir=TB; compound=true;",
+        '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="sans-serif"];',
+        '  edge [fontname="sans-serif", fontsize=9];',
+    ]
+    open_path: Path = ()
+    clusters = 0
+    order = sorted(enumerate(paths(model)), key=lambda one: one[1])
+    for position, path in order:
+        shared = _shared(open_path, path)
+        lines += ["  }"] * (len(open_path) - shared)
+        for name in path[shared:]:
+            lines.append(f"  subgraph cluster_{clusters} {{ label={_quoted(name)};")
+            clusters += 1
+        open_path = path
+        lines.append(f"  n{position} [{_attributes(model.records[position])}];")
+    lines += ["  }"] * len(open_path)
+    for position, record in enumerate(model.records):
+        for one in record.inputs:
+            label = _quoted(", ".join(model.records[one].types))
+            lines.append(f"  n{one} -> n{position} [label={label}];")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _shared(one: Path, other: Path) -> int:
+    count = 0
+    while count < min(len(one), len(other)) and one[count] == other[count]:
+        count += 1
+    return count
+
+
+def _attributes(record: Record) -> str:
+    frame = record.frames[0] if record.frames else None
+    tooltip = record.text + (f"\n{frame.file}:{frame.line}" if frame else "")
+    label = f"{record.op}\n{record.id}"
+    attributes = [f"label={_quoted(label)}", f"tooltip={_quoted(tooltip)}"]
+    if record.is_collective:
+        attributes.append('fillcolor="#ffd591"')
+    return ", ".join(attributes)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return '"' + "".join(one for one in escaped if one.isprintable()) + '"'

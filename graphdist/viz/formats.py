@@ -1,0 +1,79 @@
+"""The table of formats, and the one way to render a program in any of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import TypeAlias
+
+from graphdist.errors import ArgumentError
+from graphdist.ir.graph import Graph
+from graphdist.stages import Stage
+from graphdist.tracing.sources import here
+from graphdist.viz import document, dot, mermaid, model_explorer, page, perfetto, svg, text
+from graphdist.viz.program import Program, program_of
+
+__all__ = ["FORMATS", "MODULES", "Shown", "format_named", "render"]
+
+Shown: TypeAlias = Graph | Stage | Program
+
+FORMATS: dict[str, Callable[[Program], str]] = {
+    "text": text.render,
+    "html": page.render,
+    "dot": dot.render,
+    "svg": svg.render,
+    "mermaid": mermaid.render,
+    "json": document.render,
+    "model-explorer": model_explorer.render,
+    "perfetto": perfetto.render,
+}
+"""How each format is made. Those that hold one graph take the last step's."""
+
+MODULES = ("stablehlo", "hlo")
+"""Formats that are not made from the graph, but from what it was compiled to."""
+
+
+def render(shown: Shown, format: str = "text") -> str:
+    """Return a graph, or a stage with all its passes, in a format of `FORMATS`.
+
+    Text is that of the last step. Of a stage also "stablehlo" and "hlo". Raises `ArgumentError` for
+    an unknown format, and for a graph too large for "svg" or "mermaid".
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.neg(%x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> print(render(graph, "mermaid"), end="")
+    flowchart TD
+      n0["input<br/>%x<br/>f32[3] mirrored"]
+      n1["jax.neg<br/>%y<br/>f32[3] mirrored"]
+      n2["return<br/>return"]
+      n0 --> n1
+      n1 --> n2
+    """
+    format = format_named(format)
+    if format in MODULES:
+        if isinstance(shown, Stage):
+            return shown.as_text(format)
+        raise ArgumentError(
+            f"{format} needs a stage, a graph alone has none",
+            source=here(),
+            hint="render function.trace(...).lower() or .lower().compile()",
+        )
+    program = program_of(shown)
+    return FORMATS[format](program.only("last") if format == "text" else program)
+
+
+def format_named(name: str) -> str:
+    """Return the name of a format; `ArgumentError` if there is none such."""
+    known = (*FORMATS, *MODULES)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        raise ArgumentError(
+            f"there is no format {name!r}",
+            source=here(),
+            hint=f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}",
+        )
+    return name

@@ -1,0 +1,130 @@
+"""Which group each node is drawn in: a path, from the outermost group in.
+
+1. The path is the node's named scope (`jax.named_scope`, a module's name) where it has one, and
+   else the user's functions that were being called, less those that all nodes share; where none
+   are left, the user's line.
+2. What differentiation made of a scope is the same scope under `backward`.
+3. A node in the body of a loop or branch is grouped below that node.
+4. A group with more than `CROWD` members of its own is cut into parts by the user's lines, and
+   where a line has more than that, by order. So no group is too large to lay out when opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from itertools import takewhile
+from os.path import basename
+
+from graphdist.ir.source import Frame
+from graphdist.viz.model import Model, Record
+
+__all__ = ["CROWD", "Path", "paths"]
+
+Path = tuple[str, ...]
+
+CROWD = 60
+_TRANSFORM = re.compile(r"(\w+)\((.*)\)")
+
+
+def paths(model: Model) -> list[Path]:
+    """Return the path of the group of each record, in order.
+
+    >>> from graphdist.ir.parser import parse
+    >>> from graphdist.viz.model import model_of
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.neg(%x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> paths(model_of(graph))
+    [('inputs',), (), ()]
+    """
+    calls = [tuple(reversed(record.frames)) for record in model.records]
+    shared = _shared(calls)
+    found: list[Path] = []
+    for record, call in zip(model.records, calls, strict=True):
+        outer = _below(model.records, found, record)
+        found.append(outer + _own(record, call, shared))
+    return _thinned(model.records, found)
+
+
+def scope_path(scope: str) -> Path:
+    """Return a named scope as a path, with what JAX's transformations did to it made readable.
+
+    >>> scope_path("encoder/layer1")
+    ('encoder', 'layer1')
+    >>> scope_path("transpose(jvp(encoder))/layer1")
+    ('backward', 'encoder', 'layer1')
+    """
+    parts: list[str] = []
+    backward = False
+    for part in filter(None, scope.split("/")):
+        inner = part
+        while match := _TRANSFORM.fullmatch(inner):
+            backward |= match[1] == "transpose"
+            inner = match[2]
+        parts += [inner] * bool(inner)
+    return ("backward", *parts) if backward and parts else tuple(parts)
+
+
+def _shared(calls: list[tuple[Frame, ...]]) -> int:
+    """Return how many of the outermost frames are callers of all nodes."""
+    callers = [call[:-1] for call in dict.fromkeys(calls) if call]
+    levels = zip(*callers, strict=False)
+    return sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
+
+
+def _below(records: list[Record], found: list[Path], record: Record) -> Path:
+    """Return the path that a node of a nested graph is grouped below; () at the top."""
+    if record.parent < 0:
+        return ()
+    return (*found[record.parent], f"{records[record.parent].op} {records[record.parent].id}")
+
+
+def _own(record: Record, call: tuple[Frame, ...], shared: int) -> Path:
+    if record.op in ("input", "variable"):
+        return ("inputs" if record.op == "input" else "variables",) if record.parent < 0 else ()
+    if scope := scope_path(record.scope):
+        return scope
+    if call and len(call) <= shared + 1:
+        return (_line(record),)
+    # Two calls of one function are two groups: the line of the call tells them apart.
+    return tuple(
+        f"{frame.function} (called in line {caller.line})"
+        for caller, frame in zip(call[shared:], call[shared + 1 :], strict=False)
+    )
+
+
+def _thinned(records: list[Record], found: list[Path]) -> list[Path]:
+    crowds = Counter(found)
+    lines = [(path, _line(record)) for path, record in zip(found, records, strict=True)]
+    kinds: defaultdict[Path, set[str]] = defaultdict(set)
+    for path, line in lines:
+        kinds[path].add(line)
+    by_line = [
+        (*path, line) if crowds[path] > CROWD and line and len(kinds[path]) > 1 else path
+        for path, line in lines
+    ]
+    crowds = Counter(by_line)
+    seen: Counter[Path] = Counter()
+    thin: list[Path] = []
+    for path in by_line:
+        seen[path] += 1
+        thin.append((*path, *_part(seen[path] - 1, crowds[path])))
+    return thin
+
+
+def _line(record: Record) -> str:
+    return f"{basename(record.frames[0].file)}:{record.frames[0].line}" if record.frames else ""
+
+
+def _part(number: int, size: int) -> Path:
+    """Return the parts, large ones of small ones, that a member of a crowd of `size` falls in."""
+    parts: list[str] = []
+    width = CROWD
+    while width < size:
+        start = number // width * width
+        parts.append(f"{start + 1} to {min(start + width, size)}")
+        width *= CROWD
+    return tuple(reversed(parts))

@@ -1,0 +1,79 @@
+"""What is held in memory while the nodes run in order, on one replica.
+
+The figures are those of `graphdist.ir.analyses.peak_bytes`: a value lives from its node to its
+last use, an input from the start, an output to the end. XLA fuses, reuses buffers and reorders.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from graphdist.ir.analyses import peak_bytes
+from graphdist.ir.graph import Value
+from graphdist.viz.model import Model
+
+__all__ = ["Timeline", "timeline"]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The bytes held while each node of the outermost graph runs, and what is held at the peak.
+
+    `steps` are positions of records and bytes; `live` are names and bytes, the largest first.
+    """
+
+    steps: list[tuple[int, int]]
+    peak: int
+    peak_step: int
+    live: list[tuple[str, int]]
+
+
+def timeline(model: Model) -> Timeline:
+    """Return the bytes held node by node.
+
+    >>> from graphdist.ir.parser import parse
+    >>> from graphdist.viz.model import model_of
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.neg(%x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> timeline(model_of(graph)).steps
+    [(1, 24)]
+    """
+    graph = model.graph
+    last: dict[Value, int] = dict.fromkeys(graph.inputs, -1)
+    for position, node in enumerate(graph.nodes):
+        last.update((one, position) for one in node.operands if isinstance(one, Value))
+        last.update(dict.fromkeys(node.results, position))
+    last.update((one, len(graph.nodes)) for one in graph.outputs if isinstance(one, Value))
+    dying: Counter[int] = Counter()
+    for value, position in last.items():
+        dying[position] += value.type.bytes
+    alive = sum(value.type.bytes for value in graph.inputs)
+    steps: list[tuple[int, int]] = []
+    peak, peak_step = alive, -1
+    alive -= dying[-1]
+    for position, node in enumerate(graph.nodes):
+        alive += sum(value.type.bytes for value in node.results)
+        extra = max(
+            (peak_bytes(n) - sum(v.type.bytes for v in n.inputs) for n in node.graphs), default=0
+        )
+        steps.append((model.position_of[node], alive + extra))
+        if alive + extra > peak:
+            peak, peak_step = alive + extra, position
+        alive -= dying[position]
+    return Timeline(steps, peak, peak_step, _live(model, last, peak_step))
+
+
+def _live(model: Model, last: dict[Value, int], at: int) -> list[tuple[str, int]]:
+    born: dict[Value, int] = dict.fromkeys(model.graph.inputs, -1)
+    for position, node in enumerate(model.graph.nodes[: at + 1]):
+        born.update(dict.fromkeys(node.results, position))
+    live = [
+        (model.names[value], value.type.bytes)
+        for value in born
+        if last[value] >= at and value.type.bytes
+    ]
+    return sorted(live, key=lambda one: -one[1])

@@ -1,0 +1,36 @@
+"""Small graphs for Mermaid, which code hosts and notebooks draw from a fenced block."""
+
+from __future__ import annotations
+
+from graphdist.viz.limits import refuse_large
+from graphdist.viz.model import model_of
+from graphdist.viz.program import Program
+
+__all__ = ["render"]
+
+_PLAIN = set("._,-+*/%@()=: []")
+
+
+def render(program: Program) -> str:
+    """Return the last graph of a program as a flowchart; `ArgumentError` if it is large."""
+    model = model_of(program.graph)
+    refuse_large(model, "mermaid")
+    lines = ["flowchart TD"]
+    for position, record in enumerate(model.records):
+        label = "<br/>".join(map(_escaped, (record.op, record.id, *record.types)))
+        left, right = ("{{", "}}") if record.is_collective else ("[", "]")
+        lines.append(f'  n{position}{left}"{label}"{right}')
+    for position, record in enumerate(model.records):
+        lines += [f"  n{one} --> n{position}" for one in record.inputs]
+    if model.collectives:
+        lines.append("  classDef collective fill:#ffd591,stroke:#ad6800,color:#000")
+        lines.append(f"  class {','.join(f'n{one}' for one in model.collectives)} collective")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """Return text in which nothing means anything to Mermaid or HTML: it has numbered entities."""
+    return "".join(
+        one if (one.isalnum() and one.isascii()) or one in _PLAIN else f"#{ord(one)};"
+        for one in text
+    )

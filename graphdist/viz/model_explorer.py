@@ -1,0 +1,79 @@
+"""Programs for Model Explorer, which opens its own JSON: a graph a pass, collectives as overlays.
+
+Namespaces are the groups, with `/` for what separates them; a `/` within a name becomes a division
+slash.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any  # Any: JSON
+
+from graphdist.viz.groups import paths
+from graphdist.viz.model import Model, Record, model_of
+from graphdist.viz.program import Program
+
+__all__ = ["render"]
+
+_ORANGE = "#fa8c16"
+
+
+def render(program: Program) -> str:
+    """Return the graphs of all steps of a program as a collection in JSON."""
+    graphs = []
+    for number, step in enumerate(program.steps):
+        model = model_of(step.graph)
+        graph: dict[str, Any] = {
+            "id": f"{number} {step.name}",
+            "nodes": [_node(model, position, path) for position, path in enumerate(paths(model))],
+        }
+        if model.collectives:
+            graph["tasksData"] = {"edgeOverlaysDataListLeftPane": [_overlays(model)]}
+        graphs.append(graph)
+    collection = {"label": program.graph.name, "graphs": graphs}
+    return json.dumps(collection, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _node(model: Model, position: int, path: tuple[str, ...]) -> dict[str, Any]:
+    record = model.records[position]
+    node: dict[str, Any] = {
+        "id": str(position),
+        "label": record.op,
+        "namespace": "/".join(one.replace("/", "\N{DIVISION SLASH}") for one in path),
+        "attrs": [{"key": key, "value": value} for key, value in _attributes(record) if value],
+        "incomingEdges": [
+            {"sourceNodeId": str(one), "sourceNodeOutputId": "0", "targetNodeInputId": str(number)}
+            for number, one in enumerate(record.inputs)
+        ],
+        "outputsMetadata": [
+            {"id": str(number), "attrs": [{"key": "tensor_shape", "value": one}]}
+            for number, one in enumerate(record.types)
+        ],
+    }
+    if record.is_collective:
+        node["style"] = {"backgroundColor": _ORANGE}
+    return node
+
+
+def _attributes(record: Record) -> list[tuple[str, str]]:
+    frame = record.frames[0] if record.frames else None
+    return [
+        ("name", record.id),
+        ("text", record.text),
+        ("distribution", record.distribution),
+        ("bytes", str(record.bytes)),
+        ("flops", str(record.flops)),
+        ("source", f"{frame.file}:{frame.line}" if frame else ""),
+        ("pass", record.origin),
+    ]
+
+
+def _overlays(model: Model) -> dict[str, Any]:
+    overlays = []
+    for position in model.collectives:
+        record = model.records[position]
+        edges = [{"sourceNodeId": str(one), "targetNodeId": str(position)} for one in record.inputs]
+        edges += [{"sourceNodeId": str(position), "targetNodeId": str(one)} for one in record.users]
+        name = f"{record.op} {record.id}, {record.moved:,} bytes"
+        overlays.append({"name": name, "edgeColor": _ORANGE, "edges": edges})
+    return {"type": "edge_overlays", "name": "Collectives", "overlays": overlays}

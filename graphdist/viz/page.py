@@ -1,0 +1,73 @@
+"""The page: one HTML file that opens from disk and asks the network for nothing.
+
+The program is in it as the JSON of `graphdist.viz.document`, with the text of the user's files,
+deflated and in base64: so nothing in a user's program can be taken for HTML. A policy in the page
+forbids it every request. The script and the style are built from `graphdist/viz/web` and lie in
+`graphdist/viz/static` with the licences of what is in them.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import linecache
+import zlib
+from base64 import b64encode
+from functools import cache
+from importlib.resources import files
+from typing import Any  # Any: JSON
+
+from graphdist.viz.document import document
+from graphdist.viz.program import Program
+
+__all__ = ["render"]
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+
+
+def render(program: Program) -> str:
+    """Return the page of a program with all its steps."""
+    content = document(program)
+    content["files"] = _files(content)
+    packed = zlib.compress(
+        json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(
+            "utf-8", "surrogatepass"
+        ),
+        6,
+    )
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            '<head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{html.escape(program.graph.name)} - graphdist</title>",
+            f"<style>{_static('viewer.css')}</style></head>",
+            '<body><div id="app"><p>This page needs JavaScript.</p></div>',
+            f'<script type="application/octet-stream" id="program">{b64encode(packed).decode()}'
+            "</script>",
+            f"<script>{_static('viewer.js')}</script>",
+            "</body></html>\n",
+        ]
+    )
+
+
+def _files(content: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the lines of each file that a node came from and that is still there."""
+    names = {
+        frame[0]
+        for graph in content["graphs"]
+        for node in graph["nodes"]
+        for frame in node.get("source", ())
+    }
+    lines = {name: linecache.getlines(name) for name in sorted(names)}
+    return {name: [one.rstrip("\r\n") for one in text] for name, text in lines.items() if text}
+
+
+@cache
+def _static(name: str) -> str:
+    return files("graphdist.viz").joinpath("static", name).read_text("utf-8")

@@ -1,0 +1,64 @@
+"""Where variables live, as a table."""
+
+from __future__ import annotations
+
+from typing import Any  # Any: a pytree
+
+import jax
+
+from graphdist.errors import ArgumentTypeError
+from graphdist.tracing.sources import here
+from graphdist.variables import Variable
+
+__all__ = ["placement"]
+
+_HEAD = ("variable", "shape", "dtype", "bytes", "distribution", "devices")
+
+
+def placement(variables: Any) -> str:
+    """Return a table of a pytree of variables: what each holds, how distributed, and where.
+
+    `bytes` are those one replica holds. Raises `ArgumentTypeError` for a leaf that is no variable.
+
+    >>> import graphdist as gd
+    >>> import jax.numpy as jnp
+    >>> strategy = gd.get_strategy()
+    >>> print(placement({"w": gd.Variable(jnp.zeros((2, 3)), name="w")}).splitlines()[0])
+    variable  shape  dtype    bytes  distribution  devices
+    """
+    leaves = jax.tree.leaves(variables, is_leaf=lambda leaf: isinstance(leaf, Variable))
+    rows = [_HEAD, *map(_row, leaves)]
+    total = sum(_bytes(one) for one in leaves)
+    rows.append(("total", "", "", f"{total:,}", "", f"{len(leaves)} variables"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if number == 3 else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _bytes(variable: Variable) -> int:
+    return variable.spec("").type.bytes
+
+
+def _row(variable: Any) -> tuple[str, ...]:
+    if not isinstance(variable, Variable):
+        raise ArgumentTypeError(
+            f"a leaf is a {type(variable).__name__}, not a variable",
+            source=here(),
+            hint="make variables of arrays with gd.variables(tree)",
+        )
+    held = variable.spec("").type
+    shape = "[" + ",".join(map(str, held.shape)) + "]"
+    devices = sorted(variable.buffer.devices(), key=lambda one: one.id)
+    return (
+        variable.name,
+        shape,
+        str(variable.dtype),
+        f"{held.bytes:,}",
+        str(held.distribution),
+        ", ".join(f"{one.platform}:{one.id}" for one in devices),
+    )

@@ -1,0 +1,76 @@
+"""A program as it is shown: its graphs, one after each pass, and which of them is meant."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from graphdist.errors import ArgumentError
+from graphdist.ir.graph import Graph
+from graphdist.stages import Stage, Traced
+from graphdist.tracing.sources import here
+
+__all__ = ["Program", "Step", "program_of"]
+
+TRACE = "trace"
+"""The name of the step before all passes."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A graph and the name of the pass that returned it."""
+
+    name: str
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class Program:
+    """The steps of a compilation, in order; at least one."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def graph(self) -> Graph:
+        """Return the graph of the last step."""
+        return self.steps[-1].graph
+
+    def step(self, name: str) -> Step:
+        """Return the last step of a name, `last` being the last of all.
+
+        Raises `ArgumentError` for a name that no step has.
+        """
+        if name == "last":
+            return self.steps[-1]
+        known = [step.name for step in self.steps]
+        for step in reversed(self.steps):
+            if step.name == name:
+                return step
+        near = difflib.get_close_matches(name, known, n=3)
+        raise ArgumentError(
+            f"there is no pass {name!r} in the {len(known)} steps of {self.graph.name!r}",
+            source=here(),
+            hint=f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}",
+        )
+
+    def only(self, name: str) -> Program:
+        """Return the program with one step of it."""
+        return Program((self.step(name),))
+
+
+def program_of(shown: Graph | Stage | Program) -> Program:
+    """Return the program of a graph, or of a stage with all its passes."""
+    if isinstance(shown, Program):
+        return shown
+    if isinstance(shown, Graph):
+        return Program((Step("graph", shown),))
+    if not isinstance(shown, Stage):
+        raise ArgumentError(
+            f"a {type(shown).__name__} is neither a graph nor a stage of a function",
+            source=here(),
+            hint="call function.trace(...) or function.trace(...).lower() first",
+        )
+    logical = shown.graph if isinstance(shown, Traced) else shown.logical
+    first = (Step(TRACE, logical),) if logical is not None else ()
+    passes = tuple(Step(record.pass_name, record.graph) for record in shown.history)
+    return Program(first + passes or (Step("graph", shown.graph),))

@@ -1,0 +1,96 @@
+"""Small graphs as a picture. networkx lays them out, in layers from inputs to outputs."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape
+
+import networkx as nx
+
+from graphdist.viz.limits import refuse_large
+from graphdist.viz.model import Model, Record, model_of
+from graphdist.viz.program import Program
+
+__all__ = ["render"]
+
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 190, 46, 24, 54, 20
+_LETTERS = 26
+_STYLE = (
+    "text{font:12px sans-serif;fill:#1f2328}.type{font-size:10px;fill:#59636e}"
+    "rect{fill:#fff;stroke:#8c959f}.collective rect{fill:#ffd591;stroke:#ad6800}"
+    "path{fill:none;stroke:#8c959f}"
+)
+
+
+def render(program: Program) -> str:
+    """Return the last graph of a program as an SVG document; `ArgumentError` if it is large."""
+    model = model_of(program.graph)
+    refuse_large(model, "svg")
+    places = _places(model)
+    width = max(x for x, _ in places) + _WIDTH + _MARGIN
+    height = max(y for _, y in places) + _HEIGHT + _MARGIN
+    edges = [
+        _edge(places[one], places[position])
+        for position, record in enumerate(model.records)
+        for one in record.inputs
+    ]
+    boxes = [_box(one, place) for one, place in zip(model.records, places, strict=True)]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" role="img">',
+            f"<title>{_text(program.graph.name)}</title>",
+            f'<style>{_STYLE}</style><rect width="100%" height="100%" stroke="none"/>',
+            *edges,
+            *boxes,
+            "</svg>\n",
+        ]
+    )
+
+
+def _places(model: Model) -> list[tuple[int, int]]:
+    """Return the upper left corner of each record."""
+    drawn = nx.DiGraph()
+    drawn.add_nodes_from(range(len(model.records)))
+    drawn.add_edges_from((i, n) for n, record in enumerate(model.records) for i in record.inputs)
+    layers = [sorted(layer) for layer in nx.topological_generations(drawn)]
+    for number, layer in enumerate(layers):
+        for one in layer:
+            drawn.add_node(one, layer=number)
+    laid_out = nx.multipartite_layout(drawn, subset_key="layer", align="horizontal")
+    # The layout is scaled to a square; the widest layer tells how far neighbours are apart in it.
+    widest = sorted(laid_out[one][0] for one in max(layers, key=len))
+    apart = widest[1] - widest[0] if len(widest) > 1 else 1.0
+    left = min(x for x, _ in laid_out.values())
+    return [
+        (
+            round(_MARGIN + (laid_out[one][0] - left) / apart * (_WIDTH + _GAP_X)),
+            _MARGIN + drawn.nodes[one]["layer"] * (_HEIGHT + _GAP_Y),
+        )
+        for one in range(len(model.records))
+    ]
+
+
+def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
+    x, y, to_x, to_y = start[0] + _WIDTH // 2, start[1] + _HEIGHT, end[0] + _WIDTH // 2, end[1]
+    middle = (y + to_y) // 2
+    return f'<path d="M{x} {y}C{x} {middle} {to_x} {middle} {to_x} {to_y}"/>'
+
+
+def _box(record: Record, place: tuple[int, int]) -> str:
+    x, y = place
+    kind = ' class="collective"' if record.is_collective else ""
+    return (
+        f"<g{kind}><title>{_text(record.text)}</title>"
+        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
+        f'<text x="{x + 8}" y="{y + 19}">{_text(_cut(f"{record.op} {record.id}"))}</text>'
+        f'<text class="type" x="{x + 8}" y="{y + 36}">{_text(_cut(", ".join(record.types)))}</text>'
+        "</g>"
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _text(text: str) -> str:
+    return escape("".join(one for one in text if one.isprintable()))

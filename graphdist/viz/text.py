@@ -1,0 +1,170 @@
+"""Graphs as text for a terminal: whole, or the nodes that a pattern or a neighbourhood selects.
+
+Colours are ANSI escapes, given only if asked for. Control characters of the user's never reach the
+terminal: names and strings are escaped by the printer, source lines here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection
+
+from graphdist.errors import ArgumentError
+from graphdist.ir.printer import print_graph
+from graphdist.tracing.sources import here
+from graphdist.viz.diff import Diff
+from graphdist.viz.model import Model, Record, model_of
+from graphdist.viz.program import Program, Step
+
+__all__ = ["collectives", "difference", "neighbourhood", "render", "selected"]
+
+_BOLD, _DIM, _RED, _GREEN, _YELLOW, _BLUE, _CYAN = (
+    f"\033[{code}m" for code in (1, 2, 31, 32, 33, 34, 36)
+)
+_OFF = "\033[0m"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_COLLECTIVE = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|reduce|gather)(?=\()")
+_TOKENS = re.compile(r"(?P<name>%[\w?]+|@[\w./-]+)|(?P<type>\b[a-z]+\d*\[[\d,]*\])")
+_SIGNS = {"+": _GREEN, "-": _RED, "~": _YELLOW, "!": _YELLOW, " ": _DIM}
+
+
+def render(program: Program, *, sources: bool = True, colour: bool = False) -> str:
+    """Return the text of every step of a program, each under the name of its pass.
+
+    With `sources`, the user's line stands once above the nodes that came from it.
+    """
+    several = len(program.steps) > 1
+    parts: list[str] = []
+    previous: Step | None = None
+    for step in program.steps:
+        if previous is not None and previous.graph is step.graph:
+            parts.append(_paint(f"# after {step.name}: unchanged", _DIM, colour))
+        else:
+            head = [_paint(f"# after {step.name}", _BOLD, colour)] if several else []
+            text = print_graph(step.graph, sources)
+            parts.append("\n".join([*head, *(_line(one, colour) for one in text.split("\n"))]))
+        previous = step
+    return "\n\n".join(parts) + "\n"
+
+
+def difference(change: Diff, before: str, after: str, *, colour: bool = False) -> str:
+    """Return what changed between two steps, of these names: a count, then a line a node."""
+    head = f"# {before} to {after}: "
+    lines = str(change).split("\n")
+    painted = [_paint(_safe(one), _SIGNS.get(one[:1], ""), colour) for one in lines[1:]]
+    return "\n".join([_paint(head + lines[0], _BOLD, colour), *painted]) + "\n"
+
+
+def collectives(program: Program, *, colour: bool = False) -> str:
+    """Return a table of the collectives of the last step, in order, with the user's lines."""
+    model = model_of(program.graph)
+    rows = [("kind", "reducer", "bytes", "replicas", "made by", "node", "source")]
+    for position in model.collectives:
+        one = model.records[position]
+        source = f"{one.frames[0].file}:{one.frames[0].line}" if one.frames else "unknown source"
+        made_by = one.origin or "the program"
+        rows.append(
+            (one.op, one.reducer, f"{one.moved:,}", str(one.group_size), made_by, one.id, source)
+        )
+    if len(rows) == 1:
+        return "no collectives\n"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if number in (2, 3) else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    total = sum(model.records[position].moved for position in model.collectives)
+    count = len(rows) - 1
+    lines.append(f"{count} collective{'s' * (count > 1)}, {total:,} bytes a replica")
+    return "\n".join([_paint(lines[0], _BOLD, colour), *map(_safe, lines[1:])]) + "\n"
+
+
+def selected(model: Model, chosen: Collection[int], *, colour: bool = False) -> str:
+    """Return the lines of the chosen records, in order, with a count where others are left out."""
+    lines: list[str] = []
+    left_out = 0
+    for position, record in enumerate(model.records):
+        if position not in chosen:
+            left_out += 1
+            continue
+        if left_out:
+            lines.append(_paint(_left_out(left_out), _DIM, colour))
+        left_out = 0
+        lines.append(_line("  " * (_depth(model.records, record) + 1) + record.text, colour))
+    if left_out:
+        lines.append(_paint(_left_out(left_out), _DIM, colour))
+    return "\n".join(lines) + "\n"
+
+
+def matching(model: Model, pattern: str) -> set[int]:
+    """Return the records whose text, scope or source a regular expression finds something in."""
+    try:
+        found = re.compile(pattern)
+    except re.error as error:
+        raise ArgumentError(
+            f"--filter {pattern!r} is no regular expression: {error}", source=here()
+        ) from error
+    return {
+        position
+        for position, record in enumerate(model.records)
+        if any(map(found.search, (record.text, record.scope, *_places(record))))
+    }
+
+
+def neighbourhood(model: Model, name: str, depth: int) -> set[int]:
+    """Return the record of a name and those at most `depth` edges away from it, either way.
+
+    Raises `ArgumentError` for a name that no record has.
+    """
+    known = {record.id: position for position, record in enumerate(model.records)}
+    wanted = name if name in known else f"%{name}"
+    if wanted not in known:
+        near = difflib.get_close_matches(wanted, known, n=3)
+        raise ArgumentError(
+            f"there is no node {name!r} among the {len(known)} of {model.graph.name!r}",
+            source=here(),
+            hint=f"did you mean {' or '.join(near)}?" if near else "nodes are named as in the text",
+        )
+    found = edge = {known[wanted]}
+    for _ in range(depth):
+        records = [model.records[position] for position in edge]
+        edge = {near for one in records for near in (*one.inputs, *one.users)} - found
+        found = found | edge
+    return found
+
+
+def _places(record: Record) -> list[str]:
+    return [f"{frame.file}:{frame.line}" for frame in record.frames]
+
+
+def _depth(records: list[Record], record: Record) -> int:
+    depth = 0
+    while record.parent >= 0:
+        record, depth = records[record.parent], depth + 1
+    return depth
+
+
+def _left_out(count: int) -> str:
+    return f"  ... {count} node{'s' * (count > 1)}"
+
+
+def _safe(text: str) -> str:
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _line(line: str, colour: bool) -> str:
+    line = _safe(line)
+    if not colour:
+        return line
+    if line.lstrip().startswith("#"):
+        return _paint(line, _DIM, True)
+    line = _TOKENS.sub(lambda m: f"{_CYAN if m['name'] else _BLUE}{m[0]}{_OFF}", line)
+    return _COLLECTIVE.sub(lambda match: f"{_BOLD}{_YELLOW}{match[0]}{_OFF}", line)
+
+
+def _paint(text: str, code: str, colour: bool) -> str:
+    return f"{code}{text}{_OFF}" if colour and code else text

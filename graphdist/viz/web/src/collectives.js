@@ -1,0 +1,42 @@
+// The table of collectives: sorted by any column, its rows linked to the nodes.
+import { element, link } from "./elements.js";
+import { bytesText, count, place } from "./program.js";
+
+const COLUMNS = [
+  ["#", (node) => node.position],
+  ["Kind", (node) => node.op],
+  ["Reducer", (node) => node.collective.reducer],
+  ["Bytes", (node) => node.collective.bytes, (bytes) => `${count(bytes)}`],
+  ["Replicas", (node) => node.collective.group_size],
+  ["Made by", (node) => node.origin ?? "the program"],
+  ["Node", (node) => node.id],
+  ["Source", (node) => (node.source ? place(node.source[0]) : "unknown")],
+];
+
+export function collectives(app, order = { column: 0, down: false }) {
+  const nodes = app.graph.collectives.map((one) => app.graph.nodes[one]);
+  if (!nodes.length) return element("p", { class: "hint" }, "This graph has no collectives: the replicas need nothing of each other.");
+  const key = COLUMNS[order.column][1];
+  const sorted = nodes.map((node, number) => ({ node, number: number + 1 })).sort((a, b) => {
+    const [one, other] = [key(a.node), key(b.node)];
+    const sign = typeof one === "number" ? one - other : one.localeCompare(other);
+    return order.down ? -sign : sign;
+  });
+  const sort = (column) => app.sortCollectives({ column, down: column === order.column ? !order.down : column === 3 });
+  const head = COLUMNS.map(([name], column) =>
+    element("th", { "aria-sort": column === order.column ? (order.down ? "descending" : "ascending") : "none", scope: "col", class: column === 3 || column === 4 ? "figure" : "" },
+      element("button", { type: "button", class: "sort", onclick: () => sort(column) }, name, element("span", { "aria-hidden": "true" }, column === order.column ? (order.down ? " ▼" : " ▲") : ""))));
+  const cell = (node, number, column) => {
+    const value = COLUMNS[column][1](node);
+    if (column === 0) return String(number);
+    if (column === 6) return link(node.id, node.text, () => app.select(node.position, { reveal: true }));
+    if (column === 7 && node.source) return link(value, node.source[0][0], () => app.showSource(node.source[0][0], node.source[0][1]));
+    return (COLUMNS[column][2] ?? String)(value);
+  };
+  const rows = sorted.slice(0, 2000).map(({ node, number }) =>
+    element("tr", { class: node.position === app.selected ? "chosen" : "" }, COLUMNS.map((_, column) => element("td", { class: column === 3 || column === 4 ? "figure" : "" }, cell(node, number, column)))));
+  const total = nodes.reduce((sum, node) => sum + node.collective.bytes, 0);
+  return element("div", {},
+    element("table", { id: "collectives" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows)),
+    element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} put in by each replica${nodes.length > rows.length ? `; the first ${rows.length} are shown` : ""}`));
+}

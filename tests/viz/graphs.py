@@ -1,0 +1,34 @@
+"""Graphs of any size, and one full of text that wants to be more than text."""
+
+from __future__ import annotations
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Stage, Value
+from graphdist.ir.ops import ALL_REDUCE, SCALE
+from graphdist.ir.source import at_line
+from graphdist.ir.types import PER_REPLICA, Type
+
+HOSTILE = (
+    "</script><img src=x onerror=\"alert('1')\">'`&amp;\u202e\u65e5\u672c\x1b[31m" + "x" * 5000
+)
+
+
+def chain(size: int, hint: str = "", file: str = "step.py", scope: str = "") -> Graph:
+    """Return a chain of scales, each hundredth an all_reduce."""
+    builder, x = Builder(), Value(Type("f32", (8, 8), PER_REPLICA), hint or "x")
+    value: Value = x
+    for number in range(size):
+        at = at_line(file, 1 + number % 7, "step", scope)
+        if number % 100 == 50:
+            params: dict[str, object] = {"reducer": "sum", "group_size": 4}
+            (value,) = builder.add(ALL_REDUCE, (value,), params, at=at)
+        else:
+            (value,) = builder.add(SCALE, (value,), {"factor": 0.5}, at=at)
+    return Graph(
+        "chain", Stage.SPMD, 4, (x,), tuple(builder.nodes), (value,), returns_per_replica=(True,)
+    )
+
+
+def hostile() -> Graph:
+    """Return a graph whose names, files and scopes are hostile."""
+    return chain(60, hint=HOSTILE, file=HOSTILE, scope=HOSTILE)

@@ -1,0 +1,111 @@
+"""The command: what it prints, and what it says of bad input."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from graphdist.ir.printer import print_graph
+from graphdist.tools.viz import main
+from tests.viz.graphs import chain
+
+DIGITS = "examples/train_digits.py:make_step"
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> str:
+    path = tmp_path / "chain.gd"
+    path.write_text(print_graph(chain(60)))
+    return str(path)
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    return found.err
+
+
+def test_a_saved_graph_prints_as_it_is(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, saved) == Path(saved).read_text() + "\n"
+
+
+def test_an_artifact_shows_its_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "step.gdx"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("graph.txt", print_graph(chain(3)))
+    assert output(capsys, str(path)).startswith("graph chain on 4 replicas, stage spmd\n")
+
+
+def test_focus_and_filter_choose_nodes(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    focused = output(capsys, saved, "--focus", "%50", "--depth", "1")
+    assert focused.count("scale(") == 2
+    assert focused.count("all_reduce(") == 1
+    assert "  ... 49 nodes\n" not in output(capsys, saved, "--filter", "all_reduce").splitlines()
+    assert output(capsys, saved, "--filter", "all_reduce").count(" = ") == 1
+
+
+def test_collectives_are_a_table(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table = output(capsys, saved, "--collectives")
+    assert table.splitlines()[-1] == "1 collective, 256 bytes a replica"
+
+
+@pytest.mark.slow
+def test_a_step_of_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    two = (DIGITS, "--strategy", "mirrored:2")
+    assert "train_digits.py:136: grads = gd" in output(capsys, *two, "--sources")
+    change = output(capsys, *two, "--diff", "simplify", "bucket_collectives")
+    assert "+ %92 = pack(" in change
+    assert "did you mean simplify?" in refusal(capsys, *two, "--pass", "simplfy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "dog"], "did you mean dot?"),
+        (["--focus", "%5x"], "there is no node '%5x'"),
+        (["--filter", "("], "no regular expression"),
+        (["--format", "stablehlo"], "stablehlo needs a function, a saved graph has none"),
+        (["--format", "dot", "--focus", "%5"], "--focus selects from text, not from dot"),
+    ],
+)
+def test_bad_options_are_refused(
+    saved: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refusal(capsys, saved, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["jax.numpy:sinn"], "did you mean"),
+        (["jax.numpy:where"], "jax.numpy:where takes condition; 0 arguments are given"),
+        (["jax.numpy:matmul", "--args", "f32[2] f32[3]"], "jax.numpy:matmul raised TypeError"),
+        (["jax.numpy:sin", "--args", "f99[3]"], "'f99' is no dtype"),
+        (["jax.numpy:sin", "--args", "f32"], "does not begin with a type"),
+        ([DIGITS, "--strategy", "mirored:2"], "NAME is mirrored"),
+        (["no_such.gd"], "there is no module"),
+    ],
+)
+def test_bad_targets_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refusal(capsys, *arguments)
+
+
+def test_bad_text_is_refused_with_line_and_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.gd"
+    path.write_text(print_graph(chain(2)).replace("scale(%0)", "scale(%9)"))
+    message = refusal(capsys, str(path))
+    assert "line 4: %9 is not defined" in message
+    assert " ^" in message

@@ -1,0 +1,140 @@
+"""`graphdist-viz`: a program as text, as a page, and in the formats of other tools.
+
+A target is a factory (`file.py:make_step`, `module:make_step`), a function (`module:function`, with
+`--args` where it takes any), an artifact (`step.gdx`) or a saved graph text. What is wrong with the
+command is one message on stderr and exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pydoc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphdist.config import wants_no_colour
+from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.tools.viz_targets import Target, load
+from graphdist.tracing.sources import here
+from graphdist.viz import text
+from graphdist.viz.diff import diff
+from graphdist.viz.formats import FORMATS, MODULES, format_named, render
+from graphdist.viz.model import model_of
+from graphdist.viz.program import Program
+from graphdist.viz.show import open_page
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        _run(options)
+    except (GraphdistError, OSError) as error:
+        _forget_our_line(error)
+        print(f"graphdist-viz: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _forget_our_line(error: Exception) -> None:
+    """Leave out the line of this program, which run as a script passes for the user's."""
+    if isinstance(error, GraphdistError) and error.source is not None:
+        frame = error.source.frame
+        if frame is not None and frame.file == __file__:
+            error.source = None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="graphdist-viz", description="Show what the compiler makes of a step."
+    )
+    add = parser.add_argument
+    add("target", help="file.py:make_step, module:function, step.gdx, or a graph's text in a file")
+    add("--strategy", default="default", metavar="NAME[:N]", help="such as mirrored:8")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="setting of the factory")
+    add(
+        "--args", default="", metavar="TYPES", help="what a function takes: 'f32[256,784] i32[256]'"
+    )
+    add("--pass", dest="step", default="last", metavar="NAME", help="after which pass, or all")
+    add("--diff", nargs=2, metavar=("A", "B"), help="what changed from pass A to pass B")
+    add("--format", default="text", help=", ".join((*FORMATS, *MODULES)))
+    add("-o", "--output", type=Path, metavar="FILE", help="write to a file")
+    add("--open", action="store_true", help="open the page in a browser")
+    add("--sources", action="store_true", help="the user's lines above the nodes, in text")
+    add("--collectives", action="store_true", help="the table of collectives alone")
+    add("--filter", metavar="REGEX", help="the nodes whose line, scope or source it matches")
+    add("--focus", metavar="NODE", help="the nodes around this one")
+    add("--depth", type=int, default=2, metavar="N", help="how far around (default: 2)")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    form = format_named("html" if options.open and options.format == "text" else options.format)
+    if options.depth < 0:
+        raise ArgumentError(f"--depth {options.depth} is negative", source=here())
+    target = load(options.target, options.strategy, options.set, options.args)
+    colour = form == "text" and options.output is None and _is_coloured()
+    shown = _shown(target, options, form, colour)
+    if options.open and form == "html":
+        print(open_page(shown, options.output))
+    elif options.output is not None:
+        options.output.write_text(shown, encoding="utf-8", errors="surrogateescape")
+    elif sys.stdout.isatty() and form in ("text", *MODULES):
+        pydoc.pager(shown)  # pages what is longer than the screen, if a pager is there
+    else:
+        sys.stdout.write(shown)
+
+
+def _shown(target: Target, options: argparse.Namespace, form: str, colour: bool) -> str:
+    if form in MODULES:
+        return render(target.stage(form), form)
+    program = target.program
+    if options.diff:
+        before, after = map(program.step, options.diff)
+        if form == "text":
+            change = diff(before.graph, after.graph)
+            return text.difference(change, before.name, after.name, colour=colour)
+        return FORMATS[form](Program((before, after)))
+    if options.step != "all":
+        # The page and the other formats of many graphs show the way to the last pass.
+        several = options.step == "last" and form in ("html", "json", "model-explorer")
+        program = program if several else program.only(options.step)
+    if form != "text":
+        return _selected_program(program, options, form)
+    if options.collectives:
+        return text.collectives(program, colour=colour)
+    if options.filter or options.focus:
+        return _selection(program, options, colour)
+    return text.render(program, sources=options.sources, colour=colour)
+
+
+def _selected_program(program: Program, options: argparse.Namespace, form: str) -> str:
+    for name in ("filter", "focus", "collectives"):
+        if getattr(options, name):
+            raise ArgumentError(
+                f"--{name} selects from text, not from {form}",
+                source=here(),
+                hint="leave --format away, or search in the page",
+            )
+    return FORMATS[form](program)
+
+
+def _selection(program: Program, options: argparse.Namespace, colour: bool) -> str:
+    model = model_of(program.graph)
+    chosen = set(range(len(model.records)))
+    if options.filter:
+        chosen &= text.matching(model, options.filter)
+    if options.focus:
+        chosen &= text.neighbourhood(model, options.focus, options.depth)
+    return text.selected(model, chosen, colour=colour)
+
+
+def _is_coloured() -> bool:
+    return sys.stdout.isatty() and not wants_no_colour()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""What `graphdist-viz` is asked to show: graphs of files, or of a function that is compiled."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any  # Any: users' functions and arguments
+
+import jax
+
+from graphdist import config
+from graphdist.errors import ArgumentError, DeviceError, GraphdistError
+from graphdist.function import BoundFunction, Function, function
+from graphdist.ir.errors import ParseError
+from graphdist.ir.parser import parse
+from graphdist.ir.types import numpy_dtype
+from graphdist.stages import Compiled, Lowered, Traced
+from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.central_storage import CentralStorageStrategy
+from graphdist.strategies.default import default_strategy
+from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.strategies.one_device import OneDeviceStrategy
+from graphdist.tools.targets import load_factory, make_step, parse_settings
+from graphdist.tracing.sources import here
+from graphdist.viz.program import Program, Step, program_of
+
+__all__ = ["Target", "load"]
+
+_ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)\]")
+_OPAQUE = re.compile(r"<(\d+): ")
+_HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A program, and the stage it is of, where it was compiled here."""
+
+    program: Program
+    lowered: Lowered | None = None
+
+    def stage(self, form: str) -> Lowered | Compiled:
+        """Return the stage that has the text of a module; `ArgumentError` for graphs of files."""
+        if self.lowered is None:
+            raise ArgumentError(
+                f"{form} needs a function, a saved graph has none",
+                source=here(),
+                hint="name the step: file.py:make_step",
+            )
+        return self.lowered.compile() if form == "hlo" else self.lowered
+
+
+def load(name: str, strategy: str, settings: Sequence[str], types: str) -> Target:
+    """Return what a target names, compiled for a strategy as far as the last pass."""
+    path = Path(name)
+    if path.is_file() and path.suffix != ".py":
+        return Target(_read(path))
+    chosen = _strategy(strategy)
+    traced = _traced(name, chosen, settings, types)
+    lowered = traced.lower()
+    return Target(program_of(lowered), lowered)
+
+
+def _read(path: Path) -> Program:
+    """Return the graphs of an artifact or of a text, of which it may hold several."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if "graph.txt" not in archive.namelist():
+                raise ArgumentError(f"{path} is a zip file without graph.txt", source=here())
+            content = archive.read("graph.txt")
+    else:
+        content = path.read_bytes()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
+    starts = [match.start() for match in _HEADER.finditer(text)] or [0]
+    pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+    return Program(
+        tuple(
+            _parsed(piece, path, text.count("\n", 0, start), number, len(pieces))
+            for number, (start, piece) in enumerate(zip(starts, pieces, strict=True))
+        )
+    )
+
+
+def _parsed(text: str, path: Path, lines_before: int, number: int, of: int) -> Step:
+    lost = max((int(match[1]) + 1 for match in _OPAQUE.finditer(text)), default=0)
+    try:
+        graph = parse(text, opaques=(None,) * lost)
+    except ParseError as error:
+        error.where = (
+            error.where or f"in {path}, in the graph that begins in line {lines_before + 1}"
+        )
+        raise
+    return Step("graph" if of == 1 else f"{number} {graph.stage.value}", graph)
+
+
+def _strategy(text: str) -> StrategyBase:
+    name, _, number = text.partition(":")
+    makers: dict[str, Callable[[list[str] | None], StrategyBase]] = {
+        "default": lambda devices: default_strategy(),
+        "one_device": lambda devices: OneDeviceStrategy(devices[0] if devices else None),
+        "mirrored": MirroredStrategy,
+        "central_storage": CentralStorageStrategy,
+    }
+    if name not in makers or (number and not (number.isdigit() and int(number))):
+        near = difflib.get_close_matches(name, makers, n=1) or list(makers)
+        raise ArgumentError(
+            f"--strategy {text!r} is not NAME or NAME:N, for N replicas",
+            source=here(),
+            hint=f"NAME is {' or '.join(near)}; write for instance mirrored:8",
+        )
+    return makers[name](_devices(int(number)) if number else None)
+
+
+def _devices(count: int) -> list[str]:
+    """Return the accelerators of this machine if there are as many, else logical CPU devices."""
+    try:
+        config.set_logical_cpu_devices(count)  # before JAX looks at its devices
+    except DeviceError:
+        if jax.local_device_count("cpu") < count:
+            raise
+    platform = jax.default_backend()
+    if platform == "cpu" or jax.local_device_count() < count:
+        platform = "cpu"
+    return [f"{platform}:{one}" for one in range(count)]
+
+
+def _traced(name: str, strategy: StrategyBase, settings: Sequence[str], types: str) -> Traced:
+    factory = load_factory(name)
+    if isinstance(factory, Function | BoundFunction) or types or not _is_factory(factory):
+        step = factory if isinstance(factory, Function | BoundFunction) else function(factory)
+        arguments = _arguments(types)
+        _check_count(name, factory, arguments)
+        try:
+            with strategy.scope():
+                return step.trace(*arguments)
+        except GraphdistError:
+            raise
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise ArgumentError(
+                f"{name} raised {type(error).__name__}: {reason}",
+                source=here(),
+                hint="give other types with --args" if types else "give types with --args",
+            ) from error
+    step, arguments = make_step(name, strategy, parse_settings(settings))
+    return step.trace(*arguments)
+
+
+def _is_factory(target: Callable[..., Any]) -> bool:
+    """Whether a target makes a step: it is named so, or its first parameter is the strategy."""
+    try:
+        parameters = list(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    named = getattr(target, "__name__", "").startswith("make")
+    return named or (bool(parameters) and parameters[0] == "strategy")
+
+
+def _arguments(types: str) -> tuple[jax.ShapeDtypeStruct, ...]:
+    found = []
+    rest = types.strip()
+    while rest:
+        match = _ARGUMENT.match(rest)
+        if match is None:
+            raise ArgumentError(
+                f"--args: {rest!r} does not begin with a type",
+                source=here(),
+                hint="write dtypes and shapes, such as 'f32[256,784] i32[256]'",
+            )
+        shape = tuple(int(one) for one in match["shape"].split(",") if one.strip())
+        try:
+            found.append(jax.ShapeDtypeStruct(shape, numpy_dtype(match["dtype"])))
+        except TypeError as error:
+            raise ArgumentError(
+                f"--args: {match['dtype']!r} is no dtype",
+                source=here(),
+                hint="dtypes are written f32, bf16, i32, u8, bool",
+            ) from error
+        rest = rest[match.end() :].lstrip(" ,;")
+    return tuple(found)
+
+
+def _check_count(name: str, target: Any, arguments: Sequence[object]) -> None:
+    """Raise `ArgumentError` if a function does not take as many arguments as are given."""
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        needed = [
+            one.name
+            for one in signature.parameters.values()
+            if one.default is inspect.Parameter.empty
+        ]
+        raise ArgumentError(
+            f"{name} takes {', '.join(needed) or 'no arguments'}; "
+            f"{len(arguments)} arguments are given with --args",
+            source=here(),
+            hint="give a type for each: --args 'f32[256,784] i32[256]'",
+        ) from error
