@@ -167,6 +167,8 @@ def adam(
 def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[Any, tuple[Any]]:
     """Return a training step and the shape of its tokens; see `Settings`."""
     chosen = Settings(**settings)
+    if chosen.size not in SIZES:
+        raise ValueError(f"size is {chosen.size!r}, not one of {', '.join(SIZES)}")
     model = SIZES[chosen.size]
     shapes = parameter_shapes(model, chosen.parameter_dtype)
     state_shapes = parameter_shapes(model, chosen.state_dtype)

@@ -32,7 +32,7 @@ from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.surveys import compared, fitted, scaled, topology_table
-from graphdist.tools.targets import make_step, parse_settings
+from graphdist.tools.targets import make_step, parse_settings, trace_step
 from graphdist.tracing.sources import here
 
 FITS, BAD_INPUT, DOES_NOT_FIT = 0, 2, 3
@@ -88,6 +88,11 @@ def _run(options: argparse.Namespace) -> int:
         raise ArgumentError(
             "no target is given", hint="name one: examples/train_digits.py:make_step"
         )
+    if options.output and (options.compare or options.scale or options.fit):
+        raise ArgumentError(
+            "--output goes with one step, and --compare, --scale and --fit compile several",
+            hint="leave one of them out",
+        )
     if options.compare:
         names = options.compare.split(",")
         return _print(options, compared(names, options.num_slices, _reporter(options)))
@@ -134,9 +139,8 @@ def _compiled(
     said = ", ".join(f"{name}={value}" for name, value in changed.items())
     _progress(options, f"compiling for {topology}{' with ' if said else ''}{said}")
     strategy = strategy_for(topology)
-    function, args = make_step(options.target, strategy, settings)
-    with strategy.scope():
-        traced = function.trace(*args)
+    step = make_step(options.target, strategy, settings)
+    traced = trace_step(options.target, strategy, step)
     if options.passes is not None:
         traced = replace(traced, pipeline=_passes(options.passes))
     lowered = traced.lower()

@@ -27,6 +27,7 @@ from typing import Any, TypeAlias  # Any: users' settings and arguments
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.function import BoundFunction, Function
 from graphdist.ir.source import Source, at_line
+from graphdist.stages import Traced
 from graphdist.strategies.base import StrategyBase
 from graphdist.tracing.sources import here
 from graphdist.values import kind_of
@@ -117,6 +118,23 @@ def make_step(target: str, strategy: StrategyBase, settings: Mapping[str, Any]) 
     return _checked(target, made)
 
 
+def trace_step(target: str, strategy: StrategyBase, step: Step) -> Traced:
+    """Return a step traced for its arguments; raises `ArgumentError` where that fails."""
+    function, arguments = step
+    try:
+        with strategy.scope():
+            traced: Traced = function.trace(*arguments)
+    except GraphdistError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            f"the step of {target} raised {_one_line(error)} when it was traced",
+            source=_source_of(error, getattr(function, "fn", None)),
+            hint="give it other settings with --set name=value, or mend it",
+        ) from error
+    return traced
+
+
 def _split(target: str) -> tuple[str, str]:
     place, colon, name = target.rpartition(":")
     if not colon or target.endswith(".py"):
@@ -191,7 +209,8 @@ def _not_imported(place: str, error: Exception) -> ArgumentError:
 
 
 def _one_line(error: Exception) -> str:
-    return "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
 def _source_of(error: Exception, factory: Factory | None = None) -> Source:

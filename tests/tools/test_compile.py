@@ -33,6 +33,11 @@ def make_step(strategy, batch: int = 8, width: int = 128):
 
 def make_raising_step(strategy):
     raise KeyError("no data")
+
+def make_untraceable_step(strategy):
+    def step(x):
+        raise TypeError("no such shape")
+    return gd.function(step), (jax.ShapeDtypeStruct((2,), jnp.float32),)
 """
 
 
@@ -100,6 +105,7 @@ def test_topologies_side_by_side(target: str, capsys: pytest.CaptureFixture[str]
         (["--topology", "v5e:2x2", "--num-slices", "0"], "there must be at least 1"),
         ([], "no topology is given"),
         (["--topology", "v5e:2x2", "--scale", "many"], "'many' is no number of chips"),
+        (["--compare", "v5e:2x2,v6e:2x2", "-o", "x.gdx"], "--output goes with one step"),
         (["--topology", "v5e:2x2", "--fit", "batch=9..1"], "is not of the form name=low..high"),
     ],
 )
@@ -120,6 +126,7 @@ def test_bad_input_exits_with_2(
         ("make_raising_step", [], "raised KeyError: 'no data'\n"),
         ("make_step", ["--set", "size=1"], "takes no setting 'size'"),
         ("make_step", ["--set", "size"], "not of the form name=value"),
+        ("make_untraceable_step", [], "raised TypeError: no such shape when it was traced"),
         ("make_step", ["--passes", "infer,lower"], "there is no pass 'infer'"),
         ("make_step", ["--option", "xla_nothing=1"], "refuses a compiler option"),
         ("make_step", ["-o", "/no/such/folder/x.gdx"], "/no/such/folder"),
