@@ -14,12 +14,10 @@ loading it runs code from the file. It is used only if asked for.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any  # Any: users' arguments and results, JSON
 
 import jax
@@ -51,7 +49,7 @@ from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.tracing.sources import here
 from graphdist.variables import Variable
-from graphdist.version import VERSION
+from graphdist.version import versions
 
 
 def save(
@@ -119,6 +117,12 @@ def load(
     Raises `ArtifactError` for a file that is damaged or was changed, and for one that was made by
     other versions or for other devices; `ArgumentError` for variables that are missing.
     """
+    if native and compiler_options is not None:
+        raise ArgumentError(
+            "load is given compiler_options and native=True, which compiles nothing",
+            source=here(),
+            hint="leave one of them out",
+        )
     name = os.path.basename(os.fspath(path))
     manifest, members = read_artifact(path, here())
     try:
@@ -251,19 +255,6 @@ class LoadedStep:
 def _loose(key: Any) -> Any:
     """Return a leaf's key without whether it was weakly typed, which a compiled step ignores."""
     return (*key[:3], False) if key[0] == "array" else key
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that a compiled step depends on."""
-    found = {
-        "graphdist": VERSION,
-        "jax": jax.__version__,
-        "jaxlib": importlib.metadata.version("jaxlib"),
-        "libtpu": "",
-    }
-    with suppress(importlib.metadata.PackageNotFoundError):
-        found["libtpu"] = importlib.metadata.version("libtpu")
-    return found
 
 
 def _target(devices: Devices) -> dict[str, Any]:

@@ -1,3 +1,23 @@
-"""The version of the project."""
+"""The version of the project, and of what it stands on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from contextlib import suppress
+
+import jax
 
 VERSION = "0.1.0"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a compiled step depends on."""
+    found = {
+        "graphdist": VERSION,
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "libtpu": "",
+    }
+    with suppress(importlib.metadata.PackageNotFoundError):
+        found["libtpu"] = importlib.metadata.version("libtpu")
+    return found

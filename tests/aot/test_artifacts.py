@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.version import versions
 from tests.aot.steps import make_step, needs_cuda, needs_tpu
 
 
@@ -132,7 +133,7 @@ def test_other_devices_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("package", ["graphdist", "jax", "jaxlib"])
 def test_other_versions_are_refused_with_both(path_for_two: Path, package: str) -> None:
     strategy = cpus(2)
-    here = gd.aot.versions()
+    here = versions()
     with (
         mock.patch("graphdist.aot.versions", return_value={**here, package: "9.9"}),
         pytest.raises(gd.ArtifactError, match=f"{package} {here[package]}, here is {package} 9.9"),

@@ -89,6 +89,21 @@ def artifact_for_other_devices(refused: Refused) -> None:
             gd.aot.load(path, strategy=gd.MirroredStrategy(["cpu:0"]))
 
 
+def artifact_with_options_that_name_files(refused: Refused) -> None:
+    strategy = gd.MirroredStrategy(["cpu:0"])
+    step = gd.function(lambda x: x * 2, compiler_options={"xla_gpu_cuda_data_dir": "/nowhere"})
+    with tempfile.TemporaryDirectory() as folder, strategy.scope():
+        path = Path(folder) / "step.gdx"
+        gd.aot.save(path, step.trace(jax.ShapeDtypeStruct((2,), jnp.float32)).lower().compile())
+        with refused(ValueError):
+            gd.aot.load(path, strategy=strategy)
+
+
+def artifact_loaded_natively_with_options(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.aot.load("step.gdx", native=True, compiler_options={})
+
+
 def target_without_the_factory(refused: Refused) -> None:
     with refused(ValueError):
         load_factory("tests.aot.steps:make_stepp")
