@@ -71,7 +71,7 @@ def checked_value(variable: Variable, value: Any) -> jax.Array:
 
 def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
     """Return the array with a dtype of its own: one made of a Python number would give way."""
-    if array.dtype == dtype and not array.weak_type:
+    if array.dtype == dtype and not getattr(array, "weak_type", False):  # a key has none
         return array
     return jax.lax.convert_element_type(array, dtype)
 
