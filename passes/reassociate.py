@@ -4,8 +4,11 @@ A reduction by sum or mean is linear, so
 
 * sums and differences of two reductions, each maybe scaled, negated or reshaped on the way, are one
   reduction of the sum: XLA does it on GPU and TPU for bare additions, and on CPU not at all;
-* a factor all replicas share, a sign, a reshape, a transpose or a broadcast of what is reduced can
-  be applied to what comes out. Behind a broadcast less is sent, behind a factor another may follow;
+* a constant factor, a sign or a broadcast of what is reduced can be applied to what comes out.
+  Behind a broadcast less is sent, behind a factor another may follow. A factor that all replicas
+  share, a reshape or a transpose moves along with a broadcast, and stays where it is without one: a
+  transpose of a gradient is free in the product that makes it, and a copy behind the reduction
+  (8 layers of 1024 on 2 CPU devices: a step 1.3 times as long);
 * constant factors one after the other are one: 1/n of a mean, 1/k of an accumulation and 1/scale of
   a scaled loss cost one multiplication.
 
@@ -20,6 +23,7 @@ asked for; and max and min.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias, cast
@@ -104,8 +108,11 @@ class _Reassociation:
                 break
             moved.append((node, place))
             operand = node.operands[place]
+        moved = moved[: _worth_moving(moved)]
         if not moved:
             return None
+        node, place = moved[-1]
+        operand = node.operands[place]
         at = reduction.source
         results: Sequence[Operand] = builder.add(ALL_REDUCE, (operand,), reduction.params, at=at)
         for node, place in reversed(moved):
@@ -162,6 +169,19 @@ class _Reassociation:
 
 def _is_linear_reduction(node: Node) -> bool:
     return node.op is ALL_REDUCE and node.params["reducer"] in ("sum", "mean")
+
+
+def _worth_moving(chain: Chain) -> int:
+    """Return how many of some operations to move: to the last broadcast, else constant factors."""
+    broadcasts = [
+        count
+        for count, (node, place) in enumerate(chain, 1)
+        if node.operands[place].type.size < node.results[0].type.size
+    ]
+    if broadcasts:
+        return broadcasts[-1]
+    factors = itertools.takewhile(lambda one: _factor(one[0], one[0].operands), chain)
+    return sum(1 for _ in factors)
 
 
 def _linear_in(node: Node) -> tuple[int, ...]:

@@ -127,3 +127,20 @@ graph f on 2 replicas, stage spmd
   %j = all_reduce(%i) {reducer="sum", group_size=2} : f16[2] mirrored
   return %c, %d, %e, %g, %j
 }
+
+# title: left alone: a transpose and a shared factor, behind which nothing is gained
+graph f on 2 replicas, stage spmd
+(%x: f32[2,3] per_replica, %w: f32[3,2] mirrored) {
+  %turned = jax.transpose(%x) {permutation=(1, 0)} : f32[3,2] per_replica
+  %scaled = jax.mul(%turned, %w) {out_dtype=none} : f32[3,2] per_replica
+  %sum = all_reduce(%scaled) {reducer="sum", group_size=2} : f32[3,2] mirrored
+  return %sum
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[2,3] per_replica, %w: f32[3,2] mirrored) {
+  %turned = jax.transpose(%x) {permutation=(1, 0)} : f32[3,2] per_replica
+  %scaled = jax.mul(%turned, %w) {out_dtype=none} : f32[3,2] per_replica
+  %sum = all_reduce(%scaled) {reducer="sum", group_size=2} : f32[3,2] mirrored
+  return %sum
+}
