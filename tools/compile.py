@@ -19,11 +19,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any  # Any: users' settings, JSON
 
-import jax
-
 from graphdist import aot
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
-from graphdist.ir.source import Source
 from graphdist.passes import PASSES
 from graphdist.report import Report, report_of_refused
 from graphdist.runtime.topologies import Topology, find_topology
@@ -32,7 +29,13 @@ from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.surveys import compared, fitted, scaled, topology_table
-from graphdist.tools.targets import make_step, parse_settings, trace_step
+from graphdist.tools.targets import (
+    make_step,
+    parse_settings,
+    prepare_command,
+    trace_step,
+    without_our_line,
+)
 from graphdist.tracing.sources import here
 
 FITS, BAD_INPUT, DOES_NOT_FIT = 0, 2, 3
@@ -42,18 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if jax.config.values["jax_platforms"] is None:
-        # Nothing runs: a compiler that looks for its hardware finds none, slowly and loudly.
-        jax.config.update("jax_platforms", "cpu")
+    prepare_command()
     try:
         return _run(options)
-    except GraphdistError as error:
-        if error.source is not None and _is_ours(error.source):
-            error.source = None  # the command line is what is wrong, not a line of a program
-        print(f"graphdist-compile: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"graphdist-compile: {error}", file=sys.stderr)
+    except (GraphdistError, OSError) as error:
+        print(f"graphdist-compile: {without_our_line(error)}", file=sys.stderr)
         return BAD_INPUT
 
 
@@ -174,11 +170,6 @@ def _progress(options: argparse.Namespace, text: str) -> None:
     """Show on a terminal what is being done, in one line that goes when it is."""
     if sys.stderr.isatty() and not options.quiet:
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
-def _is_ours(source: Source) -> bool:
-    frame = source.frame
-    return frame is None or frame.file in (__file__, sys.argv[0]) or "runpy" in frame.file
 
 
 if __name__ == "__main__":

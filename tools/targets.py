@@ -24,6 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias  # Any: users' settings and arguments
 
+import jax
+
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.function import BoundFunction, Function
 from graphdist.ir.source import Source, at_line
@@ -133,6 +135,25 @@ def trace_step(target: str, strategy: StrategyBase, step: Step) -> Traced:
             hint="give it other settings with --set name=value, or mend it",
         ) from error
     return traced
+
+
+def prepare_command() -> None:
+    """Keep JAX from looking for accelerators: a command that only compiles needs none.
+
+    Without hardware their compilers would look for it for seconds, and say so at length.
+    """
+    if jax.config.values["jax_platforms"] is None:
+        jax.config.update("jax_platforms", "cpu")
+
+
+def without_our_line(error: Exception) -> Exception:
+    """Return the error without the line of a command, which passes for the user's as a script."""
+    if isinstance(error, GraphdistError) and error.source is not None:
+        frame = error.source.frame
+        own = (sys.argv[0], *(str(path) for path in Path(__file__).parent.glob("*.py")))
+        if frame is None or frame.file in own or "runpy" in frame.file:
+            error.source = None
+    return error
 
 
 def _split(target: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from graphdist.config import wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.tools.targets import prepare_command, without_our_line
 from graphdist.tools.viz_targets import Target, load
 from graphdist.tracing.sources import here
 from graphdist.viz import text
@@ -30,21 +31,13 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     options = _parser().parse_args(arguments)
+    prepare_command()
     try:
         _run(options)
     except (GraphdistError, OSError) as error:
-        _forget_our_line(error)
-        print(f"graphdist-viz: {error}", file=sys.stderr)
+        print(f"graphdist-viz: {without_our_line(error)}", file=sys.stderr)
         return 2
     return 0
-
-
-def _forget_our_line(error: Exception) -> None:
-    """Leave out the line of this program, which run as a script passes for the user's."""
-    if isinstance(error, GraphdistError) and error.source is not None:
-        frame = error.source.frame
-        if frame is not None and frame.file == __file__:
-            error.source = None
 
 
 def _parser() -> argparse.ArgumentParser:
