@@ -150,7 +150,10 @@ def without_our_line(error: Exception) -> Exception:
     """Return the error without the line of a command, which passes for the user's as a script."""
     if isinstance(error, GraphdistError) and error.source is not None:
         frame = error.source.frame
-        own = (sys.argv[0], *(str(path) for path in Path(__file__).parent.glob("*.py")))
+        own = (
+            str(Path(sys.argv[0]).absolute()),
+            *(str(path) for path in Path(__file__).parent.glob("*.py")),
+        )
         if frame is None or frame.file in own or "runpy" in frame.file:
             error.source = None
     return error
