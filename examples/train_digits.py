@@ -1,7 +1,7 @@
 """Train a small convolutional network on real handwritten digits, on several devices.
 
-    python examples/train_digits.py                 # the accelerators here, else two logical CPU
-    devices python examples/train_digits.py --devices cpu --replicas 4
+    python examples/train_digits.py              # the accelerators here, else 2 CPU devices
+    python examples/train_digits.py --devices cpu --replicas 4
 
 The data are the 1797 digits of 8 x 8 pixels that come with scikit-learn; a fifth of them is kept
 for the test. The network, its loss and its optimizer are plain JAX and optax, written for one

@@ -14,7 +14,7 @@ from graphdist.options import (
     CommunicationOptions,
     ValueContext,
 )
-from graphdist.strategies import multi_worker_mirrored
+from graphdist.strategies import multi_worker_mirrored, tpu
 from graphdist.strategies.central_storage import CentralStorageStrategy
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "TPUStrategy",
     "ValueContext",
 ]
 
@@ -31,10 +32,10 @@ CollectiveCommunication = CommunicationImplementation
 
 
 class _SameClass(type):
-    """The class of a class that has the instances of the newer one too."""
+    """The class of a class that has the instances of the one it derives from too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, multi_worker_mirrored.MultiWorkerMirroredStrategy)
+        return isinstance(instance, cls.__mro__[1])
 
 
 class MultiWorkerMirroredStrategy(
@@ -56,3 +57,24 @@ class MultiWorkerMirroredStrategy(
         warn_once("experimental.MultiWorkerMirroredStrategy", "MultiWorkerMirroredStrategy")
         options = CommunicationOptions(implementation=communication)
         super().__init__(cluster_resolver, options, devices=devices)
+
+
+class TPUStrategy(tpu.TPUStrategy, metaclass=_SameClass):
+    """The older form of `gd.TPUStrategy`, which has the same instances.
+
+    `device_assignment` is its `experimental_device_assignment`.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: Any = None,
+        device_assignment: Any = None,
+        *,
+        topology: str | None = None,
+        num_slices: int = 1,
+    ) -> None:
+        """Take the devices."""
+        warn_once("experimental.TPUStrategy", "TPUStrategy")
+        super().__init__(
+            tpu_cluster_resolver, device_assignment, topology=topology, num_slices=num_slices
+        )

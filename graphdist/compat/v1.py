@@ -29,6 +29,7 @@ from graphdist.cross_device_ops import (
 )
 from graphdist.data.input import InputContext, InputReplicationMode
 from graphdist.deprecation import warn_once
+from graphdist.errors import UnsupportedError
 from graphdist.options import (
     CollectiveHints,
     CommunicationImplementation,
@@ -43,6 +44,8 @@ from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.mirrored import MirroredBase
 from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredBase
 from graphdist.strategies.one_device import OneDeviceBase
+from graphdist.strategies.tpu import TPUBase
+from graphdist.tracing.sources import here
 
 __all__ = [
     "CentralStorageStrategy",
@@ -64,6 +67,7 @@ __all__ = [
     "RunOptions",
     "Strategy",
     "StrategyExtended",
+    "TPUStrategy",
     "experimental",
     "experimental_set_strategy",
     "get_loss_reduction",
@@ -141,6 +145,35 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
         super().__init__(cluster_resolver, options, devices=devices)
 
 
+class TPUStrategy(TPUBase, Strategy):
+    """Runs one replica on each TPU core; see `graphdist.TPUStrategy`.
+
+    `device_assignment` is its `experimental_device_assignment`. `steps_per_run` is how many steps
+    the TF1 API ran for each call from the host, which here is what the function says: it is
+    accepted if it is None or 1.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: Any = None,
+        steps_per_run: int | None = None,
+        device_assignment: Any = None,
+        *,
+        topology: str | None = None,
+        num_slices: int = 1,
+    ) -> None:
+        """Take the devices."""
+        if steps_per_run not in (None, 1):
+            raise UnsupportedError(
+                f"steps_per_run is {steps_per_run!r}, and a call runs what the function says once",
+                source=here(),
+                hint="write the steps as a loop in the function, with jax.lax.fori_loop",
+            )
+        super().__init__(
+            tpu_cluster_resolver, device_assignment, topology=topology, num_slices=num_slices
+        )
+
+
 def get_loss_reduction() -> ReduceOp:
     """Return how losses of replicas are combined: SUM, each being scaled by the global batch.
 
@@ -157,4 +190,5 @@ experimental = SimpleNamespace(
     CommunicationImplementation=CommunicationImplementation,
     CommunicationOptions=CommunicationOptions,
     MultiWorkerMirroredStrategy=MultiWorkerMirroredStrategy,
+    TPUStrategy=TPUStrategy,
 )

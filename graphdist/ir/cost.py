@@ -4,8 +4,9 @@ Counted on the graph, since XLA's own figures count the body of a loop once and 
 things on different platforms. The rules:
 
 * a matrix multiplication is 2 operations for each element of the result and each one summed over, a
-  convolution 2 for each element of the result and each weight that meets it; anything else that
-  computes floats is 1 for each element of its results;
+  convolution 2 for each element of the result and each weight that meets it, a reduction 1 for
+  each element that goes in; anything else that computes floats is 1 for each element of its
+  results;
 * a loop that counts runs its body that often; a `while` whose end depends on data counts once; of a
   branch the arm that computes most counts;
 * memory traffic is what must cross between the chip and its memory if XLA fuses all elementwise
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, cast  # Any: parameters of JAX's operations
 
-from graphdist.ir.graph import Graph, Node
+from graphdist.ir.graph import Graph, Node, Operand
 
 _HEAVY = {
     "jax.dot_general",
@@ -31,6 +32,7 @@ _HEAVY = {
     "jax.scatter-add",
     "jax.sort",
 }
+_REDUCTIONS = {f"jax.reduce_{name}" for name in ("sum", "max", "min", "prod")}
 _FLOATS = ("f", "bf", "c")
 _MOVES = {
     f"jax.{name}"
@@ -139,10 +141,16 @@ def _count(node: Node, total: Cost) -> None:
         total.flops[node.operands[0].type.dtype] += _of_matmul(node)
     elif name == "jax.conv_general_dilated":
         total.flops[node.operands[0].type.dtype] += _of_convolution(node)
+    elif name in _REDUCTIONS:
+        _count_elements(node.operands, total)
     elif name not in _MOVES:
-        for result in node.results:
-            if result.type.dtype.startswith(_FLOATS):
-                total.flops[result.type.dtype] += result.type.size
+        _count_elements(node.results, total)
+
+
+def _count_elements(values: Sequence[Operand], total: Cost) -> None:
+    for value in values:
+        if value.type.dtype.startswith(_FLOATS):
+            total.flops[value.type.dtype] += value.type.size
 
 
 def _of_matmul(node: Node) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any  # Any: what users pass as resolver and assignment
+from math import prod
+from typing import Any  # Any: what users pass as resolver and assignment, arrays
 
 import jax
 import numpy as np
 
 from graphdist.config import prepare_compilers
-from graphdist.errors import ArgumentError, DeviceError, UnsupportedError
+from graphdist.context import in_replica_context_of_a_run
+from graphdist.errors import ArgumentError, ContextError, DeviceError, UnsupportedError
 from graphdist.options import VariableSynchronization
 from graphdist.runtime.devices import Devices, find_devices
 from graphdist.runtime.topologies import Topology, absent_devices, find_topology
@@ -42,11 +44,13 @@ class TPUBase(StrategyBase):
         self,
         tpu_cluster_resolver: Any = None,
         experimental_device_assignment: Any = None,
+        experimental_spmd_xla_partitioning: bool = False,
         *,
         topology: str | None = None,
         num_slices: int = 1,
     ) -> None:
         """Take the devices."""
+        del experimental_spmd_xla_partitioning  # of a replica over cores, and it has one
         if tpu_cluster_resolver is not None:
             self.cluster_resolver = single_worker(tpu_cluster_resolver)
         if topology is not None:
@@ -69,6 +73,60 @@ class TPUBase(StrategyBase):
         """Return the topology the strategy was made with; None where the TPUs are here."""
         return self.devices.topology
 
+    def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
+        """Return the tensor, which is on core 0 of the replica, its only one.
+
+        Raises `ArgumentError` for another core, `ContextError` outside of a replica function.
+        """
+        _require_replica("experimental_assign_to_logical_device")
+        if logical_device_id != 0:
+            raise ArgumentError(
+                f"logical_device_id is {logical_device_id}, and a replica has 1 core, number 0",
+                source=here(),
+            )
+        return tensor
+
+    def experimental_split_to_logical_devices(
+        self, tensor: Any, partition_dimensions: Sequence[int]
+    ) -> Any:
+        """Return the tensor, cut in one part along each dimension: a replica has one core.
+
+        Raises `ArgumentError` for more parts or another number of dimensions, `ContextError`
+        outside of a replica function.
+        """
+        _require_replica("experimental_split_to_logical_devices")
+        parts = [int(count) for count in partition_dimensions]
+        if len(parts) != np.ndim(tensor):
+            raise ArgumentError(
+                f"partition_dimensions has {len(parts)} numbers for a tensor of "
+                f"{np.ndim(tensor)} dimensions",
+                source=here(),
+            )
+        if prod(parts) != 1:
+            raise ArgumentError(
+                f"partition_dimensions {parts} makes {prod(parts)} parts, and a replica has 1 core",
+                source=here(),
+                hint="split the batch over more replicas",
+            )
+        return tensor
+
+    def experimental_replicate_to_logical_devices(self, tensor: Any) -> Any:
+        """Return the tensor, which every core of the replica has: it has one.
+
+        Raises `ContextError` outside of a replica function.
+        """
+        _require_replica("experimental_replicate_to_logical_devices")
+        return tensor
+
+
+def _require_replica(name: str) -> None:
+    if not in_replica_context_of_a_run():
+        raise ContextError(
+            f"{name} was called outside of a replica function",
+            source=here(),
+            hint="call it in the function given to `strategy.run`",
+        )
+
 
 class TPUStrategy(TPUBase, Strategy):
     """Runs one replica on each TPU core, with variables mirrored on all of them.
@@ -81,7 +139,8 @@ class TPUStrategy(TPUBase, Strategy):
 
     `tpu_cluster_resolver` is accepted for one worker. `experimental_device_assignment` chooses the
     cores and their order: a sequence of `(x, y, z, core)`, or a `DeviceAssignment` of TensorFlow
-    with one core a replica.
+    with one core a replica. A replica is a core, so that the older API's ways to split a replica
+    over cores take only what one core can do.
 
     Raises `DeviceError` for TPUs that are not here, a topology that does not exist, and cores it
     does not have, `MissingExtraError` without libtpu.

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+import graphdist.compat.v1 as gd1
 from graphdist.runtime.chips import CHIPS
 from graphdist.runtime.gpu_targets import GPU_TARGETS
 from graphdist.runtime.topologies import absent_devices, find_topology
@@ -105,6 +106,45 @@ def test_an_assignment_chooses_cores() -> None:
         gd.TPUStrategy(None, [cores[0], cores[0]], topology="v5e:2x2")
     with pytest.raises(gd.ArgumentError, match="not \\[replicas, 4\\]"):
         gd.TPUStrategy(None, [(0, 0)], topology="v5e:2x2")
+
+
+@needs_tpu
+@pytest.mark.filterwarnings("ignore:experimental.TPUStrategy:DeprecationWarning")
+def test_the_older_names_make_the_same() -> None:
+    newer = gd.TPUStrategy(topology="v5e:2x2")
+    cores = [(1, 1, 0, 0)]
+    older = gd.experimental.TPUStrategy(device_assignment=cores, topology="v5e:2x2")
+    assert older.num_replicas_in_sync == 1
+    assert isinstance(older, gd.TPUStrategy)
+    assert isinstance(newer, gd.experimental.TPUStrategy)
+    oldest = gd1.TPUStrategy(topology="v5e:2x2", num_slices=2)
+    assert oldest.num_replicas_in_sync == 8
+    assert isinstance(oldest, gd1.Strategy)
+    assert not isinstance(oldest, gd.Strategy)
+    assert gd1.experimental.TPUStrategy is gd1.TPUStrategy
+    with pytest.raises(gd.UnsupportedError, match="steps_per_run is 10"):
+        gd1.TPUStrategy(steps_per_run=10, topology="v5e:2x2")
+
+
+@needs_tpu
+def test_a_replica_is_split_over_its_one_core() -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2", experimental_spmd_xla_partitioning=True)
+    spec = gd.PerReplicaSpec((4, 2), jnp.float32, strategy=strategy)
+
+    def split(fn: Callable[[Any], Any]) -> Any:
+        return gd.function(lambda x: strategy.run(fn, args=(x,))).trace(spec)
+
+    split(lambda x: strategy.experimental_assign_to_logical_device(x, 0))
+    split(lambda x: strategy.experimental_split_to_logical_devices(x, [1, 1]))
+    split(strategy.experimental_replicate_to_logical_devices)
+    with pytest.raises(gd.ArgumentError, match="logical_device_id is 1"):
+        split(lambda x: strategy.experimental_assign_to_logical_device(x, 1))
+    with pytest.raises(gd.ArgumentError, match="makes 2 parts, and a replica has 1 core"):
+        split(lambda x: strategy.experimental_split_to_logical_devices(x, [2, 1]))
+    with pytest.raises(gd.ArgumentError, match="1 numbers for a tensor of 2 dimensions"):
+        split(lambda x: strategy.experimental_split_to_logical_devices(x, [1]))
+    with pytest.raises(gd.ContextError, match="outside of a replica function"):
+        strategy.experimental_replicate_to_logical_devices(jnp.ones(2))
 
 
 @needs_tpu

@@ -34,6 +34,18 @@ def make_step(strategy, batch: int = 8, width: int = 128):
 def make_raising_step(strategy):
     raise KeyError("no data")
 
+def make_undivided_step(strategy, batch: int = 10):
+    def dataset_fn(context):
+        rows = context.get_per_replica_batch_size(batch)
+        return gd.data.Dataset.from_tensor_slices(jnp.ones((8 * rows, 2))).batch(rows)
+    dataset = strategy.distribute_datasets_from_function(dataset_fn)
+    return gd.function(lambda x: x), (next(iter(dataset)),)
+
+def make_accumulating_step(strategy):
+    spec = gd.PerReplicaSpec((8, 2), jnp.float32, strategy=strategy)
+    step = gd.accumulate(lambda x: x.sum(), microbatches=3)
+    return gd.function(lambda x: strategy.run(step, args=(x,))), (spec,)
+
 def make_untraceable_step(strategy):
     def step(x):
         raise TypeError("no such shape")
@@ -127,6 +139,8 @@ def test_bad_input_exits_with_2(
         ("make_step", ["--set", "size=1"], "takes no setting 'size'"),
         ("make_step", ["--set", "size"], "not of the form name=value"),
         ("make_untraceable_step", [], "raised TypeError: no such shape when it was traced"),
+        ("make_undivided_step", [], "global batch size 10 does not divide by 4 replicas"),
+        ("make_accumulating_step", [], "8 rows is cut into 3 microbatches: it does not divide"),
         ("make_step", ["--passes", "infer,lower"], "there is no pass 'infer'"),
         ("make_step", ["--option", "xla_nothing=1"], "refuses a compiler option"),
         ("make_step", ["-o", "/no/such/folder/x.gdx"], "/no/such/folder"),
