@@ -21,7 +21,7 @@ from jax.tree_util import tree_flatten
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.interface import Interface
-from graphdist.passes import pipeline
+from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.program import Program, compile_program, trace_program
 from graphdist.signature import (
@@ -55,14 +55,14 @@ class Function:
         self,
         fn: Callable[..., Any],
         static_argnames: Sequence[str] = (),
-        pipeline_for: Callable[[str], Sequence[Pass]] = pipeline,
+        pipeline_for: Callable[[Target], Sequence[Pass]] = pipeline,
         compiler_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         python_numbers_are_static: bool = False,
     ) -> None:
         """Wrap `fn`; nothing is traced before the first call.
 
-        `pipeline_for` returns the passes for a platform.
+        `pipeline_for` returns the passes for a target.
         """
         if not callable(fn):
             raise ArgumentTypeError(
@@ -273,11 +273,11 @@ def function(
     return wrap if fn is None else wrap(fn)
 
 
-def _pipeline(passes: Any, allow_reassociation: bool) -> Callable[[str], Sequence[Pass]]:
+def _pipeline(passes: Any, allow_reassociation: bool) -> Callable[[Target], Sequence[Pass]]:
     if passes is None:
         return partial(pipeline, allow_reassociation=allow_reassociation)
     given = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
-    return lambda platform: given
+    return lambda target: given
 
 
 def _as_pass(one: Pass | Callable[..., Any]) -> Pass:

@@ -64,6 +64,7 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
                 "aggregation": variable.aggregation,
                 "trainable": variable.trainable,
                 "donated": variable.assigned,
+                "sharded_along": variable.sharded_along,
             }
             for variable in graph.variables
         ],
@@ -88,6 +89,7 @@ def boundary_from_json(found: Any) -> Graph:
                 one["aggregation"],
                 one["trainable"],
                 assigned=one["donated"],
+                sharded_along=one["sharded_along"],
             )
             for one in found["variables"]
         ),

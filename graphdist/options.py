@@ -29,6 +29,21 @@ def member_of(kind: type[Member], value: Any, what: str) -> Member:
         ) from None
 
 
+def checked_sharding(shard_update: Any) -> bool | None:
+    """Return True, False, or None for "auto"; raises `ArgumentError` for anything else.
+
+    >>> checked_sharding("auto") is None
+    True
+    """
+    if shard_update is True or shard_update is False:
+        return bool(shard_update)
+    if shard_update == "auto":
+        return None
+    raise ArgumentError(
+        f"shard_update is {shard_update!r}, not one of True, False, 'auto'", source=here()
+    )
+
+
 class ReduceOp(Enum):
     """How values of several replicas become one.
 

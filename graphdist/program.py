@@ -8,6 +8,7 @@ call does the reverse with real arrays. What both need to agree on is the `Inter
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
@@ -20,6 +21,7 @@ from graphdist.garbage import collection_put_off
 from graphdist.interface import OUTPUT, Interface, filled, take_apart
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
+from graphdist.passes import Target
 from graphdist.passes.manager import Pass
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
 from graphdist.runtime.executable import Executable, dispatcher
@@ -64,7 +66,7 @@ def trace_program(
     *,
     name: str,
     is_first: bool,
-    pipeline_for: Callable[[str], Sequence[Pass]],
+    pipeline_for: Callable[[Target], Sequence[Pass]],
     compiler_options: Mapping[str, Any] | None,
 ) -> tuple[Traced, Interface]:
     """Trace a function for arguments of these kinds."""
@@ -93,7 +95,7 @@ def _trace(
     trace: Trace,
     *,
     name: str,
-    pipeline_for: Callable[[str], Sequence[Pass]],
+    pipeline_for: Callable[[Target], Sequence[Pass]],
     compiler_options: Mapping[str, Any] | None,
 ) -> tuple[Traced, Interface]:
     paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
@@ -130,10 +132,10 @@ def _trace(
         returns_per_replica=interface.per_replica,
     )
     traced = Traced(
-        graph,
+        _as_stored(graph, trace.variables),
         strategy.devices,
         variables=tuple(trace.variables),
-        pipeline=pipeline_for(strategy.devices.platform),
+        pipeline=pipeline_for(strategy.target),
         compiler_options=compiler_options,
         given={
             len(trace.variables) + place: given
@@ -143,6 +145,16 @@ def _trace(
         interface=interface,
     )
     return traced, interface
+
+
+def _as_stored(graph: Graph, variables: Sequence[Variable]) -> Graph:
+    """Return a logical graph that knows how the buffers of its variables lie."""
+    along = [variable.sharded_along for variable in variables]
+    specs = [one for one in graph.variables if not one.is_local]
+    if along == [spec.sharded_along for spec in specs]:
+        return graph
+    now = {spec.name: replace(spec, sharded_along=a) for spec, a in zip(specs, along, strict=True)}
+    return graph.replace(variables=tuple(now.get(one.name, one) for one in graph.variables))
 
 
 def _strategy_of(
@@ -223,7 +235,25 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
         traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
     compiled = traced.lower().compile()
     shapes = [output.type.shape for output in traced.graph.outputs]
-    return Program(interface, traced.variables, compiled.graph, shapes, compiled.executable)
+    variables, executable = traced.variables, compiled.executable
+
+    def again() -> Program | None:
+        """Compile anew if variables lie otherwise by now."""
+        along = [variable.sharded_along for variable in compiled.graph.variables]
+        if along == [variable.sharded_along for variable in variables]:
+            return None
+        graph = _as_stored(traced.graph, variables)
+        return compile_program(replace(traced, graph=graph), interface)
+
+    return Program(interface, variables, compiled.graph, shapes, executable, again)
+
+
+def lay_out(variables: Sequence[Variable], along: Sequence[int | None]) -> None:
+    """Have the buffers of variables lie in slices along these dimensions, or whole."""
+    for variable, dimension in zip(variables, along, strict=True):
+        store = variable.strategy.buffers
+        with store.lock:
+            store.layout += variable.lay_out(dimension)
 
 
 class Program:
@@ -236,11 +266,16 @@ class Program:
         graph: Graph,
         output_shapes: Sequence[tuple[int, ...]],
         executable: Executable,
+        again: Callable[[], Program | None] = lambda: None,
     ) -> None:
         """Take an executable of a graph; of that its inputs, outputs and variables count.
 
-        `output_shapes` are those of the user's results, as they were traced.
+        `output_shapes` are those of the user's results, as they were traced. `again` compiles a
+        program for how the variables lie, if that is not how this one takes them.
         """
+        self._along = [variable.sharded_along for variable in graph.variables]
+        lay_out(variables, self._along)
+        self._again = again
         self._interface, self._executable = interface, executable
         self._variables = tuple(variables)
         self._assigned = [
@@ -261,13 +296,28 @@ class Program:
                 output_shapes, results, interface.per_replica, interface.shapes, strict=True
             )
         ]
-        self.call = dispatcher(
+        self._feeds = feeds
+        self.call = self._dispatcher()
+
+    def _dispatcher(self) -> Callable[[Sequence[Any]], Any]:
+        return dispatcher(
             self._executable,
             *self._buffers(),
-            feeds,
+            self._feeds,
             self._taker(),
             self._failed,
+            self._laid_out_anew,
         )
+
+    def _laid_out_anew(self, leaves: Sequence[Any]) -> Any:
+        """Call with variables of which some lie otherwise than when this was compiled."""
+        other = self._again()
+        if other is None:
+            lay_out(self._variables, self._along)
+        else:
+            vars(self).update(vars(other))
+        self.call = self._dispatcher()
+        return self.call(leaves)
 
     def _buffers(self) -> tuple[Any, list[int], list[int]]:
         """Return where the variables' buffers are, and the places of all and of those assigned."""

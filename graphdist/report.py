@@ -154,7 +154,8 @@ def boundary_bytes(graph: Graph) -> tuple[int, int, int]:
     """Return the bytes of a replica's arguments and outputs, and of those they share."""
     arguments = sum(value.type.bytes for value in graph.inputs)
     outputs = sum(output.type.bytes for output in graph.outputs)
-    return arguments, outputs, sum(variable.type.bytes for variable in graph.assigned)
+    shared = sum(output.type.bytes for output in graph.outputs[: len(graph.assigned)])
+    return arguments, outputs, shared
 
 
 def peak_of_boundary(graph: Graph) -> int:

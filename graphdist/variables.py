@@ -16,7 +16,6 @@ divergence:
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any  # Any: pytrees and initial values
 
@@ -45,8 +44,8 @@ from graphdist.variable_checks import (
     checked_value,
     initial_value_of,
     require_no_jax_trace,
-    require_value,
 )
+from graphdist.variable_storage import StoredValue
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 _NOTHING = object()
 
 
-class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
+class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
     """State of one shape and dtype, which takes part in arithmetic and indexing as its value.
 
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
@@ -111,11 +110,10 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.is_mirrored = self.is_plain or not on_read
         """Whether all replicas hold the same value."""
         many = self.strategy.num_replicas_in_sync > 1
-        self._distribution = PER_REPLICA if many and not self.is_mirrored else MIRRORED
+        self.distribution = PER_REPLICA if many and not self.is_mirrored else MIRRORED
         with jax.ensure_compile_time_eval():
-            buffer = self.strategy.place_variable(value, self._distribution)
-        self.place = self.strategy.buffers.add(buffer)
-        weakref.finalize(self, self.strategy.buffers.release, self.place)
+            buffer = self.strategy.place_variable(value, self.distribution)
+        self.keep(buffer)
         self._implicit: dict[str, Callable[..., Any]] = {}
         self._is_made = True
 
@@ -129,15 +127,6 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         return make(cls) if context is None else context.made_once(lambda: make(cls))
 
     @property
-    def buffer(self) -> jax.Array:
-        """Return the array that holds the value; the next step may donate it."""
-        return self.strategy.buffers.buffers[self.place]
-
-    @buffer.setter
-    def buffer(self, array: jax.Array) -> None:
-        self.strategy.buffers.buffers[self.place] = array
-
-    @property
     def values(self) -> tuple[jax.Array, ...]:
         """Return a copy of each replica's value, in replica order; outside functions only.
 
@@ -146,7 +135,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.require_same_strategy()
         if current_trace() is not None:
             raise no_values_yet()
-        copy = self._copy()
+        copy = self.copy_of_value()
         if self.is_mirrored and len(copy.devices()) == 1:  # one replica, or a parameter device
             return (copy,)
         if self.strategy.devices.parameter_device is not None:
@@ -179,8 +168,8 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         """Return what the graph is told of the variable, under this name."""
         return GraphVariable(
             name,
-            Type(dtype_name(self.dtype), self.shape, self._distribution),
-            synchronization="on_write" if self._distribution is MIRRORED else "on_read",
+            Type(dtype_name(self.dtype), self.shape, self.distribution),
+            synchronization="on_write" if self.distribution is MIRRORED else "on_read",
             aggregation=self.aggregation.name.lower(),
             trainable=self.trainable,
         )
@@ -206,7 +195,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         if trace is None:
             if not self.is_mirrored:
                 return self.through_function("read_value")
-            value = self._copy()
+            value = self.copy_of_value()
             require_no_jax_trace(self, value, "read")
             return value
         self.claim(trace)
@@ -264,7 +253,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         trace = current_trace()
         if trace is None:
             if method == "assign" and self.is_mirrored:
-                buffer = self.strategy.place_variable(array, self._distribution)
+                buffer = self.strategy.place_variable(array, self.stored)
                 require_no_jax_trace(self, buffer, "assigned")  # JAX traces an array's copy too
                 self.buffer = buffer
             else:
@@ -279,12 +268,6 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
             trace.write(self, self._part(array, in_replica), "replica" if in_replica else "cross")
         else:
             self._update(trace, array if method == "assign_add" else -array, in_replica)
-
-    def _copy(self) -> jax.Array:
-        """Return a copy of the buffer, taken between steps."""
-        with self.strategy.buffers.lock:
-            require_value(self)
-            return jnp.array(self.buffer, copy=True)
 
     def _update(self, trace: Trace, delta: jax.Array, in_replica: bool) -> None:
         if self.is_mirrored:
@@ -377,8 +360,7 @@ class Variable(ArrayOperators, ScatterUpdates, DistributedValues):
         self.require_same_strategy()
         copy = object.__new__(type(self))
         vars(copy).update(vars(self), _implicit={})
-        copy.place = self.strategy.buffers.add(self._copy())
-        weakref.finalize(copy, self.strategy.buffers.release, copy.place)
+        copy.keep(self.copy_of_value())
         return copy
 
     def __copy__(self) -> Variable:

@@ -7,6 +7,8 @@ that the pipeline, the tests, the tools and the documents read.
 if __name__ != "graphdist.passes":
     raise ImportError("import graphdist.passes, not passes: the repository root is on sys.path")
 
+from dataclasses import dataclass, replace
+
 from graphdist.ir.graph import Stage
 from graphdist.passes import (
     canonicalize,
@@ -25,6 +27,8 @@ from graphdist.passes import (
 )
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
 from graphdist.passes.manager import Pass
+from graphdist.passes.shard_update import ShardUpdate
+from graphdist.passes.slices import SHARDING, Sharding
 
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
 
@@ -51,23 +55,44 @@ PASSES = {
         Pass("own_slices", own_slices.own_slices, _SPMD),
         Pass("reassociate", reassociate.reassociate, _SPMD),
         Pass("hoist_accumulation", hoist_accumulation.hoist_accumulation, _SPMD),
+        Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
     )
 }
-"""Every pass by name; `bucket_collectives` for the CPU."""
+"""Every pass by name; `shard_update` for any size, `bucket_collectives` for the CPU."""
 
 
-def pipeline(platform: str, allow_reassociation: bool = True) -> tuple[Pass, ...]:
-    """Return the passes that compile a logical graph for "cpu", "gpu" or "tpu", in order.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a program is compiled for, as far as passes differ by it.
+
+    `platform` is "cpu", "gpu" or "tpu"; `shard_update` says whether updates are shared out over the
+    replicas, None for those whose size makes it worth it there.
+    """
+
+    platform: str
+    shard_update: bool | None = None
+
+
+def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pass, ...]:
+    """Return the passes that compile a logical graph for a target, or a platform, in order.
 
     Without `allow_reassociation` those are left out that change how results are rounded.
 
     >>> [one.name for one in pipeline("cpu")][:2]
     ['infer_distribution', 'place_variables']
     """
-    packing = BucketCollectives(PACKING.get(platform, NO_PACKING))
+    if isinstance(target, str):
+        target = Target(target)
+    sharding = Sharding(bool(target.shard_update))
+    if target.shard_update is None:
+        sharding = SHARDING[target.platform]
+    sharding = replace(sharding, reduces=allow_reassociation)
+    packing = BucketCollectives(PACKING.get(target.platform, NO_PACKING))
     # Joined before hoisted: a term made of two reductions is then made of one.
     reassociation = (PASSES["reassociate"], PASSES["hoist_accumulation"])
+    # Once more for the scalars that a reduction shared out is made of.
+    reassociation_of_shares = (PASSES["reassociate"],)
     return (
         PASSES["infer_distribution"],
         PASSES["place_variables"],
@@ -77,6 +102,9 @@ def pipeline(platform: str, allow_reassociation: bool = True) -> tuple[Pass, ...
         PASSES["remove_redundant_collectives"],
         PASSES["own_slices"],
         *(reassociation if allow_reassociation else ()),
+        # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
+        Pass("shard_update", ShardUpdate(sharding), _SPMD),
+        *(reassociation_of_shares if allow_reassociation and sharding.is_on else ()),
         PASSES["simplify"],
         Pass("bucket_collectives", packing, _SPMD),
     )

@@ -9,6 +9,9 @@ in, a value is combined over the replicas as the variable's aggregation says:
   mirrored;
 * ON_READ variable, or cross-replica context: the value itself.
 
+A variable that is stored in slices is gathered on the way in, and cut on the way out; where slices
+are enough, `shard_update.py` takes both away.
+
 Before:  %w = read() {variable=@w}   %a = aggregate(%g) {variable=@w, ..}   assign(%a) ..
 After:   %w is an input   %a = all_reduce(%g) {reducer="mean"}   %a is an output
 """
@@ -23,9 +26,11 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Stage, Value, Variable
 from graphdist.ir.ops import (
     AGGREGATE,
+    ALL_GATHER,
     ALL_REDUCE,
     ASSIGN,
     COND,
+    OWN_SLICE,
     READ,
     SCAN,
     SELECT_REPLICA,
@@ -33,6 +38,7 @@ from graphdist.ir.ops import (
     Op,
 )
 from graphdist.ir.rewrite import substitute
+from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED
 
 NAME = "place_variables"
@@ -48,11 +54,21 @@ def place_variables(graph: Graph) -> Graph:
         for variable in graph.variables
         if not variable.is_local
     )
-    entering = tuple(Value(variable.type, variable.name) for variable in variables)
+    replicas = graph.num_replicas
+    entering = tuple(Value(variable.held(replicas), variable.name) for variable in variables)
     state: State = {v.name: value for v, value in zip(variables, entering, strict=True)}
     builder = Builder(NAME)
-    outputs = _Placer(graph.num_replicas, builder, state).run(graph)
-    leaving = tuple(state[variable.name] for variable in variables if variable.assigned)
+    for variable in variables:
+        if variable.sharded_along is not None:
+            state[variable.name] = _moved(variable, ALL_GATHER, state, builder, replicas)
+    outputs = _Placer(replicas, builder, state).run(graph)
+    leaving = tuple(
+        state[variable.name]
+        if variable.sharded_along is None
+        else _moved(variable, OWN_SLICE, state, builder, replicas)
+        for variable in variables
+        if variable.assigned
+    )
     placed = graph.replace(
         stage=Stage.PLACED,
         inputs=(*entering, *graph.inputs),
@@ -61,6 +77,15 @@ def place_variables(graph: Graph) -> Graph:
         variables=variables,
     )
     return placed
+
+
+def _moved(
+    variable: Variable, op: Op, state: State, builder: Builder, num_replicas: int
+) -> Operand:
+    """Return the whole of a variable that is stored in slices, or the slice to store."""
+    params = {"axis": variable.sharded_along, "group_size": num_replicas}
+    value = state[variable.name]
+    return builder.add(op, (value,), params, at=UNKNOWN, hint=variable.name)[0]
 
 
 class _Placer:

@@ -55,6 +55,8 @@ class BufferStore:
         self.buffers: list[Any] = []
         self.lock = RLock()
         """Held from the reading of buffers for a step to the writing of what it gave."""
+        self.layout = 0
+        """Another number whenever a buffer is laid out anew, which programs compiled before see."""
         self._released: list[int] = []
 
     def add(self, buffer: jax.Array) -> int:
@@ -85,6 +87,7 @@ class BorrowedBuffers:
         self.buffers: Any = self
         self.lock = owners[0][0].lock
         self._owners, self._shardings = owners, shardings
+        self.layout = 0  # copies lie as the step wants them, whatever the buffers do
 
     def __getitem__(self, places: int | slice) -> Any:
         if isinstance(places, slice):

@@ -92,6 +92,12 @@ def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
     return [total / np.asarray(size, total.dtype) if node.params["reducer"] == "mean" else total]
 
 
+def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
+    axis, length = cast(int, node.params["axis"]), node.results[0].type.shape
+    start = lax.axis_index(REPLICA) * length[axis]
+    return [lax.dynamic_slice_in_dim(operands[0], start, length[axis], axis)]
+
+
 def _replica_id(node: Node, operands: list[Array]) -> list[Array]:
     return [lax.axis_index(REPLICA)]
 
@@ -178,6 +184,7 @@ _RULES: dict[ops.Op, Rule] = {
     ops.ALL_REDUCE: _all_reduce,
     ops.ALL_GATHER: _all_gather,
     ops.REDUCE_SCATTER: _reduce_scatter,
+    ops.OWN_SLICE: _own_slice,
     ops.REPLICA_ID: _replica_id,
     ops.SELECT_REPLICA: _select_replica,
     ops.SCALE: _scale,

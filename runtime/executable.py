@@ -23,6 +23,7 @@ from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.buffers import (
     HOLDS_BUFFERS,
+    BorrowedBuffers,
     BufferStore,
     RuntimeFailure,
     moving_in,
@@ -246,18 +247,20 @@ class Executable:
 
 def dispatcher(
     executable: Executable,
-    store: BufferStore,
+    store: BufferStore | BorrowedBuffers,
     places: Sequence[int],
     assigned: Sequence[int],
     feeds: Sequence[tuple[int, Callable[[Any], jax.Array]]],
     take: Callable[[list[jax.Array]], Any],
     failed: Callable[[BaseException], None],
+    laid_out_anew: Callable[[Sequence[Any]], Any],
 ) -> Callable[[Sequence[Any]], Any]:
     """Return what runs a step on the leaves of a call's arguments and on variables of a store.
 
     `places` are those of all its variables, `assigned` those of the ones it assigns. `feeds` make
     the other inputs: each says which leaf, and what turns it into an array. `take` makes the user's
     result of the outputs; `failed` is told of an error before it is raised, and may raise its own.
+    Once a buffer is laid out anew, `laid_out_anew` is called in place of the step.
 
     It is paid at every step, by code the step has just pushed out of the processor's caches: each
     Python function it goes through costs a microsecond or two (see the dispatch benchmark).
@@ -269,6 +272,7 @@ def dispatcher(
         write = moving_out(write, len(assigned), devices.home(None))
     function, token, lock = executable.function, executable.token, store.lock
     wait, dispatched = executable.backpressure.wait, executable.backpressure.dispatched
+    layout = store.layout
 
     def dispatch(leaves: Sequence[Any]) -> Any:
         results: list[list[jax.Array]] = []
@@ -277,6 +281,8 @@ def dispatcher(
             for leaf, feed in feeds:  # not a comprehension, which is a call of its own
                 inputs.append(feed(leaves[leaf]))
             with lock:
+                if store.layout != layout:
+                    return laid_out_anew(leaves)
                 wait()
                 # In one piece: Ctrl-C after the call would else take what it returned, and with
                 # it the only buffers the variables have.

@@ -18,7 +18,8 @@ def input_distributions(graph: Graph) -> tuple[Distribution | None, ...]:
 
 def output_distributions(graph: Graph) -> tuple[Distribution | None, ...]:
     """Return the distribution of every output, the assigned variables' first."""
-    declared = tuple(_of(graph, variable.type.distribution) for variable in graph.assigned)
+    held = [variable.held(graph.num_replicas) for variable in graph.assigned]
+    declared = tuple(_of(graph, type.distribution) for type in held)
     rest = graph.outputs[len(declared) :]
     return (*declared, *(_of(graph, output.type.distribution) for output in rest))
 

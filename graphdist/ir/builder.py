@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 
+from graphdist.ir.elementwise import ELEMENTWISE, distribution_of_slices
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import Op
 from graphdist.ir.source import Source
@@ -97,6 +98,8 @@ def _result_types(
     if declared is None:
         raise TypeError(f"{op.name} has no type rule: state the types of its results")
     distribution = join([operand.type.distribution for operand in operands])
+    if distribution is PER_REPLICA and op.name in ELEMENTWISE:
+        distribution = distribution_of_slices([operand.type for operand in operands])
     if op.varies and distribution is not None:
         distribution = PER_REPLICA
     return [type.distributed(distribution) for type in declared]

@@ -184,7 +184,7 @@ def _same_parameter(a: object, b: object) -> bool:
         b = cast("Mapping[object, object]", b)
         return a.keys() == b.keys() and all(_same_parameter(a[key], b[key]) for key in a)
     if isinstance(a, Variable):
-        return a == replace(cast(Variable, b), assigned=a.assigned)
+        return a.is_same(cast(Variable, b))
     bytes_a, bytes_b = _array_key(a), _array_key(b)
     if bytes_a is not None or bytes_b is not None:
         return bytes_a == bytes_b
@@ -217,7 +217,7 @@ def content_hash(graph: Graph) -> str:
     if found is None:
         lines = [f"{graph.stage.value} {graph.num_replicas} {_per_replica(graph)}"]
         lines += map(_key, graph.variables)
-        lines += [str(variable.assigned) for variable in graph.variables]
+        lines += [f"{one.assigned} {one.sharded_along}" for one in graph.variables]
         _describe(graph, lines)
         found = sha256("\n".join(lines).encode()).hexdigest()
         graph._cache[content_hash] = found
@@ -256,7 +256,7 @@ def _key(value: object) -> str:
     if isinstance(value, set | frozenset):  # their repr has no order that another process keeps
         return f"{type(value).__name__}({', '.join(sorted(map(_key, value)))})"
     if isinstance(value, Variable):
-        value = replace(value, assigned=False)
+        value = replace(value, assigned=False, sharded_along=None)
     key = _array_key(value)
     if key is None:
         key = f"{_ADDRESS.sub('', repr(value))} {_key(_hidden(value))}"

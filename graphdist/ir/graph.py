@@ -17,12 +17,12 @@ and the first outputs are the new values of those that are assigned, in the same
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, Type
+from graphdist.ir.types import MIRRORED, Type, own_slice
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -77,8 +77,10 @@ Operand: TypeAlias = Value | Literal
 class Variable:
     """A variable as the graph knows it: a name and what the user declared.
 
-    `type` is what one replica holds. `is_local` marks a mutable cell the program itself made, which
-    lives from its first assignment to the end of the step.
+    `type` is its value as a replica sees it. `sharded_along` is the dimension along which the
+    replicas share out a mirrored one between steps, each keeping its slice; None: each keeps all of
+    it. `is_local` marks a mutable cell the program itself made, which lives from its first
+    assignment to the end of the step.
     """
 
     name: str
@@ -88,6 +90,24 @@ class Variable:
     trainable: bool = True
     assigned: bool = False
     is_local: bool = False
+    sharded_along: int | None = None
+
+    def is_same(self, other: Variable) -> bool:
+        """Return whether they are one variable, whatever two graphs say of its use and storage."""
+        return self == replace(other, assigned=self.assigned, sharded_along=self.sharded_along)
+
+    def held(self, num_replicas: int) -> Type:
+        """Return the type of what each replica keeps between steps.
+
+        >>> from graphdist.ir.types import MIRRORED
+        >>> str(Variable("m", Type("f32", (8, 3), MIRRORED), sharded_along=0).held(4))
+        'f32[2,3] sharded(0)'
+        """
+        return (
+            self.type
+            if self.sharded_along is None
+            else own_slice(self.type, self.sharded_along, num_replicas)
+        )
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -84,7 +84,9 @@ def interpret(
         outputs = machine.run(graph, first + held_arguments, everyone)
     assigned = graph.assigned if graph.is_placed else ()
     for variable, held in zip(assigned, outputs, strict=False):
-        machine.state[variable.name] = list(held)
+        axis = variable.sharded_along
+        whole = held if axis is None else _all_gather(held, {"axis": axis})
+        machine.state[variable.name] = list(whole)
     outputs = outputs[len(assigned) :]
     final = {
         name: cast(Held, held) for name, held in machine.state.items() if name not in machine.local
@@ -126,13 +128,14 @@ class _Machine:
         return [_look_up(environment, output, replicas) for output in graph.outputs]
 
     def variable(self, variable: Variable) -> Held:
-        """Return what all replicas hold of a variable."""
+        """Return what the replicas hold of a variable: of one they share out, their slices."""
         held = self.state.get(variable.name, [])
         if len(held) != self.num_replicas or any(array is None for array in held):
             raise GraphdistError(
                 f"variable {variable.name!r} has no value on each of {self.num_replicas} replicas"
             )
-        return cast(Held, held)
+        arrays, axis = cast(Held, held), variable.sharded_along
+        return arrays if axis is None else _own_slices(arrays, {"axis": axis})
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
         """Refuse a node that must see all replicas and sees some."""
@@ -268,6 +271,12 @@ def _reduce_scatter(held: Held, params: Params) -> Held:
     return list(np.split(total, len(held), cast(int, params["axis"])))
 
 
+def _own_slices(held: Held, params: Params) -> Held:
+    """Return slice r of what replica r holds."""
+    axis = cast(int, params["axis"])
+    return [np.split(array, len(held), axis)[replica] for replica, array in enumerate(held)]
+
+
 def _scale(arrays: list[Array], params: Params) -> list[Array]:
     (array,) = arrays
     factor = np.asarray(params["factor"]).astype(array.dtype)
@@ -307,6 +316,7 @@ _RULES: dict[Op, _Rule] = {
     ops.ALL_REDUCE: _collective(_all_reduce),
     ops.ALL_GATHER: _collective(_all_gather),
     ops.REDUCE_SCATTER: _collective(_reduce_scatter),
+    ops.OWN_SLICE: _collective(_own_slices),
     ops.CONSTANT: _local(lambda arrays, params: [cast(Array, params["value"])]),
     ops.SELECT_REPLICA: _select_replica,
     ops.SCALE: _local(_scale),

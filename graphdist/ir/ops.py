@@ -6,7 +6,7 @@ Three kinds:
   `to_replicas`, `reduce`, `gather`, and the collectives `all_reduce` and `all_gather`, which a
   replica function may call itself;
 * what lowering makes of them: the collectives and a few local operations (`select_replica`,
-  `scale`, `pack`, `unpack`, `concatenate`, `reshape`);
+  `own_slice`, `scale`, `pack`, `unpack`, `concatenate`, `reshape`);
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
 
@@ -28,7 +28,7 @@ import numpy as np
 from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Variable
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, own_slice
 
 Params = Mapping[str, object]
 TypeRule = Callable[[Sequence[Type], Params, Sequence[Graph]], tuple[Type, ...]]
@@ -135,14 +135,24 @@ def _reduce_scatter(
 ) -> tuple[Type, ...]:
     type = _one(types, "reduce_scatter")
     _check_reducer(type, params, "reduce_scatter")
+    return (_slice_of(type, params, "reduce_scatter"),)
+
+
+def _own_slice(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    type = _one(types, "own_slice")
+    if type.distribution not in (MIRRORED, None):
+        raise TypeRuleError(f"own_slice of {type}: a slice of what others hold too is wanted")
+    return (_slice_of(type, params, "own_slice"),)
+
+
+def _slice_of(type: Type, params: Params, name: str) -> Type:
     axis, group_size = cast(int, params["axis"]), cast(int, params["group_size"])
     if not 0 <= axis < len(type.shape) or type.shape[axis] % group_size:
         raise TypeRuleError(
-            f"reduce_scatter of {type} along dimension {axis} over {group_size} replicas: "
+            f"{name} of {type} along dimension {axis} over {group_size} replicas: "
             f"the dimension does not divide"
         )
-    shape = (*type.shape[:axis], type.shape[axis] // group_size, *type.shape[axis + 1 :])
-    return (Type(type.dtype, shape, MIRRORED if group_size == 1 else sharded(axis)),)
+    return own_slice(type, axis, group_size)
 
 
 def _constant(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
@@ -216,6 +226,7 @@ GATHER = Op("gather", _all_gather, is_collective=True)
 ALL_REDUCE = Op("all_reduce", _all_reduce, is_collective=True)
 ALL_GATHER = Op("all_gather", _all_gather, is_collective=True)
 REDUCE_SCATTER = Op("reduce_scatter", _reduce_scatter, is_collective=True)
+OWN_SLICE = Op("own_slice", _own_slice)
 CONSTANT = Op("constant", _constant)
 SELECT_REPLICA = Op("select_replica", _select_replica)
 SCALE = Op("scale", _scale)
@@ -232,7 +243,7 @@ OPS = {
     for op in (
         READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
         ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER,
-        CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, CONCATENATE, RESHAPE,
+        OWN_SLICE, CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, CONCATENATE, RESHAPE,
         SCAN, WHILE, COND,
     )
 }  # fmt: skip
@@ -253,6 +264,8 @@ DESCRIPTIONS = {
     "`group_size` times as long. Not for scalars.",
     REDUCE_SCATTER: "The replicas' values reduced by `reducer`, of which each keeps a slice along "
     "`axis`: sharded(axis). The dimension divides by `group_size`.",
+    OWN_SLICE: "The replica's own of as many equal slices along `axis` as there are replicas: "
+    "sharded(axis). Of a mirrored value whose dimension divides by `group_size`.",
     CONSTANT: "The array `value`: mirrored.",
     SELECT_REPLICA: "The operand on replica number `replica`, zeros on the others: per_replica; "
     "mirrored over one replica.",

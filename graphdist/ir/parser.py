@@ -30,6 +30,7 @@ _ATTRIBUTES: dict[str, type] = {
     "trainable": bool,
     "assigned": bool,
     "is_local": bool,
+    "sharded_along": int,
 }
 _DISTRIBUTIONS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
 

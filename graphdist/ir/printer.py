@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import cast
 
@@ -252,9 +251,7 @@ class _Printer:
         That it is assigned is a fact of the graph, which a node that names it need not know.
         """
         declared = self._variables.get(variable.name)
-        return declared is not None and (
-            declared is variable or replace(declared, assigned=variable.assigned) == variable
-        )
+        return declared is not None and (declared is variable or variable.is_same(declared))
 
     def _opaque(self, value: object) -> str:
         number = self._number_of.get(id(value))
@@ -308,4 +305,6 @@ def _declaration(variable: Variable) -> str:
         f"trainable={'true' if variable.trainable else 'false'}",
     ]
     attributes += ["assigned=true"] * variable.assigned + ["is_local=true"] * variable.is_local
+    if variable.sharded_along is not None:
+        attributes.append(f"sharded_along={variable.sharded_along}")
     return f"  variable {_variable_name(variable)}: {variable.type} {{{', '.join(attributes)}}}"

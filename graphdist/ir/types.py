@@ -31,6 +31,7 @@ __all__ = [
     "dtype_name",
     "join",
     "numpy_dtype",
+    "own_slice",
     "sharded",
 ]
 
@@ -113,6 +114,17 @@ class Type(NamedTuple):
     def shaped(self, shape: tuple[int, ...]) -> Type:
         """Return the same dtype and distribution with this shape."""
         return Type(self.dtype, shape, self.distribution)
+
+
+def own_slice(whole: Type, dimension: int, num_replicas: int) -> Type:
+    """Return the type of a replica's slice of a value that is cut along a dimension.
+
+    >>> print(own_slice(Type("f32", (8, 3)), 0, 4))
+    f32[2,3] sharded(0)
+    """
+    length = whole.shape[dimension] // num_replicas
+    shape = (*whole.shape[:dimension], length, *whole.shape[dimension + 1 :])
+    return Type(whole.dtype, shape, MIRRORED if num_replicas == 1 else sharded(dimension))
 
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}

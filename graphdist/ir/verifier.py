@@ -15,15 +15,23 @@ from collections.abc import Callable, Iterator
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError, VerifyError
-from graphdist.ir.graph import Graph, Node, Operand, Stage, Value, Variable
-from graphdist.ir.ops import CROSS_REPLICA, LOGICAL_ONLY, OPS, REPLICA_ID, SELECT_REPLICA, Op
+from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
+from graphdist.ir.ops import (
+    CROSS_REPLICA,
+    LOGICAL_ONLY,
+    OPS,
+    OWN_SLICE,
+    REPLICA_ID,
+    SELECT_REPLICA,
+    Op,
+)
 from graphdist.ir.printer import names, print_literal, print_node
 from graphdist.ir.types import PER_REPLICA, Type
 
 __all__ = ["verify"]
 
 _SPANNING = frozenset(
-    {op for op in OPS.values() if op.is_collective} | {REPLICA_ID, SELECT_REPLICA}
+    {op for op in OPS.values() if op.is_collective} | {REPLICA_ID, SELECT_REPLICA, OWN_SLICE}
 )
 """Operations that name the number of replicas."""
 
@@ -197,28 +205,29 @@ def _first_inputs_are_variables(graph: Graph) -> None:
         what = f"variables: {len(graph.variables)}, inputs: {len(graph.inputs)}"
         raise _refuse(graph, what)
     for value, variable in zip(graph.inputs, graph.variables, strict=False):
-        if value.type != variable.type and value.type != _at_boundary(variable):
+        held = variable.held(graph.num_replicas)
+        if value.type != held and value.type != _at_boundary(held):
             name = _name(graph, value)
-            what = f"input {name} is {value.type}, its variable {variable.name!r} {variable.type}"
+            what = f"input {name} is {value.type}, its variable {variable.name!r} {held}"
             raise _refuse(graph, what)
 
 
 def _first_outputs_are_assigned(graph: Graph) -> None:
     # That there are enough outputs is what `_returns_are_declared` saw.
     for output, variable in zip(graph.outputs, graph.assigned, strict=False):
-        type, wanted = output.type, variable.type.distribution
+        held = variable.held(graph.num_replicas)
+        type, wanted = output.type, held.distribution
         # Replicas that agree may write a variable they could differ in, but not the other way.
         fits = type.distribution == wanted or wanted is PER_REPLICA
-        shapes = variable.type.shape, _at_boundary(variable).shape
-        if not fits or type.dtype != variable.type.dtype or type.shape not in shapes:
+        shapes = held.shape, _at_boundary(held).shape
+        if not fits or type.dtype != held.dtype or type.shape not in shapes:
             name = _name(graph, output)
-            what = f"output {name} is {type}, its variable {variable.name!r} {variable.type}"
+            what = f"output {name} is {type}, its variable {variable.name!r} {held}"
             raise _refuse(graph, what)
 
 
-def _at_boundary(variable: Variable) -> Type:
+def _at_boundary(type: Type) -> Type:
     """Return the type of a variable's input, where `shard_inputs` gave scalars a dimension."""
-    type = variable.type
     return type if type.shape or type.distribution is not PER_REPLICA else type.shaped((1,))
 
 

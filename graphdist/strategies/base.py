@@ -15,8 +15,9 @@ import numpy as np
 
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
-from graphdist.ir.types import MIRRORED, Distribution
+from graphdist.ir.types import PER_REPLICA, Distribution
 from graphdist.options import CommunicationOptions, ReduceOp, ValueContext, VariableSynchronization
+from graphdist.passes import Target
 from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.runtime.buffers import BufferStore
 from graphdist.strategies import legacy, replicas
@@ -44,6 +45,8 @@ class StrategyBase(InputMethods):
     """Those of its collectives that are given none."""
     cross_device_ops: CrossDeviceOps | None = None
     """The algorithms the user asked for."""
+    shard_update: bool | None = False
+    """Whether updates of variables are shared out over the replicas; None: where it is worth it."""
     isolates_session_state = False
     """Whether it sets the option of that name in a configuration of TF1."""
 
@@ -76,6 +79,11 @@ class StrategyBase(InputMethods):
     def num_replicas_in_sync(self) -> int:
         """Return the number of replicas."""
         return len(self.devices)
+
+    @property
+    def target(self) -> Target:
+        """Return what programs of the strategy are compiled for."""
+        return Target(self.devices.platform, self.shard_update)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.devices}>"
@@ -200,16 +208,15 @@ class StrategyBase(InputMethods):
         return replicas.local_results(self, value)
 
     def place_variable(self, value: Any, distribution: Distribution) -> Any:
-        """Return a buffer of its own for a variable: the value, or one copy of it a replica.
+        """Return a buffer of its own for a variable: the value, or PER_REPLICA one copy of it each.
 
         A value given by its shape, or on devices that are not here, is a shape there too.
         """
         if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(value.shape, value.dtype)
-        if distribution is MIRRORED:
-            return jax.device_put(
-                jax.numpy.array(value, copy=True), self.devices.home(MIRRORED), may_alias=False
-            )
+        if distribution is not PER_REPLICA:
+            home = self.devices.home(distribution)
+            return jax.device_put(jax.numpy.array(value, copy=True), home, may_alias=False)
         is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)  # unknown to numpy
         part = (value if is_key else np.asarray(value)).reshape(value.shape or (1,))
         join: Any = jax.numpy.concatenate if is_key else np.concatenate

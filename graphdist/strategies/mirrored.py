@@ -8,7 +8,7 @@ import jax
 
 from graphdist.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.errors import ArgumentError
-from graphdist.options import VariableSynchronization
+from graphdist.options import VariableSynchronization, checked_sharding
 from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
@@ -28,8 +28,10 @@ class MirroredBase(StrategyBase):
         cross_device_ops: CrossDeviceOps | None = None,
         *,
         topology: str | None = None,
+        shard_update: bool | str = "auto",
     ) -> None:
         """Take the devices."""
+        self.shard_update = checked_sharding(shard_update)
         if topology is None:
             found = find_devices(devices, here())
         elif devices:
@@ -50,6 +52,10 @@ class MirroredStrategy(MirroredBase, Strategy):
     `devices` names them ("cpu:0", "gpu:1", or `jax.Device`); None or an empty list means all local
     devices. With a `topology`, such as "h100:8x8" for 8 hosts with 8 GPUs each, it stands for GPUs
     that need not be here: functions are compiled for them and not run, as with `gd.TPUStrategy`.
+
+    `shard_update` shares the update of variables out over the replicas, and stores the optimizer's
+    state in slices, one a replica: True for all it can be done for, "auto" for those large enough
+    to gain (`graphdist.passes.slices`), False for none. No value changes by it but in its rounding.
 
     `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices
     that are not there, are named twice, or are of several platforms, `ArgumentTypeError` for what

@@ -12,7 +12,7 @@ import numpy as np
 from graphdist.config import prepare_compilers
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ContextError, DeviceError, UnsupportedError
-from graphdist.options import VariableSynchronization
+from graphdist.options import VariableSynchronization, checked_sharding
 from graphdist.runtime.devices import Devices, find_devices
 from graphdist.runtime.topologies import Topology, absent_devices, find_topology
 from graphdist.strategies.base import Strategy, StrategyBase
@@ -48,8 +48,10 @@ class TPUBase(StrategyBase):
         *,
         topology: str | None = None,
         num_slices: int = 1,
+        shard_update: bool | str = "auto",
     ) -> None:
         """Take the devices."""
+        self.shard_update = checked_sharding(shard_update)
         del experimental_spmd_xla_partitioning  # of a replica over cores, and it has one
         if tpu_cluster_resolver is not None:
             self.cluster_resolver = single_worker(tpu_cluster_resolver)
@@ -141,6 +143,8 @@ class TPUStrategy(TPUBase, Strategy):
     cores and their order: a sequence of `(x, y, z, core)`, or a `DeviceAssignment` of TensorFlow
     with one core a replica. A replica is a core, so that the older API's ways to split a replica
     over cores take only what one core can do.
+
+    `shard_update` is that of `gd.MirroredStrategy`.
 
     Raises `DeviceError` for TPUs that are not here, a topology that does not exist, and cores it
     does not have, `MissingExtraError` without libtpu.

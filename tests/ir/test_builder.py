@@ -49,7 +49,9 @@ def test_a_jax_node_states_its_types() -> None:
         ([], MIRRORED),
         ([MIRRORED, MIRRORED], MIRRORED),
         ([MIRRORED, PER_REPLICA], PER_REPLICA),
-        ([sharded(0)], PER_REPLICA),
+        ([sharded(0), MIRRORED], sharded(0)),
+        ([sharded(0), sharded(1)], PER_REPLICA),
+        ([sharded(0), PER_REPLICA], PER_REPLICA),
         ([PER_REPLICA, None], None),
     ],
 )
