@@ -149,12 +149,9 @@ def _trace(
 
 def _as_stored(graph: Graph, variables: Sequence[Variable]) -> Graph:
     """Return a logical graph that knows how the buffers of its variables lie."""
-    along = [variable.sharded_along for variable in variables]
-    specs = [one for one in graph.variables if not one.is_local]
-    if along == [spec.sharded_along for spec in specs]:
-        return graph
-    now = {spec.name: replace(spec, sharded_along=a) for spec, a in zip(specs, along, strict=True)}
-    return graph.replace(variables=tuple(now.get(one.name, one) for one in graph.variables))
+    along = iter([variable.sharded_along for variable in variables])
+    stored = [one if one.is_local else one.stored_along(next(along)) for one in graph.variables]
+    return graph if tuple(stored) == graph.variables else graph.replace(variables=tuple(stored))
 
 
 def _strategy_of(

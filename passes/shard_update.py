@@ -29,7 +29,7 @@ Left alone: bodies of loops and branches, variables none of whose dimensions div
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
@@ -95,7 +95,7 @@ class _Sharder:
         is_stored = variable.sharded_along is not None
         if is_stored or variable.name not in self.needs.wanted or self.needs.is_whole(value):
             return variable
-        return replace(variable, sharded_along=self._cut(value.type))
+        return variable.stored_along(self._cut(value.type))
 
     def _input(self, variable: Variable, value: Value) -> Value:
         held = variable.held(self.graph.num_replicas)
@@ -137,6 +137,8 @@ class _Sharder:
         operands = tuple(map(self._whole, node.operands))
         results = self.builder.keep(node, operands, node.graphs)
         self.wholes.update(zip(node.results, results, strict=True))
+        if kind == "gathered":
+            self.slices[node.results[0]] = operands[0]
 
     def _is_only_cut(self, operand: Operand) -> bool:
         return operand in self.slices and operand not in self.wholes

@@ -125,6 +125,33 @@ def _unpack(node: Node, operands: list[Array]) -> list[Array]:
     ]
 
 
+def _pack_slices(node: Node, operands: list[Array]) -> list[Array]:
+    count, axes = cast(int, node.params["group_size"]), cast("tuple[int, ...]", node.params["axes"])
+    rows = [
+        lax.reshape(jnp.moveaxis(_cut(x, axis, count), axis, 0), (count, x.size // count))
+        for x, axis in zip(operands, axes, strict=True)
+    ]
+    return [lax.reshape(lax.concatenate(rows, 1), (sum(x.size for x in operands),))]
+
+
+def _cut(x: Array, axis: int, count: int) -> Array:
+    """Return x with a dimension in two: which slice, and where in it."""
+    length = x.shape[axis] // count
+    return lax.reshape(x, (*x.shape[:axis], count, length, *x.shape[axis + 1 :]))
+
+
+def _unpack_slices(node: Node, operands: list[Array]) -> list[Array]:
+    count, axes = cast(int, node.params["group_size"]), cast("tuple[int, ...]", node.params["axes"])
+    sizes = [result.type.size // count for result in node.results]
+    rows = lax.split(lax.reshape(operands[0], (count, sum(sizes))), sizes, axis=1)
+    wholes = []
+    for row, result, axis in zip(rows, node.results, axes, strict=True):
+        shape = result.type.shape
+        slices = lax.reshape(row, (count, *shape[:axis], shape[axis] // count, *shape[axis + 1 :]))
+        wholes.append(lax.reshape(jnp.moveaxis(slices, 0, axis), shape))
+    return wholes
+
+
 def _concatenate(node: Node, operands: list[Array]) -> list[Array]:
     return [lax.concatenate(operands, cast(int, node.params["axis"]))]
 
@@ -190,6 +217,8 @@ _RULES: dict[ops.Op, Rule] = {
     ops.SCALE: _scale,
     ops.PACK: _pack,
     ops.UNPACK: _unpack,
+    ops.PACK_SLICES: _pack_slices,
+    ops.UNPACK_SLICES: _unpack_slices,
     ops.CONCATENATE: _concatenate,
     ops.RESHAPE: _reshape,
     ops.CONSTANT: _constant,

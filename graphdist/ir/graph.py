@@ -92,6 +92,12 @@ class Variable:
     is_local: bool = False
     sharded_along: int | None = None
 
+    def stored_along(self, dimension: int | None) -> Variable:
+        """Return the variable stored in slices along a dimension, or whole on each replica."""
+        if self.sharded_along == dimension:
+            return self
+        return replace(self, sharded_along=dimension)
+
     def is_same(self, other: Variable) -> bool:
         """Return whether they are one variable, whatever two graphs say of its use and storage."""
         return self == replace(other, assigned=self.assigned, sharded_along=self.sharded_along)

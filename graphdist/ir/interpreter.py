@@ -300,6 +300,23 @@ def _unpack(arrays: list[Array], params: Params) -> list[Array]:
     return pieces
 
 
+def _pack_slices(arrays: list[Array], params: Params) -> list[Array]:
+    count, axes = cast(int, params["group_size"]), cast("tuple[int, ...]", params["axes"])
+    cut = [np.split(array, count, axis) for array, axis in zip(arrays, axes, strict=True)]
+    return [join_arrays([one[r].reshape(-1) for r in range(count) for one in cut], 0)]
+
+
+def _unpack_slices(arrays: list[Array], params: Params) -> list[Array]:
+    count, axes = cast(int, params["group_size"]), cast("tuple[int, ...]", params["axes"])
+    shapes = cast("tuple[tuple[int, ...], ...]", params["shapes"])
+    cut = [
+        (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
+        for shape, axis in zip(shapes, axes, strict=True)
+    ]
+    parts = [_unpack([part], {"shapes": cut}) for part in np.split(arrays[0], count)]
+    return [join_arrays(list(one), axes[i]) for i, one in enumerate(zip(*parts, strict=True))]
+
+
 def _nested(run: Callable[[RunGraph, Node, list[Held], Replicas], list[Held]]) -> _Rule:
     """Make the rule of an operation with nested graphs."""
     return lambda machine, node, operands, replicas: run(machine.run, node, operands, replicas)
@@ -322,6 +339,8 @@ _RULES: dict[Op, _Rule] = {
     ops.SCALE: _local(_scale),
     ops.PACK: _local(lambda arrays, params: [join_arrays([a.reshape(-1) for a in arrays], 0)]),
     ops.UNPACK: _local(_unpack),
+    ops.PACK_SLICES: _local(_pack_slices),
+    ops.UNPACK_SLICES: _local(_unpack_slices),
     ops.CONCATENATE: _local(_concatenate),
     ops.RESHAPE: _local(_reshape),
     ops.SCAN: _nested(run_scan),

@@ -6,7 +6,7 @@ Three kinds:
   `to_replicas`, `reduce`, `gather`, and the collectives `all_reduce` and `all_gather`, which a
   replica function may call itself;
 * what lowering makes of them: the collectives and a few local operations (`select_replica`,
-  `own_slice`, `scale`, `pack`, `unpack`, `concatenate`, `reshape`);
+  `own_slice`, `scale`, `pack`, `unpack` and those of slices, `concatenate`, `reshape`);
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
 
@@ -28,7 +28,7 @@ import numpy as np
 from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Variable
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, own_slice
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, own_slice, sharded
 
 Params = Mapping[str, object]
 TypeRule = Callable[[Sequence[Type], Params, Sequence[Graph]], tuple[Type, ...]]
@@ -183,11 +183,33 @@ def _unpack(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> t
     type = _one(types, "unpack")
     shapes = cast("tuple[tuple[int, ...], ...]", params["shapes"])
     pieces = tuple(type.shaped(tuple(shape)) for shape in shapes)
+    axes = cast("tuple[int, ...]", params.get("axes", ()))
+    if axes:
+        pieces = tuple(map(lambda piece, axis: piece.distributed(sharded(axis)), pieces, axes))
     if len(type.shape) != 1 or sum(piece.size for piece in pieces) != type.size:
         raise TypeRuleError(
             f"unpack of {type} into {sum(piece.size for piece in pieces)} elements: {shapes}"
         )
     return pieces
+
+
+def _pack_slices(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    axes = cast("tuple[int, ...]", params["axes"])
+    if len(axes) != len(types):
+        raise TypeRuleError(f"pack_slices of {len(types)} operands along {len(axes)} dimensions")
+    for type, axis in zip(types, axes, strict=True):
+        _slice_of(type, {**params, "axis": axis}, "pack_slices")
+    return _pack(types, params, graphs)
+
+
+def _unpack_slices(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    wholes = _unpack(types, {"shapes": params["shapes"]}, graphs)
+    _pack_slices(wholes, params, graphs)
+    return wholes
 
 
 def _concatenate(
@@ -232,6 +254,8 @@ SELECT_REPLICA = Op("select_replica", _select_replica)
 SCALE = Op("scale", _scale)
 PACK = Op("pack", _pack)
 UNPACK = Op("unpack", _unpack)
+PACK_SLICES = Op("pack_slices", _pack_slices)
+UNPACK_SLICES = Op("unpack_slices", _unpack_slices)
 CONCATENATE = Op("concatenate", _concatenate)
 RESHAPE = Op("reshape", _reshape)
 SCAN = Op("scan", scan_rule)
@@ -243,7 +267,8 @@ OPS = {
     for op in (
         READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
         ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER,
-        OWN_SLICE, CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, CONCATENATE, RESHAPE,
+        OWN_SLICE, CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
+        CONCATENATE, RESHAPE,
         SCAN, WHILE, COND,
     )
 }  # fmt: skip
@@ -271,7 +296,12 @@ DESCRIPTIONS = {
     "mirrored over one replica.",
     SCALE: "The operand times the number `factor`: as the operand.",
     PACK: "Operands of one dtype, flattened and joined: one dimension, the join of the operands.",
-    UNPACK: "The pieces of a packed operand, of the `shapes` given: as the operand.",
+    UNPACK: "The pieces of a packed operand, of the `shapes` given: as the operand; with `axes` "
+    "each piece is a slice along one of them.",
+    PACK_SLICES: "Operands of one dtype, each cut in `group_size` slices along one of `axes`, "
+    "flattened and joined, first all first slices: one dimension, the join of the operands.",
+    UNPACK_SLICES: "The wholes, of the `shapes` given, that `pack_slices` makes the operand of: "
+    "as the operand.",
     CONCATENATE: "The operands joined along `axis`: the join of the operands.",
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",
     SCAN: "`length` runs of a body on slices of some operands along dimension 0; the last carry, "

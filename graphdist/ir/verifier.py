@@ -21,8 +21,10 @@ from graphdist.ir.ops import (
     LOGICAL_ONLY,
     OPS,
     OWN_SLICE,
+    PACK_SLICES,
     REPLICA_ID,
     SELECT_REPLICA,
+    UNPACK_SLICES,
     Op,
 )
 from graphdist.ir.printer import names, print_literal, print_node
@@ -31,7 +33,8 @@ from graphdist.ir.types import PER_REPLICA, Type
 __all__ = ["verify"]
 
 _SPANNING = frozenset(
-    {op for op in OPS.values() if op.is_collective} | {REPLICA_ID, SELECT_REPLICA, OWN_SLICE}
+    {op for op in OPS.values() if op.is_collective}
+    | {REPLICA_ID, SELECT_REPLICA, OWN_SLICE, PACK_SLICES, UNPACK_SLICES}
 )
 """Operations that name the number of replicas."""
 

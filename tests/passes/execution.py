@@ -46,7 +46,8 @@ def execute(
     shapes = [value.type.shape for value in graph.inputs]
     state = dict(state)
     for variable, shape in zip(graph.variables, shapes[:of_variables], strict=False):
-        state[variable.name] = [array.reshape(shape) for array in state[variable.name]]
+        if variable.sharded_along is None:
+            state[variable.name] = [array.reshape(shape) for array in state[variable.name]]
     arguments = [
         [array.reshape(shape) for array in held]
         for held, shape in zip(arguments, shapes[of_variables:], strict=True)

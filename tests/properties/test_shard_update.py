@@ -1,0 +1,151 @@
+"""Random updates of variables, shared out over the replicas and not: the same numbers.
+
+An update is a random expression of a reduced gradient, of the variables and of reductions of them,
+partly element by element and partly not. Values are small integers and factors powers of two, so
+that no order of additions rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias  # Any: distributed values
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import graphdist as gd
+from graphdist.passes import Target, pipeline
+from graphdist.passes.manager import run_passes
+from tests.passes.execution import execute
+
+Expression: TypeAlias = Callable[[Sequence[Any]], Any]
+
+REPLICAS = 4
+STRATEGY = gd.MirroredStrategy([f"cpu:{i}" for i in range(REPLICAS)])
+SHAPES = [(8,), (4, 3), (3, 8), (3,), (), (2, 4, 4)]
+ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "larger": jnp.maximum,
+    "where": lambda a, b: jnp.where(a > b, a, -b),
+}
+SCALARS: dict[str, Callable[[Any], Any]] = {
+    "sum": jnp.sum,
+    "max": jnp.max,
+    "min": lambda x: x.min(),
+    "first": lambda x: x.ravel()[0],
+}
+WHOLE: dict[str, Callable[[Any], Any]] = {
+    "sort": lambda x: jnp.sort(x, axis=0) if x.ndim else x,
+    "turn": lambda x: x[::-1] if x.ndim else x,
+    "cumulative": lambda x: jnp.cumsum(x, axis=0) if x.ndim else x,
+    "rows": lambda x: x - x.sum(axis=0, keepdims=True) if x.ndim else x,
+    "branch": lambda x: jax.lax.cond(x.sum() > 0, lambda x: x + 1, lambda x: x, x),
+}
+
+
+def two(name: str, left: Expression, right: Expression) -> Expression:
+    return lambda values: ELEMENTWISE[name](left(values), right(values))
+
+
+def scalar(name: str, inner: Expression, of: Expression) -> Expression:
+    return lambda values: inner(values) + SCALARS[name](of(values))
+
+
+def whole(name: str, inner: Expression) -> Expression:
+    return lambda values: WHOLE[name](inner(values))
+
+
+def halved(inner: Expression) -> Expression:
+    return lambda values: inner(values) * 0.5
+
+
+def value(number: int) -> Expression:
+    return lambda values: values[number % len(values)]
+
+
+EXPRESSIONS = st.recursive(
+    st.integers(0, 3).map(value),
+    lambda inner: st.one_of(
+        st.builds(two, st.sampled_from(sorted(ELEMENTWISE)), inner, inner),
+        st.builds(halved, inner),
+        st.builds(scalar, st.sampled_from(sorted(SCALARS)), inner, inner),
+        st.builds(whole, st.sampled_from(sorted(WHOLE)), inner),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(SHAPES),
+    st.sampled_from(["SUM", "MEAN"]),
+    st.lists(EXPRESSIONS, min_size=3, max_size=3),
+    st.integers(0, 2**7 - 1),
+    st.integers(0, 99),
+)
+def test_updates_mean_the_same_shared_out(
+    shape: tuple[int, ...], kind: str, updates: list[Expression], bits: int, seed: int
+) -> None:
+    is_stored = [bool(bits >> i & 1) for i in range(3)]
+    is_assigned = [bool(bits >> i & 1) for i in range(3, 6)]
+    with STRATEGY.scope():
+        variables = [gd.Variable(jnp.zeros(shape), name=f"v{i}") for i in range(3)]
+
+    @gd.function
+    def function(x: Any) -> Any:
+        def replica_fn(x: Any) -> Any:
+            values = [gd.get_replica_context().all_reduce(kind, x)]
+            values += [variable.read_value() for variable in variables]
+            for variable, update, assigns in zip(variables, updates, is_assigned, strict=True):
+                if assigns:
+                    variable.assign(update(values))
+            return values[0] if bits >> 6 else values[1]
+
+        return STRATEGY.run(replica_fn, args=(x,))
+
+    with STRATEGY.scope():
+        graph = function.trace(gd.PerReplicaSpec(shape, jnp.float32)).graph
+    dimension = next((i for i, size in enumerate(shape) if size % REPLICAS == 0), None)
+    stored = tuple(
+        one.stored_along(dimension if is_stored[int(one.name[1])] else None)
+        for one in graph.variables
+    )
+    numbers = np.random.default_rng(seed)
+    held: list[Any] = [[numbers.integers(-8, 9, shape).astype("f") for _ in range(REPLICAS)]]
+    state: dict[str, Any] = {
+        one.name: [numbers.integers(-8, 9, shape).astype("f")] * REPLICAS for one in graph.variables
+    }
+    expected = execute(graph, held, state)
+    for along in (graph.variables, stored):
+        history = run_passes(graph.replace(variables=along), pipeline(Target("cpu", True)))
+        given = execute(history[-1].graph, held, state)
+        for one, other in zip(given.outputs, expected.outputs, strict=True):
+            for ours, theirs in zip(one, other, strict=True):
+                np.testing.assert_array_equal(ours.reshape(theirs.shape), theirs)
+        for name, arrays in expected.state.items():
+            for ours, theirs in zip(given.state[name], arrays, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_these_programs_are_made_of_is_shared_out_at_times() -> None:
+    with STRATEGY.scope():
+        w = gd.Variable(jnp.zeros(8), name="v0")
+
+    @gd.function
+    def function(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            g = gd.get_replica_context().all_reduce("SUM", x)
+            w.assign(scalar("sum", value(0), value(1))([w.read_value(), g]) + g)
+
+        STRATEGY.run(replica_fn, args=(x,))
+
+    with STRATEGY.scope():
+        graph = function.trace(gd.PerReplicaSpec((8,), jnp.float32)).graph
+    text = str(run_passes(graph, pipeline(Target("cpu", True)))[-1].graph)
+    assert "reduce_scatter" in text
+    assert text.count("all_reduce") == 1
+    assert "sharded_along=0" in text

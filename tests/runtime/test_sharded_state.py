@@ -1,0 +1,276 @@
+"""State that is stored in slices: its users see whole values, whatever was compiled when."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import graphdist as gd
+
+ROWS = 16
+
+
+def loss_fn(params: Any, x: Any) -> Any:
+    """Return the loss of two layers, with a bias no dimension of which divides."""
+    hidden = jnp.tanh(x @ params["first"] + params["bias"])
+    return jnp.mean((hidden @ params["second"] + params["odd"]) ** 2)
+
+
+class Training:
+    """A model, the state of an optimizer, and a step, on so many replicas."""
+
+    def __init__(self, optimizer: Any, replicas: int, shard_update: bool | str) -> None:
+        devices = [f"cpu:{i}" for i in range(replicas)]
+        self.strategy = gd.MirroredStrategy(devices, shard_update=shard_update)
+        numbers = np.random.default_rng(0)
+        initial = {
+            "first": numbers.standard_normal((8, 16)).astype("f"),
+            "bias": np.zeros(16, "f"),
+            "second": numbers.standard_normal((16, 3)).astype("f"),
+            "odd": np.ones(3, "f"),
+        }
+        with self.strategy.scope():
+            self.params = gd.variables(initial)
+            self.state = gd.variables(optimizer.init(initial))
+
+        @gd.function
+        def step(x: Any) -> Any:
+            def replica_fn(x: Any) -> Any:
+                loss, grads = jax.value_and_grad(loss_fn)(gd.read(self.params), x)
+                grads = gd.get_replica_context().all_reduce("MEAN", grads)
+                params = gd.read(self.params)
+                updates, state = optimizer.update(grads, gd.read(self.state), params)
+                gd.assign(self.params, optax.apply_updates(params, updates))
+                gd.assign(self.state, state)
+                return loss
+
+            return self.strategy.reduce("MEAN", self.strategy.run(replica_fn, args=(x,)), axis=None)
+
+        self.step = step
+
+    def batches(self, count: int, rows: int = ROWS) -> list[Any]:
+        """Return distributed batches."""
+        numbers = np.random.default_rng(1)
+        rows_of = [numbers.standard_normal((rows, 8)).astype("f") for _ in range(count)]
+        return list(self.strategy.experimental_distribute_dataset(rows_of))
+
+    def values(self) -> list[Any]:
+        """Return what all variables hold."""
+        return [np.asarray(one.read_value()) for one in self.variables]
+
+    @property
+    def variables(self) -> list[gd.Variable]:
+        """Return parameters and state."""
+        return jax.tree.leaves((self.params, self.state))
+
+    @property
+    def sharded(self) -> dict[str, int]:
+        """Return the variables that are stored in slices, with the dimension."""
+        along = {one.name: one.sharded_along for one in self.variables}
+        return {name: one for name, one in along.items() if one is not None}
+
+
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "adam": optax.adam(0.01),
+    "adamw, clipped": optax.chain(
+        optax.clip_by_global_norm(0.05), optax.adamw(0.01, weight_decay=0.1)
+    ),
+    "lamb": optax.lamb(0.01),
+    "rmsprop": optax.rmsprop(0.01),
+    "lion": optax.lion(0.001),
+    "adafactor": optax.adafactor(0.01, min_dim_size_to_factor=4),
+}
+
+
+SLOTS = {"sgd": 0, "momentum": 3, "rmsprop": 3, "lion": 3, "adafactor": 2}
+"""How many variables are stored in slices; of Adam's kind both moments of three parameters."""
+CASES = [(name, 4) for name in OPTIMIZERS] + [("adamw, clipped", 2), ("adam", 8)]
+
+
+@pytest.mark.parametrize(("name", "replicas"), CASES)
+def test_training_is_the_same_shared_out(name: str, replicas: int) -> None:
+    whole, cut = (Training(OPTIMIZERS[name], replicas, shards) for shards in (False, True))
+    for mine, theirs in zip(cut.batches(4), whole.batches(4), strict=True):
+        np.testing.assert_allclose(cut.step(mine), whole.step(theirs), rtol=1e-4)
+    for one, other in zip(cut.values(), whole.values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert not whole.sharded
+    assert len(cut.sharded) == SLOTS.get(name, 6)
+
+
+def adam(replicas: int = 4, shard_update: bool | str = True) -> Training:
+    return Training(optax.adam(0.01), replicas, shard_update)
+
+
+def test_a_slot_takes_a_replicas_part_of_the_memory() -> None:
+    training = adam()
+    (batch,) = training.batches(1)
+    training.step(batch)
+    slot = training.state[0].mu["first"]
+    assert slot.shape == (8, 16)
+    assert {shard.data.shape for shard in slot.buffer.addressable_shards} == {(2, 16)}
+    assert training.params["first"].buffer.sharding.is_fully_replicated
+    memory = training.step.trace(batch).lower().compile().memory
+    whole = adam(shard_update=False)
+    all_of_it = whole.step.trace(*whole.batches(1)).lower().compile().memory
+    cut = 2 * 4 * (8 * 16 + 16 + 16 * 3)
+    assert all_of_it.argument_bytes - memory.argument_bytes == cut * 3 // 4
+
+
+def test_reading_printing_and_copying_see_the_whole_value() -> None:
+    training, plain = adam(), adam(shard_update=False)
+    for mine, theirs in zip(training.batches(2), plain.batches(2), strict=True):
+        training.step(mine)
+        plain.step(theirs)
+    slot, same = training.state[0].mu["first"], plain.state[0].mu["first"]
+    np.testing.assert_allclose(slot.read_value(), same.read_value(), rtol=1e-5)
+    assert slot.read_value().sharding.is_fully_replicated
+    assert [value.shape for value in slot.values] == [(8, 16)] * 4
+    assert repr(slot).count("[8,16]") == 4
+    twin = copy.deepcopy(slot)
+    np.testing.assert_array_equal(twin.read_value(), slot.read_value())
+    training.step(training.batches(1)[0])
+    assert not np.array_equal(twin.read_value(), slot.read_value())
+
+
+def test_assigning_keeps_the_slices() -> None:
+    training = adam()
+    (batch,) = training.batches(1)
+    training.step(batch)
+    slot = training.state[0].mu["first"]
+    slot.assign(np.full((8, 16), 2.0, "f"))
+    slot.assign_add(np.ones((8, 16), "f"))
+    assert slot.sharded_along == 0
+    np.testing.assert_array_equal(slot.read_value(), np.full((8, 16), 3.0))
+    before = slot.read_value()
+    training.step(batch)
+    np.testing.assert_array_equal(before, np.full((8, 16), 3.0))
+    assert slot.read_value().max() < 3
+
+
+def test_functions_compiled_before_and_after_see_the_same() -> None:
+    training = adam()
+    slot = training.state[0].mu["first"]
+    total = gd.function(lambda: slot.read_value().sum())
+    doubled = gd.function(lambda: slot.assign(slot * 2, read_value=False))
+    assert float(total()) == 0
+    doubled()
+    batch, other = training.batches(1)[0], training.batches(1, rows=24)[0]
+    training.step(batch)
+    assert training.sharded
+    assert float(total()) == pytest.approx(float(slot.read_value().sum()), rel=1e-4)
+    before = np.asarray(slot.read_value())
+    doubled()
+    np.testing.assert_array_equal(slot.read_value(), before * 2)
+    training.step(other)  # compiled for a variable that is in slices already
+    for _ in range(3):
+        training.step(batch)
+        training.step(other)
+    late = gd.function(lambda: slot.read_value().sum())
+    assert float(late()) == pytest.approx(float(total()))
+
+
+def test_a_second_step_function_takes_over_the_slices() -> None:
+    training, plain = adam(), adam(shard_update=False)
+    for one in (training, plain):
+        again = Training.__new__(Training)
+        vars(again).update(vars(one))
+        freeze = gd.function(lambda x, one=one: one.step(x) * 0)
+        for batch in one.batches(3):
+            one.step(batch)
+            freeze(batch)
+    for ours, theirs in zip(training.values(), plain.values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_auto_leaves_small_variables_whole() -> None:
+    training = adam(shard_update="auto")
+    training.step(*training.batches(1))
+    assert not training.sharded
+    with pytest.raises(gd.ArgumentError, match="shard_update is 'yes'"):
+        adam(shard_update="yes")
+
+
+def test_unequal_replicas_share_out_too() -> None:
+    training, plain = adam(), adam(shard_update=False)
+    for rows in (16, 13, 3):
+        ours, theirs = (one.step(*one.batches(1, rows)) for one in (training, plain))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    for ours, theirs in zip(training.values(), plain.values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_accumulated_gradients_are_scattered_once() -> None:
+    strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(4)], shard_update=True)
+    with strategy.scope():
+        w = gd.Variable(jnp.ones((8, 2)), name="w")
+
+    @gd.function
+    def step(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            context = gd.get_replica_context()
+
+            def gradient(x: Any) -> Any:
+                return context.all_reduce("MEAN", jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w[...]))
+
+            w.assign(w - 0.1 * gd.accumulate(gradient, microbatches=2)(x))
+
+        strategy.run(replica_fn, args=(x,))
+
+    spec = gd.PerReplicaSpec((4, 8), jnp.float32, strategy=strategy)
+    kinds = [one.kind for one in step.trace(spec).lower().collectives]
+    assert kinds == ["reduce_scatter", "all_gather"]
+
+
+def test_a_file_of_a_step_takes_its_variables_in_slices(tmp_path: Path) -> None:
+    training, fresh = adam(), adam()
+    (batch,) = training.batches(1)
+    compiled = training.step.trace(batch).lower().compile()
+    gd.aot.save(tmp_path / "step.gdx", compiled)
+    loaded = gd.aot.load(
+        tmp_path / "step.gdx", strategy=fresh.strategy, variables=(fresh.params, fresh.state)
+    )
+    assert fresh.sharded
+    slot = fresh.state[0].mu["first"]
+    other = gd.function(lambda: slot.read_value().sum())
+    for mine, theirs in zip(fresh.batches(3), training.batches(3), strict=True):
+        np.testing.assert_allclose(loaded(mine), training.step(theirs), rtol=1e-5)
+        other()
+    for ours, theirs in zip(fresh.values(), training.values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_declared_by_shape_and_assigned_later() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_update=True)
+    with strategy.scope():
+        m = gd.Variable(jax.ShapeDtypeStruct((4,), jnp.float32), name="m")
+
+    @gd.function
+    def step(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            m.assign(0.5 * m + gd.get_replica_context().all_reduce("SUM", x))
+
+        strategy.run(replica_fn, args=(x,))
+
+    x = strategy.experimental_distribute_values_from_function(lambda _: np.ones(4, "f"))
+    with pytest.raises(gd.RuntimeFailure, match="declared by its shape"):
+        step(x)
+    m.assign(np.ones(4, "f"))
+    step(x)
+    assert m.sharded_along == 0
+    np.testing.assert_array_equal(m.read_value(), np.full(4, 2.5))
+
+
+def test_nothing_is_cut_over_one_replica() -> None:
+    training = adam(1)
+    training.step(*training.batches(1))
+    assert not training.sharded
