@@ -12,6 +12,7 @@ import jax
 
 from graphdist.config import reproducer_folder, verifies_passes
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
+from graphdist.explanation import Explanation, explanation
 from graphdist.garbage import collection_put_off
 from graphdist.interface import Interface
 from graphdist.ir.analyses import collectives
@@ -216,6 +217,16 @@ class Lowered(Stage):
             logical=self.logical,
         )
 
+    def explain(self) -> Explanation:
+        """Return what each pass did and saved, and what it declined and why: print it."""
+        if self.traced is None:
+            raise ArgumentError(
+                f"{self.graph.name!r} was not lowered here: what its passes did is not known",
+                source=here(),
+            )
+        traced = self.traced
+        return explanation(str(self.devices), traced.graph, traced.pipeline, self.history)
+
 
 @dataclass(frozen=True, repr=False)
 class Compiled(Stage):
@@ -233,6 +244,10 @@ class Compiled(Stage):
     def report(self) -> Report:
         """Return what the step needs and moves, and an estimate of its time: print it."""
         return report_of(self)
+
+    def explain(self) -> Explanation:
+        """Return what each pass did and saved, and what it declined and why: print it."""
+        return self.lowered.explain()
 
     @property
     def cost(self) -> dict[str, float]:

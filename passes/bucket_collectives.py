@@ -22,10 +22,11 @@ what an all_gather of packed slices gives is taken apart the same way.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.ops import (
@@ -86,6 +87,23 @@ class BucketCollectives:
         if not self.packing.largest and not self.packing.largest_in_slices:
             return graph
         return _bucket(graph, self.packing)
+
+    def declined(self, graph: Graph) -> list[str]:
+        """Return how many collectives are too large to be packed, by kind."""
+        packing = self.packing
+        limits = {
+            ALL_REDUCE: packing.largest,
+            REDUCE_SCATTER: packing.largest_in_slices,
+            ALL_GATHER: packing.largest_in_slices,
+        }
+        kinds = Counter(
+            node.op for node in walk(graph) if node.op.is_collective and not packing.takes(node)
+        )
+        return [
+            f"{count} {op.name} of more than {limits[op] // 2**10} KiB"
+            for op, count in kinds.items()
+            if limits.get(op)
+        ]
 
 
 def _bucket(graph: Graph, packing: Packing) -> Graph:

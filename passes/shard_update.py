@@ -54,10 +54,12 @@ class ShardUpdate:
         needs, _ = wanted_in_slices(graph, self.sharding)
         return _Sharder(graph, needs).run() if needs.wanted else graph
 
-
-def decisions(graph: Graph, sharding: Sharding) -> dict[str, str]:
-    """Return, by variable that is assigned, why its update is not shared out; "" where it is."""
-    return wanted_in_slices(graph, sharding)[1]
+    def declined(self, graph: Graph) -> list[str]:
+        """Return the variables that are assigned whole, each with the reason."""
+        if not self.sharding.is_on or graph.num_replicas == 1:
+            return []
+        _, reasons = wanted_in_slices(graph, self.sharding)
+        return [f"{name}: {reason}" for name, reason in reasons.items() if reason]
 
 
 class _Sharder:

@@ -37,7 +37,7 @@ class Sharding:
 
 
 SHARDING = {
-    "cpu": Sharding(smallest=2**19),
+    "cpu": Sharding(smallest=2**18),
     "gpu": Sharding(smallest=2**18),
     "tpu": Sharding(smallest=2**18),
 }

@@ -90,3 +90,37 @@ graph f on 2 replicas, stage spmd
     }
   return %c, %d
 }
+
+# title: reduce_scatters along different dimensions: first all that is replica 0's
+graph f on 2 replicas, stage spmd
+(%x: f32[4,3] per_replica, %y: f32[3,2] per_replica, %z: f32[6] per_replica) {
+  %a = reduce_scatter(%x) {reducer="mean", group_size=2, axis=0} : f32[2,3] sharded(0)
+  %b = reduce_scatter(%y) {reducer="mean", group_size=2, axis=1} : f32[3,1] sharded(1)
+  %c = reduce_scatter(%z) {reducer="sum", group_size=2, axis=0} : f32[3] sharded(0)
+  return per_replica %a, per_replica %b, per_replica %c
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[4,3] per_replica, %y: f32[3,2] per_replica, %z: f32[6] per_replica) {
+  %c = reduce_scatter(%z) {reducer="sum", group_size=2, axis=0} : f32[3] sharded(0)
+  %0 = pack_slices(%x, %y) {axes=(0, 1), group_size=2} : f32[18] per_replica
+  %1 = reduce_scatter(%0) {reducer="mean", group_size=2, axis=0} : f32[9] sharded(0)
+  %2, %3 = unpack(%1) {shapes=((2, 3), (3, 1)), axes=(0, 1)} : f32[2,3] sharded(0), f32[3,1] sharded(1)
+  return per_replica %2, per_replica %3, per_replica %c
+}
+
+# title: all_gathers of slices along different dimensions
+graph f on 2 replicas, stage spmd
+(%x: f32[2,3] per_replica, %y: f32[3,2] per_replica) {
+  %a = all_gather(%x) {axis=0, group_size=2} : f32[4,3] mirrored
+  %b = all_gather(%y) {axis=1, group_size=2} : f32[3,4] mirrored
+  return %a, %b
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[2,3] per_replica, %y: f32[3,2] per_replica) {
+  %0 = pack(%x, %y) : f32[12] per_replica
+  %1 = all_gather(%0) {axis=0, group_size=2} : f32[24] mirrored
+  %2, %3 = unpack_slices(%1) {shapes=((4, 3), (3, 4)), axes=(0, 1), group_size=2} : f32[4,3] mirrored, f32[3,4] mirrored
+  return %2, %3
+}
