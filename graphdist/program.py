@@ -24,6 +24,7 @@ from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes import Target
 from graphdist.passes.manager import Pass
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
+from graphdist.runtime.compilation import combining_options
 from graphdist.runtime.executable import Executable, dispatcher
 from graphdist.signature import (
     LeafKey,
@@ -52,6 +53,7 @@ from graphdist.values import (
     shape_without_value,
 )
 from graphdist.variable_checks import require_value
+from graphdist.variable_storage import as_stored, lay_out
 from graphdist.variables import Variable
 
 Result = TypeVar("Result")
@@ -123,6 +125,7 @@ def _trace(
 
     closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     strategy = _settle(trace, interface)
+    target = strategy.target.packing(trace.bytes_per_pack)
     graph = import_jaxpr(
         closed,
         name=_hint(name),
@@ -132,11 +135,11 @@ def _trace(
         returns_per_replica=interface.per_replica,
     )
     traced = Traced(
-        _as_stored(graph, trace.variables),
+        as_stored(graph, trace.variables),
         strategy.devices,
         variables=tuple(trace.variables),
-        pipeline=pipeline_for(strategy.target),
-        compiler_options=compiler_options,
+        pipeline=pipeline_for(target),
+        compiler_options={**combining_options(target), **(compiler_options or {})},
         given={
             len(trace.variables) + place: given
             for place, i in enumerate(dynamic)
@@ -145,13 +148,6 @@ def _trace(
         interface=interface,
     )
     return traced, interface
-
-
-def _as_stored(graph: Graph, variables: Sequence[Variable]) -> Graph:
-    """Return a logical graph that knows how the buffers of its variables lie."""
-    along = iter([variable.sharded_along for variable in variables])
-    stored = [one if one.is_local else one.stored_along(next(along)) for one in graph.variables]
-    return graph if tuple(stored) == graph.variables else graph.replace(variables=tuple(stored))
 
 
 def _strategy_of(
@@ -239,18 +235,10 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
         along = [variable.sharded_along for variable in compiled.graph.variables]
         if along == [variable.sharded_along for variable in variables]:
             return None
-        graph = _as_stored(traced.graph, variables)
+        graph = as_stored(traced.graph, variables)
         return compile_program(replace(traced, graph=graph), interface)
 
     return Program(interface, variables, compiled.graph, shapes, executable, again)
-
-
-def lay_out(variables: Sequence[Variable], along: Sequence[int | None]) -> None:
-    """Have the buffers of variables lie in slices along these dimensions, or whole."""
-    for variable, dimension in zip(variables, along, strict=True):
-        store = variable.strategy.buffers
-        with store.lock:
-            store.layout += variable.lay_out(dimension)
 
 
 class Program:

@@ -8,11 +8,13 @@ whole value either way.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import jax
 import jax.numpy as jnp
 
+from graphdist.ir.graph import Graph
 from graphdist.ir.types import Distribution, sharded
 from graphdist.variable_checks import require_value
 
@@ -70,3 +72,18 @@ class StoredValue:
                 return jnp.array(self.buffer, copy=True)
             home = self.strategy.devices.home(self.distribution)
             return jax.device_put(self.buffer, home, may_alias=False)
+
+
+def as_stored(graph: Graph, variables: Sequence[StoredValue]) -> Graph:
+    """Return a logical graph that knows how the buffers of its variables lie."""
+    along = iter([variable.sharded_along for variable in variables])
+    stored = [one if one.is_local else one.stored_along(next(along)) for one in graph.variables]
+    return graph if tuple(stored) == graph.variables else graph.replace(variables=tuple(stored))
+
+
+def lay_out(variables: Sequence[StoredValue], along: Sequence[int | None]) -> None:
+    """Have the buffers of variables lie in slices along these dimensions, or whole."""
+    for variable, dimension in zip(variables, along, strict=True):
+        store = variable.strategy.buffers
+        with store.lock:
+            store.layout += variable.lay_out(dimension)
