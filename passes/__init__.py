@@ -32,6 +32,7 @@ from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketColle
 from graphdist.passes.manager import Pass
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slices import SHARDING, Sharding
+from graphdist.passes.stage_reduce_scatters import StageReduceScatters
 
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
 
@@ -61,6 +62,7 @@ PASSES = {
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
+        Pass("stage_reduce_scatters", StageReduceScatters(True), _SPMD),
     )
 }
 """Every pass by name; `shard_update` for any size, `bucket_collectives` for the CPU."""
@@ -72,12 +74,14 @@ class Target:
 
     `platform` is "cpu", "gpu" or "tpu"; `shard_update` says whether updates are shared out over the
     replicas, None for those whose size makes it worth it there; `bytes_per_pack` how much goes into
-    one packed collective, 0 for what was measured to be best there.
+    one packed collective, 0 for what was measured to be best there; `num_slices` in how many parts
+    the devices lie that only a network joins.
     """
 
     platform: str
     shard_update: bool | None = None
     bytes_per_pack: int = 0
+    num_slices: int = 1
 
     def packing(self, bytes_per_pack: int) -> Target:
         """Return the target with packs of so many bytes; 0 changes nothing."""
@@ -99,6 +103,7 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         sharding = SHARDING[target.platform]
     sharding = replace(sharding, reduces=allow_reassociation)
     packing = PACKING.get(target.platform, NO_PACKING).at_most(target.bytes_per_pack)
+    is_staged = target.platform == "tpu" and target.num_slices == 1
     # Joined before hoisted: a term made of two reductions is then made of one.
     reassociation = (PASSES["reassociate"], PASSES["hoist_accumulation"])
     # Once more for the scalars that a reduction shared out is made of.
@@ -119,4 +124,5 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # Last, on what is left: buckets are filled in the order in which values are ready.
         PASSES["order_collectives"],
         Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
+        Pass("stage_reduce_scatters", StageReduceScatters(is_staged), _SPMD),
     )
