@@ -344,7 +344,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
     def __repr__(self) -> str:
         what = f"<Variable {self.name!r} {self.spec(self.name).type.distributed(None)}"
         entry = current_entry()
-        if isinstance(self.buffer, jax.ShapeDtypeStruct):
+        if isinstance(self.holder, jax.ShapeDtypeStruct):
             return f"{what}, declared by shape>"
         if current_trace() is not None or (entry and entry.strategy is not self.strategy):
             return f"{what}>"

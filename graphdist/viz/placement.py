@@ -53,7 +53,7 @@ def _row(variable: Any) -> tuple[str, ...]:
         )
     held = variable.spec("").type
     shape = "[" + ",".join(map(str, held.shape)) + "]"
-    devices = sorted(variable.buffer.devices(), key=lambda one: one.id)
+    devices = sorted(variable.holder.devices(), key=lambda one: one.id)
     return (
         variable.name,
         shape,
