@@ -91,11 +91,10 @@ def _read(path: Path) -> Program:
 def _parsed(text: str, path: Path, lines_before: int, number: int, of: int) -> Step:
     lost = max((int(match[1]) + 1 for match in _OPAQUE.finditer(text)), default=0)
     try:
-        graph = parse(text, opaques=(None,) * lost)
+        # Empty lines in front: the lines that an error names are those of the file.
+        graph = parse("\n" * lines_before + text, opaques=(None,) * lost)
     except ParseError as error:
-        error.where = (
-            error.where or f"in {path}, in the graph that begins in line {lines_before + 1}"
-        )
+        error.where = error.where or f"in {path}"
         raise
     return Step("graph" if of == 1 else f"{number} {graph.stage.value}", graph)
 

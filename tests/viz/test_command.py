@@ -108,5 +108,5 @@ def test_bad_text_is_refused_with_line_and_column(
     path = tmp_path / "bad.gd"
     path.write_text(print_graph(chain(2)).replace("scale(%0)", "scale(%9)"))
     message = refusal(capsys, str(path))
-    assert "line 4: %9 is not defined" in message
+    assert "line 4, column 14: %9 is not defined" in message
     assert " ^" in message
