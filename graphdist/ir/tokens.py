@@ -1,7 +1,7 @@
 """The tokens of the text of a graph, and a cursor that reads them line by line.
 
 1. A statement is one line; empty lines and comments (`#` to the end of the line) are no lines.
-2. Every complaint names line and column, and shows the line, with a caret under the token that is wrong.
+2. Every complaint names line and column and shows the line, with a caret under the wrong token.
 """
 
 from __future__ import annotations

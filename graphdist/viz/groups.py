@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from functools import cache
 from itertools import takewhile
 from os.path import basename
 
@@ -49,6 +50,7 @@ def paths(model: Model) -> list[Path]:
     return _thinned(model.records, found)
 
 
+@cache
 def scope_path(scope: str) -> Path:
     """Return a named scope as a path, with what JAX's transformations did to it made readable.
 

@@ -10,7 +10,7 @@ import json
 from typing import Any  # Any: JSON
 
 from graphdist.viz.groups import paths
-from graphdist.viz.model import Model, Record, model_of
+from graphdist.viz.model import Model, Record, models_of
 from graphdist.viz.program import Program
 
 __all__ = ["render"]
@@ -21,8 +21,9 @@ _ORANGE = "#fa8c16"
 def render(program: Program) -> str:
     """Return the graphs of all steps of a program as a collection in JSON."""
     graphs = []
+    models = models_of([step.graph for step in program.steps])
     for number, step in enumerate(program.steps):
-        model = model_of(step.graph)
+        model = models[step.graph]
         graph: dict[str, Any] = {
             "id": f"{number} {step.name}",
             "nodes": [_node(model, position, path) for position, path in enumerate(paths(model))],

@@ -37,7 +37,7 @@ export class GraphView {
 
   // Opens the groups around a node, and brings it to the middle.
   reveal(position) {
-    for (let group = this.graph.nodes[position].home; group.parent; group = group.parent) this.open.add(group.key);
+    for (let group = this.graph.nodes[position].home; group.parent; group = group.parent) group.keys.forEach((key) => this.open.add(key));
     this.arrange();
     this.chosen = `#${position}`;
     this.#center(this.scene.boxes.get(this.chosen));
@@ -45,7 +45,8 @@ export class GraphView {
 
   toggle(group) {
     const before = this.#boxOrOutline(group.key);
-    if (!this.open.delete(group.key)) this.open.add(group.key);
+    const close = this.open.has(group.key);
+    for (const key of group.keys) close ? this.open.delete(key) : this.open.add(key);
     this.arrange();
     const after = this.#boxOrOutline(group.key);
     if (before && after) {
@@ -112,7 +113,7 @@ export class GraphView {
   #openTheOnly(group) {
     while (group.children.size === 1 && group.members.length === 0) {
       [group] = group.children.values();
-      this.open.add(group.key);
+      group.keys.forEach((key) => this.open.add(key));
     }
   }
 

@@ -33,7 +33,7 @@ function tree(graph) {
       let child = group.children.get(name);
       if (!child) {
         const key = `${group.key}/${JSON.stringify(name)}`;
-        child = { key, name, parent: group, children: new Map(), members: [], size: 0, collectives: 0, bytes: 0, flops: 0 };
+        child = { key, keys: [key], name, parent: group, children: new Map(), members: [], size: 0, collectives: 0, bytes: 0, flops: 0 };
         group.children.set(name, child);
       }
       child.size++;
@@ -43,9 +43,31 @@ function tree(graph) {
       group = child;
     }
     group.members.push(node.position);
-    node.home = group;
   }
+  simplify(root);
+  settle(graph, root);
   return root;
+}
+
+// A group that is opened shows at least two things. One that holds nothing but another is one with it, and keeps the
+// keys of both, since it may hold more in the graph of another pass; one of a single node is that node.
+function simplify(group) {
+  const children = new Map();
+  for (let child of group.children.values()) {
+    while (child.children.size === 1 && !child.members.length) {
+      const [only] = child.children.values();
+      child = Object.assign(only, { name: `${child.name} / ${only.name}`, keys: [...child.keys, ...only.keys], parent: group });
+    }
+    simplify(child);
+    if (child.size > 1) children.set(child.key, child);
+    else group.members.push(...child.members);
+  }
+  group.children = children;
+}
+
+function settle(graph, group) {
+  for (const position of group.members) graph.nodes[position].home = group;
+  for (const child of group.children.values()) settle(graph, child);
 }
 
 // What a step did to the nodes of its graph (or, `before`, of the graph it was given).
