@@ -1,8 +1,9 @@
 // The drawing: a canvas that pans and zooms, boxes to select, groups to open, and a minimap.
 import { element } from "./elements.js";
-import { layOut, visible } from "./layout.js";
+import { arrange } from "./layout.js";
 
 const MAP = { width: 170, height: 120 };
+const LINKS = 100;
 
 export class GraphView {
   constructor({ onSelect, onAnnounce }) {
@@ -26,10 +27,10 @@ export class GraphView {
   }
 
   arrange() {
-    this.scene = layOut(visible(this.graph, this.open));
+    this.scene = arrange(this.graph, this.open);
     this.markOf = new Map();
     for (const [position, mark] of this.marks) {
-      const key = this.scene.boxOf[position];
+      const key = this.scene.boxOf(position);
       this.markOf.set(key, this.markOf.has(key) && this.markOf.get(key) !== mark ? "changed" : mark);
     }
     this.draw();
@@ -50,10 +51,11 @@ export class GraphView {
     this.arrange();
     const after = this.#boxOrOutline(group.key);
     if (before && after) {
-      // What was pressed stays under the pointer.
+      // What was pressed stays under the pointer, as far as what was opened can be seen.
       this.x += (before.x - after.x) * this.zoom;
       this.y += (before.y - after.y) * this.zoom;
     }
+    if (!close) this.#bringIn(after);
     this.draw();
     this.onAnnounce(`${group.name} ${this.open.has(group.key) ? "opened" : "closed"}`);
   }
@@ -111,10 +113,25 @@ export class GraphView {
   }
 
   #openTheOnly(group) {
-    while (group.children.size === 1 && group.members.length === 0) {
+    while (group.children.size === 1 && group.nodes.length === 0) {
       [group] = group.children.values();
       group.keys.forEach((key) => this.open.add(key));
     }
+  }
+
+  // Moves a frame into the window; of one that is larger than the window, its uppermost box.
+  #bringIn(frame) {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const inside = ([...this.scene.boxes.values(), ...this.scene.outlines]).filter((one) => one !== frame && contains(frame, one));
+    const first = inside.reduce((best, one) => (best && best.y <= one.y ? best : one), undefined);
+    const move = (start, size, room, target, middle) => {
+      if (size <= room) return Math.max(start, 12) + Math.min(0, room - Math.max(start, 12) - size) - start;
+      return target < 12 || target > room - 80 ? middle - target : 0;
+    };
+    const left = (one) => this.x + one.x * this.zoom;
+    const top = (one) => this.y + one.y * this.zoom;
+    this.x += move(left(frame), frame.width * this.zoom, width - 24, left(first ?? frame), width / 2 - ((first ?? frame).width / 2) * this.zoom);
+    this.y += move(top(frame), frame.height * this.zoom, height - 24, top(first ?? frame), Math.min(height / 3, 90));
   }
 
   #center(box) {
@@ -209,7 +226,11 @@ export class GraphView {
 
   #colours() {
     const style = getComputedStyle(document.documentElement);
-    return (name) => style.getPropertyValue(`--${name}`).trim();
+    const known = new Map();
+    return (name) => {
+      if (!known.has(name)) known.set(name, style.getPropertyValue(`--${name}`).trim());
+      return known.get(name);
+    };
   }
 
   #paint() {
@@ -227,8 +248,9 @@ export class GraphView {
     const seen = { left: -this.x / this.zoom, top: -this.y / this.zoom, right: (width - this.x) / this.zoom, bottom: (height - this.y) / this.zoom };
     const inside = (one) => one.x < seen.right && one.x + one.width > seen.left && one.y < seen.bottom && one.y + one.height > seen.top;
     for (const one of scene.outlines) if (inside(one)) this.#outline(pen, one, colour);
-    for (const edge of scene.edges) this.#edge(pen, edge, colour);
+    for (const edge of scene.edges) if (inside(edge)) this.#edge(pen, edge, colour);
     for (const box of scene.boxes.values()) if (inside(box)) this.#box(pen, box, colour);
+    this.#links(pen, colour);
     this.#paintMap(colour, seen);
   }
 
@@ -242,7 +264,7 @@ export class GraphView {
     pen.stroke();
     pen.fillStyle = colour("muted");
     pen.font = "600 11px system-ui, sans-serif";
-    pen.fillText(cut(pen, `⊟ ${one.group.name}`, one.width - 16), one.x + 8, one.y + 15);
+    pen.fillText((one.shown ??= cut(pen, `⊟ ${one.group.name}`, one.width - 16)), one.x + 8, one.y + 15);
   }
 
   #edge(pen, edge, colour) {
@@ -258,7 +280,8 @@ export class GraphView {
     const last = points[points.length - 1];
     if (points.length === 2) pen.lineTo(last.x, last.y);
     pen.strokeStyle = pen.fillStyle = colour(near ? "accent" : edge.collective ? "collective-line" : "edge");
-    pen.lineWidth = near ? 2 : Math.min(1 + Math.log2(edge.count) / 2, 4);
+    pen.lineWidth = near ? 2 : Math.min(1 + Math.log2(edge.count) / 3, 3);
+    pen.globalAlpha = edge.given && !near ? 0.4 : 1;
     pen.stroke();
     const from = points[points.length - 2];
     const angle = Math.atan2(last.y - from.y, last.x - from.x);
@@ -267,6 +290,30 @@ export class GraphView {
     pen.lineTo(last.x - 7 * Math.cos(angle - 0.4), last.y - 7 * Math.sin(angle - 0.4));
     pen.lineTo(last.x - 7 * Math.cos(angle + 0.4), last.y - 7 * Math.sin(angle + 0.4));
     pen.fill();
+    pen.globalAlpha = 1;
+  }
+
+  // From the chosen node to its operands and users in other groups, whose edges end at the frames.
+  #links(pen, colour) {
+    const node = this.scene.boxes.get(this.chosen)?.node;
+    if (!node) return;
+    const home = (position) => this.graph.nodes[position].home;
+    const middle = (box) => box.x + box.width / 2;
+    const curve = (from, to) => {
+      const [x, y, toX, toY] = [middle(from), from.y + from.height, middle(to), to.y];
+      pen.moveTo(x, y);
+      pen.bezierCurveTo(x, y + 40, toX, toY - 40, toX, toY);
+    };
+    const own = this.scene.boxes.get(this.chosen);
+    const seen = (positions) => [...new Set(positions.filter((one) => home(one) !== node.home).slice(0, LINKS).map(this.scene.boxOf))].map((key) => this.scene.boxes.get(key));
+    pen.beginPath();
+    for (const one of seen(node.inputs)) curve(one, own);
+    for (const one of seen(node.users)) curve(own, one);
+    pen.setLineDash([5, 4]);
+    pen.lineWidth = 1.5;
+    pen.strokeStyle = colour("accent");
+    pen.stroke();
+    pen.setLineDash([]);
   }
 
   #box(pen, box, colour) {
@@ -293,7 +340,8 @@ export class GraphView {
       pen.font = number ? "10.5px system-ui, sans-serif" : "600 12px system-ui, sans-serif";
       pen.fillStyle = colour(number ? "muted" : "text");
       const text = number === 0 && box.group ? `⊞ ${line}` : line;
-      pen.fillText(cut(pen, text, box.width - 16), box.x + 9, box.y + 17 + number * 13);
+      box.shown ??= [];
+      pen.fillText((box.shown[number] ??= cut(pen, text, box.width - 16)), box.x + 9, box.y + 17 + number * 13);
     });
   }
 
@@ -320,6 +368,8 @@ export class GraphView {
     pen.strokeRect(x1, y1, x2 - x1, y2 - y1);
   }
 }
+
+const contains = (frame, one) => one.x >= frame.x && one.y >= frame.y && one.x + one.width <= frame.x + frame.width && one.y + one.height <= frame.y + frame.height;
 
 function cut(pen, text, width) {
   if (text.length > 200) text = `${text.slice(0, 200)}…`;
