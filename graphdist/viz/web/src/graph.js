@@ -4,6 +4,7 @@ import { arrange } from "./layout.js";
 
 const MAP = { width: 170, height: 120 };
 const LINKS = 100;
+const LEGIBLE = 0.75;
 
 export class GraphView {
   constructor({ onSelect, onAnnounce }) {
@@ -52,8 +53,10 @@ export class GraphView {
     const after = this.#boxOrOutline(group.key);
     if (before && after) {
       // What was pressed stays under the pointer, as far as what was opened can be seen.
-      this.x += (before.x - after.x) * this.zoom;
-      this.y += (before.y - after.y) * this.zoom;
+      const [x, y] = [this.x + before.x * this.zoom, this.y + before.y * this.zoom];
+      if (!close) this.zoom = Math.max(this.zoom, LEGIBLE);
+      this.x = x - after.x * this.zoom;
+      this.y = y - after.y * this.zoom;
     }
     if (!close) this.#bringIn(after);
     this.draw();
@@ -136,7 +139,7 @@ export class GraphView {
 
   #center(box) {
     if (!box) return;
-    this.zoom = Math.max(this.zoom, 0.7);
+    this.zoom = Math.max(this.zoom, LEGIBLE);
     this.x = this.canvas.clientWidth / 2 - (box.x + box.width / 2) * this.zoom;
     this.y = this.canvas.clientHeight / 2 - (box.y + box.height / 2) * this.zoom;
     this.draw();
@@ -352,6 +355,9 @@ export class GraphView {
   }
 
   #paintMap(colour, seen) {
+    // Of what is in view as a whole no map is needed.
+    this.map.hidden = seen.left <= 0 && seen.top <= 0 && seen.right >= this.scene.width && seen.bottom >= this.scene.height;
+    if (this.map.hidden) return;
     const pen = this.map.getContext("2d");
     const { scale, left, top } = this.#mapping();
     pen.clearRect(0, 0, MAP.width, MAP.height);
