@@ -25,13 +25,13 @@ def render(program: Program) -> str:
     for number, step in enumerate(program.steps):
         model = models[step.graph]
         graph: dict[str, Any] = {
-            "id": f"{number} {step.name}",
+            "id": f"{number:02} {step.name}",
             "nodes": [_node(model, position, path) for position, path in enumerate(paths(model))],
         }
         if model.collectives:
             graph["tasksData"] = {"edgeOverlaysDataListLeftPane": [_overlays(model)]}
         graphs.append(graph)
-    collection = {"label": program.graph.name, "graphs": graphs}
+    collection = {"label": program.graph.name, "graphs": graphs, "graphSorting": "name_asc"}
     return json.dumps(collection, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
