@@ -198,11 +198,14 @@ def _check_count(name: str, target: Any, arguments: Sequence[object]) -> None:
         needed = [
             one.name
             for one in signature.parameters.values()
-            if one.default is inspect.Parameter.empty
+            if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
         ]
+        given = len(arguments)
+        missing = ", ".join(needed[given:])
         raise ArgumentError(
             f"{name} takes {', '.join(needed) or 'no arguments'}; "
-            f"{len(arguments)} arguments are given with --args",
+            f"{given or 'no'} argument{' is' if given == 1 else 's are'} given with --args"
+            + (f", {missing} missing" if missing else ""),
             source=here(),
             hint="give a type for each: --args 'f32[256,784] i32[256]'",
         ) from error

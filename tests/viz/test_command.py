@@ -88,7 +88,7 @@ def test_bad_options_are_refused(
     ("arguments", "message"),
     [
         (["jax.numpy:sinn"], "did you mean"),
-        (["jax.numpy:where"], "jax.numpy:where takes condition; 0 arguments are given"),
+        (["jax.numpy:where"], "jax.numpy:where takes condition; no arguments are given"),
         (["jax.numpy:matmul", "--args", "f32[2] f32[3]"], "jax.numpy:matmul raised TypeError"),
         (["jax.numpy:sin", "--args", "f99[3]"], "'f99' is no dtype"),
         (["jax.numpy:sin", "--args", "f32"], "does not begin with a type"),
