@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import pydoc
 import sys
 import types
 import webbrowser
@@ -39,11 +40,11 @@ def saved(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Make the output a terminal, and return what the pager is given."""
     paged: list[str] = []
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(viz.pydoc, "pager", paged.append)
+    monkeypatch.setattr(viz, "_is_terminal", lambda: True)
+    monkeypatch.setattr(pydoc, "pager", paged.append)
     monkeypatch.delenv("NO_COLOR", raising=False)
     return paged
 
