@@ -7,6 +7,7 @@ from typing import Any  # Any: a pytree
 import jax
 
 from graphdist.errors import ArgumentTypeError
+from graphdist.one_line import devices_of
 from graphdist.tracing.sources import here
 from graphdist.variables import Variable
 
@@ -52,13 +53,15 @@ def _row(variable: Any) -> tuple[str, ...]:
             hint="make variables of arrays with gd.variables(tree)",
         )
     held = variable.spec("").type
+    buffer = variable.buffer
+    absent = isinstance(buffer, jax.ShapeDtypeStruct)
+    where = str(variable.strategy.devices) if absent else devices_of([buffer])
     shape = "[" + ",".join(map(str, held.shape)) + "]"
-    devices = sorted(variable.buffer.devices(), key=lambda one: one.id)
     return (
         variable.name,
         shape,
         str(variable.dtype),
         f"{held.bytes:,}",
         str(held.distribution),
-        ", ".join(f"{one.platform}:{one.id}" for one in devices),
+        where,
     )

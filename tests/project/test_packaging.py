@@ -2,6 +2,10 @@
 
 import importlib.util
 import os
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any  # TOML
 
@@ -32,6 +36,26 @@ def test_package_data_exists(root: Path, setuptools: dict[str, Any]) -> None:
         folder = root / package.replace(".", "/")
         for pattern in patterns:
             assert list(folder.glob(pattern)), f"{package}: nothing matches {pattern}"
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_what_is_no_module(root: Path, tmp_path: Path) -> None:
+    # Built from a copy: setuptools leaves its own folders where it builds.
+    copy = tmp_path / "copy"
+    ignored = shutil.ignore_patterns(".git", ".venv", "node_modules", "tests", "__pycache__")
+    shutil.copytree(root, copy, symlinks=True, ignore=ignored)
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    if importlib.util.find_spec("setuptools") is None or importlib.util.find_spec("pip") is None:
+        pytest.skip("not installed: setuptools and pip, which build the wheel")
+    subprocess.run([*build, "-w", str(tmp_path), str(copy)], check=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    viewer = {f"graphdist/viz/static/{name}" for name in ("viewer.js", "viewer.css")}
+    viewer |= {"graphdist/viz/static/LICENSES.txt", "graphdist/viz/document.schema.json"}
+    assert viewer <= names
+    assert "graphdist/py.typed" in names
+    assert not [name for name in names if "/web/" in name or name.startswith("tests/")]
 
 
 @pytest.mark.parametrize("folder", ["passes", "runtime", "tools"])
