@@ -14,6 +14,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.printer import print_graph
+from graphdist.stages import Lowered
 from graphdist.tools import viz
 from graphdist.viz.show import open_page
 from tests.viz.graphs import chain, hostile
@@ -49,7 +50,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paged
 
 
-def stage() -> gd.Lowered:
+def stage() -> Lowered:
     @gd.function
     def step(x: object) -> object:
         return jnp.sin(x) * 2.0  # type: ignore[arg-type]
