@@ -100,14 +100,17 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         target = Target(target)
     sharding = Sharding(bool(target.shard_update))
     if target.shard_update is None:
-        sharding = SHARDING[target.platform]
+        sharding = SHARDING.get(target.platform, Sharding(False))
     sharding = replace(sharding, reduces=allow_reassociation)
     packing = PACKING.get(target.platform, NO_PACKING).at_most(target.bytes_per_pack)
     is_staged = target.platform == "tpu" and target.num_slices == 1
     # Joined before hoisted: a term made of two reductions is then made of one.
     reassociation = (PASSES["reassociate"], PASSES["hoist_accumulation"])
-    # Once more for the scalars that a reduction shared out is made of.
-    reassociation_of_shares = (PASSES["reassociate"],)
+    # And reassociated once more, for the scalars that a reduction shared out is made of.
+    shared_out = (
+        Pass("shard_update", ShardUpdate(sharding), _SPMD),
+        *((PASSES["reassociate"],) if allow_reassociation else ()),
+    )
     return (
         PASSES["infer_distribution"],
         PASSES["place_variables"],
@@ -118,11 +121,10 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         PASSES["own_slices"],
         *(reassociation if allow_reassociation else ()),
         # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
-        Pass("shard_update", ShardUpdate(sharding), _SPMD),
-        *(reassociation_of_shares if allow_reassociation and sharding.is_on else ()),
+        *(shared_out if sharding.is_on else ()),
         PASSES["simplify"],
         # Last, on what is left: buckets are filled in the order in which values are ready.
         PASSES["order_collectives"],
         Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
-        Pass("stage_reduce_scatters", StageReduceScatters(is_staged), _SPMD),
+        *((PASSES["stage_reduce_scatters"],) if is_staged else ()),
     )
