@@ -48,15 +48,17 @@ SHARDING = {
 def cut_of(shape: tuple[int, ...], num_replicas: int) -> int | None:
     """Return the dimension along which values of a shape are cut; None if none divides.
 
-    The first one if it divides, and else the longest that does: slices of rows need no copy.
+    The first one if it divides, since slices of rows need no copy; else the longest that does, and
+    the last only if no other does: accelerators pad a short last dimension to 128.
 
-    >>> cut_of((8, 3), 4), cut_of((6, 8, 16), 4), cut_of((6,), 4)
-    (0, 2, None)
+    >>> cut_of((8, 3), 4), cut_of((6, 8, 16), 4), cut_of((6, 16), 4), cut_of((6,), 4)
+    (0, 1, 1, None)
     """
     divides = [i for i, size in enumerate(shape) if size and size % num_replicas == 0]
     if not divides or divides[0] == 0:
         return 0 if divides else None
-    return max(divides, key=lambda i: shape[i])
+    inner = [i for i in divides if i < len(shape) - 1]
+    return max(inner or divides, key=lambda i: shape[i])
 
 
 def kind_of(node: Node, num_replicas: int) -> str:
@@ -189,6 +191,8 @@ def _refusal(variable: Variable, num_replicas: int, sharding: Sharding) -> str:
         return "shard_update is off"
     if type.distribution is not MIRRORED:
         return "each replica has its own"
+    if not type.shape:
+        return "it is one number"
     if type.size < max(sharding.smallest, 1):
         return f"its {type.size:,} elements are fewer than {sharding.smallest:,}"
     if cut_of(type.shape, num_replicas) is None:
