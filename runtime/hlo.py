@@ -30,6 +30,8 @@ _OPCODES = "|".join(KINDS)
 _INSTRUCTION = re.compile(
     rf"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<opcode>{_OPCODES})(?P<start>-start)?\("
 )
+_SCATTERING = "all-reduce-scatter"
+"""In the name of a computation whose all-reduce the TPU compiler runs as a reduce-scatter."""
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
 _SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
@@ -146,6 +148,8 @@ def _collective(
         shapes = [(dtype, size // group) for dtype, size in shapes]
     if kind == "reduce_scatter":
         shapes = [(dtype, size * group) for dtype, size in shapes]
+    if kind == "all_reduce" and _SCATTERING in computation:
+        kind = "reduce_scatter"
     in_async = "async" in computation or 'is_sync":false' in line or "async_collective" in line
     return ModuleCollective(
         match["name"],

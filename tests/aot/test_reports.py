@@ -164,6 +164,10 @@ MODULE = """
   %r = f32[2]{0} reduce-scatter(%x), replica_groups={{0,1},{2,3}}, to_apply=%add
 }
 
+%all-reduce-scatter.1 (x: f32[8]) -> f32[4] {
+  %f = f32[8]{0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%add
+}
+
 ENTRY %main (x: f32[4]) -> f32[4] {
   %w = (s32[], f32[4]) while(%t), condition=%condition, body=%body
   %s = (f32[4]{0}, f32[16]{0}) all-gather-start(%x), replica_groups={{0,1,2,3}}
@@ -175,7 +179,12 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 def test_the_text_of_a_module_is_read() -> None:
     found = {one.name: one for one in module_collectives(MODULE, 8)}
-    assert set(found) == {"g", "r", "s", "a"}  # a send to the host is no collective
+    assert set(found) == {"g", "r", "f", "s", "a"}  # a send to the host is no collective
+    assert (found["f"].kind, found["f"].bytes, found["a"].kind) == (
+        "reduce_scatter",
+        32,
+        "all_reduce",
+    )
     assert (found["g"].bytes, found["g"].group_size, found["g"].times) == (4 * 2, 4, 7)
     assert (found["r"].bytes, found["r"].group_size) == (2 * 2 * 4, 2)
     assert (found["s"].bytes, found["s"].is_async) == (16, True)
