@@ -1,6 +1,6 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import aot, config, data, experimental, metrics, nn, random, viz
+from graphdist import aot, cluster, config, data, experimental, metrics, nn, random, viz
 from graphdist.accumulation import accumulate
 from graphdist.context import (
     experimental_set_strategy,
@@ -23,6 +23,7 @@ from graphdist.errors import (
     ArgumentTypeError,
     ArtifactError,
     BatchDimensionError,
+    ClusterError,
     CompilerOptionError,
     ContextError,
     DatasetError,
@@ -71,6 +72,7 @@ __all__ = [
     "ArtifactError",
     "BatchDimensionError",
     "CentralStorageStrategy",
+    "ClusterError",
     "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
@@ -118,6 +120,7 @@ __all__ = [
     "accumulate",
     "aot",
     "assign",
+    "cluster",
     "config",
     "data",
     "experimental",

@@ -4,7 +4,9 @@
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
   system's temporary folder);
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
-* `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow.
+* `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow;
+* `SLURM_PROCID` and its neighbours describe the task of Slurm that this process is, `TPU_NAME` and
+  `TPU_WORKER_ID` the TPU of this host; `CUDA_VISIBLE_DEVICES` says which GPUs it may use.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -120,3 +123,29 @@ def cluster_config() -> dict[str, Any]:
             hint='write {"cluster": {"worker": ["host:port"]}, "task": {...}}',
         )
     return found
+
+
+def slurm_variable(name: str) -> str | None:
+    """Return what Slurm says of this task, such as "PROCID"; None outside Slurm."""
+    return os.environ.get(f"SLURM_{name}")
+
+
+def visible_gpus() -> str | None:
+    """Return the numbers of the GPUs this process may use, as written; None for all there are."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def set_visible_gpus(numbers: Iterable[int]) -> None:
+    """Let this process see these GPUs alone; it has no effect once devices are in use."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, numbers))
+
+
+def tpu_name() -> str | None:
+    """Return the name of the TPU that this host belongs to, if it is known."""
+    return os.environ.get("TPU_NAME")
+
+
+def tpu_worker_id() -> int | None:
+    """Return the number of this host among those of its TPU, if it is known."""
+    text = os.environ.get("TPU_WORKER_ID", "")
+    return int(text) if text.isdecimal() else None

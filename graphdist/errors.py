@@ -28,6 +28,7 @@ __all__ = [
     "ArgumentTypeError",
     "ArtifactError",
     "BatchDimensionError",
+    "ClusterError",
     "CompilerOptionError",
     "ContextError",
     "DatasetError",
@@ -85,3 +86,9 @@ class BatchDimensionError(ArgumentError, IndexError):
 
 class OutOfRangeError(GraphdistError, IndexError):
     """An iterator is asked for an element past its last."""
+
+
+class ClusterError(ArgumentError, KeyError):
+    """Clusters that do not go together, or a task that is not in one."""
+
+    __str__ = GraphdistError.__str__  # KeyError quotes

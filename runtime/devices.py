@@ -179,6 +179,12 @@ def working_devices() -> Devices:
     return Devices(local[:1] if local[0].platform == "cpu" else local)
 
 
+def count_accelerators() -> dict[str, int]:
+    """Return how many accelerators of each kind this process has, such as {"GPU": 8}; {} on CPU."""
+    names = [device_name(device).partition(":")[0].upper() for device in jax.local_devices()]
+    return {kind: names.count(kind) for kind in names if kind != "CPU"}
+
+
 def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
     """Return the device of a name, or the device itself; raises `DeviceError` at a user's line."""
     if isinstance(name, jax.Device):
