@@ -31,14 +31,16 @@ class ClusterSpec:
     def __init__(self, cluster: Any) -> None:
         """Take a dict of jobs, or another spec."""
         if isinstance(cluster, ClusterSpec):
-            cluster = cluster._jobs
+            cluster = cluster.as_dict()
         if not isinstance(cluster, Mapping):
             raise ArgumentTypeError(
                 f"a cluster is of type {kind_of(cluster)}, not a dict of jobs",
                 source=here(),
                 hint='write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})',
             )
-        self._jobs = {_job_name(name): _addresses(name, tasks) for name, tasks in cluster.items()}
+        self._jobs: dict[str, dict[int, str]] = {
+            _job_name(name): _addresses(name, tasks) for name, tasks in cluster.items()
+        }
 
     def __bool__(self) -> bool:
         return bool(self._jobs)

@@ -46,6 +46,8 @@ OPERATION_ERRORS = {
     "UnknownError",
 }
 NEVER_CHECKED = {"AssertionError", "AttributeError", "IndexError"}
+BUILT_IN = {"JSONDecodeError": "ValueError"}
+"""Errors of the standard library by the built-in class that users catch them as."""
 RETURNED_BY_RUN = {"run", "merge_call", "variable_matrix", "variable_matrix_function"}
 REDUCING = {"reduce", "all_reduce"}
 INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
@@ -239,6 +241,7 @@ def _same_error(expected: Tagged, actual: Tagged) -> bool:
         return False
     recorded = expected["error"]
     name = recorded["type"] if isinstance(recorded, dict) else recorded
+    name = BUILT_IN.get(name, name)
     classes = actual["error"]
     by_accident = name in OPERATION_ERRORS or name in NEVER_CHECKED
     return name in classes or (by_accident and "GraphdistError" in classes)

@@ -67,6 +67,11 @@ VALUES = (
         "reduce/MEAN/axis=None/u8/*|*",
     ),
     *declare(
+        "an override of 0 is one, as any other number is",
+        "resolver/union_task_id_zero_override|*",
+        at="[1]",
+    ),
+    *declare(
         "a failed step never poisons the next one",
         "gather/poisons_later_collectives|*",
         at="[{1,2}]",

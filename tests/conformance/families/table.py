@@ -15,6 +15,7 @@ from tests.conformance.families import (
     merge_call,
     random_and_loss,
     reduce,
+    resolvers,
     run,
     values,
     variable_matrix,
@@ -56,6 +57,8 @@ FAMILIES: dict[str, Program] = {
     "loss": random_and_loss.loss,
     "legacy": legacy.legacy,
     "legacy_v1_class": legacy.legacy_v1_class,
+    "resolver": resolvers.resolver,
+    "multi_worker_util": resolvers.multi_worker_util,
 }
 
 LATER = frozenset(
@@ -63,10 +66,8 @@ LATER = frozenset(
         "checkpoint",
         "keras",
         "multi_worker",
-        "multi_worker_util",
         "parameter_server",
         "partitioner",
-        "resolver",
         "sharded_variable",
     }
 )
