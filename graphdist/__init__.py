@@ -24,6 +24,7 @@ from graphdist.errors import (
     ArtifactError,
     BatchDimensionError,
     ClusterError,
+    CollectiveTimeoutError,
     CompilerOptionError,
     ContextError,
     DatasetError,
@@ -36,6 +37,7 @@ from graphdist.errors import (
     RuntimeFailure,
     TraceError,
     UnsupportedError,
+    WorkerError,
 )
 from graphdist.function import Function, RetraceWarning, function
 from graphdist.options import (
@@ -74,6 +76,7 @@ __all__ = [
     "CentralStorageStrategy",
     "ClusterError",
     "CollectiveHints",
+    "CollectiveTimeoutError",
     "CommunicationImplementation",
     "CommunicationOptions",
     "CompilerOptionError",
@@ -117,6 +120,7 @@ __all__ = [
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
+    "WorkerError",
     "accumulate",
     "aot",
     "assign",

@@ -4,6 +4,8 @@
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
   system's temporary folder);
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
+* `GRAPHDIST_WORKER_START_SECONDS` and `GRAPHDIST_WORKER_SILENCE_SECONDS` are how long the workers of
+  a cluster wait for each other, where `set_worker_timeouts` does not say it;
 * `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow;
 * `SLURM_PROCID` and its neighbours describe the task of Slurm that this process is, `TPU_NAME` and
   `TPU_WORKER_ID` the TPU of this host; `CUDA_VISIBLE_DEVICES` says which GPUs it may use.
@@ -22,6 +24,7 @@ import jax
 
 from graphdist.errors import ArgumentError, DeviceError
 from graphdist.runtime.backpressure import backpressure
+from graphdist.runtime.processes import Patience
 from graphdist.tracing.sources import here
 
 
@@ -149,3 +152,38 @@ def tpu_worker_id() -> int | None:
     """Return the number of this host among those of its TPU, if it is known."""
     text = os.environ.get("TPU_WORKER_ID", "")
     return int(text) if text.isdecimal() else None
+
+
+def set_worker_timeouts(
+    start_seconds: float | None = None, silence_seconds: float | None = None
+) -> None:
+    """Set how long the workers of a cluster wait for each other, in seconds.
+
+    `start_seconds` is how long all may take to be there, and to come to the same point of the
+    program: 300 by default. A worker that is not heard of for `silence_seconds`, 60 by default,
+    counts as dead; one whose process ends is noticed at once. Call it before the strategy is made.
+    Raises `ArgumentError` for what is no positive number.
+
+    >>> set_worker_timeouts(start_seconds=600)
+    """
+    for name, seconds in (("start", start_seconds), ("silence", silence_seconds)):
+        if seconds is None:
+            continue
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+            raise ArgumentError(
+                f"{name}_seconds is {seconds!r}: it is a positive number", source=here()
+            )
+        _worker_seconds[name] = float(seconds)
+
+
+_worker_seconds: dict[str, float] = {}
+
+
+def worker_patience() -> Patience:
+    """Return how long the workers of a cluster wait for each other."""
+    given = {
+        name: float(text)
+        for name in ("start", "silence")
+        if (text := os.environ.get(f"GRAPHDIST_WORKER_{name.upper()}_SECONDS"))
+    }
+    return Patience(**{**given, **_worker_seconds})

@@ -20,6 +20,7 @@ from graphdist.runtime.artifact import ArtifactError
 from graphdist.runtime.buffers import RuntimeFailure
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
+from graphdist.runtime.processes import CollectiveTimeoutError, WorkerError
 from graphdist.runtime.topologies import MissingExtraError
 from graphdist.tracing.state import TraceError
 
@@ -29,6 +30,7 @@ __all__ = [
     "ArtifactError",
     "BatchDimensionError",
     "ClusterError",
+    "CollectiveTimeoutError",
     "CompilerOptionError",
     "ContextError",
     "DatasetError",
@@ -44,6 +46,7 @@ __all__ = [
     "TypeRuleError",
     "UnsupportedError",
     "VerifyError",
+    "WorkerError",
 ]
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar  # Any: users' functions, arguments and results
 import jax
 import numpy as np
 
+from graphdist.components import as_array, buffer_gone, shape_without_value
 from graphdist.context import Entry, current_entry, entered
 from graphdist.errors import ContextError, GraphdistError, RuntimeFailure
 from graphdist.garbage import collection_put_off
@@ -21,8 +22,10 @@ from graphdist.interface import OUTPUT, Interface, filled, take_apart
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes.manager import Pass
+from graphdist.runtime.agreement import agree_on
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
 from graphdist.runtime.executable import Executable, dispatcher
+from graphdist.runtime.processes import WorkerError
 from graphdist.signature import (
     LeafKey,
     StaticArgument,
@@ -40,15 +43,7 @@ from graphdist.strategies.default import default_strategy
 from graphdist.tracing.importer import import_jaxpr
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import NeedsReplicaNumber, Trace, make_jaxpr
-from graphdist.values import (
-    DistributedValues,
-    Mirrored,
-    PerReplica,
-    PerReplicaArray,
-    as_array,
-    buffer_gone,
-    shape_without_value,
-)
+from graphdist.values import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.variable_checks import require_value
 from graphdist.variables import Variable
 
@@ -221,7 +216,9 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
     """Compile a traced function; raises `DeviceError` for devices that are not here."""
     if traced.devices.is_absent:
         traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
-    compiled = traced.lower().compile()
+    lowered = traced.lower()
+    agree_on(lowered.graph, traced.devices, here())
+    compiled = lowered.compile()
     shapes = [output.type.shape for output in traced.graph.outputs]
     return Program(interface, traced.variables, compiled.graph, shapes, compiled.executable)
 
@@ -312,7 +309,7 @@ class Program:
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()
         lost = [variable.name for variable in self._assigned if is_lost(variable.buffer)]
-        if lost:
+        if lost and not isinstance(error, WorkerError):
             raise RuntimeFailure(
                 f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to "
                 f"it: their values are lost",
