@@ -4,8 +4,8 @@
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
   system's temporary folder);
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
-* `GRAPHDIST_WORKER_START_SECONDS` and `GRAPHDIST_WORKER_SILENCE_SECONDS` are how long the workers of
-  a cluster wait for each other, where `set_worker_timeouts` does not say it;
+* `GRAPHDIST_WORKER_START_SECONDS` and `GRAPHDIST_WORKER_SILENCE_SECONDS` are how long the workers
+  of a cluster wait for each other, where `set_worker_timeouts` does not say it;
 * `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow;
 * `SLURM_PROCID` and its neighbours describe the task of Slurm that this process is, `TPU_NAME` and
   `TPU_WORKER_ID` the TPU of this host; `CUDA_VISIBLE_DEVICES` says which GPUs it may use.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -187,3 +187,23 @@ def worker_patience() -> Patience:
         if (text := os.environ.get(f"GRAPHDIST_WORKER_{name.upper()}_SECONDS"))
     }
     return Patience(**{**given, **_worker_seconds})
+
+
+def worker_environment(
+    addresses: Sequence[str], index: int, devices_per_worker: int = 0
+) -> dict[str, str]:
+    """Return the environment of the process of a worker, of those at some addresses on this host.
+
+    With `devices_per_worker` it sees as many GPUs of its own, or has as many logical CPU devices.
+    """
+    task = {"type": "worker", "index": index}
+    cluster = {"cluster": {"worker": list(addresses)}, "task": task}
+    found = {**os.environ, "TF_CONFIG": json.dumps(cluster)}
+    if devices_per_worker:
+        found["JAX_NUM_CPU_DEVICES"] = str(devices_per_worker)
+        gpus = [one for one in (visible_gpus() or "").split(",") if one]
+        if len(gpus) >= len(addresses) * devices_per_worker:
+            first = index * devices_per_worker
+            own = gpus[first : first + devices_per_worker]
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+    return found

@@ -23,6 +23,7 @@ import selectors
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias  # Any: JSON
 
@@ -128,7 +129,9 @@ class Server(threading.Thread):
         elif "failed" in message:
             self._fail(peer.worker, message["failed"])
         elif "bye" in message:
+            peer.steps = message["bye"]
             peer.is_done = True
+            self._tell_all({"left": peer.worker, "steps": peer.steps})
             self._fail_exchanges_of(peer.worker)
 
     def _greet(self, peer: Peer, message: Message) -> None:
@@ -239,6 +242,10 @@ class Connection:
         """How many steps this worker has begun; sent with every heartbeat."""
         self.beats: list[Any] = []
         """What the server last knew of each worker: its steps, and how long it was silent."""
+        self.left: dict[int, int] = {}
+        """The workers that have left, and after how many steps."""
+        self.heard = time.monotonic()
+        """When the server last said something."""
         stream.settimeout(silence_seconds)
         for body in (self._hear, self._beat):
             threading.Thread(target=body, name="graphdist-worker", daemon=True).start()
@@ -277,23 +284,18 @@ class Connection:
 
     def leave(self) -> None:
         """Say goodbye: what comes after is no failure."""
-        self._send({"bye": 1})
+        self._send({"bye": self.steps})
 
     def close(self) -> None:
         """Close the connection; call `leave` before."""
         self._is_closed = True
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._socket.close()
 
     def _send(self, message: Message) -> None:
-        with self._sending:
-            try:
-                self._socket.sendall(_line(message))
-            except OSError:
-                pass  # the thread that hears notices
+        with self._sending, suppress(OSError):  # the thread that hears notices
+            self._socket.sendall(_line(message))
 
     def _beat(self) -> None:
         while not self._is_closed:
@@ -318,6 +320,9 @@ class Connection:
     def _heard(self, message: Message) -> None:
         if "failed" in message:
             self._on_failure(message["failed"], message["why"])
+        self.heard = time.monotonic()
+        if "left" in message:
+            self.left[message["left"]] = message["steps"]
         with self._changed:
             if "all" in message:
                 self._answers[message["all"]] = message["values"]

@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import atexit
 import errno
-import faulthandler
 import json
 import os
 import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NoReturn  # Any: JSON
 
@@ -113,9 +114,9 @@ class Workers:
         hook = sys.excepthook
 
         def report(
-            kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+            kind: type[BaseException], error: BaseException, where: TracebackType | None
         ) -> None:
-            hook(kind, error, traceback)
+            hook(kind, error, where)
             self._crashed(error)
 
         sys.excepthook = report
@@ -155,27 +156,38 @@ class Workers:
 
     def behind(self, step: int) -> list[int]:
         """Return the workers that have not begun a step, or of which nothing is heard."""
+        if time.monotonic() - self._connection.heard > SECONDS_TO_NOTICE:
+            return [0]  # who tells of all others
         found = [
             worker
             for worker, known in enumerate(self._connection.beats)
-            if known is not None and (known[0] < step or known[1] > SECONDS_TO_NOTICE)
+            if known is None or known[0] < step or known[1] > SECONDS_TO_NOTICE
         ]
         return [worker for worker in found if worker != self.index]
 
-    def check(self) -> None:
-        """Raise the failure of another worker, if there is one."""
+    def check(self, step: int = 0) -> None:
+        """Raise the failure of another worker, or that one has left before a step, if so."""
+        if self.failure is None and self._connection.left:
+            for worker, steps in list(self._connection.left.items()):
+                if steps < step and worker != self.index:
+                    self.failure = self._ended_early(worker)
         if self.failure is not None:
             self._raise_failure()
 
     def fail(self, error: WorkerError) -> NoReturn:
         """Make an error the failure of all workers, and raise it."""
         self.failure = error
-        self._connection.tell_failed(error.what)
+        self._connection.tell_failed(f"gave up: {error.what}")
         raise error
 
     def failure_behind(self, error: BaseException) -> WorkerError | None:
         """Return the failure that made a collective fail here, once it is known."""
-        self._failed.wait(SECONDS_TO_NOTICE)
+        deadline = time.monotonic() + SECONDS_TO_NOTICE
+        while time.monotonic() < deadline and not self._connection.left:
+            if self._failed.wait(0.02):
+                break
+        if self.failure is None and self._connection.left:
+            self.failure = self._ended_early(next(iter(self._connection.left)))
         return None if self.failure is error else self.failure
 
     def note_stuck(self) -> None:
@@ -232,11 +244,12 @@ class Workers:
             "own number",
         )
         if self._connection is not None:
-            self._connection.tell_failed(what)
+            self._connection.tell_failed(f"gave up: {what}")
         return error
 
     def _start_jax(self, address: str, bind_host: str) -> None:
         jax.config.update("jax_enable_recoverability", True)
+        jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         bind = f"{bind_host}:{address.rpartition(':')[2]}" if bind_host else None
         jax.distributed.initialize(
@@ -268,11 +281,16 @@ class Workers:
         if worker == 0 and why == "died":
             self._end_with_worker_0()
 
+    def _ended_early(self, worker: int) -> WorkerError:
+        return WorkerError(
+            f"{self.name(worker)} ended its program before the others",
+            hint="all workers run the same number of steps: see what ends the loop of that one",
+        )
+
     def _end_with_worker_0(self) -> NoReturn:
         """End before JAX aborts the process, which it does when worker 0 is gone."""
-        print(f"graphdist.errors.WorkerError: {self.failure}", file=sys.stderr, flush=True)
-        faulthandler.dump_traceback(all_threads=False)
-        os._exit(EXIT_CODE)
+        assert self.failure is not None
+        end_process(self.failure)
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -300,13 +318,20 @@ class Workers:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(EXIT_CODE)
-        try:
+        with suppress(Exception):  # the service of a job that fails may be gone already
             jax.distributed.shutdown()
-        except Exception:
-            pass  # the service of a job that fails may be gone already
         self._connection.close()
         if self._server is not None:
             self._server.stop()
+
+
+def end_process(error: WorkerError) -> NoReturn:
+    """End the process at once, with the stack of the main thread and an error."""
+    sys.stdout.flush()
+    print("Traceback of the main thread (most recent call last):", file=sys.stderr)
+    traceback.print_stack(sys._current_frames().get(threading.main_thread().ident or 0))
+    print(f"graphdist.errors.{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    os._exit(EXIT_CODE)
 
 
 _workers: Workers | None = None

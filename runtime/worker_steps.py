@@ -9,9 +9,6 @@ caller that waits in graphdist. One that waits inside JAX, for a value, is ended
 
 from __future__ import annotations
 
-import faulthandler
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,10 +22,10 @@ from graphdist.runtime.agreement import first_collective
 from graphdist.runtime.coordination import BEAT_SECONDS
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes import (
-    EXIT_CODE,
     CollectiveTimeoutError,
     WorkerError,
     Workers,
+    end_process,
 )
 
 Step = Callable[..., Any]
@@ -64,8 +61,8 @@ class WorkerStep:
         Raises `WorkerError` when another worker has failed, `CollectiveTimeoutError` when the step
         does not end in time.
         """
-        self._workers.check()
         step = self._workers.begin_step()
+        self._workers.check(step)
         if not self._is_cpu:
             outputs = self._translated(self._function, arrays)
             _runner.start(_wait_for, (outputs,), _Watched(self, step).ended)
@@ -80,7 +77,7 @@ class WorkerStep:
         interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
         while not call.wait(interval):
             try:
-                self._workers.check()
+                self._workers.check(step)
                 if deadline is not None and time.monotonic() > deadline:
                     self._workers.fail(self.too_late(step))
             except WorkerError:
@@ -151,10 +148,8 @@ class _Watched(_Call):
         try:
             self._step._wait(self, self._number)
         except WorkerError as error:
-            print(f"graphdist.errors.{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            faulthandler.dump_traceback(all_threads=False)
             time.sleep(BEAT_SECONDS)  # for the news to leave
-            os._exit(EXIT_CODE)
+            end_process(error)
 
 
 class _Runner:
