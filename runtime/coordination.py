@@ -35,6 +35,10 @@ MAX_LINE_BYTES = 1 << 28
 PROTOCOL = "graphdist 1"
 
 
+class LeftError(Exception):
+    """A worker has left that others wait for; its number, -1 for this one."""
+
+
 @dataclass(eq=False)
 class Peer:
     """What the server knows of one connection."""
@@ -132,7 +136,7 @@ class Server(threading.Thread):
             peer.steps = message["bye"]
             peer.is_done = True
             self._tell_all({"left": peer.worker, "steps": peer.steps})
-            self._fail_exchanges_of(peer.worker)
+            self._give_up_exchanges_of(peer.worker)
 
     def _greet(self, peer: Peer, message: Message) -> None:
         worker, count = message.get("worker"), message.get("workers")
@@ -161,14 +165,18 @@ class Server(threading.Thread):
             values = [given[index] for index in range(self._num_workers)]
             self._tell_all({"all": key, "values": values})
         else:
-            for index, peer in self._peers.items():
+            for index, peer in list(self._peers.items()):
                 if peer.is_done:
-                    self._fail_exchanges_of(index)
+                    self._give_up_exchanges_of(index)
 
-    def _fail_exchanges_of(self, worker: int) -> None:
+    def _give_up_exchanges_of(self, worker: int) -> None:
         """Let nobody wait for a worker that has left."""
-        if any(worker not in given for given in self._exchanges.values()):
-            self._fail(worker, "ended its program before the others")
+        for key, given in list(self._exchanges.items()):
+            if worker not in given:
+                del self._exchanges[key]
+                for index in given:
+                    if index in self._peers:
+                        self._send(self._peers[index], {"never": key, "left": worker})
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -237,6 +245,7 @@ class Connection:
         self._changed = threading.Condition()
         self._answers: dict[str, list[Any]] = {}
         self._given: dict[str, list[int]] = {}
+        self._never: dict[str, int] = {}
         self._is_closed = False
         self.steps = 0
         """How many steps this worker has begun; sent with every heartbeat."""
@@ -257,12 +266,17 @@ class Connection:
     def take(self, key: str, timeout_seconds: float | None, stop: Any) -> list[Any] | None:
         """Return all workers' values of an exchange, None if not all came in time.
 
-        `stop()` is asked whenever something was heard; it may raise.
+        `stop()` is asked whenever something was heard; it may raise. Raises `LeftError` for a
+        worker that has left, this one included.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._changed:
             while key not in self._answers:
                 stop()
+                if key in self._never:
+                    raise LeftError(self._never.pop(key))
+                if self._is_closed:
+                    raise LeftError(-1)
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return None
@@ -321,10 +335,12 @@ class Connection:
         if "failed" in message:
             self._on_failure(message["failed"], message["why"])
         self.heard = time.monotonic()
-        if "left" in message:
+        if "steps" in message:
             self.left[message["left"]] = message["steps"]
         with self._changed:
-            if "all" in message:
+            if "never" in message:
+                self._never[message["never"]] = message["left"]
+            elif "all" in message:
                 self._answers[message["all"]] = message["values"]
             elif "given" in message:
                 self._given[message["asks"]] = message["given"]

@@ -26,8 +26,8 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn  # Any: JSON
 
@@ -35,7 +35,7 @@ import jax
 
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.buffers import RuntimeFailure
-from graphdist.runtime.coordination import PROTOCOL, Connection, Server
+from graphdist.runtime.coordination import PROTOCOL, Connection, LeftError, Server
 
 SECONDS_TO_LEAVE = 5.0
 """How long worker 0, when it fails, keeps JAX's service up for the others to say so."""
@@ -131,7 +131,10 @@ class Workers:
         """
         limit = self.patience.start if seconds is None else seconds
         self._connection.put(key, value)
-        given: list[Any] | None = self._connection.take(key, limit, self._raise_failure)
+        try:
+            given: list[Any] | None = self._connection.take(key, limit, self._raise_failure)
+        except LeftError as left:
+            raise self._ended_early(max(left.args[0], 0)) from None
         if given is None:
             self.fail(
                 CollectiveTimeoutError(
