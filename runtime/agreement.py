@@ -63,10 +63,9 @@ def _description(graph: Graph) -> Iterator[list[Any]]:
 def _difference(
     workers: Workers, number: int, described: list[list[list[Any]]], other: int, at: Source
 ) -> WorkerError:
-    nothing = ["nothing more", "", "", 0, ""]
-    for one, two in zip_longest(described[0], described[other], fillvalue=nothing):
-        if one[:2] != two[:2]:
-            break
+    nothing: list[Any] = ["nothing more", "", "", 0, ""]
+    pairs = zip_longest(described[0], described[other], fillvalue=nothing)
+    one, two = next((pair for pair in pairs if pair[0][:2] != pair[1][:2]), (nothing, nothing))
     same = " (with another constant)" if one[0] == two[0] else ""
     return WorkerError(
         f"program number {number} differs between {workers.name(0)} and "

@@ -66,9 +66,7 @@ def _through_devices(bits: np.ndarray[Any, Any], devices: Devices) -> np.ndarray
         padded = np.zeros(size, np.uint32)
         if devices.workers is not None and devices.workers.index == 0:
             padded[: len(part)] = part
-        rows = jax.make_array_from_callback(
-            (sharding.num_devices, size), sharding, lambda index, mine=padded: mine[None]
-        )
+        rows = jax.make_array_from_process_local_data(sharding, padded[None])
         (total,) = step(rows)
         parts.append(np.asarray(total)[: len(part)])
     return np.concatenate(parts).view(np.uint8)[: bits.nbytes]

@@ -31,6 +31,7 @@ Message: TypeAlias = dict[str, Any]
 
 BEAT_SECONDS = 0.5
 """How often each side lets the other know that it is there."""
+MAX_HELLO_BYTES = 1 << 12
 MAX_LINE_BYTES = 1 << 28
 PROTOCOL = "graphdist 1"
 
@@ -63,6 +64,7 @@ class Server(threading.Thread):
         self._peers: dict[int, Peer] = {}
         self._exchanges: dict[str, dict[int, Any]] = {}
         self._failed: dict[int, str] = {}
+        self._left: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._stopped = False
         self.all_left = threading.Event()
@@ -83,6 +85,9 @@ class Server(threading.Thread):
             if time.monotonic() >= next_beat:
                 self._beat()
                 next_beat = time.monotonic() + BEAT_SECONDS
+        for key in list(self._selector.get_map().values()):
+            self._selector.unregister(key.fileobj)
+            (self._listener if key.data is None else key.data.socket).close()
         self._selector.close()
 
     def stop(self) -> None:
@@ -109,15 +114,18 @@ class Server(threading.Thread):
                 peer.heard = time.monotonic()
                 peer.unread += received
                 self._read_lines(peer)
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError, TypeError):  # the last three from a stranger
             self._lose(peer)
 
     def _read_lines(self, peer: Peer) -> None:
         while (end := peer.unread.find(b"\n")) >= 0:
             line = bytes(peer.unread[:end])
             del peer.unread[: end + 1]
-            self._answer(peer, json.loads(line))
-        if len(peer.unread) > MAX_LINE_BYTES:
+            message = json.loads(line)
+            if not isinstance(message, dict):
+                raise ValueError("not one of ours")
+            self._answer(peer, message)
+        if len(peer.unread) > (MAX_HELLO_BYTES if peer.worker is None else MAX_LINE_BYTES):
             raise ValueError("a line without an end")
 
     def _answer(self, peer: Peer, message: Message) -> None:
@@ -135,6 +143,7 @@ class Server(threading.Thread):
         elif "bye" in message:
             peer.steps = message["bye"]
             peer.is_done = True
+            self._left.add(peer.worker)
             self._tell_all({"left": peer.worker, "steps": peer.steps})
             self._give_up_exchanges_of(peer.worker)
 
@@ -165,9 +174,8 @@ class Server(threading.Thread):
             values = [given[index] for index in range(self._num_workers)]
             self._tell_all({"all": key, "values": values})
         else:
-            for index, peer in list(self._peers.items()):
-                if peer.is_done:
-                    self._give_up_exchanges_of(index)
+            for one in self._left:
+                self._give_up_exchanges_of(one)
 
     def _give_up_exchanges_of(self, worker: int) -> None:
         """Let nobody wait for a worker that has left."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn  # Any: JAX's settings
 
 import jax
 import numpy as np
@@ -242,7 +242,8 @@ def device_name(device: jax.Device) -> str:
 
 def backends_are_started() -> bool:
     """Return whether JAX has begun to use devices, after which it joins no other processes."""
-    count = jax.config.jax_num_cpu_devices
+    settings: Any = jax.config
+    count = settings.jax_num_cpu_devices
     try:
         jax.config.update("jax_num_cpu_devices", count + 1)  # refused from then on
     except RuntimeError:

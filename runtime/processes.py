@@ -75,7 +75,7 @@ class Workers:
         self._server: Server | None = None
         self._ordinals: dict[str, int] = {}
         self._failed = threading.Event()
-        self._is_stuck = False
+        self._is_stuck = self._runs_jax = False
         self._crash = ""
 
     def __len__(self) -> int:
@@ -91,25 +91,8 @@ class Workers:
 
     def start(self, at: Source = UNKNOWN) -> None:
         """Meet the others and start JAX; raises `WorkerError` for what keeps it from that."""
-        deadline = time.monotonic() + self.patience.start
-        host, port = split_address(self.addresses[0], at)
-        if self.index == 0:
-            listener = listen(host, port, self.name(0), at)
-            self._server = Server(listener, len(self), self.patience.silence)
-            self._server.start()
-        stream = self._meet(host, port, deadline, at)
-        self._connection = Connection(stream, self._note_failure, self.patience.silence)
-        jax_host = listener_host(host) if self.index == 0 else ""
-        jax_address = f"{host}:{free_port(jax_host)}" if self.index == 0 else ""
-        self._connection.put("start", jax_address)
-        left = max(0.0, deadline - time.monotonic())
-        given = self._connection.take("start", left, self._raise_failure)
-        if given is None:
-            missing = self._missing("start")
-            raise self._refused(
-                f"{self.names(missing)} did not start within {self.patience.start:g} s", at
-            )
-        self._start_jax(given[0], jax_host)
+        self._start_jax(self.meet(at))
+        self._runs_jax = True
         atexit.register(self._leave)
         hook = sys.excepthook
 
@@ -120,6 +103,31 @@ class Workers:
             self._crashed(error)
 
         sys.excepthook = report
+
+    def meet(self, at: Source = UNKNOWN) -> str:
+        """Meet the others, and return where JAX's coordination service is going to be.
+
+        Raises `WorkerError` for what keeps the workers apart.
+        """
+        deadline = time.monotonic() + self.patience.start
+        host, port = split_address(self.addresses[0], at)
+        if self.index == 0:
+            listener = listen(host, port, self.name(0), at)
+            self._server = Server(listener, len(self), self.patience.silence)
+            self._server.start()
+        stream = self._meet(host, port, deadline, at)
+        self._connection = Connection(stream, self._note_failure, self.patience.silence)
+        jax_address = f"{host}:{free_port(listener_host(host))}" if self.index == 0 else ""
+        self._connection.put("start", jax_address)
+        left = max(0.0, deadline - time.monotonic())
+        given = self._connection.take("start", left, self._raise_failure)
+        if given is None:
+            missing = self._missing("start")
+            raise self._refused(
+                f"{self.names(missing)} did not start within {self.patience.start:g} s", at
+            )
+        address: str = given[0]
+        return address
 
     def exchange(
         self, key: str, value: Any, what: str, at: Source = UNKNOWN, seconds: float | None = None
@@ -193,6 +201,13 @@ class Workers:
             self.failure = self._ended_early(next(iter(self._connection.left)))
         return None if self.failure is error else self.failure
 
+    def leave(self) -> None:
+        """Say goodbye to the others."""
+        self._connection.leave()
+        self._connection.close()
+        if self._server is not None:
+            self._server.stop()
+
     def note_stuck(self) -> None:
         """Note that a thread is held up for ever: the interpreter cannot end as usual."""
         self._is_stuck = True
@@ -210,6 +225,7 @@ class Workers:
                     if "welcome" in answer:
                         return stream
                     if "refused" in answer:
+                        stream.close()
                         raise self._refused(answer["refused"], at)
                     trouble = "something else answers there"
                 except (TimeoutError, ValueError):
@@ -250,11 +266,11 @@ class Workers:
             self._connection.tell_failed(f"gave up: {what}")
         return error
 
-    def _start_jax(self, address: str, bind_host: str) -> None:
+    def _start_jax(self, address: str) -> None:
         jax.config.update("jax_enable_recoverability", True)
         jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        bind = f"{bind_host}:{address.rpartition(':')[2]}" if bind_host else None
+        host, port = split_address(address)
         jax.distributed.initialize(
             address,
             len(self),
@@ -264,7 +280,7 @@ class Workers:
             initialization_timeout=max(1, int(self.patience.start)),
             # Longer than ours, which comes with a name.
             heartbeat_timeout_seconds=int(2 * self.patience.silence) + 10,
-            coordinator_bind_address=bind,
+            coordinator_bind_address=f"{listener_host(host)}:{port}" if self.index == 0 else None,
         )
 
     def _missing(self, key: str) -> list[int]:
@@ -281,7 +297,7 @@ class Workers:
             hint="all workers stop when one does: look at what that one said, and start all again",
         )
         self._failed.set()
-        if worker == 0 and why == "died":
+        if worker == 0 and why == "died" and self._runs_jax:
             self._end_with_worker_0()
 
     def _ended_early(self, worker: int) -> WorkerError:
@@ -323,9 +339,7 @@ class Workers:
             os._exit(EXIT_CODE)
         with suppress(Exception):  # the service of a job that fails may be gone already
             jax.distributed.shutdown()
-        self._connection.close()
-        if self._server is not None:
-            self._server.stop()
+        self.leave()
 
 
 def end_process(error: WorkerError) -> NoReturn:

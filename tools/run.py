@@ -26,8 +26,6 @@ from typing import IO
 
 from graphdist import config
 
-SECONDS_TO_SAY_SO = 5.0
-"""How long the others may go on when a worker has failed: they notice and say who it was."""
 SECONDS_TO_END = 3.0
 """How long a worker may take to end when it is asked to."""
 LINES_SHOWN_LAST = 60
@@ -45,10 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     least = options.n if options.min_workers is None else options.min_workers
     if not 1 <= least <= options.n:
         parser().error(f"--min-workers is {least}: it is from 1 to the number of workers")
+    if not options.program:
+        parser().error("no program is given")
     command = [sys.executable, "-u", *(["-m"] if options.m else []), *options.program]
     num_workers, restarts = options.n, 0
     while True:
-        job = Job(command, num_workers, options.devices_per_worker, options.host)
+        job = Job(command, num_workers, options.devices_per_worker, options.host, options.grace)
         status = job.run()
         if status == 0 or job.is_asked_to_end or restarts == options.max_restarts:
             return status
@@ -80,6 +80,13 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         metavar="M",
         help="each restart has one worker less, and M at least; by default all have N",
+    )
+    found.add_argument(
+        "--grace",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="how many seconds the others may go on when one has failed: they say who it was",
     )
     found.add_argument(
         "--host", default="127.0.0.1", help="the address the workers listen at (loopback)"
@@ -156,9 +163,15 @@ class Job:
     """All workers, once started."""
 
     def __init__(
-        self, command: Sequence[str], num_workers: int, devices_per_worker: int, host: str
+        self,
+        command: Sequence[str],
+        num_workers: int,
+        devices_per_worker: int,
+        host: str,
+        grace_seconds: float,
     ) -> None:
         """Describe the job; `run` starts it."""
+        self._grace_seconds = grace_seconds
         self._command, self._devices = command, devices_per_worker
         self._addresses = [f"{host}:{port}" for port in free_ports(num_workers, host)]
         self._workers: list[Worker] = []
@@ -198,7 +211,7 @@ class Job:
                     worker.was_stopped = is_stopping
             has_failed = any(worker.status for worker in self._ended)
             if deadline == float("inf") and (has_failed or self.is_asked_to_end):
-                deadline = time.monotonic() + SECONDS_TO_SAY_SO
+                deadline = time.monotonic() + self._grace_seconds
             if time.monotonic() > deadline:
                 for worker in self._workers:
                     worker.send(signal.SIGKILL if is_stopping else signal.SIGTERM)

@@ -67,7 +67,9 @@ class MultiWorkerMirroredBase(StrategyBase):
         if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
             implementation = jax.random.key_impl(value)
             bits = self._from_first_worker(np.asarray(jax.random.key_data(value)))
-            return self._copies(jax.random.wrap_key_data(bits, impl=implementation), distribution)
+            return self._copies(
+                jax.random.wrap_key_data(jax.numpy.asarray(bits), impl=implementation), distribution
+            )
         return self._copies(self._from_first_worker(np.asarray(value)), distribution)
 
     def _from_first_worker(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
