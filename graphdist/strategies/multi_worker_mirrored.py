@@ -36,6 +36,25 @@ class MultiWorkerExtended(StrategyExtended):
 
     experimental_between_graph = True
 
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """Return the names of this worker's devices."""
+        return tuple(self.devices.names[replica] for replica in self.devices.local_replicas)
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Return whether this worker writes what is written once: worker 0 does."""
+        return self._is_first
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Return whether this worker writes summaries: worker 0 does."""
+        return self._is_first
+
+    @property
+    def _is_first(self) -> bool:
+        return self.devices.workers is None or self.devices.workers.index == 0
+
 
 class MultiWorkerMirroredBase(StrategyBase):
     """A strategy of workers, with the methods of one API or the other."""
@@ -127,7 +146,7 @@ def devices_of_workers(
         return None
     if kind is None or number is None:
         raise ArgumentError(
-            f"the cluster has {len(addresses)} workers, and which one this process is is not said",
+            f"the cluster has {len(addresses)} workers, and does not say which one this process is",
             source=here(),
             hint='give the resolver task_type and task_id, or TF_CONFIG a "task"',
         )

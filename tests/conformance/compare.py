@@ -104,6 +104,9 @@ class Comparison:
             if not _same_error(expected, actual):
                 yield _difference(path, expected, actual)
             return
+        if isinstance(expected, list) and isinstance(actual, list):  # one result a worker
+            yield from self._sequence(expected, actual, path)
+            return
         expected = self._by_value(expected, actual)
         if not isinstance(expected, dict) or not isinstance(actual, dict):
             if expected != actual:

@@ -13,6 +13,7 @@ from tests.conformance.families import (
     input,
     legacy,
     merge_call,
+    multi_worker,
     random_and_loss,
     reduce,
     resolvers,
@@ -58,6 +59,7 @@ FAMILIES: dict[str, Program] = {
     "legacy": legacy.legacy,
     "legacy_v1_class": legacy.legacy_v1_class,
     "resolver": resolvers.resolver,
+    "multi_worker": multi_worker.multi_worker,
     "multi_worker_util": resolvers.multi_worker_util,
 }
 
@@ -65,7 +67,6 @@ LATER = frozenset(
     {
         "checkpoint",
         "keras",
-        "multi_worker",
         "parameter_server",
         "partitioner",
         "sharded_variable",

@@ -46,7 +46,7 @@ def task_that_is_not_there(refused: Refused) -> None:
 
 
 def task_of_two_resolvers(refused: Refused) -> None:
-    spec = gd.cluster.ClusterSpec({"worker": {0: "a:1"}})
+    spec = gd.cluster.ClusterSpec({"worker": {0: "a:1", 2: "b:1"}})
     first, second = (gd.cluster.SimpleClusterResolver(spec) for _ in range(2))
     with refused(KeyError):
         gd.cluster.UnionResolver(first, second).cluster_spec()
