@@ -16,11 +16,12 @@ from graphdist.ir.errors import (
     TypeRuleError,
     VerifyError,
 )
+from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.artifact import ArtifactError
 from graphdist.runtime.buffers import RuntimeFailure
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
-from graphdist.runtime.processes import CollectiveTimeoutError, WorkerError
+from graphdist.runtime.processes import CollectiveTimeoutError
 from graphdist.runtime.topologies import MissingExtraError
 from graphdist.tracing.state import TraceError
 

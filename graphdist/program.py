@@ -22,10 +22,10 @@ from graphdist.interface import OUTPUT, Interface, filled, take_apart
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes.manager import Pass
+from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.agreement import agree_on
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
 from graphdist.runtime.executable import Executable, dispatcher
-from graphdist.runtime.processes import WorkerError
 from graphdist.signature import (
     LeafKey,
     StaticArgument,

@@ -18,8 +18,9 @@ from graphdist.ir.compare import content_hash, parameter_key
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.printer import node_lines, print_graph
 from graphdist.ir.source import UNKNOWN, Source, at_line
+from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.processes import WorkerError, Workers
+from graphdist.runtime.processes import Workers
 
 
 def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:

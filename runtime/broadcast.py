@@ -16,8 +16,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from graphdist.ir.source import UNKNOWN, Source
+from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.processes import WorkerError
 from graphdist.runtime.worker_steps import WorkerStep
 
 SENT_WITH_EXCHANGE = 1 << 16  # bytes

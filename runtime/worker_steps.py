@@ -18,12 +18,12 @@ from typing import Any  # Any: whatever a step returns
 
 from graphdist.ir.graph import Graph
 from graphdist.ir.source import Source
+from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.agreement import first_collective
 from graphdist.runtime.coordination import BEAT_SECONDS
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes import (
     CollectiveTimeoutError,
-    WorkerError,
     Workers,
     end_process,
 )

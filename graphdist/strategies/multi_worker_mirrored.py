@@ -36,24 +36,16 @@ class MultiWorkerExtended(StrategyExtended):
 
     experimental_between_graph = True
 
+    def __init__(self, devices: Devices) -> None:
+        """Take the devices; worker 0 writes what is written once."""
+        super().__init__(devices)
+        is_first = devices.workers is None or devices.workers.index == 0
+        self.should_checkpoint = self.should_save_summary = is_first
+
     @property
     def worker_devices(self) -> tuple[str, ...]:
         """Return the names of this worker's devices."""
         return tuple(self.devices.names[replica] for replica in self.devices.local_replicas)
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """Return whether this worker writes what is written once: worker 0 does."""
-        return self._is_first
-
-    @property
-    def should_save_summary(self) -> bool:
-        """Return whether this worker writes summaries: worker 0 does."""
-        return self._is_first
-
-    @property
-    def _is_first(self) -> bool:
-        return self.devices.workers is None or self.devices.workers.index == 0
 
 
 class MultiWorkerMirroredBase(StrategyBase):

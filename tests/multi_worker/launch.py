@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: JSON
@@ -43,12 +44,16 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def run(
-    workers: int, *program: str, devices: int = 1, options: tuple[str, ...] = (), **variables: str
+    workers: int,
+    *program: str,
+    devices: int = 1,
+    options: tuple[str, ...] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run a program on workers with so many devices each."""
     line = command(workers, *program, options=("--devices-per-worker", str(devices), *options))
     done = subprocess.run(
-        line, env=environment(**variables), capture_output=True, text=True, timeout=SECONDS
+        line, env=environment(**(variables or {})), capture_output=True, text=True, timeout=SECONDS
     )
     said: dict[int, list[Any]] = {}
     for worker, text in _SAID.findall(done.stdout):

@@ -25,7 +25,7 @@ def errors_of(outcome: Outcome, worker: int) -> str:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_is_named(victim: int) -> None:
-    outcome = run(2, "faulty", "kill", str(victim), **PATIENCE)
+    outcome = run(2, "faulty", "kill", str(victim), variables=PATIENCE)
     assert outcome.status == 128 + 9
     assert re.search(f"WorkerError: worker {victim} .* died", errors_of(outcome, 1 - victim))
     assert f"[graphdist-run] worker {victim} was ended by SIGKILL" in outcome.err
@@ -33,7 +33,7 @@ def test_a_killed_worker_is_named(victim: int) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stopped_worker_is_a_timeout(victim: int) -> None:
-    outcome = run(2, "faulty", "stop", str(victim), **PATIENCE)
+    outcome = run(2, "faulty", "stop", str(victim), variables=PATIENCE)
     assert outcome.status == 1
     error = errors_of(outcome, 1 - victim)
     message = rf"CollectiveTimeoutError: step \d+, 'step', did not end within 2 s: worker {victim} "
@@ -44,13 +44,13 @@ def test_a_stopped_worker_is_a_timeout(victim: int) -> None:
 
 def test_a_silent_worker_is_noticed_without_a_timeout() -> None:
     patience = {**PATIENCE, "GRAPHDIST_WORKER_SILENCE_SECONDS": "4"}
-    outcome = run(2, "faulty", "silent", "1", **patience)
+    outcome = run(2, "faulty", "silent", "1", variables=patience)
     assert outcome.status == 1
     assert re.search(r"worker 1 .* was not heard of for \d s", errors_of(outcome, 0))
 
 
 def test_an_exception_is_told_to_the_others_and_shown_last() -> None:
-    outcome = run(2, "faulty", "raise", "1", **PATIENCE)
+    outcome = run(2, "faulty", "raise", "1", variables=PATIENCE)
     assert outcome.status == 1
     assert "worker 1 (127.0.0.1" in errors_of(outcome, 0)
     assert 'failed: KeyError: "the user\'s own"' in errors_of(outcome, 0)
@@ -58,13 +58,13 @@ def test_an_exception_is_told_to_the_others_and_shown_last() -> None:
 
 
 def test_a_worker_that_leaves_early_is_named() -> None:
-    outcome = run(2, "faulty", "leave", "1", **PATIENCE)
+    outcome = run(2, "faulty", "leave", "1", variables=PATIENCE)
     assert outcome.status == 1
     assert re.search("worker 1 .* ended its program before the others", errors_of(outcome, 0))
 
 
 def test_programs_that_differ_are_shown_on_every_worker() -> None:
-    outcome = run(2, "faulty", "differ", "1", **PATIENCE)
+    outcome = run(2, "faulty", "differ", "1", variables=PATIENCE)
     assert outcome.status == 1
     for worker in range(2):
         error = errors_of(outcome, worker)
@@ -76,7 +76,7 @@ def test_programs_that_differ_are_shown_on_every_worker() -> None:
 
 
 def test_variables_that_differ() -> None:
-    outcome = run(2, "faulty", "variable", "1", **PATIENCE)
+    outcome = run(2, "faulty", "variable", "1", variables=PATIENCE)
     assert outcome.status == 1
     for worker in range(2):
         assert re.search(

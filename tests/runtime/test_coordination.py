@@ -13,7 +13,8 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime import coordination
-from graphdist.runtime.processes import Patience, Workers, free_port, listen
+from graphdist.runtime.addresses import free_port, listen
+from graphdist.runtime.processes import Patience, Workers
 
 PATIENCE = Patience(start=5.0, silence=60.0)
 Met = Callable[..., list[Workers]]

@@ -9,7 +9,8 @@ from typing import Any
 from unittest import mock
 
 import graphdist as gd
-from graphdist.runtime.processes import Patience, Workers, free_port
+from graphdist.runtime.addresses import free_port
+from graphdist.runtime.processes import Patience, Workers
 from graphdist.tracing.sources import here
 from tests.errors.refusal import Refused
 

@@ -83,13 +83,16 @@ say(
     ids=strategy.run(lambda: gd.get_replica_context().replica_id_in_sync_group).values,
 )
 
-contexts = []
-from_function = strategy.distribute_datasets_from_function(
-    lambda context: (
-        contexts.append([context.num_input_pipelines, context.input_pipeline_id])
-        or gd.data.Dataset.range(2 + 4 * worker).batch(2)
-    )
-)
+contexts: list[Any] = []
+
+
+def dataset_fn(context: gd.InputContext) -> gd.data.Dataset:
+    """Return 2 rows on worker 0 and 6 on worker 1."""
+    contexts.append([context.num_input_pipelines, context.input_pipeline_id])
+    return gd.data.Dataset.range(2 + 4 * worker).batch(2)
+
+
+from_function = strategy.distribute_datasets_from_function(dataset_fn)
 say(from_function=drained(from_function), contexts=contexts)
 ten = gd.data.Dataset.range(10)
 batches = ten.batch(4)
