@@ -23,7 +23,7 @@ from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes.manager import Pass
 from graphdist.runtime.addresses import WorkerError
-from graphdist.runtime.agreement import agree_on
+from graphdist.runtime.agreement import agree_on, wait_until_compiled
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
 from graphdist.runtime.executable import Executable, dispatcher
 from graphdist.signature import (
@@ -219,6 +219,7 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
     lowered = traced.lower()
     agree_on(lowered.graph, traced.devices, here())
     compiled = lowered.compile()
+    wait_until_compiled(lowered.graph, traced.devices, here())
     shapes = [output.type.shape for output in traced.graph.outputs]
     return Program(interface, traced.variables, compiled.graph, shapes, compiled.executable)
 

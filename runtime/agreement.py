@@ -33,13 +33,19 @@ def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
         return
     number = workers.ordinal("program")
     what = f"the first run of {graph.name!r}"
-    seconds = devices.timeout_seconds
-    hashes = workers.exchange(f"program {number}", content_hash(graph), what, at, seconds)
+    hashes = workers.exchange(f"program {number}", content_hash(graph), what, at)
     other = next((worker for worker, one in enumerate(hashes) if one != hashes[0]), None)
     if other is None:
         return
-    described = workers.exchange(f"graph {number}", list(_description(graph)), what, at, seconds)
+    described = workers.exchange(f"graph {number}", list(_description(graph)), what, at)
     raise _difference(workers, number, described, other, at)
+
+
+def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
+    """Return once all workers have compiled a program: from then on a step can be timed."""
+    if devices.workers is not None:
+        key = f"compiled {devices.workers.ordinal('compiled')}"
+        devices.workers.exchange(key, None, f"the first run of {graph.name!r}", at)
 
 
 def first_collective(graph: Graph) -> tuple[str, Source]:

@@ -65,14 +65,17 @@ class WorkerStep:
         self._workers.check(step)
         if not self._is_cpu:
             outputs = self._translated(self._function, arrays)
-            _runner.start(_wait_for, (outputs,), _Watched(self, step).ended)
+            call = _Call()
+            _runner.start(_wait_for, (outputs,), call.ended)
+            _watcher.start(_watch, (self, call, step), _ignore)
             return outputs
         call = _Call()
         _runner.start(_run_and_wait, (self._function, arrays), call.ended)
-        self._wait(call, step)
+        self.wait(call, step)
         return self._translated(call.result, ())
 
-    def _wait(self, call: _Call, step: int) -> None:
+    def wait(self, call: _Call, step: int) -> None:
+        """Return once a call has ended; raises what keeps it from that."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
         while not call.wait(interval):
@@ -136,20 +139,13 @@ class _Call:
         return self._value
 
 
-class _Watched(_Call):
-    """A step on its way on the devices; the process ends if it never ends and nobody notices."""
-
-    def __init__(self, step: WorkerStep, number: int) -> None:
-        super().__init__()
-        self._step, self._number = step, number
-        threading.Thread(target=self._watch, name="graphdist-watch", daemon=True).start()
-
-    def _watch(self) -> None:
-        try:
-            self._step._wait(self, self._number)
-        except WorkerError as error:
-            time.sleep(BEAT_SECONDS)  # for the news to leave
-            end_process(error)
+def _watch(step: WorkerStep, call: _Call, number: int) -> None:
+    """Wait for a step on its way on the devices; end the process if it never ends."""
+    try:
+        step.wait(call, number)
+    except WorkerError as error:
+        time.sleep(BEAT_SECONDS)  # for the news to leave
+        end_process(error)
 
 
 class _Runner:
@@ -194,8 +190,15 @@ def _run_and_wait(function: Step, arrays: Sequence[Any]) -> Any:
 
 def _wait_for(outputs: Sequence[Any]) -> None:
     for output in outputs:
-        if not output.is_deleted():
+        try:
             output.block_until_ready()
+        except RuntimeError:
+            if not output.is_deleted():  # a later step has it: that one is waited for too
+                raise
 
 
-_runner = _Runner()
+def _ignore(value: Any, error: BaseException | None) -> None:
+    """Take no notice: what a watched step raises is raised where it is waited for."""
+
+
+_runner, _watcher = _Runner(), _Runner()

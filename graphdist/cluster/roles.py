@@ -94,8 +94,10 @@ def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> i
         raise ArgumentError(
             f"a task of kind {task_type!r} has no number among workers", source=here()
         )
-    before = spec.num_tasks("chief") if task_type == "worker" and "chief" in spec.jobs else 0
-    return before + (task_id or 0)
+    if task_type == "evaluator" or task_id is None:
+        return task_id or 0
+    before = spec.num_tasks("chief") if "chief" in spec.jobs else 0
+    return before + spec.task_indices("worker").index(task_id)  # numbers may be left out
 
 
 def worker_addresses(cluster: Any) -> list[str]:

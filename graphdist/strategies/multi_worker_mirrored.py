@@ -143,8 +143,9 @@ def devices_of_workers(
             hint='give the resolver task_type and task_id, or TF_CONFIG a "task"',
         )
     workers = _meet(addresses, roles.id_in_cluster(spec, kind, number), spec)
-    found = of_all_workers(workers, names)
-    return Devices(found, workers=workers, timeout_seconds=options.timeout_seconds)
+    found, seconds = of_all_workers(workers, names), options.timeout_seconds
+    bounded = seconds if seconds and seconds > 0 else None  # tf.distribute takes any number
+    return Devices(found, workers=workers, timeout_seconds=bounded)
 
 
 def _meet(addresses: Sequence[str], index: int, spec: ClusterSpec) -> Workers:
