@@ -1,6 +1,6 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import aot, config, data, experimental, metrics, nn, random, viz
+from graphdist import aot, cluster, config, data, experimental, metrics, nn, random, viz
 from graphdist.accumulation import accumulate
 from graphdist.context import (
     experimental_set_strategy,
@@ -23,6 +23,8 @@ from graphdist.errors import (
     ArgumentTypeError,
     ArtifactError,
     BatchDimensionError,
+    ClusterError,
+    CollectiveTimeoutError,
     CompilerOptionError,
     ContextError,
     DatasetError,
@@ -35,6 +37,7 @@ from graphdist.errors import (
     RuntimeFailure,
     TraceError,
     UnsupportedError,
+    WorkerError,
 )
 from graphdist.function import Function, RetraceWarning, function
 from graphdist.options import (
@@ -71,7 +74,9 @@ __all__ = [
     "ArtifactError",
     "BatchDimensionError",
     "CentralStorageStrategy",
+    "ClusterError",
     "CollectiveHints",
+    "CollectiveTimeoutError",
     "CommunicationImplementation",
     "CommunicationOptions",
     "CompilerOptionError",
@@ -115,9 +120,11 @@ __all__ = [
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
+    "WorkerError",
     "accumulate",
     "aot",
     "assign",
+    "cluster",
     "config",
     "data",
     "experimental",

@@ -4,7 +4,11 @@
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
   system's temporary folder);
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
-* `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow.
+* `GRAPHDIST_WORKER_START_SECONDS` and `GRAPHDIST_WORKER_SILENCE_SECONDS` are how long the workers
+  of a cluster wait for each other, where `set_worker_timeouts` does not say it;
+* `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow;
+* `SLURM_PROCID` and its neighbours describe the task of Slurm that this process is, `TPU_NAME` and
+  `TPU_WORKER_ID` the TPU of this host; `CUDA_VISIBLE_DEVICES` says which GPUs it may use.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -19,6 +24,7 @@ import jax
 
 from graphdist.errors import ArgumentError, DeviceError
 from graphdist.runtime.backpressure import backpressure
+from graphdist.runtime.processes import Patience
 from graphdist.tracing.sources import here
 
 
@@ -119,4 +125,85 @@ def cluster_config() -> dict[str, Any]:
             source=here(),
             hint='write {"cluster": {"worker": ["host:port"]}, "task": {...}}',
         )
+    return found
+
+
+def slurm_variable(name: str) -> str | None:
+    """Return what Slurm says of this task, such as "PROCID"; None outside Slurm."""
+    return os.environ.get(f"SLURM_{name}")
+
+
+def visible_gpus() -> str | None:
+    """Return the numbers of the GPUs this process may use, as written; None for all there are."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def set_visible_gpus(numbers: Iterable[int]) -> None:
+    """Let this process see these GPUs alone; it has no effect once devices are in use."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, numbers))
+
+
+def tpu_name() -> str | None:
+    """Return the name of the TPU that this host belongs to, if it is known."""
+    return os.environ.get("TPU_NAME")
+
+
+def tpu_worker_id() -> int | None:
+    """Return the number of this host among those of its TPU, if it is known."""
+    text = os.environ.get("TPU_WORKER_ID", "")
+    return int(text) if text.isdecimal() else None
+
+
+def set_worker_timeouts(
+    start_seconds: float | None = None, silence_seconds: float | None = None
+) -> None:
+    """Set how long the workers of a cluster wait for each other, in seconds.
+
+    `start_seconds` is how long all may take to be there, and to come to the same point of the
+    program: 300 by default. A worker that is not heard of for `silence_seconds`, 60 by default,
+    counts as dead; one whose process ends is noticed at once. Call it before the strategy is made.
+    Raises `ArgumentError` for what is no positive number.
+
+    >>> set_worker_timeouts(start_seconds=600)
+    """
+    for name, seconds in (("start", start_seconds), ("silence", silence_seconds)):
+        if seconds is None:
+            continue
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+            raise ArgumentError(
+                f"{name}_seconds is {seconds!r}: it is a positive number", source=here()
+            )
+        _worker_seconds[name] = float(seconds)
+
+
+_worker_seconds: dict[str, float] = {}
+
+
+def worker_patience() -> Patience:
+    """Return how long the workers of a cluster wait for each other."""
+    given = {
+        name: float(text)
+        for name in ("start", "silence")
+        if (text := os.environ.get(f"GRAPHDIST_WORKER_{name.upper()}_SECONDS"))
+    }
+    return Patience(**{**given, **_worker_seconds})
+
+
+def worker_environment(
+    addresses: Sequence[str], index: int, devices_per_worker: int = 0
+) -> dict[str, str]:
+    """Return the environment of the process of a worker, of those at some addresses on this host.
+
+    With `devices_per_worker` it sees as many GPUs of its own, or has as many logical CPU devices.
+    """
+    task = {"type": "worker", "index": index}
+    cluster = {"cluster": {"worker": list(addresses)}, "task": task}
+    found = {**os.environ, "TF_CONFIG": json.dumps(cluster)}
+    if devices_per_worker:
+        found["JAX_NUM_CPU_DEVICES"] = str(devices_per_worker)
+        gpus = [one for one in (visible_gpus() or "").split(",") if one]
+        if len(gpus) >= len(addresses) * devices_per_worker:
+            first = index * devices_per_worker
+            own = gpus[first : first + devices_per_worker]
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     return found

@@ -16,10 +16,12 @@ from graphdist.ir.errors import (
     TypeRuleError,
     VerifyError,
 )
+from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.artifact import ArtifactError
 from graphdist.runtime.buffers import RuntimeFailure
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
+from graphdist.runtime.processes import CollectiveTimeoutError
 from graphdist.runtime.topologies import MissingExtraError
 from graphdist.tracing.state import TraceError
 
@@ -28,6 +30,8 @@ __all__ = [
     "ArgumentTypeError",
     "ArtifactError",
     "BatchDimensionError",
+    "ClusterError",
+    "CollectiveTimeoutError",
     "CompilerOptionError",
     "ContextError",
     "DatasetError",
@@ -43,6 +47,7 @@ __all__ = [
     "TypeRuleError",
     "UnsupportedError",
     "VerifyError",
+    "WorkerError",
 ]
 
 
@@ -85,3 +90,9 @@ class BatchDimensionError(ArgumentError, IndexError):
 
 class OutOfRangeError(GraphdistError, IndexError):
     """An iterator is asked for an element past its last."""
+
+
+class ClusterError(ArgumentError, KeyError):
+    """Clusters that do not go together, or a task that is not in one."""
+
+    __str__ = GraphdistError.__str__  # KeyError quotes

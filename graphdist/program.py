@@ -15,6 +15,7 @@ from typing import Any, TypeVar  # Any: users' functions, arguments and results
 import jax
 import numpy as np
 
+from graphdist.components import as_array, buffer_gone, shape_without_value
 from graphdist.context import Entry, current_entry, entered
 from graphdist.errors import ContextError, GraphdistError, RuntimeFailure
 from graphdist.garbage import collection_put_off
@@ -23,6 +24,8 @@ from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes import Target
 from graphdist.passes.manager import Pass
+from graphdist.runtime.addresses import WorkerError
+from graphdist.runtime.agreement import agree_on, wait_until_compiled
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
 from graphdist.runtime.compilation import combining_options
 from graphdist.runtime.executable import Executable, dispatcher
@@ -43,15 +46,7 @@ from graphdist.strategies.default import default_strategy
 from graphdist.tracing.importer import import_jaxpr
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import NeedsReplicaNumber, Trace, make_jaxpr
-from graphdist.values import (
-    DistributedValues,
-    Mirrored,
-    PerReplica,
-    PerReplicaArray,
-    as_array,
-    buffer_gone,
-    shape_without_value,
-)
+from graphdist.values import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.variable_checks import require_value
 from graphdist.variable_packs import pack_small, packed, packs_of
 from graphdist.variable_storage import as_stored, lay_out
@@ -231,7 +226,10 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
     lay_out(variables, [one.sharded_along for one in lowered.graph.variables], alone=False)
     pack_small(interface.strategy, variables, lowered.graph)
     packs, holders = packs_of(variables, lowered.graph)
-    compiled = packed(lowered, packs).compile()
+    lowered = packed(lowered, packs)
+    agree_on(lowered.graph, traced.devices, here())
+    compiled = lowered.compile()
+    wait_until_compiled(lowered.graph, traced.devices, here())
     shapes = [output.type.shape for output in traced.graph.outputs]
     lies = [variable.lies for variable in variables]
 
@@ -353,7 +351,7 @@ class Program:
             for variable, holder in zip(self._variables, holders, strict=True)
             if holder in self._assigned and is_lost(holder.buffer)
         ]
-        if lost:
+        if lost and not isinstance(error, WorkerError):
             raise RuntimeFailure(
                 f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to "
                 f"it: their values are lost",

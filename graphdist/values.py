@@ -138,7 +138,7 @@ class PerReplicaArray(PerReplica):
 
     @cached_property
     def values(self) -> tuple[jax.Array, ...]:
-        """Return the replicas' arrays, each on its replica's device, in replica order."""
+        """Return the arrays of this process's replicas, each on its device, in replica order."""
         if self.strategy.devices.is_absent:
             self.strategy.devices.refuse_to_run("the value of a PerReplica", here())
         order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
@@ -147,9 +147,10 @@ class PerReplicaArray(PerReplica):
             parts = [shard.data.reshape(self.type.shape) for shard in shards]
             if self.shapes is None:
                 return tuple(parts)
+            local = self.strategy.devices.local_replicas
             return tuple(
                 jax.lax.slice(part, (0,) * len(shape), shape)
-                for part, shape in zip(parts, self.shapes, strict=True)
+                for part, shape in zip(parts, self.shapes[local.start : local.stop], strict=True)
             )
 
 
@@ -246,42 +247,6 @@ class Mirrored(ArrayOperators, DistributedValues):
         return f"<Mirrored {type} on {devices_of([self.array])}{values_of([self.array])}>"
 
 
-def per_replica_of(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
-    """Return the per-replica value of these components.
-
-    Arrays of one rank and dtype go to the devices; anything else is kept as it is.
-    """
-    if not all(isinstance(value, np.ndarray | np.generic | jax.Array) for value in values):
-        return PerReplica(values)
-    shapes = tuple(tuple(np.shape(value)) for value in values)
-    if len({(len(shape), value.dtype) for shape, value in zip(shapes, values, strict=True)}) > 1:
-        return PerReplica(values)
-    shape = largest(shapes)
-    devices = strategy.devices
-    if devices.is_absent:
-        rows, *inner = shape or (1,)
-        dtype = jax.dtypes.canonicalize_dtype(values[0].dtype)
-        described: Any = jax.ShapeDtypeStruct((len(values) * rows, *inner), dtype)
-        return PerReplicaArray(described, strategy, shape, shapes=unequal(shapes))
-    parts = [
-        jax.device_put(_padded(value, shape).reshape(shape or (1,)), device)
-        for value, device in zip(values, devices.devices, strict=True)
-    ]
-    whole = (len(parts) * parts[0].shape[0], *parts[0].shape[1:])
-    array = jax.make_array_from_single_device_arrays(whole, devices.per_replica, parts)
-    return PerReplicaArray(array, strategy, shape, shapes=unequal(shapes))
-
-
-def _padded(value: Any, shape: tuple[int, ...]) -> jax.Array:
-    """Return a copy of its own, with zeros up to a shape."""
-    if isinstance(value, np.ndarray):
-        value = np.array(value)  # JAX may copy it later, when the caller has changed it
-    if np.shape(value) == shape:
-        return jnp.array(value)
-    ends = [(0, full - part) for full, part in zip(shape, np.shape(value), strict=True)]
-    return jnp.pad(value, ends)
-
-
 def largest(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Return the shape that arrays of these shapes are padded to; they have one rank.
 
@@ -336,42 +301,3 @@ def array_of(value: Any, what: str, dtype: Any = None) -> jax.Array:
             f"{'' if dtype is None else f' of dtype {dtype}'}",
             source=here(),
         ) from error
-
-
-def as_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
-    """Return the array of a per-replica argument; raises where the strategy cannot take it."""
-    if not isinstance(value, PerReplicaArray):
-        if not isinstance(value, PerReplica):
-            raise shape_without_value(value, name)
-        components = [np.asarray(component) for component in value.values]
-        converted = per_replica_of(components, strategy)
-        assert isinstance(converted, PerReplicaArray)  # the signature has seen shapes and dtypes
-        return converted.array
-    if value.strategy is not strategy:
-        raise ArgumentError(
-            f"argument {name!r} is a PerReplica of {value.strategy}, "
-            f"the function runs on {strategy}",
-            source=here(),
-            hint="distribute the value with the strategy that uses it",
-        )
-    if value.array.is_deleted():  # it would take the process down
-        raise buffer_gone(name)
-    return value.array
-
-
-def buffer_gone(name: str) -> ArgumentError:
-    """Return the error for an argument whose buffer was donated or deleted."""
-    return ArgumentError(
-        f"argument {name!r} is an array whose buffer is gone: it was donated or deleted",
-        source=here(),
-        hint="use what the step that took the array returned, or pass that step a copy",
-    )
-
-
-def shape_without_value(value: Any, name: str) -> ArgumentError:
-    """Return the error for an argument that only describes a value."""
-    return ArgumentError(
-        f"argument {name!r} is {value}: a shape, without a value to run with",
-        source=here(),
-        hint="pass shapes to .trace(...) alone, and values to the function",
-    )

@@ -84,8 +84,8 @@ def _put(buffer: jax.Array, array: jax.Array, start: Any) -> jax.Array:
 def pack_small(strategy: StrategyBase, variables: Sequence[Variable], graph: Graph) -> None:
     """Have the small variables that a placed graph assigns share a buffer, by dtype."""
     largest = LARGEST.get(strategy.devices.platform, 0)
-    if strategy.devices.parameter_device is not None:
-        return
+    if strategy.devices.parameter_device is not None or strategy.devices.workers is not None:
+        return  # what lies elsewhere, or on other workers too, is not joined here
     by_dtype: dict[Any, list[Variable]] = defaultdict(list)
     for variable, spec in zip(variables, graph.variables, strict=True):
         if spec.assigned and variable.strategy is strategy and variable.is_packable(largest):

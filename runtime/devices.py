@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn  # Any: JAX's settings
 
 import jax
 import numpy as np
@@ -30,6 +30,7 @@ from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.runtime.emit import REPLICA
 
 if TYPE_CHECKING:
+    from graphdist.runtime.processes import Workers
     from graphdist.runtime.topologies import Topology
 
 
@@ -43,6 +44,9 @@ class Devices:
     With a `parameter_device` variables lie there between steps, one copy of each. With a `topology`
     the devices stand for hardware that is not here: programs are compiled for them and not run, and
     arrays on them are shapes.
+
+    With `workers` the devices are those of several processes, worker by worker, and each process
+    holds the parts of its own replicas alone; a step may take `timeout_seconds`.
     """
 
     def __init__(
@@ -50,14 +54,25 @@ class Devices:
         devices: Sequence[jax.Device],
         parameter_device: jax.Device | None = None,
         topology: Topology | None = None,
+        workers: Workers | None = None,
+        timeout_seconds: float | None = None,
     ) -> None:
         """Take the devices as they are; see `find_devices` for checked names."""
         self.devices = tuple(devices)
         self.parameter_device = parameter_device
         self.topology = topology
+        self.workers, self.timeout_seconds = workers, timeout_seconds
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    @cached_property
+    def local_replicas(self) -> range:
+        """Return the numbers of the replicas in this process."""
+        if self.workers is None:
+            return range(len(self))
+        count = len(self) // len(self.workers)
+        return range(self.workers.index * count, (self.workers.index + 1) * count)
 
     @property
     def platform(self) -> str:
@@ -184,6 +199,12 @@ def working_devices() -> Devices:
     return Devices(local[:1] if local[0].platform == "cpu" else local)
 
 
+def count_accelerators() -> dict[str, int]:
+    """Return how many accelerators of each kind this process has, such as {"GPU": 8}; {} on CPU."""
+    names = [device_name(device).partition(":")[0].upper() for device in jax.local_devices()]
+    return {kind: names.count(kind) for kind in names if kind != "CPU"}
+
+
 def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
     """Return the device of a name, or the device itself; raises `DeviceError` at a user's line."""
     if isinstance(name, jax.Device):
@@ -218,4 +239,19 @@ def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
 def device_name(device: jax.Device) -> str:
     """Return the name of a device, such as "cpu:0"."""
     platform = "gpu" if device.platform in ("cuda", "rocm") else device.platform
-    return f"{platform}:{jax.local_devices(backend=device.platform).index(device)}"
+    process = device.process_index
+    others = jax.local_devices(process, backend=device.platform)
+    name = f"{platform}:{others.index(device)}"
+    return name if process == jax.process_index() else f"/task:{process}/{name}"
+
+
+def backends_are_started() -> bool:
+    """Return whether JAX has begun to use devices, after which it joins no other processes."""
+    settings: Any = jax.config
+    count = settings.jax_num_cpu_devices
+    try:
+        jax.config.update("jax_num_cpu_devices", count + 1)  # refused from then on
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", count)
+    return False

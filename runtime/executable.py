@@ -33,6 +33,7 @@ from graphdist.runtime.buffers import (
 )
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
+from graphdist.runtime.worker_steps import supervised
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ class Executable:
         compiled: Compiled,
     ) -> None:
         """Take what was compiled, and the function that runs it."""
-        self.compiled, self.function = compiled, function
+        self.compiled, self.function = compiled, supervised(function, graph, devices)
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [

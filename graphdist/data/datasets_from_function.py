@@ -13,7 +13,9 @@ from graphdist.data.adapters import source_of
 from graphdist.data.distributed_dataset import DistributedDataset, Place, refuse_distributed
 from graphdist.data.elements import Array, Element, Flat, leaf_name
 from graphdist.data.input import InputContext
+from graphdist.data.worker_input import Step
 from graphdist.errors import BatchDimensionError, DatasetError
+from graphdist.runtime.processes import Workers
 from graphdist.specs import Dimensions
 from graphdist.tracing.sources import here
 from graphdist.values import Shapes
@@ -62,14 +64,14 @@ class DistributedDatasetsFromFunction(DistributedDataset):
         if self._others:
             others = [source.iterate() for source in self._others]
             return self._complete(zip_longest(first, *others, fillvalue=_NOTHING))
-        groups = zip_longest(*[first] * self._num_replicas, fillvalue=_NOTHING)
+        groups = zip_longest(*[first] * len(self._local), fillvalue=_NOTHING)
         return self._complete(groups)
 
     def _complete(self, steps: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Yield the steps; the last only if replicas without an element can have no rows."""
         for step in steps:
             given = [element for element in step if element is not _NOTHING]
-            if len(given) < self._num_replicas and self._source.declares:
+            if len(given) < len(step) and self._source.declares:
                 self._checked(given[0])
                 if not any(None in leaf.shape for leaf in jax.tree.leaves(self._spec)):
                     return
@@ -79,12 +81,22 @@ class DistributedDatasetsFromFunction(DistributedDataset):
         """Take any dataset: nothing is split."""
 
     def _distributed(self, step: tuple[Any, ...]) -> Element:
+        structure, parts = self._arrays(step)
+        return jax.tree.unflatten(structure, [self._place(part) for part in parts])
+
+    def _of_this_worker(self, dataset: Any, workers: Workers) -> Any:
+        return dataset  # the function was told which part to make
+
+    def _parts_here(self, element: tuple[Any, ...]) -> Iterator[Step]:
+        yield Step(*self._arrays(element))
+
+    def _arrays(self, step: tuple[Any, ...]) -> tuple[Any, list[Sequence[Array]]]:
+        """Return the structure of a step's elements, and for each leaf the replicas' arrays."""
         given = [self._checked(element) for element in step if element is not _NOTHING]
         rest = iter(given)
         empty = None if len(given) == len(step) else _without_rows(given[0], len(given), len(step))
         arrays = [empty if element is _NOTHING else next(rest).arrays for element in step]
-        parts = zip(*arrays, strict=True)
-        return jax.tree.unflatten(given[0].structure, [self._place(part) for part in parts])
+        return given[0].structure, list(zip(*arrays, strict=True))
 
     def _dimensions(self, whole: Dimensions) -> Dimensions:
         return whole

@@ -35,7 +35,9 @@ from graphdist.data.iterators import DistributedIterator, refuse_inside_a_functi
 from graphdist.data.options import AutoShardPolicy
 from graphdist.data.prefetch import Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes
+from graphdist.data.worker_input import Step, agreed, cut_to_size, shared_out
 from graphdist.errors import ArgumentError, DatasetError
+from graphdist.runtime.processes import Workers
 from graphdist.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.tracing.sources import here
 from graphdist.values import Shapes
@@ -43,8 +45,11 @@ from graphdist.values import Shapes
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase
 
-Place: TypeAlias = Callable[[Sequence[Array]], Any]
-"""Returns the value of which the replicas have these parts; a strategy's."""
+Place: TypeAlias = Callable[..., Any]
+"""Returns the value of which the replicas have these parts; a strategy's.
+
+Of several workers it is given their own parts, and the shapes of all.
+"""
 
 _EVEN_POLICIES = (AutoShardPolicy.AUTO, AutoShardPolicy.DATA)
 
@@ -73,9 +78,13 @@ class DistributedDataset:
         Raises `DatasetError` for what is no dataset, `BatchDimensionError` for one of scalars.
         """
         refuse_distributed(dataset)
+        self._workers = strategy.devices.workers
+        if self._workers is not None:
+            dataset = self._of_this_worker(dataset, self._workers)
         self._source = source_of(dataset)
         self._strategy = strategy
         self._num_replicas = strategy.num_replicas_in_sync
+        self._local = strategy.devices.local_replicas
         self._place = place
         self._ahead = ahead
         self._kind: ElementKind | None = None
@@ -91,7 +100,13 @@ class DistributedDataset:
         for a generator that was handed out before.
         """
         refuse_inside_a_function("a distributed dataset is iterated")
-        return DistributedIterator(self, Prefetched(self._steps(), self._distributed, self._ahead))
+        if self._workers is None:
+            elements = Prefetched(self._steps(), self._distributed, self._ahead)
+        else:
+            mine = chain.from_iterable(map(self._parts_here, self._steps()))
+            steps = agreed(mine, self._workers, lambda: self._source.element_spec)
+            elements = Prefetched(steps, self._placed, self._ahead)
+        return DistributedIterator(self, elements)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """Return the last of the states `state = reduce_func(state, element)`.
@@ -213,6 +228,36 @@ class DistributedDataset:
         sizes = self._sizes(flat)
         values = [self._place(_parts(array, sizes)) for array in flat.arrays]
         return jax.tree.unflatten(flat.structure, values)
+
+    # The same of several workers, of which each places the parts of its own replicas.
+
+    def _of_this_worker(self, dataset: Any, workers: Workers) -> Any:
+        """Return what this worker iterates of a dataset."""
+        return shared_out(dataset, workers)
+
+    def _parts_here(self, element: Any) -> Iterator[Step]:
+        """Yield this worker's steps of an element."""
+        flat = self._checked(element)
+        if self._source.policy in _EVEN_POLICIES:
+            sizes = self._sizes(flat)
+            mine = slice(self._local.start, self._local.stop)
+            yield Step(flat.structure, [_parts(array, sizes)[mine] for array in flat.arrays])
+            return
+        assert self._workers is not None
+        batching = self._source.batching
+        cut = cut_to_size(
+            batch_size(flat), batching and batching.size, self._workers, len(self._local)
+        )
+        start = 0
+        for taken in cut:
+            rows = slice(start, start + sum(taken))
+            yield Step(flat.structure, [_parts(array[rows], taken) for array in flat.arrays])
+            start = rows.stop
+
+    def _placed(self, step: Step) -> Element:
+        """Return an element with this worker's parts on its devices."""
+        values = map(self._place, step.parts, step.shapes)
+        return jax.tree.unflatten(step.structure, list(values))
 
     def _dimensions(self, whole: Dimensions) -> Dimensions:
         """Return the dimensions of a replica's part of arrays with these dimensions."""

@@ -66,6 +66,7 @@ class Seeds:
 
     def __init__(self, seed: int | None, reshuffles: bool) -> None:
         """Take the user's seed; None is one that nobody knows."""
+        self.is_free, self.reshuffles = seed is None, reshuffles
         own = (secrets.randbelow(_SEEDS) if seed is None else int(seed)) % _SEEDS
         self._numbers = philox(_FIRST_SEED, own)
         self._fixed = None if reshuffles else (_FIRST_SEED, own)

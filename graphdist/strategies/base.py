@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self  # Any: users' pytrees and
 import jax
 import numpy as np
 
+from graphdist.components import per_replica_of
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import PER_REPLICA, Distribution
@@ -25,7 +26,7 @@ from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.input import InputMethods
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import kind_of, per_replica_of, structure_text
+from graphdist.values import kind_of, structure_text
 
 if TYPE_CHECKING:
     from graphdist.cross_device_ops import CrossDeviceOps
@@ -290,13 +291,15 @@ class Strategy(StrategyBase):
                 hint="call it outside, and pass the function what it returns",
             )
         count = self.num_replicas_in_sync
-        results = [value_fn(ValueContext(replica, count)) for replica in range(count)]
+        replicas_here = self.devices.local_replicas
+        results = [value_fn(ValueContext(replica, count)) for replica in replicas_here]
         structures: list[Any] = [jax.tree.structure(result) for result in results]
         for replica, structure in enumerate(structures):
             if structure != structures[0]:
                 raise ArgumentError(
-                    f"value_fn returned {structure_text(structures[0])} for replica 0 and "
-                    f"{structure_text(structure)} for replica {replica}: the structures differ",
+                    f"value_fn returned {structure_text(structures[0])} for replica "
+                    f"{replicas_here[0]} and {structure_text(structure)} for replica "
+                    f"{replicas_here[replica]}: the structures differ",
                     source=here(),
                 )
         if count == 1:

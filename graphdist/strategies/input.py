@@ -10,6 +10,7 @@ buffer later.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, cast  # Any: datasets of all kinds
 
@@ -26,7 +27,7 @@ from graphdist.data.transformations import PREFETCHED_BY_DEFAULT
 from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.runtime.devices import Devices
 from graphdist.tracing.sources import here
-from graphdist.values import PerReplica, PerReplicaArray, kind_of, largest, unequal
+from graphdist.values import PerReplica, PerReplicaArray, Shapes, kind_of, largest, unequal
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase
@@ -132,14 +133,23 @@ class InputMethods:
                 hint="leave it out: elements are placed on the devices anyway",
             )
         if not is_per_replica:
+            workers = self.devices.workers
+            if workers is not None:
+                return [InputContext(len(workers), workers.index, count)]
             return [InputContext(1, 0, count)]
         return [InputContext(count, replica, count) for replica in range(count)]
 
     def _place(self, options: InputOptions) -> Place:
         if not options.experimental_fetch_to_device:
+            if self.devices.workers is not None:
+                raise UnsupportedError(
+                    "experimental_fetch_to_device=False with several workers: on the host each "
+                    "has its own rows alone",
+                    source=here(),
+                    hint="leave it out",
+                )
             return left_on_host
-        strategy = cast("StrategyBase", self)
-        return lambda parts: on_devices(parts, strategy)
+        return partial(on_devices, cast("StrategyBase", self))
 
 
 def _ahead(options: InputOptions) -> int:
@@ -153,27 +163,29 @@ def left_on_host(parts: Sequence[Array]) -> Any:
     return copies[0] if len(copies) == 1 else PerReplica(copies)
 
 
-def on_devices(parts: Sequence[Array], strategy: StrategyBase) -> Any:
+def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | None = None) -> Any:
     """Return the value of which the replicas have these parts, each on its replica's device.
 
-    It does not change when the parts do.
+    Where other workers have replicas too, `shapes` are those of the parts of all. The value does
+    not change when the parts do.
     """
     devices = strategy.devices
-    shapes = tuple(part.shape for part in parts)
+    if shapes is None:
+        shapes = tuple(part.shape for part in parts)
     shape, dtype = largest(shapes), jax.dtypes.canonicalize_dtype(parts[0].dtype)
     lay_out = _aligned if devices.platform == "cpu" else _padded
     laid_out = [lay_out(part, shape, dtype) for part in parts]
-    if len(parts) == 1 and devices.is_absent:
+    if len(shapes) == 1 and devices.is_absent:
         return jax.ShapeDtypeStruct(shape, dtype)
-    if len(parts) == 1:
+    if len(shapes) == 1:
         return _placed(shape, devices.per_replica, lambda index: laid_out[0])
     rows, *inner = shape or (1,)  # scalars are the rows of one array
 
     def part_at(index: Any) -> Array:
-        replica = index[0].start // rows if rows else 0
-        return laid_out[replica].reshape(rows, *inner)
+        place = index[0].start // rows - devices.local_replicas.start if rows else 0
+        return laid_out[place].reshape(rows, *inner)
 
-    whole = (len(parts) * rows, *inner)
+    whole = (len(shapes) * rows, *inner)
     if devices.is_absent:
         array: Any = jax.ShapeDtypeStruct(whole, dtype)
     else:

@@ -1,53 +1,51 @@
-"""Replicas on the devices of several processes; here, of one: a cluster of one worker."""
+"""One replica on each device of every worker of a cluster, variables mirrored on all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any  # Any: what users pass as resolver and options
 
 import jax
+import numpy as np
 
 from graphdist import config
-from graphdist.errors import ArgumentError, ContextError
+from graphdist.cluster import roles
+from graphdist.cluster.resolver import ClusterResolver
+from graphdist.cluster.spec import ClusterSpec
+from graphdist.cluster.tf_config import TFConfigClusterResolver
+from graphdist.errors import ArgumentError, ContextError, WorkerError
+from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import CommunicationOptions, VariableSynchronization
-from graphdist.runtime.devices import find_devices, working_devices
+from graphdist.runtime.broadcast import from_first_worker
+from graphdist.runtime.devices import (
+    Devices,
+    backends_are_started,
+    find_devices,
+    working_devices,
+)
+from graphdist.runtime.processes import Workers, current_workers, join_workers
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
 from graphdist.values import kind_of
 
 
-class TFConfigClusterResolver:
-    """The cluster that the environment variable `TF_CONFIG` describes; without it, none.
-
-    >>> TFConfigClusterResolver().cluster_spec()
-    {}
-    """
-
-    def __init__(self) -> None:
-        """Read the variable; raises `ArgumentError` for text that is no JSON object."""
-        self._config = config.cluster_config()
-
-    @property
-    def task_type(self) -> str | None:
-        """Return the kind of task this process is, such as "worker"; None outside a cluster."""
-        return self._config.get("task", {}).get("type")
-
-    @property
-    def task_id(self) -> int | None:
-        """Return the number of this process among those of its kind; None outside a cluster."""
-        index = self._config.get("task", {}).get("index")
-        return None if index is None else int(index)
-
-    def cluster_spec(self) -> Mapping[str, Sequence[str]]:
-        """Return the addresses of all processes by kind of task."""
-        return dict(self._config.get("cluster", {}))
-
-
 class MultiWorkerExtended(StrategyExtended):
     """The extended part, of a strategy whose processes each run the program."""
 
     experimental_between_graph = True
+
+    def __init__(self, devices: Devices) -> None:
+        """Take the devices; worker 0 writes what is written once."""
+        super().__init__(devices)
+        is_first = devices.workers is None or devices.workers.index == 0
+        self.should_checkpoint = self.should_save_summary = is_first
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """Return the names of this worker's devices."""
+        return tuple(self.devices.names[replica] for replica in self.devices.local_replicas)
 
 
 class MultiWorkerMirroredBase(StrategyBase):
@@ -63,44 +61,155 @@ class MultiWorkerMirroredBase(StrategyBase):
         *,
         devices: Sequence[str | jax.Device] | None = None,
     ) -> None:
-        """Take the devices of this process."""
-        found = working_devices() if devices is None else find_devices(devices, here())
+        """Meet the other workers, if there are any, and take the devices of all."""
+        options, resolver = checked_options(communication_options), checked(cluster_resolver)
+        found = devices_of_workers(resolver, options, devices)
+        if found is None:
+            found = working_devices() if devices is None else find_devices(devices, here())
         super().__init__(MultiWorkerExtended(found))
-        self.cluster_resolver = single_worker(cluster_resolver)
-        self.communication_options = checked_options(communication_options)
+        self.cluster_resolver, self.communication_options = resolver, options
+
+    def place_variable(self, value: Any, distribution: Distribution) -> Any:
+        """Return a buffer of its own for a variable: worker 0's value on all workers."""
+        if self.devices.workers is None or isinstance(value, jax.ShapeDtypeStruct):
+            return super().place_variable(value, distribution)
+        if distribution is MIRRORED and getattr(value, "sharding", None) == self.devices.mirrored:
+            return jax.numpy.array(value, copy=True)  # what a step gave is the same everywhere
+        if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+            implementation = jax.random.key_impl(value)
+            bits = self._from_first_worker(np.asarray(jax.random.key_data(value)))
+            return self._copies(
+                jax.random.wrap_key_data(jax.numpy.asarray(bits), impl=implementation), distribution
+            )
+        return self._copies(self._from_first_worker(np.asarray(value)), distribution)
+
+    def _from_first_worker(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return from_first_worker(value, self.devices, "the value of a variable", here())
+
+    def _copies(self, value: Any, distribution: Distribution) -> jax.Array:
+        """Return an array with a copy of a value on each device: of one value, or one a replica."""
+        part, count = (value, 1) if distribution is MIRRORED else (value, len(self.devices))
+        if distribution is not MIRRORED:
+            part = part.reshape(part.shape or (1,))
+        copies = [
+            jax.device_put(part, self.devices.devices[replica], may_alias=False)
+            for replica in self.devices.local_replicas
+        ]
+        shape = (count * part.shape[0], *part.shape[1:]) if part.shape else ()
+        home = self.devices.home(distribution)
+        return jax.make_array_from_single_device_arrays(shape, home, copies)
 
 
 class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
-    """Runs one replica on each device of every worker; one process is a cluster of one worker.
+    """Runs one replica on each device of every worker of a cluster.
 
-    It takes all accelerators of this host or, without any, one CPU device; `devices` names others,
-    as for `MirroredStrategy`. `cluster_resolver` is by default `TFConfigClusterResolver()`;
-    `communication_options` are hints.
+    The program is started once for every worker, with the same code. `cluster_resolver` says who
+    the workers are and which one this process is, by default `gd.cluster.TFConfigClusterResolver`.
+    Each takes all its devices, or those that `devices` names, as for `MirroredStrategy`; all have
+    the same number. Replicas are numbered worker by worker. What `reduce` and `gather` return every
+    worker has whole; `experimental_local_results` and `values` give the worker's own replicas.
+    Variables begin with worker 0's values. `timeout_seconds` of the `communication_options` bounds
+    how long a step may take; the others are hints. Make the strategy before anything runs on a
+    device.
 
-    Raises `ArgumentError` for a resolver or options of another kind, `ContextError` for a cluster
-    of several workers, which this version does not run.
+    Without a cluster, or in one of one worker, it is a strategy of this process alone: on all its
+    accelerators or, without any, on one CPU device.
+
+    Raises `ArgumentError` for a resolver or options of another kind, or for a cluster that does not
+    say which worker this is; `ContextError` when devices are in use already; `WorkerError` when the
+    workers do not find each other in time (see `gd.config.set_worker_timeouts`), or differ in their
+    number of devices.
 
     >>> MultiWorkerMirroredStrategy(devices=["cpu:0", "cpu:1"]).num_replicas_in_sync
     2
     """
 
 
-def single_worker(resolver: Any) -> Any:
-    """Return the resolver, or the default one, if it names no other worker."""
-    found = TFConfigClusterResolver() if resolver is None else resolver
-    if not callable(getattr(found, "cluster_spec", None)):
+def devices_of_workers(
+    resolver: ClusterResolver,
+    options: CommunicationOptions,
+    names: Sequence[str | jax.Device] | None,
+) -> Devices | None:
+    """Return the devices of all workers, which are met; None for a worker that is alone."""
+    spec = roles.normalized(resolver.cluster_spec() or {})
+    addresses = roles.worker_addresses(spec)
+    kind, number = resolver.task_type, resolver.task_id
+    if len(addresses) < 2 or kind == "evaluator":
+        return None
+    if kind is None or number is None:
         raise ArgumentError(
-            f"cluster_resolver is of type {kind_of(found)}, which has no cluster_spec()",
+            f"the cluster has {len(addresses)} workers, and does not say which one this process is",
+            source=here(),
+            hint='give the resolver task_type and task_id, or TF_CONFIG a "task"',
+        )
+    workers = _meet(addresses, roles.id_in_cluster(spec, kind, number), spec)
+    found, seconds = of_all_workers(workers, names), options.timeout_seconds
+    bounded = seconds if seconds and seconds > 0 else None  # tf.distribute takes any number
+    return Devices(found, workers=workers, timeout_seconds=bounded)
+
+
+def _meet(addresses: Sequence[str], index: int, spec: ClusterSpec) -> Workers:
+    if current_workers() is None and backends_are_started():
+        raise ContextError(
+            f"devices are in use already, and can no longer become those of {len(addresses)} "
+            f"workers: {spec}",
+            source=here(),
+            hint="make the strategy first: move what makes arrays, lists jax.devices() or runs "
+            "functions below this line",
+        )
+    return join_workers(addresses, index, config.worker_patience(), here())
+
+
+def of_all_workers(workers: Workers, names: Sequence[str | jax.Device] | None) -> list[jax.Device]:
+    """Return the devices of all workers, worker by worker: all of them, or those named on each."""
+    own = find_devices(names, here()).devices
+    present = jax.local_devices(backend=own[0].platform)
+    chosen = [present.index(device) for device in own]
+    of_worker: list[list[jax.Device]] = [[] for _ in range(len(workers))]
+    for device in jax.devices(own[0].platform):
+        of_worker[device.process_index].append(device)
+    if names:
+        count = max(chosen) + 1
+        of_worker = [
+            [devices[place] for place in chosen] if len(devices) >= count else devices
+            for devices in of_worker
+        ]
+    counts = [len(devices) for devices in of_worker]
+    usual = Counter(counts).most_common(1)[0][0]
+    for worker, count in enumerate(counts):
+        if count != usual:
+            other = counts.index(usual)
+            raise WorkerError(
+                f"{workers.name(worker)} has {count} devices, {workers.name(other)} has {usual}",
+                source=here(),
+                hint="give every worker the same number of devices, or name as many on each with "
+                "devices=[...]",
+            )
+    return [device for devices in of_worker for device in devices]
+
+
+def checked(resolver: Any) -> ClusterResolver:
+    """Return the resolver, or the default one; raises `ArgumentError` for another kind."""
+    if resolver is None:
+        return TFConfigClusterResolver()
+    if not isinstance(resolver, ClusterResolver):
+        raise ArgumentError(
+            f"cluster_resolver is of type {kind_of(resolver)}, not a ClusterResolver",
             source=here(),
             hint="leave it out: the default reads TF_CONFIG",
         )
-    cluster = found.cluster_spec() or {}
-    workers = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
-    if workers > 1:
+    return resolver
+
+
+def single_worker(resolver: Any) -> ClusterResolver:
+    """Return a resolver that names one worker; raises `ContextError` for several."""
+    found = checked(resolver)
+    count = len(roles.worker_addresses(found.cluster_spec() or {}))
+    if count > 1:
         raise ContextError(
-            f"the cluster has {workers} workers, and one process runs one",
+            f"the cluster has {count} workers, and the strategy is of one",
             source=here(),
-            hint="run the program in one process, without TF_CONFIG",
+            hint="use gd.MultiWorkerMirroredStrategy(resolver), on TPUs too",
         )
     return found
 

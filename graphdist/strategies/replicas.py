@@ -287,6 +287,8 @@ def local_results(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:
     if isinstance(value, Variable) and current_trace() is None:
         return value.values
     count = strategy.num_replicas_in_sync
+    if current_trace() is None:
+        count = len(strategy.devices.local_replicas)
     components = [
         _components(strategy, leaf) if is_distributed(leaf) else (leaf,) * count for leaf in leaves
     ]
@@ -309,7 +311,10 @@ def _components(strategy: StrategyBase, leaf: Any) -> tuple[Any, ...]:
         return tuple(_part(part, replica, count) for replica, part in enumerate(leaf.parts))
     if not isinstance(leaf, TracedPerReplica):
         values = tuple(leaf.values)
-        return values * count if len(values) == 1 else values  # one copy is everybody's
+        local = strategy.devices.local_replicas
+        if len(values) == count > len(local):  # known of all workers' replicas
+            values = values[local.start : local.stop]
+        return values * len(local) if len(values) == 1 else values  # one copy is everybody's
     stacked = gather_p.bind(jnp.asarray(leaf.local)[None], axis=0, group_size=count)
     shapes = _shapes(leaf, leaf.local, count)
     return tuple(Slot(stacked[i], shape).value() for i, shape in enumerate(shapes))

@@ -46,6 +46,8 @@ OPERATION_ERRORS = {
     "UnknownError",
 }
 NEVER_CHECKED = {"AssertionError", "AttributeError", "IndexError"}
+BUILT_IN = {"JSONDecodeError": "ValueError"}
+"""Errors of the standard library by the built-in class that users catch them as."""
 RETURNED_BY_RUN = {"run", "merge_call", "variable_matrix", "variable_matrix_function"}
 REDUCING = {"reduce", "all_reduce"}
 INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
@@ -101,6 +103,9 @@ class Comparison:
         if _is_error(expected) or _is_error(actual):
             if not _same_error(expected, actual):
                 yield _difference(path, expected, actual)
+            return
+        if isinstance(expected, list) and isinstance(actual, list):  # one result a worker
+            yield from self._sequence(expected, actual, path)
             return
         expected = self._by_value(expected, actual)
         if not isinstance(expected, dict) or not isinstance(actual, dict):
@@ -239,6 +244,7 @@ def _same_error(expected: Tagged, actual: Tagged) -> bool:
         return False
     recorded = expected["error"]
     name = recorded["type"] if isinstance(recorded, dict) else recorded
+    name = BUILT_IN.get(name, name)
     classes = actual["error"]
     by_accident = name in OPERATION_ERRORS or name in NEVER_CHECKED
     return name in classes or (by_accident and "GraphdistError" in classes)

@@ -5,28 +5,30 @@
 
 from __future__ import annotations
 
+from tests.conformance.declared_workers import WORKERS
 from tests.conformance.patterns import declare
+from tests.conformance.reasons import (
+    ALONE_OR_ZERO,
+    AS_MIRRORED,
+    BROKEN,
+    EVERYWHERE,
+    IN_AND_OUT,
+    INTEGERS,
+    NEVER_DIFFER,
+    NO_SUCH_ARRAYS,
+    OBJECTS,
+    ON_ALL,
+    ONE_OBJECT,
+    OUTSIDE,
+    TEXT,
+    TRACED_ONCE,
+)
 
 SEVERAL = "{2,3,4,5,6,7,8}"
 COPIES = "{mirrored,mwms_local}" + SEVERAL
 MIRRORED_WRITES = "{AUTO,ON_WRITE}"
 REPLICA_WRITES = "{assign,assign_add,assign_sub}_replica_tensor"
 NUMBERS = "{assign,assign_add}_replica_py_*"
-
-OBJECTS = "values decide, not objects: what each replica contributes counts, a literal too"
-ALONE_OR_ZERO = "a value that is not distributed is its own mean and has no sum, zero too"
-INTEGERS = "the mean of integers is a float32, however many replicas, and never wraps"
-NEVER_DIFFER = "copies of a mirrored variable never differ: a write that would make them is refused"
-AS_MIRRORED = "CentralStorageStrategy does what MirroredStrategy does"
-BROKEN = "what is broken in TensorFlow works: TF1 iterators outside a scope or on CentralStorage"
-TEXT = "the text of a repr is graphdist's own"
-TRACED_ONCE = "replicas that look the same are traced once, others one after the other"
-OUTSIDE = "the loop over a dataset stays outside functions, which are traced once for all elements"
-EVERYWHERE = "collectives work everywhere: in control flow, for every dtype, along any axis"
-ON_ALL = "every strategy gives the same answer: leaf by leaf, and the same errors"
-IN_AND_OUT = "a function gives the same answer as its code outside"
-NO_SUCH_ARRAYS = "JAX has no ragged and no sparse arrays, and none of strings"
-ONE_OBJECT = "a variable is one object and its copies are arrays, without names, handles or ref()"
 
 VALUES = (
     *declare(
@@ -65,6 +67,11 @@ VALUES = (
     *declare(
         INTEGERS,
         "reduce/MEAN/axis=None/u8/*|*",
+    ),
+    *declare(
+        "an override of 0 is one, as any other number is",
+        "resolver/union_task_id_zero_override|*",
+        at="[1]",
     ),
     *declare(
         "a failed step never poisons the next one",
@@ -376,4 +383,4 @@ NO_COUNTERPART = (
     ),
 )
 
-DECLARED = VALUES + REFUSED + VARIABLES + MORE + SAME_ON_ALL + TRACED + NO_COUNTERPART
+DECLARED = VALUES + REFUSED + VARIABLES + MORE + SAME_ON_ALL + TRACED + NO_COUNTERPART + WORKERS

@@ -13,6 +13,7 @@ import graphdist as gd
 
 CASES = Path(__file__).parent / "cases"
 _PLACE = re.compile(rf"{re.escape(str(CASES))}/\w+\.py:\d+")
+_PORT = re.compile(r"(?<=127\.0\.0\.1:)\d{4,}")
 _REPRODUCER = re.compile(r"/\S+/(?=[\w.]+\.gd\b)")
 
 
@@ -42,4 +43,5 @@ def stable_text(error: gd.GraphdistError) -> str:
         if "JAX_TRACEBACK_FILTERING" not in note  # JAX's, about its own frames
     ]
     text = "\n".join([f"{type(error).__name__}: {error}", *notes])
+    text = _PORT.sub("PORT", text)
     return _REPRODUCER.sub("FOLDER/", _PLACE.sub("case.py:LINE", text)) + "\n"

@@ -13,8 +13,10 @@ from tests.conformance.families import (
     input,
     legacy,
     merge_call,
+    multi_worker,
     random_and_loss,
     reduce,
+    resolvers,
     run,
     values,
     variable_matrix,
@@ -56,17 +58,17 @@ FAMILIES: dict[str, Program] = {
     "loss": random_and_loss.loss,
     "legacy": legacy.legacy,
     "legacy_v1_class": legacy.legacy_v1_class,
+    "resolver": resolvers.resolver,
+    "multi_worker": multi_worker.multi_worker,
+    "multi_worker_util": resolvers.multi_worker_util,
 }
 
 LATER = frozenset(
     {
         "checkpoint",
         "keras",
-        "multi_worker",
-        "multi_worker_util",
         "parameter_server",
         "partitioner",
-        "resolver",
         "sharded_variable",
     }
 )

@@ -120,12 +120,6 @@ def workers_with_no_resolver(refused: Refused) -> None:
         gd.MultiWorkerMirroredStrategy(cluster_resolver=3)
 
 
-def workers_of_a_cluster(refused: Refused) -> None:
-    cluster = '{"cluster": {"chief": ["localhost:1"], "worker": ["localhost:2"]}}'
-    with mock.patch.dict("os.environ", TF_CONFIG=cluster), refused(RuntimeError):
-        gd.MultiWorkerMirroredStrategy()
-
-
 def cluster_config_is_no_json(refused: Refused) -> None:
     with mock.patch.dict("os.environ", TF_CONFIG="{cluster"), refused(ValueError):
         gd.MultiWorkerMirroredStrategy()

@@ -1,0 +1,104 @@
+"""The cluster of pods that carry a label, as a Kubernetes API server lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any  # Any: the client of another package, and pods as it gives them
+
+from graphdist.cluster.resolver import ClusterResolver
+from graphdist.cluster.spec import ClusterSpec
+from graphdist.errors import ArgumentError, ContextError, MissingExtraError
+from graphdist.tracing.sources import here
+
+
+class KubernetesExecutableLocation(Enum):
+    """Where a program runs that asks for pods, and so how it is let in."""
+
+    WITHIN_CLUSTER = 0
+    OFF_CLUSTER = 1
+
+
+class KubernetesClusterResolver(ClusterResolver):
+    """The running pods with given labels, in order of their names, one task each.
+
+    `job_to_label_mapping` has for each job the label selectors of its pods. All listen at one port.
+    Which task this process is Kubernetes does not say: set `task_type` and `task_id`, the latter
+    for instance to the completion index of an indexed Job.
+
+    Needs the extra `kubernetes`, unless `override_client` is given, an object with
+    `list_pod_for_all_namespaces(label_selector=...)`. Raises `MissingExtraError` without it,
+    `ArgumentError` for an unknown location; `cluster_spec` raises `ContextError` when a pod does
+    not run (yet).
+    """
+
+    def __init__(
+        self,
+        job_to_label_mapping: Mapping[str, Sequence[str]] | None = None,
+        tf_server_port: int = 8470,
+        rpc_layer: str | None = "grpc",
+        override_client: Any = None,
+        executable_location: KubernetesExecutableLocation = (
+            KubernetesExecutableLocation.WITHIN_CLUSTER
+        ),
+    ) -> None:
+        self._selectors = dict(job_to_label_mapping or {"worker": ["job-name=tensorflow"]})
+        self._port, self._rpc_layer = tf_server_port, rpc_layer
+        self._client = override_client or _client(executable_location)
+
+    def cluster_spec(self) -> ClusterSpec:
+        """Return the addresses of all pods by job; asks the API server."""
+        return ClusterSpec(
+            {
+                job: [
+                    f"{_address(pod)}:{self._port}"
+                    for selector in selectors
+                    for pod in self._pods(selector)
+                ]
+                for job, selectors in self._selectors.items()
+            }
+        )
+
+    def master(
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
+    ) -> str:
+        """Return the address of a task; "" if it is not known which."""
+        return self._own_address(task_type, task_id, rpc_layer)
+
+    def _pods(self, selector: str) -> list[Any]:
+        listed = self._client.list_pod_for_all_namespaces(label_selector=selector)
+        pods = sorted(listed.items, key=lambda pod: pod.metadata.name)
+        for pod in pods:
+            if pod.status.phase != "Running":
+                raise ContextError(
+                    f"pod {pod.metadata.name!r} is in phase {pod.status.phase!r}, not 'Running'",
+                    source=here(),
+                    hint="wait for all pods: their addresses are not final before they run",
+                )
+        return pods
+
+
+def _address(pod: Any) -> str:
+    """Return where a pod is reached: at its own address, which is the host's if it says none."""
+    return getattr(pod.status, "pod_ip", None) or pod.status.host_ip
+
+
+def _client(location: KubernetesExecutableLocation) -> Any:
+    if not isinstance(location, KubernetesExecutableLocation):
+        raise ArgumentError(
+            f"executable_location is {location!r}, not a KubernetesExecutableLocation",
+            source=here(),
+        )
+    try:
+        from kubernetes import client, config
+    except ImportError as error:
+        raise MissingExtraError(
+            "KubernetesClusterResolver needs the package kubernetes, which is not installed",
+            source=here(),
+            hint='pip install "graphdist[kubernetes]"',
+        ) from error
+    if location is KubernetesExecutableLocation.OFF_CLUSTER:
+        config.load_kube_config()
+    else:
+        config.load_incluster_config()
+    return client.CoreV1Api()

@@ -1,0 +1,139 @@
+"""Which part each process of a cluster has: who is chief, who counts as a worker, in what order.
+
+A cluster has jobs `chief` (at most one task), `worker`, `ps` and `evaluator` (at most one). The
+chief is the task of that job or, without one, worker 0. Workers are the chief and the tasks of
+`worker`, in this order; the evaluator works beside them, alone. These are `tf.distribute`'s rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: a cluster before it is checked
+
+from graphdist.cluster.spec import ClusterSpec
+from graphdist.errors import ArgumentError, ClusterError
+from graphdist.tracing.sources import here
+
+JOBS = ("chief", "worker", "evaluator", "ps")
+ALONE = ("chief", "evaluator")
+"""The jobs that have one task at most."""
+
+
+def normalized(cluster: Any) -> ClusterSpec:
+    """Return a cluster given as a dict or a spec."""
+    return cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster)
+
+
+def checked(cluster: Any, task_type: str | None, task_id: int | None) -> ClusterSpec:
+    """Return the cluster; raises `ArgumentError` if it, or the task in it, cannot be.
+
+    An evaluator need not be in the cluster: no one waits for it.
+    """
+    spec = normalized(cluster)
+    for kind in (*spec.jobs, *([task_type] if task_type is not None else [])):
+        if kind not in JOBS:
+            raise ArgumentError(
+                f"a task of kind {kind!r}: there are {', '.join(JOBS)}", source=here()
+            )
+    if task_type is not None and task_type not in spec.jobs and task_type != "evaluator":
+        raise ArgumentError(f"the cluster has no {task_type!r}: {spec}", source=here())
+    for kind in ALONE:
+        if kind in spec.jobs and spec.num_tasks(kind) > 1:
+            raise ArgumentError(
+                f"the cluster has {spec.num_tasks(kind)} tasks of kind {kind!r}: one at most",
+                source=here(),
+            )
+    if task_type in spec.jobs and task_id not in spec.task_indices(str(task_type)):
+        last = spec.num_tasks(str(task_type)) - 1
+        raise ArgumentError(
+            f"this process is {task_type} {task_id}, the last {task_type} of the cluster is {last}",
+            source=here(),
+        )
+    return spec
+
+
+def is_chief(cluster: Any, task_type: str | None, task_id: int | None) -> bool:
+    """Return whether a task is the one that does what is done once.
+
+    >>> is_chief({"worker": ["a:1", "b:1"]}, "worker", 0)
+    True
+    """
+    spec = checked(cluster, task_type, task_id)
+    return task_type in ALONE or (
+        "chief" not in spec.jobs and task_type == "worker" and task_id == 0
+    )
+
+
+def worker_count(cluster: Any, task_type: str | None) -> int:
+    """Return how many workers there are, the chief included; evaluators count themselves.
+
+    Raises `ArgumentError` for the kind `ps`, `ClusterError` for an evaluator not in the cluster.
+
+    >>> worker_count({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker")
+    3
+    """
+    spec = checked(cluster, task_type, 0)
+    if task_type == "evaluator":
+        if "evaluator" not in spec.jobs:
+            raise ClusterError("the cluster has no 'evaluator' to count", source=here())
+        return spec.num_tasks("evaluator")
+    if task_type not in ("chief", "worker"):
+        raise ArgumentError(f"a task of kind {task_type!r} is no worker", source=here())
+    return sum(spec.num_tasks(kind) for kind in ("chief", "worker") if kind in spec.jobs)
+
+
+def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> int:
+    """Return the number of a worker, the chief first; raises `ArgumentError` for a `ps`.
+
+    >>> id_in_cluster({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker", 1)
+    2
+    """
+    spec = checked(cluster, task_type, task_id)
+    if task_type == "chief":
+        return 0
+    if task_type not in ("worker", "evaluator"):
+        raise ArgumentError(
+            f"a task of kind {task_type!r} has no number among workers", source=here()
+        )
+    if task_type == "evaluator" or task_id is None:
+        return task_id or 0
+    before = spec.num_tasks("chief") if "chief" in spec.jobs else 0
+    return before + spec.task_indices("worker").index(task_id)  # numbers may be left out
+
+
+def worker_addresses(cluster: Any) -> list[str]:
+    """Return the addresses of the workers in the order of their numbers.
+
+    >>> worker_addresses({"worker": ["b:1", "c:1"], "chief": ["a:1"]})
+    ['a:1', 'b:1', 'c:1']
+    """
+    spec = normalized(cluster)
+    return [
+        spec.task_address(kind, index)
+        for kind in ("chief", "worker")
+        if kind in spec.jobs
+        for index in spec.task_indices(kind)
+    ]
+
+
+def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) -> str:
+    """Return the task that leads collectives, as TensorFlow names it; "" for an evaluator."""
+    spec = normalized(cluster)
+    if not spec:
+        return ""
+    checked(spec, task_type, task_id)
+    if task_type == "evaluator":
+        return ""
+    return _first_of(spec, "chief", "worker")
+
+
+def coordination_leader(cluster: Any) -> str:
+    """Return the task that keeps what all know, as TensorFlow names it; "" without a cluster."""
+    spec = normalized(cluster)
+    return _first_of(spec, "ps", "chief", "worker") if spec else ""
+
+
+def _first_of(spec: ClusterSpec, *kinds: str) -> str:
+    kind = next((kind for kind in kinds if kind in spec.jobs), None)
+    if kind is None:
+        raise ArgumentError(f"the cluster has no worker: {spec}", source=here())
+    return f"/job:{kind}/replica:0/task:0"

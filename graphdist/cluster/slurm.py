@@ -1,0 +1,216 @@
+"""The cluster of a Slurm job step: which tasks run on which nodes, and which GPUs each has.
+
+Slurm says in the environment of every task how many tasks run on each node, in the order of the
+nodes, and the number of the task itself. Tasks are numbered node by node (Slurm's default, block
+distribution), so that the tasks' addresses follow: the n-th task of a node listens at the n-th port
+from `port_base` on.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any  # Any: tf.distribute's arguments that nothing here reads
+
+from graphdist import config
+from graphdist.cluster.resolver import ClusterResolver
+from graphdist.cluster.spec import ClusterSpec
+from graphdist.errors import ArgumentError, ContextError
+from graphdist.tracing.sources import here
+
+
+class SlurmClusterResolver(ClusterResolver):
+    """The cluster of the Slurm job step this process runs in, as started by `srun`.
+
+    `jobs` says how many tasks each job gets, in order of their names; by default all are workers.
+    `tasks_per_node` is one number for all nodes or one a node by name; by default Slurm says it.
+    Every task gets `gpus_per_task` GPUs of its node, in order, by default an equal part; with
+    `auto_set_gpu`, `cluster_spec()` makes them the only ones this process sees. Call it before
+    anything runs on a device.
+
+    Raises `ContextError` outside a job step, when the jobs have another number of tasks than the
+    step, and when tasks want more GPUs than a node has; `ArgumentError` for a node list that Slurm
+    would not write.
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[str, int] | None = None,
+        port_base: int = 8888,
+        gpus_per_node: int | None = None,
+        gpus_per_task: int | None = None,
+        tasks_per_node: int | Mapping[str, int] | None = None,
+        auto_set_gpu: bool = True,
+        rpc_layer: str | None = "grpc",
+    ) -> None:
+        self._rank = int(_variable("PROCID"))
+        self._jobs = dict(jobs or {"worker": int(_variable("STEP_NUM_TASKS", "NTASKS"))})
+        self._port_base, self._auto_set_gpu = port_base, auto_set_gpu
+        self._rpc_layer = rpc_layer
+        self._tasks_of = _tasks_by_node(tasks_per_node)
+        num_tasks = sum(self._tasks_of.values())
+        if sum(self._jobs.values()) != num_tasks:
+            raise ContextError(
+                f"the jobs have {sum(self._jobs.values())} tasks, the Slurm step has {num_tasks}",
+                source=here(),
+                hint="let srun start as many tasks as the jobs have together",
+            )
+        most = max(self._tasks_of.values(), default=1)
+        num_gpus = num_visible_gpus() if gpus_per_node is None else gpus_per_node
+        self._gpus_per_task = num_gpus // most if gpus_per_task is None else gpus_per_task
+        if most * self._gpus_per_task > num_gpus:
+            raise ContextError(
+                f"{most} tasks with {self._gpus_per_task} GPUs each want "
+                f"{most * self._gpus_per_task} GPUs of a node, which has {num_gpus}",
+                source=here(),
+                hint="run fewer tasks on a node, or give each fewer GPUs",
+            )
+        self._task_type, self._task_id = self._own_task()
+
+    def cluster_spec(self) -> ClusterSpec:
+        """Return the addresses of all tasks by job; see `auto_set_gpu` for what else it does."""
+        addresses = [
+            f"{node}:{self._port_base + place}"
+            for node, count in self._tasks_of.items()
+            for place in range(count)
+        ]
+        spec, start = {}, 0
+        for job, count in sorted(self._jobs.items()):
+            spec[job] = addresses[start : start + count]
+            start += count
+        if self._auto_set_gpu and self._gpus_per_task:
+            first = self._place_on_node() * self._gpus_per_task
+            config.set_visible_gpus(range(first, first + self._gpus_per_task))
+        return ClusterSpec(spec)
+
+    def get_task_info(self) -> tuple[str | None, int | None]:
+        """Return the kind of task this process is, and its number among those."""
+        return self.task_type, self.task_id
+
+    def master(
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
+    ) -> str:
+        """Return the address of a task, by default this one."""
+        return self._own_address(task_type, task_id, rpc_layer)
+
+    def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+    ) -> Mapping[str, int]:
+        """Return how many GPUs each task has."""
+        return {"GPU": self._gpus_per_task}
+
+    def _own_task(self) -> tuple[str | None, int | None]:
+        start = 0
+        for job, count in sorted(self._jobs.items()):
+            if self._rank < start + count:
+                return job, self._rank - start
+            start += count
+        return None, None
+
+    def _place_on_node(self) -> int:
+        """Return the number of this task among those of its node."""
+        place = self._rank
+        for count in self._tasks_of.values():
+            if place < count:
+                break
+            place -= count
+        return place
+
+
+def expand_hostlist(hostlist: str) -> list[str]:
+    """Return the nodes of a list as Slurm writes it; raises `ArgumentError` for another text.
+
+    >>> expand_hostlist("n[01-03],m5,o[3-4,6]")
+    ['n01', 'n02', 'n03', 'm5', 'o3', 'o4', 'o6']
+    """
+    hosts: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+|(?<=,)(?=,)|^(?=,)", hostlist):
+        match = re.fullmatch(r"([^,\[\]]*)(?:\[([^\[\]]+)\])?", part)
+        numbers = match and match[2] and _range_numbers(match[2])
+        if match is None or not part or numbers == []:
+            raise ArgumentError(
+                f"{hostlist!r} is no list of Slurm nodes: {part!r} is not a name with one range "
+                f"at its end",
+                source=here(),
+            )
+        hosts += [match[1]] if numbers is None else [match[1] + number for number in numbers[1:]]
+    return hosts
+
+
+def _range_numbers(text: str) -> list[str]:
+    """Return what a range like "3-4,6" stands for, after a first item; [] if it is no range."""
+    numbers = [""]
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match is None:
+            return []
+        first, last = match[1], match[2] or match[1]
+        numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+    return numbers
+
+
+def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
+    """Return the numbers of tasks of the nodes in order, from what Slurm writes.
+
+    Raises `ArgumentError` for another text.
+
+    >>> expand_tasks_per_node("3(x2),2,1")
+    [3, 3, 2, 1]
+    """
+    counts: list[int] = []
+    for part in tasks_per_node.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            raise ArgumentError(
+                f"{tasks_per_node!r} says not how many tasks run on each node: {part!r} is not "
+                f"like '2' or '2(x3)'",
+                source=here(),
+            )
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def num_visible_gpus() -> int:
+    """Return how many GPUs this process may use, without starting them."""
+    visible = config.visible_gpus()
+    if visible is not None:
+        return len([one for one in visible.split(",") if one])
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return 0
+    listed = subprocess.run([command, "--list-gpus"], capture_output=True, text=True, check=False)
+    if listed.returncode:
+        raise ContextError(
+            f"nvidia-smi does not say how many GPUs there are: {listed.stderr.strip()}",
+            source=here(),
+            hint="give gpus_per_node",
+        )
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def _tasks_by_node(tasks_per_node: int | Mapping[str, int] | None) -> dict[str, int]:
+    if isinstance(tasks_per_node, Mapping):
+        return dict(tasks_per_node)
+    nodes = expand_hostlist(_variable("STEP_NODELIST"))
+    if tasks_per_node is not None:
+        return dict.fromkeys(nodes, int(tasks_per_node))
+    counts = expand_tasks_per_node(_variable("STEP_TASKS_PER_NODE"))
+    return dict(zip(nodes, counts, strict=False))
+
+
+def _variable(*names: str) -> str:
+    """Return the first of these variables of Slurm that is set."""
+    for name in names:
+        found = config.slurm_variable(name)
+        if found is not None:
+            return found
+    raise ContextError(
+        f"SLURM_{names[0]} is not set: this process is no task of a Slurm step",
+        source=here(),
+        hint="start the program with srun",
+    )

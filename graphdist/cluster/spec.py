@@ -1,0 +1,137 @@
+"""The addresses of a cluster's processes, by the kind of task each has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias  # Any: what users pass, before it is checked
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.tracing.sources import here
+from graphdist.values import kind_of
+
+Tasks: TypeAlias = "list[str] | dict[int, str]"
+"""The addresses of one job: a list where the numbers have no gap, else by number."""
+
+
+class ClusterSpec:
+    """A cluster: jobs by name, and of each the addresses of its tasks.
+
+    Tasks are a list of addresses, or a dict of them by number, which may leave numbers out. Raises
+    `ArgumentTypeError` for anything else, `ArgumentError` for a number that is none.
+
+    >>> cluster = ClusterSpec({"worker": ["a:1", "b:1"], "ps": {3: "p:1"}})
+    >>> cluster.task_address("worker", 1)
+    'b:1'
+    >>> cluster.as_dict()
+    {'worker': ['a:1', 'b:1'], 'ps': {3: 'p:1'}}
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # equal to a dict, which has none
+
+    def __init__(self, cluster: Any) -> None:
+        """Take a dict of jobs, or another spec."""
+        if isinstance(cluster, ClusterSpec):
+            cluster = cluster.as_dict()
+        if not isinstance(cluster, Mapping):
+            raise ArgumentTypeError(
+                f"a cluster is of type {kind_of(cluster)}, not a dict of jobs",
+                source=here(),
+                hint='write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})',
+            )
+        self._jobs: dict[str, dict[int, str]] = {
+            _job_name(name): _addresses(name, tasks) for name, tasks in cluster.items()
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ClusterSpec):
+            return self._jobs == other._jobs
+        return self._jobs == other or self.as_dict() == other
+
+    def __repr__(self) -> str:
+        jobs = ", ".join(f"{job!r}: {tasks!r}" for job, tasks in sorted(self.as_dict().items()))
+        return f"ClusterSpec({{{jobs}}})"
+
+    @property
+    def jobs(self) -> list[str]:
+        """Return the names of the jobs."""
+        return list(self._jobs)
+
+    def as_dict(self) -> dict[str, Tasks]:
+        """Return the addresses by job: a list where the numbers have no gap, else a dict."""
+        return {
+            job: list(tasks.values()) if tasks and max(tasks) + 1 == len(tasks) else dict(tasks)
+            for job, tasks in self._jobs.items()
+        }
+
+    def num_tasks(self, job_name: str) -> int:
+        """Return how many tasks a job has; raises `ArgumentError` for an unknown job."""
+        return len(self._tasks(job_name))
+
+    def task_indices(self, job_name: str) -> list[int]:
+        """Return the numbers of a job's tasks; raises `ArgumentError` for an unknown job."""
+        return list(self._tasks(job_name))
+
+    def task_address(self, job_name: str | None, task_index: int | None) -> str:
+        """Return the address of a task; raises `ArgumentError` for one that is not there."""
+        tasks = self._tasks(job_name)
+        if task_index not in tasks:
+            raise ArgumentError(
+                f"job {job_name!r} has no task {task_index}: it has "
+                f"{', '.join(map(str, tasks)) or 'none'}",
+                source=here(),
+            )
+        return tasks[task_index]
+
+    def job_tasks(self, job_name: str) -> list[str | None]:
+        """Return a job's addresses in order, None for a number that is left out.
+
+        Raises `ArgumentError` for an unknown job.
+        """
+        tasks = self._tasks(job_name)
+        return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
+
+    def _tasks(self, job_name: str | None) -> dict[int, str]:
+        if job_name not in self._jobs:
+            raise ArgumentError(
+                f"the cluster has no job {job_name!r}: it has "
+                f"{', '.join(map(repr, self._jobs)) or 'none'}",
+                source=here(),
+            )
+        return self._jobs[job_name]
+
+
+def _job_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"the name of a job is {name!r}, not a string", source=here())
+    return name
+
+
+def _addresses(job: str, tasks: Any) -> dict[int, str]:
+    if isinstance(tasks, list | tuple):
+        tasks = dict(enumerate(tasks))
+    if not isinstance(tasks, Mapping):
+        raise ArgumentTypeError(
+            f"the tasks of job {job!r} are of type {kind_of(tasks)}, not a list of addresses or a "
+            f"dict of them by number",
+            source=here(),
+        )
+    found = {_number(job, index): address for index, address in tasks.items()}
+    for address in found.values():
+        if not isinstance(address, str):
+            raise ArgumentTypeError(
+                f"an address in job {job!r} is {address!r}, not a string like 'host:port'",
+                source=here(),
+            )
+    return dict(sorted(found.items()))
+
+
+def _number(job: str, index: Any) -> int:
+    try:
+        return int(index)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"a task of job {job!r} has the number {index!r}, which is none", source=here()
+        ) from error

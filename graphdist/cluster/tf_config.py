@@ -1,0 +1,110 @@
+"""The cluster that the environment variable `TF_CONFIG` describes."""
+
+from __future__ import annotations
+
+from typing import Any  # Any: JSON
+
+from graphdist import config
+from graphdist.cluster.resolver import ClusterResolver, with_protocol
+from graphdist.cluster.spec import ClusterSpec
+from graphdist.errors import ArgumentError
+from graphdist.tracing.sources import here
+
+
+class TFConfigClusterResolver(ClusterResolver):
+    """The cluster that the environment variable `TF_CONFIG` describes; without it, none.
+
+    The variable is a JSON object: `cluster` has the addresses by job, `task` the `type` and `index`
+    of this process; `rpc_layer` and `session_master` may be there. It is read at each question, so
+    that a change is seen. Arguments take precedence over it. A question raises `ArgumentError` when
+    the variable is no JSON object.
+
+    >>> TFConfigClusterResolver().cluster_spec()
+    ClusterSpec({})
+    """
+
+    def __init__(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        environment: str | None = None,
+    ) -> None:
+        self._task_type, self._task_id, self._rpc_layer = task_type, task_id, rpc_layer
+        self._environment = environment
+
+    @property
+    def task_type(self) -> str | None:
+        """Return the kind of task this process is, such as "worker"; None outside a cluster."""
+        found = _task().get("type") if self._task_type is None else self._task_type
+        return None if found is None else str(found)
+
+    @task_type.setter
+    def task_type(self, task_type: str | None) -> None:
+        self._task_type = task_type
+
+    @property
+    def task_id(self) -> int | None:
+        """Return the number of this process among those of its kind; None outside a cluster."""
+        found = _task().get("index") if self._task_id is None else self._task_id
+        if found is None:
+            return None
+        try:
+            return int(found)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"the task index in TF_CONFIG is {found!r}, which is no number", source=here()
+            ) from error
+
+    @task_id.setter
+    def task_id(self, task_id: int | None) -> None:
+        self._task_id = task_id
+
+    @property
+    def rpc_layer(self) -> str | None:
+        """Return the protocol that addresses begin with, such as "grpc"; None for none."""
+        if self._rpc_layer is not None:
+            return self._rpc_layer
+        return config.cluster_config().get("rpc_layer")
+
+    @rpc_layer.setter
+    def rpc_layer(self, rpc_layer: str | None) -> None:
+        self._rpc_layer = rpc_layer
+
+    @property
+    def environment(self) -> str | None:
+        """Return the environment it was made with."""
+        return self._environment
+
+    def cluster_spec(self) -> ClusterSpec:
+        """Return the addresses of all tasks by job."""
+        return ClusterSpec(config.cluster_config().get("cluster", {}))
+
+    def master(
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
+    ) -> str:
+        """Return the address of a task, by default this one; "" for a cluster of one task.
+
+        Raises `ArgumentError` in a larger cluster when it is not known which task this is.
+        """
+        session_master = config.cluster_config().get("session_master")
+        if session_master is not None:
+            return str(session_master)
+        cluster = self.cluster_spec()
+        if sum(map(cluster.num_tasks, cluster.jobs)) < 2:
+            return ""
+        kind = self.task_type if task_type is None else task_type
+        index = self.task_id if task_id is None else task_id
+        address = cluster.task_address(kind, index)
+        return with_protocol(address, self.rpc_layer if rpc_layer is None else rpc_layer)
+
+
+def _task() -> dict[str, Any]:
+    task = config.cluster_config().get("task", {})
+    if not isinstance(task, dict):
+        raise ArgumentError(
+            f"the task in TF_CONFIG is {task!r}, not an object",
+            source=here(),
+            hint='write {"task": {"type": "worker", "index": 0}}',
+        )
+    return task

@@ -1,0 +1,176 @@
+"""Input of several workers: what each reads, and how they take steps together.
+
+By element (DATA, and AUTO without files for every worker) all workers iterate the same dataset and
+each keeps the rows of its own replicas, by the rule of one process: no row is left out, none comes
+twice. A shuffle without a seed gets worker 0's, since all must see one order. By file each worker
+reads every n-th file; with OFF each reads all there is. There each cuts its batches to a worker's
+part of a global one, by the fixed sizes of `batch_sizes_for_worker`.
+
+Before every step the workers exchange the shapes of their parts, or that they have none left. So
+they end together, after the longest: a worker without data gives its replicas no rows. It is done
+on the thread that prepares elements ahead, while a step runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any  # Any: datasets of all kinds, structures of pytrees, JSON
+
+import jax
+import numpy as np
+
+from graphdist.data.autosharding import sharded
+from graphdist.data.dataset import Dataset
+from graphdist.data.elements import UNKNOWN, Array
+from graphdist.data.options import AutoShardPolicy, Options
+from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
+from graphdist.data.shuffling import Seeds, Shuffle
+from graphdist.data.sources import Files, Node, nodes_of, rewritten
+from graphdist.errors import BatchDimensionError, DatasetError
+from graphdist.runtime.processes import Workers
+from graphdist.tracing.sources import here
+from graphdist.values import Shapes
+
+_log = logging.getLogger("graphdist")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One worker's parts of a step: for each leaf of an element, those of its replicas."""
+
+    structure: Any
+    parts: Sequence[Sequence[Array]]
+    shapes: Sequence[Shapes] = ()
+    """For each leaf the shapes on all replicas, once all workers have said theirs."""
+
+
+def shared_out(dataset: Any, workers: Workers) -> Any:
+    """Return what this worker iterates of a dataset, which all distribute at once.
+
+    Of datasets that are not graphdist's every worker iterates all. Raises `ArgumentError` for a
+    policy of FILE and fewer files than workers.
+    """
+    if not isinstance(dataset, Dataset):
+        return dataset
+    node = _with_common_order(dataset.node, workers)
+    options = Options()
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy is AutoShardPolicy.AUTO:
+        policy = _chosen(node, workers)
+    if policy in (AutoShardPolicy.FILE, AutoShardPolicy.HINT):
+        node = sharded(node, len(workers), workers.index, policy)
+    options.experimental_distribute.auto_shard_policy = policy
+    return Dataset(node, dataset.options().merge(options))
+
+
+def _chosen(node: Node, workers: Workers) -> AutoShardPolicy:
+    """Return what AUTO means for a dataset: by file if each worker gets one."""
+    readers = [one for one in nodes_of(node) if isinstance(one, Files)]
+    if not readers:
+        return AutoShardPolicy.DATA
+    fewest = min(len(reader.files) for reader in readers)
+    enough = fewest >= len(workers)
+    if workers.index == 0:
+        what = "each reads its own" if enough else "each reads all and keeps its rows"
+        say = _log.info if enough else _log.warning
+        say("AutoShardPolicy.AUTO: %d files for %d workers: %s", fewest, len(workers), what)
+    return AutoShardPolicy.FILE if enough else AutoShardPolicy.DATA
+
+
+def _with_common_order(node: Node, workers: Workers) -> Node:
+    """Return a dataset in which shuffles that nobody seeded have worker 0's seeds."""
+    free = [one for one in nodes_of(node) if isinstance(one, Shuffle) and one.seeds.is_free]
+    if not free:
+        return node
+    key = f"seeds {workers.ordinal('seeds')}"
+    mine = [secrets.randbelow(2**63) for _ in free]
+    seeds = iter(workers.exchange(key, mine, "a shuffled dataset", here())[0])
+
+    def seeded(one: Any) -> Node:
+        if not isinstance(one, Shuffle) or not one.seeds.is_free:
+            return one
+        return Shuffle(one.source, one.buffer_size, Seeds(next(seeds), one.seeds.reshuffles))
+
+    return rewritten(node, seeded)
+
+
+def cut_to_size(
+    rows: int, declared: int | None, workers: Workers, num_local: int
+) -> Iterator[tuple[int, ...]]:
+    """Yield the rows of this worker's replicas in each of the steps that a batch is enough for.
+
+    A global batch is enough for as many steps as there are workers.
+    """
+    whole = declared if declared is not None and rows <= declared else rows
+    sizes = batch_sizes_for_worker(whole, len(workers), num_local, workers.index)
+    for start in range(0, len(sizes), num_local):
+        taken = filled_sizes(rows, sizes[start : start + num_local])
+        rows -= sum(taken)
+        if any(taken):
+            yield taken
+
+
+def agreed(steps: Iterable[Step], workers: Workers, spec: Callable[[], Any]) -> Iterator[Step]:
+    """Yield the steps of all workers with the shapes on all replicas, until none has any left.
+
+    `spec()` is what the dataset declares of its elements. Raises `DatasetError` where this worker
+    has no element at all, nothing is declared, and others have some.
+    """
+    number, own = workers.ordinal("dataset"), iter(steps)
+    last: Step | None = None
+    for place in count():
+        mine = next(own, None)
+        told = None if mine is None else _shapes_of(mine)
+        told_by_all = workers.exchange(f"dataset {number} {place}", told, "the next step's input")
+        if not any(told_by_all):
+            return
+        like = next(one for one in told_by_all if one)
+        of_all = [one or _without_rows(like) for one in told_by_all]
+        if mine is None:
+            mine = _empty_step(last, of_all[workers.index], spec)
+        last = mine
+        shapes = [
+            tuple(tuple(shape) for of_worker in of_all for shape in of_worker[leaf])
+            for leaf in range(len(like))
+        ]
+        yield Step(mine.structure, mine.parts, shapes)
+
+
+def _shapes_of(step: Step) -> list[list[list[int]]]:
+    return [[list(part.shape) for part in parts] for parts in step.parts]
+
+
+def _without_rows(like: list[list[list[int]]]) -> list[list[list[int]]]:
+    """Return the shapes of parts like another worker's, without rows."""
+    for parts in like:
+        if not parts[0]:
+            raise BatchDimensionError(
+                "a worker has no element for a step that others have one for, and a scalar cannot "
+                "have zero rows",
+                hint="give all workers as many elements, or batches",
+            )
+    return [[[0, *shape[1:]] for shape in parts] for parts in like]
+
+
+def _empty_step(last: Step | None, shapes: list[list[list[int]]], spec: Callable[[], Any]) -> Step:
+    if last is not None:
+        structure, dtypes = last.structure, [parts[0].dtype for parts in last.parts]
+    else:
+        declared = spec()
+        if declared is UNKNOWN:
+            raise DatasetError(
+                "this worker has no element and others have some: what its elements would be is "
+                "not known",
+                hint="distribute a gd.data.Dataset, which declares what its elements are",
+            )
+        leaves, structure = jax.tree.flatten(declared)
+        dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
+    parts = [
+        [np.zeros(shape, dtype) for shape in of_leaf]
+        for of_leaf, dtype in zip(shapes, dtypes, strict=True)
+    ]
+    return Step(structure, parts)

@@ -1,0 +1,92 @@
+"""Workers that are about to run a program make sure that it is the same one.
+
+Programs with different collectives would wait for each other for ever. So before the first run of a
+program all workers exchange a hash of its final graph. Only when hashes differ do they exchange the
+graphs, line by line, to name the first one that differs, the same way on every worker: between
+worker 0 and the first worker that differs from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from itertools import zip_longest
+from typing import Any  # Any: JSON
+
+from graphdist.ir.analyses import collectives, walk
+from graphdist.ir.compare import content_hash, parameter_key
+from graphdist.ir.graph import Graph, Node
+from graphdist.ir.printer import node_lines, print_graph
+from graphdist.ir.source import UNKNOWN, Source, at_line
+from graphdist.runtime.addresses import WorkerError
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.processes import Workers
+
+
+def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
+    """Return once all workers have the same graph; nothing is asked where there is one worker.
+
+    Raises `WorkerError` for graphs that differ, and what `Workers.exchange` raises.
+    """
+    workers = devices.workers
+    if workers is None:
+        return
+    number = workers.ordinal("program")
+    what = f"the first run of {graph.name!r}"
+    hashes = workers.exchange(f"program {number}", content_hash(graph), what, at)
+    other = next((worker for worker, one in enumerate(hashes) if one != hashes[0]), None)
+    if other is None:
+        return
+    described = workers.exchange(f"graph {number}", list(_description(graph)), what, at)
+    raise _difference(workers, number, described, other, at)
+
+
+def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
+    """Return once all workers have compiled a program: from then on a step can be timed."""
+    if devices.workers is not None:
+        key = f"compiled {devices.workers.ordinal('compiled')}"
+        devices.workers.exchange(key, None, f"the first run of {graph.name!r}", at)
+
+
+def first_collective(graph: Graph) -> tuple[str, Source]:
+    """Return the text and the user's line of the first collective; ("", UNKNOWN) without one."""
+    found: Sequence[Node] = collectives(graph)
+    if not found:
+        return "", UNKNOWN
+    return node_lines(graph)[found[0]], found[0].source
+
+
+def _description(graph: Graph) -> Iterator[list[Any]]:
+    """Yield of each node its line, a key of all that it computes, and where it came from."""
+    yield [print_graph(graph).partition("{")[0], graph.name, "", 0, ""]
+    lines = node_lines(graph)
+    for node in walk(graph):
+        key = sha256(f"{lines[node]} {parameter_key(node)}".encode()).hexdigest()
+        frame = node.source.frame
+        place = [frame.file, frame.line, frame.function] if frame else ["", 0, ""]
+        yield [lines[node], key, *place]
+
+
+def _difference(
+    workers: Workers, number: int, described: list[list[list[Any]]], other: int, at: Source
+) -> WorkerError:
+    nothing: list[Any] = ["nothing more", "", "", 0, ""]
+    pairs = zip_longest(described[0], described[other], fillvalue=nothing)
+    one, two = next((pair for pair in pairs if pair[0][:2] != pair[1][:2]), (nothing, nothing))
+    same = " (with another constant)" if one[0] == two[0] else ""
+    return WorkerError(
+        f"program number {number} differs between {workers.name(0)} and "
+        f"{workers.name(other)}{same}",
+        source=_source(one) or at,
+        other=_source(two),
+        node=f"worker 0: {one[0].strip()}\nworker {other}: {two[0].strip()}",
+        where=f"graphs {described[0][0][1]!r} and {described[other][0][1]!r}, where they first "
+        f"differ",
+        hint="all workers run the same program on values of the same shapes: what depends on the "
+        "worker belongs into arguments, not into code",
+    )
+
+
+def _source(described: list[Any]) -> Source | None:
+    _, _, file, line, function = described
+    return at_line(file, line, function) if file else None

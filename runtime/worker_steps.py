@@ -1,0 +1,204 @@
+"""Steps whose collectives span several processes: run so that nothing waits for ever.
+
+On CPU a collective runs inside the call, where nothing can interrupt it. So the call is made on a
+thread, and the caller waits for that thread and for news of the other workers at once. When another
+worker fails, or a step takes longer than allowed, the caller raises, and the thread is left behind.
+Elsewhere calls return at once, and the thread waits for what they return: the news interrupt a
+caller that waits in graphdist. One that waits inside JAX, for a value, is ended with the process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Any  # Any: whatever a step returns
+
+from graphdist.ir.graph import Graph
+from graphdist.ir.source import Source
+from graphdist.runtime.addresses import WorkerError
+from graphdist.runtime.agreement import first_collective
+from graphdist.runtime.coordination import BEAT_SECONDS
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.processes import (
+    CollectiveTimeoutError,
+    Workers,
+    end_process,
+)
+
+Step = Callable[..., Any]
+
+
+def supervised(function: Step, graph: Graph, devices: Devices) -> Step:
+    """Return what runs a step and raises when other workers keep it from ending."""
+    if devices.workers is None:
+        return function
+    first = partial(first_collective, graph)
+    return WorkerStep(function, graph.name, first, devices, devices.workers)
+
+
+class WorkerStep:
+    """A step on the devices of several workers."""
+
+    def __init__(
+        self,
+        function: Step,
+        name: str,
+        first_collective: Callable[[], tuple[str, Source]],
+        devices: Devices,
+        workers: Workers,
+    ) -> None:
+        """Take what runs the step on arrays of these devices."""
+        self._function, self._name, self._workers = function, name, workers
+        self._first_collective = first_collective
+        self._timeout, self._is_cpu = devices.timeout_seconds, devices.platform == "cpu"
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Run the step.
+
+        Raises `WorkerError` when another worker has failed, `CollectiveTimeoutError` when the step
+        does not end in time.
+        """
+        step = self._workers.begin_step()
+        self._workers.check(step)
+        if not self._is_cpu:
+            outputs = self._translated(self._function, arrays)
+            call = _Call()
+            _runner.start(_wait_for, (outputs,), call.ended)
+            _watcher.start(_watch, (self, call, step), _ignore)
+            return outputs
+        call = _Call()
+        _runner.start(_run_and_wait, (self._function, arrays), call.ended)
+        self.wait(call, step)
+        return self._translated(call.result, ())
+
+    def wait(self, call: _Call, step: int) -> None:
+        """Return once a call has ended; raises what keeps it from that."""
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
+        while not call.wait(interval):
+            try:
+                self._workers.check(step)
+                if deadline is not None and time.monotonic() > deadline:
+                    self._workers.fail(self.too_late(step))
+            except WorkerError:
+                if call.wait(BEAT_SECONDS):  # the collective has noticed too
+                    return
+                _runner.abandon()
+                self._workers.note_stuck()
+                raise
+
+    def too_late(self, step: int) -> CollectiveTimeoutError:
+        """Return the error for a step that takes longer than allowed."""
+        time.sleep(2 * BEAT_SECONDS)  # for the latest news of all
+        missing = self._workers.behind(step)
+        collective, source = self._first_collective()
+        who = f"{self._workers.names(missing)} did not arrive" if missing else "all have begun it"
+        return CollectiveTimeoutError(
+            f"step {step}, {self._name!r}, did not end within {self._timeout:g} s: {who}",
+            source=source,
+            node=collective,
+            where="its first collective",
+            hint="look at what those workers do; for steps that take longer raise "
+            "CommunicationOptions(timeout_seconds)",
+        )
+
+    def _translated(self, call: Step, arrays: Sequence[Any]) -> Any:
+        """Return what a call returns; an error that a dead worker is behind is that one's."""
+        try:
+            return call(*arrays)
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, WorkerError):
+                raise
+            behind = self._workers.failure_behind(error)
+            if behind is None:
+                raise
+            raise WorkerError(behind.what, hint=behind.hint) from error
+
+
+class _Call:
+    """A call on another thread, and what came of it."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self.wait = self._done.wait
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """Take what came of it."""
+        self._value, self._error = value, error
+        self._done.set()
+
+    def result(self) -> Any:
+        """Return what the call returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+def _watch(step: WorkerStep, call: _Call, number: int) -> None:
+    """Wait for a step on its way on the devices; end the process if it never ends."""
+    try:
+        step.wait(call, number)
+    except WorkerError as error:
+        time.sleep(BEAT_SECONDS)  # for the news to leave
+        end_process(error)
+
+
+class _Runner:
+    """One thread that makes calls, in order; replaced when a call never ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: SimpleQueue[Any] | None = None
+
+    def start(self, fn: Step, arguments: Sequence[Any], ended: Callable[[Any, Any], None]) -> None:
+        """Make a call; `ended` is told what it returned or raised."""
+        with self._lock:
+            if self._calls is None:
+                self._calls = SimpleQueue()
+                threading.Thread(
+                    target=_make_calls, args=(self._calls,), name="graphdist-steps", daemon=True
+                ).start()
+            self._calls.put((fn, arguments, ended))
+
+    def abandon(self) -> None:
+        """Leave the thread to the call that holds it up."""
+        with self._lock:
+            self._calls = None
+
+
+def _make_calls(calls: SimpleQueue[Any]) -> None:
+    while True:
+        fn, arguments, ended = calls.get()
+        try:
+            value, error = fn(*arguments), None
+        except BaseException as raised:
+            value, error = None, raised
+        ended(value, error)
+        del fn, arguments, ended, value, error  # not while waiting: they may be large
+
+
+def _run_and_wait(function: Step, arrays: Sequence[Any]) -> Any:
+    outputs = function(*arrays)
+    _wait_for(outputs)
+    return outputs
+
+
+def _wait_for(outputs: Sequence[Any]) -> None:
+    for output in outputs:
+        try:
+            output.block_until_ready()
+        except RuntimeError:
+            if not output.is_deleted():  # a later step has it: that one is waited for too
+                raise
+
+
+def _ignore(value: Any, error: BaseException | None) -> None:
+    """Take no notice: what a watched step raises is raised where it is waited for."""
+
+
+_runner, _watcher = _Runner(), _Runner()

@@ -1,0 +1,100 @@
+"""Clusters, and workers that do not find each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import graphdist as gd
+from graphdist.runtime.addresses import free_port
+from graphdist.runtime.processes import Patience, Workers
+from graphdist.tracing.sources import here
+from tests.errors.refusal import Refused
+
+
+def _cluster(*addresses: str, **task: Any) -> gd.cluster.SimpleClusterResolver:
+    return gd.cluster.SimpleClusterResolver(
+        gd.cluster.ClusterSpec({"worker": list(addresses)}), **task
+    )
+
+
+@contextmanager
+def _before_first_use() -> Iterator[None]:
+    """Make a strategy as if nothing had run on a device, and with little patience."""
+    place = "graphdist.strategies.multi_worker_mirrored.backends_are_started"
+    seconds = {"GRAPHDIST_WORKER_START_SECONDS": "0.2"}
+    with mock.patch(place, return_value=False), mock.patch.dict("os.environ", seconds):
+        yield
+
+
+def cluster_that_is_a_list(refused: Refused) -> None:
+    jobs: Any = ["localhost:1"]
+    with refused(TypeError):
+        gd.cluster.ClusterSpec(jobs)
+
+
+def tasks_that_are_one_address(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.cluster.ClusterSpec({"worker": "localhost:1"})
+
+
+def task_that_is_not_there(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.cluster.ClusterSpec({"worker": ["localhost:1"]}).task_address("worker", 1)
+
+
+def task_of_two_resolvers(refused: Refused) -> None:
+    spec = gd.cluster.ClusterSpec({"worker": {0: "a:1", 2: "b:1"}})
+    first, second = (gd.cluster.SimpleClusterResolver(spec) for _ in range(2))
+    with refused(KeyError):
+        gd.cluster.UnionResolver(first, second).cluster_spec()
+
+
+def pods_without_the_client(refused: Refused) -> None:
+    with mock.patch.dict("sys.modules", kubernetes=None), refused(ImportError):
+        gd.cluster.KubernetesClusterResolver()
+
+
+def slurm_outside_a_step(refused: Refused) -> None:
+    with mock.patch.dict("os.environ"), refused(RuntimeError):
+        gd.cluster.SlurmClusterResolver()
+
+
+def worker_that_is_not_said(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.MultiWorkerMirroredStrategy(_cluster("127.0.0.1:1", "127.0.0.1:2"))
+
+
+def workers_after_first_use(refused: Refused) -> None:
+    resolver = _cluster("127.0.0.1:1", "127.0.0.1:2", task_type="worker", task_id=1)
+    assert float(gd.MirroredStrategy(["cpu:0"]).run(lambda: 1.0)) == 1
+    with refused(RuntimeError):
+        gd.MultiWorkerMirroredStrategy(resolver)
+
+
+def worker_without_a_port(refused: Refused) -> None:
+    resolver = _cluster("localhost", "localhost:2", task_type="worker", task_id=1)
+    with _before_first_use(), refused(RuntimeError):
+        gd.MultiWorkerMirroredStrategy(resolver)
+
+
+def worker_0_that_is_not_there(refused: Refused) -> None:
+    resolver = _cluster("127.0.0.1:1", "127.0.0.1:2", task_type="worker", task_id=1)
+    with _before_first_use(), refused(RuntimeError):
+        gd.MultiWorkerMirroredStrategy(resolver)
+
+
+def worker_that_does_not_come(refused: Refused) -> None:
+    addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
+    first, second = (Workers(addresses, index, Patience(start=5.0)) for index in range(2))
+    other = threading.Thread(target=second.meet)
+    other.start()
+    first.meet()
+    other.join()
+    with refused(TimeoutError):
+        first.exchange("key", 1, "the first run of 'step'", here(), seconds=0.2)
+    second.leave()
+    first.leave()

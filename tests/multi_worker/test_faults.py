@@ -1,0 +1,85 @@
+"""What goes wrong ends in time, on every worker, with an error that names who and where."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.multi_worker.launch import Outcome, run
+
+pytestmark = pytest.mark.slow
+PATIENCE = {"GRAPHDIST_WORKER_START_SECONDS": "20", "GRAPHDIST_WORKER_SILENCE_SECONDS": "20"}
+
+
+def errors_of(outcome: Outcome, worker: int) -> str:
+    """Return the lines of a worker's stderr from its last graphdist error on."""
+    lines = [
+        line.removeprefix(f"[worker {worker}] ")
+        for line in outcome.err.splitlines()
+        if line.startswith(f"[worker {worker}] ")
+    ]
+    starts = [i for i, line in enumerate(lines) if re.match(r"graphdist\.\S+Error: ", line)]
+    return "\n".join(lines[starts[-1] :]) if starts else ""
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_is_named(victim: int) -> None:
+    outcome = run(2, "faulty", "kill", str(victim), variables=PATIENCE)
+    assert outcome.status == 128 + 9
+    assert re.search(f"WorkerError: worker {victim} .* died", errors_of(outcome, 1 - victim))
+    assert f"[graphdist-run] worker {victim} was ended by SIGKILL" in outcome.err
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_worker_is_a_timeout(victim: int) -> None:
+    outcome = run(2, "faulty", "stop", str(victim), variables=PATIENCE)
+    assert outcome.status == 1
+    error = errors_of(outcome, 1 - victim)
+    message = rf"CollectiveTimeoutError: step \d+, 'step', did not end within 2 s: worker {victim} "
+    assert re.search(message, error)
+    assert "faulty.py:" in error
+    assert "all_reduce" in error
+
+
+def test_a_silent_worker_is_noticed_without_a_timeout() -> None:
+    patience = {**PATIENCE, "GRAPHDIST_WORKER_SILENCE_SECONDS": "4"}
+    outcome = run(2, "faulty", "silent", "1", variables=patience)
+    assert outcome.status == 1
+    assert re.search(r"worker 1 .* was not heard of for \d s", errors_of(outcome, 0))
+
+
+def test_an_exception_is_told_to_the_others_and_shown_last() -> None:
+    outcome = run(2, "faulty", "raise", "1", variables=PATIENCE)
+    assert outcome.status == 1
+    assert "worker 1 (127.0.0.1" in errors_of(outcome, 0)
+    assert 'failed: KeyError: "the user\'s own"' in errors_of(outcome, 0)
+    assert outcome.err.endswith('KeyError: "the user\'s own"\n')
+
+
+def test_a_worker_that_leaves_early_is_named() -> None:
+    outcome = run(2, "faulty", "leave", "1", variables=PATIENCE)
+    assert outcome.status == 1
+    assert re.search("worker 1 .* ended its program before the others", errors_of(outcome, 0))
+
+
+def test_programs_that_differ_are_shown_on_every_worker() -> None:
+    outcome = run(2, "faulty", "differ", "1", variables=PATIENCE)
+    assert outcome.status == 1
+    for worker in range(2):
+        error = errors_of(outcome, worker)
+        assert re.search("differs between worker 0 .* and worker 1", error)
+        assert 'return gd.get_replica_context().all_reduce("SUM", x)' in error
+        assert "x = x + 1" in error
+        assert "worker 0: %1 = all_reduce(%0)" in error
+        assert "worker 1: %1 = jax.add(%0" in error
+
+
+def test_variables_that_differ() -> None:
+    outcome = run(2, "faulty", "variable", "1", variables=PATIENCE)
+    assert outcome.status == 1
+    for worker in range(2):
+        assert re.search(
+            r"the value of a variable is int32\[\] on worker 0 .* and float32\[2\] on worker 1",
+            errors_of(outcome, worker),
+        )

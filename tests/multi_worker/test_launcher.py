@@ -1,0 +1,124 @@
+"""`graphdist-run`: what it starts, shows, forwards, restarts, and never leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from graphdist.tools.run import main
+from tests.multi_worker.launch import command, environment, run
+
+
+def test_every_worker_knows_its_task() -> None:
+    outcome = run(3, "plain", "say", "--flag", "x", devices=2)
+    assert outcome.status == 0
+    for index in range(3):
+        ((number, count, devices, arguments),) = outcome.said[index]
+        assert (number, count, devices) == (index, 3, "2")
+        assert arguments[1:] == ["say", "--flag", "x"]
+        assert f"[worker {index}] to stderr" in outcome.err
+
+
+def test_what_failed_is_shown_last_and_ends_the_others() -> None:
+    began = time.monotonic()
+    outcome = run(2, "plain", "fail")
+    assert outcome.status == 1
+    assert outcome.err.endswith('KeyError: "the user\'s own"\n')
+    assert "[graphdist-run] worker 1 failed with exit status 1, and said last:" in outcome.err
+    assert time.monotonic() - began < 60  # worker 0 would sleep as long
+
+
+def test_a_job_is_started_again(tmp_path: Path) -> None:
+    outcome = run(2, "plain", "once", str(tmp_path / "marker"), options=("--max-restarts", "2"))
+    assert outcome.status == 0
+    assert outcome.said == {0: [2, 2], 1: [2, 2]}
+    assert "restart 1 of 2, with 2 workers" in outcome.err
+
+
+def test_a_restart_with_fewer_workers(tmp_path: Path) -> None:
+    options = ("--max-restarts", "1", "--min-workers", "1")
+    outcome = run(2, "plain", "once", str(tmp_path / "marker"), options=options)
+    assert outcome.status == 0
+    assert outcome.said == {0: [2, 1], 1: [2]}
+
+
+def test_restarts_are_counted(tmp_path: Path) -> None:
+    outcome = run(2, "plain", "fail", options=("--max-restarts", "1"))
+    assert outcome.status == 1
+    assert outcome.err.count("restart 1 of 1") == 1
+
+
+def started(what: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start a job that waits, and return it with the processes it has made."""
+    job = subprocess.Popen(
+        command(2, "plain", what), env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert job.stdout is not None
+    pids = []
+    for _ in range(2):
+        pids += [int(word) for word in job.stdout.readline().split()[3:]]
+    return job, pids
+
+
+def test_signals_reach_the_workers() -> None:
+    job, _ = started("catch")
+    job.send_signal(signal.SIGUSR1)
+    out, _ = job.communicate(timeout=30)
+    assert job.returncode == 0
+    assert out.count('SAYS "caught"') == 2
+
+
+def test_an_interrupt_ends_all() -> None:
+    job, pids = started("child")
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=30)
+    assert job.returncode != 0
+    assert_gone(pids)
+
+
+def test_no_orphans_when_the_launcher_is_killed() -> None:
+    job, pids = started("wait")
+    assert len(pids) == 2
+    job.kill()
+    job.communicate(timeout=30)
+    assert_gone(pids)
+
+
+def assert_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline, f"{pids} are left"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"  # dead, and only its parent has not asked yet
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-n", "0", "train.py"],
+        ["-n", "2", "--min-workers", "3", "train.py"],
+        ["-n", "2", "--devices-per-worker", "-1", "train.py"],
+        ["-n", "2"],
+        ["train.py"],
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: graphdist-run" in capsys.readouterr().err

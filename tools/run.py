@@ -1,0 +1,275 @@
+"""`graphdist-run`: starts a program once for every worker, on this machine.
+
+The workers get `TF_CONFIG` and talk over loopback. Their output comes out line by line, each behind
+the number of its worker. When one fails the others are given a moment to say so and are stopped,
+and what the failed one said last is shown once more, at the end. No worker outlives the launcher:
+the kernel kills it when the launcher is gone, whatever ended it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import IO
+
+from graphdist import config
+
+SECONDS_TO_END = 3.0
+"""How long a worker may take to end when it is asked to."""
+LINES_SHOWN_LAST = 60
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FOLLOWS_ANOTHER = re.compile(r"graphdist\.[\w.]*(WorkerError|CollectiveTimeoutError): ")
+PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status is that of the worker that failed, 0 if none did."""
+    options = parser().parse_args(arguments)
+    if options.n < 1 or options.devices_per_worker < 0:
+        parser().error("there is at least one worker, and a number of devices is positive")
+    least = options.n if options.min_workers is None else options.min_workers
+    if not 1 <= least <= options.n:
+        parser().error(f"--min-workers is {least}: it is from 1 to the number of workers")
+    if not options.program:
+        parser().error("no program is given")
+    command = [sys.executable, "-u", *(["-m"] if options.m else []), *options.program]
+    num_workers, restarts = options.n, 0
+    while True:
+        job = Job(command, num_workers, options.devices_per_worker, options.host, options.grace)
+        status = job.run()
+        if status == 0 or job.is_asked_to_end or restarts == options.max_restarts:
+            return status
+        restarts += 1
+        num_workers = max(least, num_workers - 1)
+        say(f"restart {restarts} of {options.max_restarts}, with {num_workers} workers")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser("graphdist-run", description=(__doc__ or "").split("\n\n")[1])
+    found.add_argument("-n", type=int, required=True, metavar="N", help="how many workers")
+    found.add_argument(
+        "--devices-per-worker",
+        type=int,
+        default=0,
+        metavar="D",
+        help="how many devices each worker has: logical ones of the CPU, or that many of the GPUs",
+    )
+    found.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="K",
+        help="start all workers again when one fails, K times at most",
+    )
+    found.add_argument(
+        "--min-workers",
+        type=int,
+        metavar="M",
+        help="each restart has one worker less, and M at least; by default all have N",
+    )
+    found.add_argument(
+        "--grace",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="how many seconds the others may go on when one has failed: they say who it was",
+    )
+    found.add_argument(
+        "--host", default="127.0.0.1", help="the address the workers listen at (loopback)"
+    )
+    found.add_argument("-m", action="store_true", help="the program is a module, as for python -m")
+    found.add_argument(
+        "program", nargs=argparse.REMAINDER, help="the program and its own arguments"
+    )
+    return found
+
+
+class Worker:
+    """One process, and the last lines it wrote."""
+
+    def __init__(self, number: int, command: Sequence[str], environment: dict[str, str]) -> None:
+        """Start the process."""
+        self.number = number
+        self.was_stopped = False
+        """Whether the launcher ended it, after another had failed."""
+        self.last_lines: deque[str] = deque(maxlen=LINES_SHOWN_LAST)
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # signals reach it through us alone
+            preexec_fn=_dying_with(os.getpid()),
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self._read, args=(lines, out), daemon=True)
+            for lines, out in (
+                (self.process.stdout, sys.stdout),
+                (self.process.stderr, sys.stderr),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, lines: IO[str], out: IO[str]) -> None:
+        for line in lines:
+            if out is sys.stderr:
+                self.last_lines.append(line)
+            with _writing:
+                out.write(f"[worker {self.number}] {line.rstrip()}\n")
+                out.flush()
+
+    @property
+    def status(self) -> int | None:
+        """Return its exit status as shells have it, None while it runs."""
+        code = self.process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process and to all it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def finish_reading(self) -> None:
+        """Wait a moment for the last lines of a process that has ended."""
+        for reader in self._readers:
+            reader.join(1.0)
+
+    def follows_another(self) -> bool:
+        """Return whether it failed because another worker did."""
+        return any(FOLLOWS_ANOTHER.match(line) for line in self.last_lines)
+
+
+class Job:
+    """All workers, once started."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        num_workers: int,
+        devices_per_worker: int,
+        host: str,
+        grace_seconds: float,
+    ) -> None:
+        """Describe the job; `run` starts it."""
+        self._grace_seconds = grace_seconds
+        self._command, self._devices = command, devices_per_worker
+        self._addresses = [f"{host}:{port}" for port in free_ports(num_workers, host)]
+        self._workers: list[Worker] = []
+        self._ended: list[Worker] = []
+        self.is_asked_to_end = False
+        """Whether a signal has asked for the end of all."""
+
+    def run(self) -> int:
+        """Start the workers, and return once all have ended."""
+        before = {number: signal.signal(number, self._forward) for number in FORWARDED}
+        try:
+            for number in range(len(self._addresses)):
+                environment = config.worker_environment(self._addresses, number, self._devices)
+                self._workers.append(Worker(number, self._command, environment))
+            self._wait()
+        finally:
+            for worker in self._workers:
+                worker.send(signal.SIGKILL)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        for worker in self._workers:
+            worker.process.wait()
+            worker.finish_reading()
+        return self._verdict()
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        self.is_asked_to_end |= number in ENDING
+        for worker in self._workers:
+            worker.send(number)
+
+    def _wait(self) -> None:
+        deadline, is_stopping = float("inf"), False
+        while len(self._ended) < len(self._workers):
+            for worker in self._workers:
+                if worker not in self._ended and worker.status is not None:
+                    self._ended.append(worker)
+                    worker.was_stopped = is_stopping
+            has_failed = any(worker.status for worker in self._ended)
+            if deadline == float("inf") and (has_failed or self.is_asked_to_end):
+                deadline = time.monotonic() + self._grace_seconds
+            if time.monotonic() > deadline:
+                for worker in self._workers:
+                    worker.send(signal.SIGKILL if is_stopping else signal.SIGTERM)
+                    worker.send(signal.SIGCONT)
+                deadline, is_stopping = time.monotonic() + SECONDS_TO_END, True
+            time.sleep(0.02)
+
+    def _verdict(self) -> int:
+        """Return the exit status of the job, and show what the worker that failed said last."""
+        failed = [worker for worker in self._ended if worker.status]
+        failed = [worker for worker in failed if not worker.was_stopped] or failed
+        if not failed:
+            return 0
+        first = next((worker for worker in failed if not worker.follows_another()), failed[0])
+        assert first.status is not None
+        killed = first.process.returncode < 0
+        how = (
+            f"was ended by {signal.Signals(-first.process.returncode).name}"
+            if killed
+            else f"failed with exit status {first.status}"
+        )
+        say(f"worker {first.number} {how}" + (", and said last:" if first.last_lines else ""))
+        sys.stderr.writelines(first.last_lines)
+        sys.stderr.flush()
+        return first.status
+
+
+def free_ports(count: int, host: str) -> list[int]:
+    """Return ports that nothing listens at."""
+    sockets = [socket.create_server((host, 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def say(text: str) -> None:
+    """Write a line of the launcher's own."""
+    with _writing:
+        sys.stderr.write(f"[graphdist-run] {text}\n")
+        sys.stderr.flush()
+
+
+def _dying_with(launcher: int) -> Callable[[], None]:
+    """Return what makes a new process die when the launcher does, called in that process."""
+    if not sys.platform.startswith("linux"):
+        return lambda: None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # loaded here: not after the fork
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)  # it is gone already
+
+    return ask
+
+
+_writing = threading.Lock()
+
+if __name__ == "__main__":
+    sys.exit(main())
