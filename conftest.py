@@ -23,6 +23,7 @@ from graphdist.passes import manager  # noqa: E402
 from graphdist.tracing.jax_ops import resolve  # noqa: E402
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("long", derandomize=False, deadline=None, max_examples=800)
 settings.load_profile("ci")
 
 LARGEST_ROUND_TRIP = 2_000  # nodes: beyond, the text takes longer than the test

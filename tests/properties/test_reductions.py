@@ -11,7 +11,7 @@ from typing import Any, TypeAlias  # Any: distributed values
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
@@ -19,6 +19,7 @@ from graphdist.ir.graph import Graph
 from graphdist.passes import pipeline
 from graphdist.passes.manager import Pass, run_passes
 from tests.passes.execution import execute
+from tests.properties.effort import programs
 
 Term: TypeAlias = Callable[[Any, Any], Any]
 
@@ -100,7 +101,7 @@ def lowered(graph: Graph, passes: Sequence[Pass]) -> Graph:
     return run_passes(graph, passes)[-1].graph
 
 
-@settings(max_examples=60)
+@programs(400)
 @given(TERMS, st.booleans(), st.integers(0, 99))
 def test_fewer_collectives_and_the_same_numbers(term: Term, loops: bool, seed: int) -> None:
     numbers = np.random.default_rng(seed)

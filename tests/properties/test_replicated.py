@@ -12,13 +12,14 @@ from typing import Any  # Any: results are pytrees
 
 import jax
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.ir.arrays import Held
 from graphdist.ir.interpreter import Outcome
 from tests.passes.execution import execute
+from tests.properties.effort import programs
 from tests.properties.exact import random_arrays
 from tests.properties.probes import check_mirrored
 from tests.properties.replicated_programs import (
@@ -30,15 +31,16 @@ from tests.properties.replicated_programs import (
 
 
 @cache
-def strategy_of(num_replicas: int) -> gd.MirroredStrategy:
-    return gd.MirroredStrategy([f"cpu:{number}" for number in range(num_replicas)])
+def strategy_of(num_replicas: int, shard_update: bool) -> gd.MirroredStrategy:
+    devices = [f"cpu:{number}" for number in range(num_replicas)]
+    return gd.MirroredStrategy(devices, shard_update=shard_update)
 
 
 class Case:
     """A program with a strategy, variables and arguments to run it with."""
 
     def __init__(self, program: Distributed, num_replicas: int, seed: int) -> None:
-        self.strategy = strategy_of(num_replicas)
+        self.strategy = strategy_of(num_replicas, shard_update=bool(seed % 2))
         initial = program.world.make(self.strategy, seed)
         self.function = gd.function(lambda *arguments: program(self.strategy, *arguments))
         of_replica = [random_arrays(PER_REPLICA, seed, replica) for replica in range(num_replicas)]
@@ -101,7 +103,7 @@ def test_each_pass_keeps_the_meaning(program: Distributed, num_replicas: int, se
         check_mirrored(graph, case.held, case.state)
 
 
-@settings(max_examples=13)  # each example is compiled, which is dear
+@programs(13)  # each is compiled, which is dear
 @given(distributed_programs(), replicas, seeds)
 def test_compiled(program: Distributed, num_replicas: int, seed: int) -> None:
     """Two steps on devices: what the first leaves in the variables shows in the second."""

@@ -13,13 +13,14 @@ from typing import Any, TypeAlias  # Any: distributed values
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import run_passes
 from tests.passes.execution import execute
+from tests.properties.effort import programs
 
 Expression: TypeAlias = Callable[[Sequence[Any]], Any]
 
@@ -79,7 +80,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@programs(450)
 @given(
     st.sampled_from(SHAPES),
     st.sampled_from(["SUM", "MEAN"]),
