@@ -1,6 +1,6 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import aot, config, data, experimental, metrics, nn, random, viz
+from graphdist import aot, config, data, experimental, metrics, nn, random, train, viz
 from graphdist.accumulation import accumulate
 from graphdist.context import (
     experimental_set_strategy,
@@ -23,6 +23,7 @@ from graphdist.errors import (
     ArgumentTypeError,
     ArtifactError,
     BatchDimensionError,
+    CheckpointError,
     CompilerOptionError,
     ContextError,
     DatasetError,
@@ -34,7 +35,9 @@ from graphdist.errors import (
     OutOfRangeError,
     RuntimeFailure,
     TraceError,
+    UnmatchedError,
     UnsupportedError,
+    WorkerTimeoutError,
 )
 from graphdist.function import Function, RetraceWarning, function
 from graphdist.options import (
@@ -71,6 +74,7 @@ __all__ = [
     "ArtifactError",
     "BatchDimensionError",
     "CentralStorageStrategy",
+    "CheckpointError",
     "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
@@ -110,11 +114,13 @@ __all__ = [
     "StrategyExtended",
     "TPUStrategy",
     "TraceError",
+    "UnmatchedError",
     "UnsupportedError",
     "ValueContext",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
+    "WorkerTimeoutError",
     "accumulate",
     "aot",
     "assign",
@@ -131,6 +137,7 @@ __all__ = [
     "nn",
     "random",
     "read",
+    "train",
     "variables",
     "viz",
 ]

@@ -18,9 +18,11 @@ from graphdist.ir.errors import (
 )
 from graphdist.runtime.artifact import ArtifactError
 from graphdist.runtime.buffers import RuntimeFailure
+from graphdist.runtime.checkpoints import CheckpointError
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
 from graphdist.runtime.topologies import MissingExtraError
+from graphdist.runtime.workers import WorkerTimeoutError
 from graphdist.tracing.state import TraceError
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "ArgumentTypeError",
     "ArtifactError",
     "BatchDimensionError",
+    "CheckpointError",
     "CompilerOptionError",
     "ContextError",
     "DatasetError",
@@ -41,8 +44,10 @@ __all__ = [
     "RuntimeFailure",
     "TraceError",
     "TypeRuleError",
+    "UnmatchedError",
     "UnsupportedError",
     "VerifyError",
+    "WorkerTimeoutError",
 ]
 
 
@@ -81,6 +86,10 @@ class DatasetError(ArgumentTypeError, AttributeError):
 
 class BatchDimensionError(ArgumentError, IndexError):
     """A value without a batch dimension, where rows are to be split or left out."""
+
+
+class UnmatchedError(CheckpointError, AssertionError):
+    """A checkpoint and objects of which one has entries that the other has not."""
 
 
 class OutOfRangeError(GraphdistError, IndexError):

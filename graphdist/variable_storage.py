@@ -8,12 +8,14 @@ whole value either way.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast  # Any: values of numpy and JAX
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphdist.ir.types import Distribution, sharded
+from graphdist.runtime.checkpoints import host_copy
 from graphdist.variable_checks import require_value
 
 if TYPE_CHECKING:
@@ -70,3 +72,25 @@ class StoredValue:
                 return jnp.array(self.buffer, copy=True)
             home = self.strategy.devices.home(self.distribution)
             return jax.device_put(self.buffer, home, may_alias=False)
+
+    @property
+    def is_whole_here(self) -> bool:
+        """Return whether this process holds the whole value, and can read it without others."""
+        variable = cast("Variable", self)
+        is_cut = self.sharded_along is not None and not self.buffer.is_fully_addressable
+        return variable.is_mirrored and not is_cut
+
+    def host_value(self) -> Any:
+        """Return a copy of the value in the memory of the host, taken between steps.
+
+        A NumPy array, of random keys an array of JAX. As with `read_value`, all processes read it
+        together where no one holds the whole value. Outside functions only.
+        """
+        variable = cast("Variable", self)
+        is_key = jax.numpy.issubdtype(variable.dtype, jax.dtypes.prng_key)
+        if is_key or not self.is_whole_here:
+            value = variable.read_value()
+            return value if is_key else np.asarray(value)
+        with self.strategy.buffers.lock:
+            require_value(variable)
+            return host_copy(self.buffer)

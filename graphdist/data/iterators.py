@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self  # Any: elements, and pytrees of specs
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.data.elements import Element
-from graphdist.data.prefetch import Prefetched
 from graphdist.data.positions import Position, elements_from
+from graphdist.data.prefetch import Prefetched
 from graphdist.errors import (
     ArgumentError,
     GraphdistError,
