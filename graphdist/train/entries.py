@@ -22,6 +22,7 @@ import contextvars
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias  # Any: pytrees, JSON, values of numpy and JAX
 
@@ -129,9 +130,7 @@ class Entries:
             inner = jax.tree_util.keystr(path, simple=True, separator="/")
             full = "/".join(filter(None, (name, inner)))
             if not self._collect_state(full, leaf):
-                self._collect_value(
-                    full, leaf, lambda new, place=place: replaced.replace(place, new)
-                )
+                self._collect_value(full, leaf, partial(replaced.replace, place))
 
     def finish(self) -> None:
         """Put the trees with restored leaves in their places."""

@@ -52,9 +52,9 @@ class LoadStatus:
     def _restore(self, entries: Entries) -> None:
         saved = self.saved
         assert saved is not None
-        known = {entry.name: saved.name_of(entry.name) for entry in entries.by_name.values()}
-        for alias, name in entries.aliases.items():
-            known[name] = known[name] or saved.name_of(alias)
+        known = {name: saved.name_of(name) for name in entries.by_name}
+        for alias, held in entries.aliases.items():
+            known[held] = known[held] or saved.name_of(alias)
         pairs = [
             (entry, name)
             for entry in entries.by_name.values()
@@ -161,8 +161,8 @@ def _values(
     """Yield what writes an entry, and what it is to write."""
     arrays = [(entry, name) for entry, name in pairs if isinstance(entry, ArrayEntry)]
     contents = saved.read(name for _, name in arrays)
-    for (entry, _), array in zip(arrays, contents, strict=True):
-        yield entry.write, array
+    for (holder, _), array in zip(arrays, contents, strict=True):
+        yield holder.write, array
     for entry, name in pairs:
         if isinstance(entry, StateEntry):
             yield entry.write, saved.state(name, workers())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.conformance.environment import Program
 from tests.conformance.families import (
+    checkpoints,
     collectives,
     construct,
     contexts,
@@ -54,13 +55,13 @@ FAMILIES: dict[str, Program] = {
     "extended": extended.extended,
     "random": random_and_loss.random,
     "loss": random_and_loss.loss,
+    "checkpoint": checkpoints.checkpoint,
     "legacy": legacy.legacy,
     "legacy_v1_class": legacy.legacy_v1_class,
 }
 
 LATER = frozenset(
     {
-        "checkpoint",
         "keras",
         "multi_worker",
         "multi_worker_util",
