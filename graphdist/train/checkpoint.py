@@ -201,8 +201,8 @@ class Checkpoint(Objects):
         saved = None if save_path is None else found(save_path)
         status = LoadStatus(self, saved)
         if saved is not None:
-            vars(self)["_status"] = status
             status.restore(None)
+            vars(self)["_status"] = status
         return status
 
     def _require_outside(self, done: str) -> None:

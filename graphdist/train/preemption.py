@@ -29,8 +29,7 @@ _handlers = itertools.count()
 CALLS = "total_run_calls"
 """The name of the number of calls in the checkpoint."""
 _SECONDS_BETWEEN_LOOKS = 1.0
-_SHARE_OF_GRACE = 1 / 3
-"""What of the grace period is left for a save, as long as none was timed."""
+_SHARE_TO_GO_ON = 2 / 3
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class TerminationConfig:
 
     `termination_watcher_fn` returns whether a notice is there; it is asked every second, on a
     thread. Without one the notice is the signal SIGTERM. `grace_period` is how many seconds pass
-    from the notice to the end: the program goes on for as much of it as saving does not need.
+    from the notice to the end: the program goes on for two thirds of it, the rest is for saving.
     `save_fn` saves, instead of the manager. `exit_fn` ends the program; by default it exits with
     `exit_code`, and 143 is what a shell reports of a program ended by SIGTERM.
     """
@@ -90,7 +89,6 @@ class PreemptionCheckpointHandler:
         setattr(self._manager.checkpoint, CALLS, 0)
         self._manager.restore_or_initialize()
         self._agreement = StepAgreement(workers(), f"preemption/{next(_handlers)}")
-        self._seconds_to_save: float | None = None
         self._is_noticed = self._is_closed = False
         self._before: Any = None
         if self._config.termination_watcher_fn is None:
@@ -180,7 +178,7 @@ class PreemptionCheckpointHandler:
         if not grace:
             self._agreement.request()
             return
-        timer = threading.Timer(grace * (1 - _SHARE_OF_GRACE), self._agreement.request)
+        timer = threading.Timer(grace * _SHARE_TO_GO_ON, self._agreement.request)
         timer.daemon = True
         timer.start()
 

@@ -40,7 +40,7 @@ class LoadStatus:
         """Restore nothing yet."""
         self._checkpoint, self.saved = checkpoint, saved
         self._restored: set[str] = set()
-        self._is_expected = saved is None
+        self._is_expected = True  # until something is restored
 
     def restore(self, names: Iterable[str] | None) -> None:
         """Restore objects of these names, or all, as far as they were saved and are not yet.
@@ -48,6 +48,7 @@ class LoadStatus:
         Raises `CheckpointError` for entries that disagree; nothing is restored then.
         """
         outside_scopes(lambda: self._restore(entries_of(self._checkpoint, names)))
+        self._is_expected = self._is_expected and names is not None
 
     def _restore(self, entries: Entries) -> None:
         saved = self.saved
