@@ -126,7 +126,7 @@ def read_index(place: Path, at: Source = UNKNOWN) -> dict[str, Any]:
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"the index of checkpoint {place} cannot be read: {error}", source=at
+            f"the index of checkpoint {place.name} cannot be read: {error}", source=at
         ) from error
     return index
 

@@ -36,7 +36,7 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def copied(variables: Sequence[gd.Variable]) -> list[Any]:
-    """Return copies of the values, as JAX and NumPy make them."""
+    """Return copies of the values in the memory of the host."""
     return [np.array(variable.buffer.addressable_data(0)) for variable in variables]
 
 
@@ -57,30 +57,32 @@ def measure(gigabytes: float, rounds: int, folder: Path) -> None:
     variables = [gd.Variable(jax.random.normal(key, (rows, 1024))) for key in keys]
     size = sum(variable.size * 4 for variable in variables) / 2**30
     checkpoint = gd.train.Checkpoint(variables=variables)
-    found: list[tuple[float, float, float, float]] = []
     print(f"{len(variables)} variables, {size:.2f} GiB; in seconds")
-    print("  copy  held up    files  checkpoint")
-    for number in range(rounds + 1):
-        arrays: list[Any] = []
-        copy = seconds(lambda: arrays.extend(copied(variables)))  # noqa: B023 - called here
-        files = seconds(lambda: write_files(folder / "files", arrays))  # noqa: B023
-        shutil.rmtree(folder / "files")
-        del arrays
-        held_up = seconds(lambda: checkpoint.write(folder / "checkpoint"))
-        written = held_up + seconds(checkpoint.sync)
-        restored = seconds(lambda: checkpoint.restore(folder / "checkpoint").assert_consumed())
-        shutil.rmtree(folder / "checkpoint")
-        if number:  # the first warms the disk and the compiler
-            found.append((copy, held_up, files, written))
-            print(
-                f"{copy:6.2f} {held_up:8.2f} {files:8.2f} {written:11.2f}   restored {restored:.2f}"
-            )
-    copy, held_up, files, written = map(statistics.median, zip(*found, strict=True))
-    print(f"held up {held_up / copy:.2f} times the copy; of the medians of {rounds} rounds")
-    print(
-        f"on the disk at {files / written:.0%} of the speed of files ({size / written:.2f} GiB/s)"
-    )
+    print("  copy  held up    files  checkpoint  restored")
+    measure_round(checkpoint, folder)  # warms the disk and the compiler
+    found = []
+    for _ in range(rounds):
+        found.append(measure_round(checkpoint, folder))
+        print("{:6.2f} {:8.2f} {:8.2f} {:11.2f} {:9.2f}".format(*found[-1]), flush=True)
+    copy, held_up, files, written, _ = map(statistics.median, zip(*found, strict=True))
+    print(f"medians of {rounds} rounds: held up {held_up / copy:.2f} times the copy,")
+    print(f"written at {files / written:.0%} of the speed of files, {size / written:.2f} GiB/s")
     measure_steps(checkpoint, folder)
+
+
+def measure_round(checkpoint: gd.train.Checkpoint, folder: Path) -> tuple[float, ...]:
+    """Return the seconds of a copy, of being held up, of files, a checkpoint and a restore."""
+    path = folder / "checkpoint"
+    arrays: list[Any] = []
+    copy = seconds(lambda: arrays.extend(copied(checkpoint.variables)))
+    files = seconds(lambda: write_files(folder / "files", arrays))
+    arrays.clear()
+    shutil.rmtree(folder / "files")
+    held_up = seconds(lambda: checkpoint.write(path))
+    written = held_up + seconds(checkpoint.sync)
+    restored = seconds(lambda: checkpoint.restore(path).assert_consumed())
+    shutil.rmtree(path)
+    return copy, held_up, files, written, restored
 
 
 def measure_steps(checkpoint: gd.train.Checkpoint, folder: Path) -> None:

@@ -134,7 +134,7 @@ class Checkpoint(Objects):
         afterwards: Callable[[], None] | None = None,
     ) -> str:
         """Save under a number, by default the next of `save`; then call a function, on a thread."""
-        count = self._save_counter + (number is None)
+        count = self._save_counter + 1
         name = f"{os.fspath(file_prefix)}-{count if number is None else number}"
         self._write(name, options, count, afterwards)
         vars(self)["_save_counter"] = count
@@ -230,7 +230,7 @@ def found(save_path: StrPath) -> Saved:
             source=here(),
             hint=f"in that folder are {', '.join(others[-3:])}" if others else "",
         )
-    return Saved(path, place, here())
+    return Saved(os.fspath(save_path), place, here())
 
 
 def latest_checkpoint(checkpoint_dir: StrPath) -> str | None:

@@ -120,8 +120,11 @@ def snapshot(entries: Entries, workers: Workers) -> Snapshot:
 class Saved:
     """A checkpoint that is there, to be read."""
 
-    def __init__(self, path: Path, place: Path, at: Source) -> None:
-        """Read the index; raises `CheckpointError` for one of another format."""
+    def __init__(self, path: str, place: Path, at: Source) -> None:
+        """Read the index; raises `CheckpointError` for one of another format.
+
+        `path` is what the user calls the checkpoint, `place` the folder it is in.
+        """
         self.path, self._place, self._at = path, place, at
         index = read_index(place, at)
         if index.get("format") != FORMAT:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any  # Any: the user's functions, resolvers and what signals are handled by
 
+from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.runtime.agreement import StepAgreement
 from graphdist.runtime.workers import workers
@@ -114,7 +115,7 @@ class PreemptionCheckpointHandler:
         self._agreement.begin_step()
         result = fn(*args, **kwargs)
         self._objects[CALLS] += 1
-        if self._agreement.end_step():
+        if self._is_at_the_end():
             self._leave()
         return result
 
@@ -123,7 +124,7 @@ class PreemptionCheckpointHandler:
 
         Call it between two steps, on all workers alike. The arguments are for `save_fn`.
         """
-        if self._agreement.end_step():
+        if self._is_at_the_end():
             self._leave(*args, **kwargs)
         self._agreement.begin_step()
 
@@ -132,7 +133,7 @@ class PreemptionCheckpointHandler:
         """Return a context manager for a loop that calls `save_checkpoint_if_preempted`."""
         self._agreement.begin_step()
         yield
-        if self._agreement.end_step():
+        if self._is_at_the_end():
             self._leave()
 
     def close(self) -> None:
@@ -142,6 +143,11 @@ class PreemptionCheckpointHandler:
         if self._config.termination_watcher_fn is None and self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
             self._before = None
+
+    def _is_at_the_end(self) -> bool:
+        """Return whether this is the step agreed on."""
+        with at_the_users_line():
+            return self._agreement.end_step()
 
     def _leave(self, *args: Any, **kwargs: Any) -> None:
         """Save and end the program."""

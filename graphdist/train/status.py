@@ -62,7 +62,9 @@ class LoadStatus:
             if (name := known[entry.name]) is not None and name not in self._restored
         ]
         _refuse_disagreements(saved, pairs, here())
-        for write, value in list(_values(saved, pairs)):  # all are read before one is written
+        values = list(_values(saved, pairs))  # all are read before one is written
+        while values:
+            write, value = values.pop(0)  # and let go of
             write(value)
         entries.finish()
         self._restored |= {name for _, name in pairs}
@@ -112,18 +114,12 @@ class LoadStatus:
 
     def _unmatched(self, missing: list[str], extra: list[str]) -> UnmatchedError:
         assert self.saved is not None
-        parts = [
-            f"{len(names)} {what}"
-            for names, what in (
-                (missing, "of the objects' entries are not in it"),
-                (extra, "of its entries belong to no object"),
-            )
-            if names
-        ]
+        counts = [(missing, "not saved"), (extra, "not restored")]
+        said = ", ".join(f"{len(names)} {what}" for names, what in counts if names)
         lines = [f"not saved: {name}" for name in missing]
         lines += [f"not restored: {name}" for name in extra]
         return UnmatchedError(
-            f"checkpoint {self.saved.path}: {', '.join(parts) or 'nothing was restored'}",
+            f"checkpoint {self.saved.path} does not match the objects: {said or 'no entries'}",
             source=here(),
             where="entries",
             node="\n".join(_shown(lines)),

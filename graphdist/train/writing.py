@@ -11,6 +11,9 @@ import logging
 import threading
 from collections.abc import Callable
 
+from graphdist.errors import GraphdistError
+from graphdist.tracing.sources import here
+
 _log = logging.getLogger("graphdist")
 
 
@@ -35,6 +38,8 @@ class _Write:
         """Return once it is written; raises what went wrong."""
         self._thread.join()
         error, self._error = self._error, None
+        if isinstance(error, GraphdistError) and error.source is None:
+            error.source = here()  # the thread has no line of the user's
         if error is not None:
             raise error
 
