@@ -48,6 +48,7 @@ from graphdist.stages import Compiled
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.tracing.sources import here
+from graphdist.variable_storage import lay_out
 from graphdist.variables import Variable
 from graphdist.version import versions
 
@@ -215,7 +216,16 @@ class LoadedStep:
         self.name = graph.name
         self._interface = interface_from_json(manifest["interface"], strategy)
         shapes = [tuple(shape) for shape in manifest["boundary"]["output_shapes"]]
-        self._program = Program(self._interface, variables, graph, shapes, executable)
+        along = [variable.sharded_along for variable in graph.variables]
+
+        def lay_out_again() -> None:
+            """Have variables lie as the step takes them: it cannot be compiled for others."""
+            lay_out(variables, along, alone=True)
+
+        lay_out_again()
+        self._program = Program(
+            self._interface, variables, variables, graph, shapes, executable, lay_out_again
+        )
 
     def __repr__(self) -> str:
         return f"<loaded step {self.name} on {self.strategy.devices}>"

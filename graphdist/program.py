@@ -24,6 +24,7 @@ from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.passes import Target
 from graphdist.passes.manager import Pass
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, is_lost
+from graphdist.runtime.compilation import combining_options
 from graphdist.runtime.executable import Executable, dispatcher
 from graphdist.signature import (
     LeafKey,
@@ -52,6 +53,8 @@ from graphdist.values import (
     shape_without_value,
 )
 from graphdist.variable_checks import require_value
+from graphdist.variable_packs import pack_small, packed, packs_of
+from graphdist.variable_storage import as_stored, lay_out
 from graphdist.variables import Variable
 
 Result = TypeVar("Result")
@@ -123,6 +126,7 @@ def _trace(
 
     closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     strategy = _settle(trace, interface)
+    target = strategy.target.packing(trace.bytes_per_pack)
     graph = import_jaxpr(
         closed,
         name=_hint(name),
@@ -132,11 +136,11 @@ def _trace(
         returns_per_replica=interface.per_replica,
     )
     traced = Traced(
-        _as_stored(graph, trace.variables),
+        as_stored(graph, trace.variables),
         strategy.devices,
         variables=tuple(trace.variables),
-        pipeline=pipeline_for(strategy.target),
-        compiler_options=compiler_options,
+        pipeline=pipeline_for(target),
+        compiler_options={**combining_options(target), **(compiler_options or {})},
         given={
             len(trace.variables) + place: given
             for place, i in enumerate(dynamic)
@@ -145,13 +149,6 @@ def _trace(
         interface=interface,
     )
     return traced, interface
-
-
-def _as_stored(graph: Graph, variables: Sequence[Variable]) -> Graph:
-    """Return a logical graph that knows how the buffers of its variables lie."""
-    along = iter([variable.sharded_along for variable in variables])
-    stored = [one if one.is_local else one.stored_along(next(along)) for one in graph.variables]
-    return graph if tuple(stored) == graph.variables else graph.replace(variables=tuple(stored))
 
 
 def _strategy_of(
@@ -230,27 +227,23 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
     """Compile a traced function; raises `DeviceError` for devices that are not here."""
     if traced.devices.is_absent:
         traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
-    compiled = traced.lower().compile()
+    lowered, variables = traced.lower(), traced.variables
+    lay_out(variables, [one.sharded_along for one in lowered.graph.variables], alone=False)
+    pack_small(interface.strategy, variables, lowered.graph)
+    packs, holders = packs_of(variables, lowered.graph)
+    compiled = packed(lowered, packs).compile()
     shapes = [output.type.shape for output in traced.graph.outputs]
-    variables, executable = traced.variables, compiled.executable
+    lies = [variable.lies for variable in variables]
 
     def again() -> Program | None:
         """Compile anew if variables lie otherwise by now."""
-        along = [variable.sharded_along for variable in compiled.graph.variables]
-        if along == [variable.sharded_along for variable in variables]:
+        if lies == [variable.lies for variable in variables]:
             return None
-        graph = _as_stored(traced.graph, variables)
+        graph = as_stored(traced.graph, variables)
         return compile_program(replace(traced, graph=graph), interface)
 
-    return Program(interface, variables, compiled.graph, shapes, executable, again)
-
-
-def lay_out(variables: Sequence[Variable], along: Sequence[int | None]) -> None:
-    """Have the buffers of variables lie in slices along these dimensions, or whole."""
-    for variable, dimension in zip(variables, along, strict=True):
-        store = variable.strategy.buffers
-        with store.lock:
-            store.layout += variable.lay_out(dimension)
+    graph, executable = compiled.graph, compiled.executable
+    return Program(interface, variables, holders, graph, shapes, executable, again)
 
 
 class Program:
@@ -260,25 +253,23 @@ class Program:
         self,
         interface: Interface,
         variables: Sequence[Variable],
+        holders: Sequence[Any],
         graph: Graph,
         output_shapes: Sequence[tuple[int, ...]],
         executable: Executable,
-        again: Callable[[], Program | None] = lambda: None,
+        again: Callable[[], Program | None],
     ) -> None:
         """Take an executable of a graph; of that its inputs, outputs and variables count.
 
-        `output_shapes` are those of the user's results, as they were traced. `again` compiles a
-        program for how the variables lie, if that is not how this one takes them.
+        `holders` hold the state of the graph's variables: they are the user's variables, or packs
+        of several. `output_shapes` are those of the user's results, as they were traced. `again`
+        compiles a program for how the variables lie, if that is not how this one takes them.
         """
-        self._along = [variable.sharded_along for variable in graph.variables]
-        lay_out(variables, self._along)
         self._again = again
         self._interface, self._executable = interface, executable
-        self._variables = tuple(variables)
+        self._variables, self._holders = tuple(variables), tuple(holders)
         self._assigned = [
-            variable
-            for variable, spec in zip(variables, graph.variables, strict=True)
-            if spec.assigned
+            holder for holder, spec in zip(holders, graph.variables, strict=True) if spec.assigned
         ]
         inputs = graph.inputs[len(graph.variables) :]
         dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
@@ -309,25 +300,23 @@ class Program:
     def _laid_out_anew(self, leaves: Sequence[Any]) -> Any:
         """Call with variables of which some lie otherwise than when this was compiled."""
         other = self._again()
-        if other is None:
-            lay_out(self._variables, self._along)
-        else:
+        if other is not None:
             vars(self).update(vars(other))
         self.call = self._dispatcher()
         return self.call(leaves)
 
     def _buffers(self) -> tuple[Any, list[int], list[int]]:
         """Return where the variables' buffers are, and the places of all and of those assigned."""
-        own, variables = self._interface.strategy, self._variables
-        if all(variable.strategy is own for variable in variables):
-            places = [variable.place for variable in variables]
-            return own.buffers, places, [variable.place for variable in self._assigned]
+        own, holders = self._interface.strategy, self._holders
+        if all(holder.strategy is own for holder in holders):
+            places = [holder.place for holder in holders]
+            return own.buffers, places, [holder.place for holder in self._assigned]
         borrowed = BorrowedBuffers(
-            [(variable.strategy.buffers, variable.place) for variable in variables],
+            [(holder.strategy.buffers, holder.place) for holder in holders],
             self._executable.state,
         )
-        assigned = [i for i, variable in enumerate(variables) if variable in self._assigned]
-        return borrowed, list(range(len(variables))), assigned
+        assigned = [i for i, holder in enumerate(holders) if holder in self._assigned]
+        return borrowed, list(range(len(holders))), assigned
 
     def _taker(self) -> Callable[[list[jax.Array]], Any]:
         """Return what makes the user's result of a step's outputs."""
@@ -354,11 +343,16 @@ class Program:
     def _failed(self, error: BaseException) -> None:
         """Say so if a failed step took variables with it, and which line of the user's it was."""
         for variable in self._variables:
-            if isinstance(variable.buffer, jax.ShapeDtypeStruct):
+            if isinstance(variable.holder, jax.ShapeDtypeStruct):
                 require_value(variable)
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()
-        lost = [variable.name for variable in self._assigned if is_lost(variable.buffer)]
+        holders = [one.pack or one for one in self._variables]
+        lost = [
+            variable.name
+            for variable, holder in zip(self._variables, holders, strict=True)
+            if holder in self._assigned and is_lost(holder.buffer)
+        ]
         if lost:
             raise RuntimeFailure(
                 f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to "

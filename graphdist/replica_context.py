@@ -105,8 +105,12 @@ class ReplicaContext:
         (Array(3, dtype=int32), Array(3, dtype=int32))
         """
         op = ReduceOp.of(reduce_op)
-        dtype = self._strategy.communication_options.merge(options).reduce_dtype
+        options = self._strategy.communication_options.merge(options)
+        dtype = options.reduce_dtype
         self._check_current("all_reduce")
+        trace = current_trace()
+        if trace is not None:
+            trace.pack_at_most(options.bytes_per_pack)
         return jax.tree.map(
             lambda leaf: self._all_reduce_leaf(op, leaf, dtype), value, is_leaf=is_whole
         )

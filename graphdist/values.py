@@ -22,6 +22,7 @@ from graphdist.array_operators import ArrayOperators
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
+from graphdist.one_line import devices_of, values_of
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.sources import here
 
@@ -52,10 +53,7 @@ class PerReplica(DistributedValues):
     >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     >>> strategy.experimental_distribute_values_from_function(
     ...     lambda context: context.replica_id_in_sync_group * 10)
-    PerReplica:{
-      0: 0,
-      1: 10
-    }
+    <PerReplica: 0 | 10>
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -85,8 +83,9 @@ class PerReplica(DistributedValues):
         raise _not_one_array()
 
     def __repr__(self) -> str:
-        lines = ",\n".join(f"  {i}: {value!r}" for i, value in enumerate(self.values))
-        return f"PerReplica:{{\n{lines}\n}}"
+        arrays = [value for value in self.values if isinstance(value, jax.Array)]
+        place = f" on {devices_of(arrays)}" if arrays else ""
+        return f"<PerReplica{place}{values_of(self.values)}>"
 
 
 def no_values_yet() -> ArgumentError:
@@ -128,6 +127,14 @@ class PerReplicaArray(PerReplica):
         self.type = Type(dtype_name(array.dtype), shape, distribution)
         self.shapes = shapes
         self.signature = (strategy, self.type, shapes)
+
+    def __repr__(self) -> str:
+        dtype = self.type.dtype
+        shapes = [self.type.shape] if self.shapes is None else self.shapes
+        types = " | ".join(str(Type(dtype, tuple(shape))) for shape in shapes)
+        devices = self.strategy.devices
+        values = "" if devices.is_absent else values_of(self.values)
+        return f"<PerReplica {types} on {devices}{values}>"
 
     @cached_property
     def values(self) -> tuple[jax.Array, ...]:
@@ -235,8 +242,8 @@ class Mirrored(ArrayOperators, DistributedValues):
         return (self.array,) * self.num_replicas
 
     def __repr__(self) -> str:
-        lines = ",\n".join(f"  {i}: {value!r}" for i, value in enumerate(self.values))
-        return f"Mirrored:{{\n{lines}\n}}"
+        type = Type(dtype_name(self.array.dtype), self.array.shape)
+        return f"<Mirrored {type} on {devices_of([self.array])}{values_of([self.array])}>"
 
 
 def per_replica_of(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:

@@ -89,7 +89,7 @@ def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> Non
 
 def require_value(variable: Variable) -> None:
     """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step."""
-    if isinstance(variable.buffer, jax.ShapeDtypeStruct):
+    if isinstance(variable.holder, jax.ShapeDtypeStruct):
         if variable.strategy.devices.is_absent:
             what = f"the value of variable {variable.name!r}"
             variable.strategy.devices.refuse_to_run(what, here())
@@ -99,7 +99,7 @@ def require_value(variable: Variable) -> None:
             source=here(),
             hint=f"give it one first: {variable.name}.assign(value)",
         )
-    if variable.buffer.is_deleted():
+    if variable.holder.is_deleted():
         raise RuntimeFailure(
             f"the value of variable {variable.name!r} is lost: a step failed that its buffer was "
             f"given to",

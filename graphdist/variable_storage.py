@@ -1,25 +1,28 @@
 """Where a variable's value lies between steps.
 
-It lies in one buffer, which steps donate: a value read is a copy. A mirrored one is whole on every
+It lies in a buffer, which steps donate: a value read is a copy. A mirrored one is whole on every
 replica or, once a step has shared its update out, in slices, one a replica; as an array it is the
-whole value either way.
+whole value either way. Small ones share a buffer (`variable_packs.py`).
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast  # Any: values of numpy and JAX
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.ir.types import Distribution, sharded
+from graphdist.ir.graph import Graph
+from graphdist.ir.types import MIRRORED, Distribution, sharded
 from graphdist.runtime.checkpoints import host_copy
 from graphdist.variable_checks import require_value
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import Strategy
+    from graphdist.variable_packs import VariablePack
     from graphdist.variables import Variable
 
 
@@ -34,20 +37,61 @@ class StoredValue:
     sharded_along: int | None = None
     """The dimension along which the replicas share the value out; None: they do not."""
 
+    pack: VariablePack | None = None
+    """What holds the value together with others'; None: it has a buffer of its own."""
+    piece: int
+    """Which part of the pack it is."""
+    stays_alone = False
+    """Whether it left a pack, for good."""
+
     def keep(self, buffer: jax.Array) -> None:
         """Lie in a buffer of its own, as long as the variable lives."""
-        self.sharded_along = None
+        self.sharded_along = self.pack = None
         self.place = self.strategy.buffers.add(buffer)
-        weakref.finalize(self, self.strategy.buffers.release, self.place)
+        self._release = weakref.finalize(self, self.strategy.buffers.release, self.place)
+
+    def enter(self, pack: VariablePack, piece: int) -> None:
+        """Lie in a pack, in which the value is already, and no longer alone."""
+        self._release()
+        self.pack, self.piece = pack, piece
+
+    def is_packable(self, largest: int) -> bool:
+        """Return whether the value can lie in a pack of those of at most so many bytes."""
+        if self.pack is not None or self.stays_alone or self.stored is not MIRRORED:
+            return False
+        buffer = self.buffer
+        is_array = isinstance(buffer, jax.Array) and not buffer.is_deleted()
+        is_key = jnp.issubdtype(buffer.dtype, jax.dtypes.prng_key)
+        return is_array and not is_key and 0 < buffer.nbytes <= largest
+
+    @property
+    def holder(self) -> jax.Array:
+        """Return the array in which the value lies, others' with it."""
+        return self.buffer if self.pack is None else self.pack.buffer
 
     @property
     def buffer(self) -> jax.Array:
-        """Return the array that holds the value; the next step may donate it."""
+        """Return the array that holds the value, which the next step may donate; of a piece a copy.
+
+        Of one declared by its shape that is not assigned yet it is the shape.
+        """
+        if self.pack is not None:
+            return self.pack.read(self.piece)
         return self.strategy.buffers.buffers[self.place]
 
     @buffer.setter
     def buffer(self, array: jax.Array) -> None:
-        self.strategy.buffers.buffers[self.place] = array
+        if self.pack is None:
+            self.strategy.buffers.buffers[self.place] = array
+        elif self.pack.buffer.is_deleted():  # lost in a step: what is assigned is a new beginning
+            self._leave_pack(array)
+        else:
+            self.pack.write(self.piece, array)
+
+    def _leave_pack(self, array: jax.Array) -> None:
+        self.keep(array)
+        self.stays_alone = True
+        self.strategy.buffers.layout += 1
 
     @property
     def stored(self) -> Distribution:
@@ -55,19 +99,28 @@ class StoredValue:
         return self.distribution if self.sharded_along is None else sharded(self.sharded_along)
 
     def lay_out(self, sharded_along: int | None) -> bool:
-        """Have the buffer lie so from now on; return whether it lay otherwise."""
-        if self.sharded_along == sharded_along:
+        """Have the value lie so, in a buffer of its own; return whether it lay otherwise."""
+        if self.sharded_along == sharded_along and self.pack is None:
             return False
+        if self.pack is not None:
+            self._leave_pack(self.buffer)
         self.sharded_along = sharded_along
         if not isinstance(self.buffer, jax.ShapeDtypeStruct):
             home = self.strategy.devices.home(self.stored)
             self.buffer = jax.device_put(self.buffer, home, may_alias=False)
         return True
 
+    @property
+    def lies(self) -> tuple[int | None, VariablePack | None]:
+        """Return all that a program is compiled for of where the value lies."""
+        return self.sharded_along, self.pack
+
     def copy_of_value(self) -> jax.Array:
         """Return a copy of the buffer, taken between steps, with mirrored values whole."""
         with self.strategy.buffers.lock:
             require_value(cast("Variable", self))
+            if self.pack is not None:
+                return self.pack.read(self.piece)
             if self.sharded_along is None:
                 return jnp.array(self.buffer, copy=True)
             home = self.strategy.devices.home(self.distribution)
@@ -77,8 +130,9 @@ class StoredValue:
     def is_whole_here(self) -> bool:
         """Return whether this process holds the whole value, and can read it without others."""
         variable = cast("Variable", self)
-        is_cut = self.sharded_along is not None and not self.buffer.is_fully_addressable
-        return variable.is_mirrored and not is_cut
+        holder = self.holder
+        is_here = not isinstance(holder, jax.Array) or holder.is_fully_addressable
+        return variable.is_mirrored and (self.sharded_along is None or is_here)
 
     def host_value(self) -> Any:
         """Return a copy of the value in the memory of the host, taken between steps.
@@ -87,10 +141,30 @@ class StoredValue:
         together where no one holds the whole value. Outside functions only.
         """
         variable = cast("Variable", self)
-        is_key = jax.numpy.issubdtype(variable.dtype, jax.dtypes.prng_key)
-        if is_key or not self.is_whole_here:
+        is_key = jnp.issubdtype(variable.dtype, jax.dtypes.prng_key)
+        if is_key or self.pack is not None or not self.is_whole_here:
             value = variable.read_value()
             return value if is_key else np.asarray(value)
         with self.strategy.buffers.lock:
             require_value(variable)
             return host_copy(self.buffer)
+
+
+def as_stored(graph: Graph, variables: Sequence[StoredValue]) -> Graph:
+    """Return a logical graph that knows how the buffers of its variables lie."""
+    along = iter([variable.sharded_along for variable in variables])
+    stored = [one if one.is_local else one.stored_along(next(along)) for one in graph.variables]
+    return graph if tuple(stored) == graph.variables else graph.replace(variables=tuple(stored))
+
+
+def lay_out(variables: Sequence[StoredValue], along: Sequence[int | None], *, alone: bool) -> None:
+    """Have values lie in slices along these dimensions, or whole, where they do not.
+
+    With `alone` also those that lie so in a pack get a buffer of their own.
+    """
+    for variable, dimension in zip(variables, along, strict=True):
+        if not alone and variable.sharded_along == dimension:
+            continue
+        store = variable.strategy.buffers
+        with store.lock:
+            store.layout += variable.lay_out(dimension)

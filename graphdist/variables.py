@@ -32,6 +32,7 @@ from graphdist.context import (
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
+from graphdist.one_line import LARGEST, devices_of, values_of
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
 from graphdist.replica_context import in_turn, summable
 from graphdist.scatter import ScatterUpdates
@@ -71,10 +72,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
     >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
     ...     count = gd.Variable(1.0, name="count")
     >>> count.assign_add(2.0)
-    MirroredVariable:{
-      0: <Variable 'count' f32[]: 3.0>,
-      1: <Variable 'count' f32[]: 3.0>
-    }
+    <Variable 'count' f32[] mirrored on cpu:0, cpu:1: 3.0>
     >>> float(count * 2)
     6.0
     """
@@ -342,18 +340,19 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        what = f"<Variable {self.name!r} {self.spec(self.name).type.distributed(None)}"
-        entry = current_entry()
-        if isinstance(self.buffer, jax.ShapeDtypeStruct):
-            return f"{what}, declared by shape>"
+        type = self.spec(self.name).type.distributed(self.stored)
+        buffer, entry = self.holder, current_entry()
+        what = f"<Variable {self.name!r}"
+        if isinstance(buffer, jax.ShapeDtypeStruct):
+            return f"{what} {type} on {self.strategy.devices}, declared by shape>"
+        if self.is_mirrored and len(buffer.devices()) == 1:
+            type = type.distributed(None)
+        what = f"{what} {type} on {devices_of([buffer])}"
         if current_trace() is not None or (entry and entry.strategy is not self.strategy):
             return f"{what}>"
-        copies = [f"{what}: {value}>" for value in self.values]
-        if len(copies) == 1:
-            return copies[0]
-        lines = ",\n".join(f"  {i}: {copy}" for i, copy in enumerate(copies))
-        kind = "MirroredVariable" if self.is_mirrored else "SyncOnReadVariable"
-        return f"{kind}:{{\n{lines}\n}}"
+        if type.size > LARGEST:
+            return f"{what}>"
+        return f"{what}{values_of(self.values[:1] if self.is_mirrored else self.values)}>"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
         """Return a variable of its own with the same options and values, of the same strategy."""

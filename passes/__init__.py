@@ -4,6 +4,8 @@ A pass is a pure function, one file each (`manager.py` has the contract). `PASSE
 that the pipeline, the tests, the tools and the documents read.
 """
 
+from __future__ import annotations
+
 if __name__ != "graphdist.passes":
     raise ImportError("import graphdist.passes, not passes: the repository root is on sys.path")
 
@@ -18,6 +20,7 @@ from graphdist.passes import (
     hoist_accumulation,
     infer_distribution,
     lower_cross_replica,
+    order_collectives,
     own_slices,
     place_variables,
     reassociate,
@@ -29,6 +32,7 @@ from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketColle
 from graphdist.passes.manager import Pass
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slices import SHARDING, Sharding
+from graphdist.passes.stage_reduce_scatters import StageReduceScatters
 
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
 
@@ -56,7 +60,9 @@ PASSES = {
         Pass("reassociate", reassociate.reassociate, _SPMD),
         Pass("hoist_accumulation", hoist_accumulation.hoist_accumulation, _SPMD),
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
+        Pass("order_collectives", order_collectives.order_collectives, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
+        Pass("stage_reduce_scatters", StageReduceScatters(True), _SPMD),
     )
 }
 """Every pass by name; `shard_update` for any size, `bucket_collectives` for the CPU."""
@@ -67,11 +73,19 @@ class Target:
     """What a program is compiled for, as far as passes differ by it.
 
     `platform` is "cpu", "gpu" or "tpu"; `shard_update` says whether updates are shared out over the
-    replicas, None for those whose size makes it worth it there.
+    replicas, None for those whose size makes it worth it there; `bytes_per_pack` how much goes into
+    one packed collective, 0 for what was measured to be best there; `num_slices` in how many parts
+    the devices lie that only a network joins.
     """
 
     platform: str
     shard_update: bool | None = None
+    bytes_per_pack: int = 0
+    num_slices: int = 1
+
+    def packing(self, bytes_per_pack: int) -> Target:
+        """Return the target with packs of so many bytes; 0 changes nothing."""
+        return replace(self, bytes_per_pack=bytes_per_pack) if bytes_per_pack else self
 
 
 def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pass, ...]:
@@ -86,13 +100,17 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         target = Target(target)
     sharding = Sharding(bool(target.shard_update))
     if target.shard_update is None:
-        sharding = SHARDING[target.platform]
+        sharding = SHARDING.get(target.platform, Sharding(False))
     sharding = replace(sharding, reduces=allow_reassociation)
-    packing = BucketCollectives(PACKING.get(target.platform, NO_PACKING))
+    packing = PACKING.get(target.platform, NO_PACKING).at_most(target.bytes_per_pack)
+    is_staged = target.platform == "tpu" and target.num_slices == 1
     # Joined before hoisted: a term made of two reductions is then made of one.
     reassociation = (PASSES["reassociate"], PASSES["hoist_accumulation"])
-    # Once more for the scalars that a reduction shared out is made of.
-    reassociation_of_shares = (PASSES["reassociate"],)
+    # And reassociated once more, for the scalars that a reduction shared out is made of.
+    shared_out = (
+        Pass("shard_update", ShardUpdate(sharding), _SPMD),
+        *((PASSES["reassociate"],) if allow_reassociation else ()),
+    )
     return (
         PASSES["infer_distribution"],
         PASSES["place_variables"],
@@ -103,8 +121,10 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         PASSES["own_slices"],
         *(reassociation if allow_reassociation else ()),
         # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
-        Pass("shard_update", ShardUpdate(sharding), _SPMD),
-        *(reassociation_of_shares if allow_reassociation and sharding.is_on else ()),
+        *(shared_out if sharding.is_on else ()),
         PASSES["simplify"],
-        Pass("bucket_collectives", packing, _SPMD),
+        # Last, on what is left: buckets are filled in the order in which values are ready.
+        PASSES["order_collectives"],
+        Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
+        *((PASSES["stage_reduce_scatters"],) if is_staged else ()),
     )

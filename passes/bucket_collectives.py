@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
@@ -39,7 +39,7 @@ from graphdist.ir.ops import (
     UNPACK_SLICES,
 )
 from graphdist.ir.rewrite import map_nested, substitute
-from graphdist.ir.source import join
+from graphdist.ir.source import Source, join
 
 NAME = "bucket_collectives"
 
@@ -55,6 +55,17 @@ class Packing:
     largest: int
     buffer: int
     largest_in_slices: int = 0
+
+    def at_most(self, bytes_per_pack: int) -> Packing:
+        """Return the same with buffers of so many bytes, or as they are for 0."""
+        if not bytes_per_pack:
+            return self
+        return replace(
+            self,
+            buffer=bytes_per_pack,
+            largest=min(self.largest, bytes_per_pack),
+            largest_in_slices=min(self.largest_in_slices, bytes_per_pack),
+        )
 
     def takes(self, node: Node) -> bool:
         """Return whether a node is a collective that is packed."""
@@ -177,10 +188,16 @@ def _pack(builder: Builder, bucket: list[Node], environment: dict[Operand, Opera
         environment[node.results[0]] = piece
 
 
+def _source(bucket: list[Node]) -> Source:
+    """Return the lines of all, that of the largest first."""
+    by_size = sorted(bucket, key=lambda node: -node.operands[0].type.bytes)
+    return join(tuple(node.source for node in by_size))
+
+
 def _all_reduced(
     builder: Builder, bucket: list[Node], operands: list[Operand]
 ) -> Sequence[Operand]:
-    at = join(tuple(node.source for node in bucket))
+    at = _source(bucket)
     packed = builder.add(PACK, operands, at=at)
     reduced = builder.add(ALL_REDUCE, packed, bucket[0].params, at=at)
     shapes = tuple(operand.type.shape for operand in operands)
@@ -190,7 +207,7 @@ def _all_reduced(
 def _reduce_scattered(
     builder: Builder, bucket: list[Node], operands: list[Operand]
 ) -> Sequence[Operand]:
-    at = join(tuple(node.source for node in bucket))
+    at = _source(bucket)
     axes = tuple(node.params["axis"] for node in bucket)
     cut = {"axes": axes, "group_size": bucket[0].params["group_size"]}
     packed = builder.add(PACK_SLICES, operands, cut, at=at)
@@ -202,7 +219,7 @@ def _reduce_scattered(
 def _all_gathered(
     builder: Builder, bucket: list[Node], operands: list[Operand]
 ) -> Sequence[Operand]:
-    at = join(tuple(node.source for node in bucket))
+    at = _source(bucket)
     axes = tuple(node.params["axis"] for node in bucket)
     cut = {"axes": axes, "group_size": bucket[0].params["group_size"]}
     packed = builder.add(PACK, operands, at=at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any  # Any: compiler options are whatever XLA takes
+from typing import Any, Protocol  # Any: compiler options are whatever XLA takes
 
 import jax
 from jax.stages import Compiled, Lowered
@@ -21,6 +21,18 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"\(?([\d.]+)([KMGT]?)i?B?\)?"
 _EXCEEDS = re.compile(rf"{_SIZE}\s+exceeds\s+(?:the\s+)?available\s+\w+\s+{_SIZE}")
 _USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
+
+
+class PackingTarget(Protocol):
+    """What is compiled for: a platform, and how many bytes of collectives go together."""
+
+    @property
+    def platform(self) -> str:
+        """Return "cpu", "gpu" or "tpu"."""
+
+    @property
+    def bytes_per_pack(self) -> int:
+        """Return the bytes; 0 for XLA's own choice."""
 
 
 class DeviceMemoryError(GraphdistError, MemoryError):
@@ -49,6 +61,23 @@ def compile_lowered(
         if refusal is None:
             raise
         raise refusal from error
+
+
+_COMBINING = {
+    "gpu": (
+        "xla_gpu_all_reduce_combine_threshold_bytes",
+        "xla_gpu_reduce_scatter_combine_threshold_bytes",
+        "xla_gpu_all_gather_combine_threshold_bytes",
+    ),
+    "tpu": ("xla_jf_crs_combiner_threshold_in_bytes",),
+}
+"""The options that say how many bytes of collectives XLA combines; on CPU we pack ourselves."""
+
+
+def combining_options(target: PackingTarget) -> dict[str, Any]:
+    """Return XLA's options for a target's `bytes_per_pack`; none for 0, which leaves it to XLA."""
+    size = target.bytes_per_pack
+    return dict.fromkeys(_COMBINING.get(target.platform, ()), size) if size else {}
 
 
 def _needed_options(devices: Devices) -> dict[str, Any]:

@@ -66,6 +66,11 @@ class Devices:
         return "gpu" if platform in ("cuda", "rocm") else platform
 
     @property
+    def num_slices(self) -> int:
+        """Return in how many parts the devices lie that only a network joins: TPU slices."""
+        return len({getattr(device, "slice_index", 0) for device in self.devices})
+
+    @property
     def is_absent(self) -> bool:
         """Return whether the devices stand for hardware that is not here."""
         return self.topology is not None

@@ -88,8 +88,23 @@ def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
 
 def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
     axis, size = cast(int, node.params["axis"]), cast(int, node.params["group_size"])
-    total = lax.psum_scatter(operands[0], REPLICA, scatter_dimension=axis, tiled=True)
+    total = operands[0]
+    for groups in _groups(cast("tuple[int, ...]", node.params.get("stages", ()))):
+        total = lax.psum_scatter(
+            total, REPLICA, scatter_dimension=axis, tiled=True, axis_index_groups=groups
+        )
     return [total / np.asarray(size, total.dtype) if node.params["reducer"] == "mean" else total]
+
+
+def _groups(stages: tuple[int, ...]) -> list[Any]:
+    """Return the groups of replicas of each stage; None for all of them in one."""
+    if not stages:
+        return [None]
+    numbers = np.arange(np.prod(stages)).reshape(stages)
+    return [
+        np.moveaxis(numbers, stage, -1).reshape(-1, size).tolist()
+        for stage, size in enumerate(stages)
+    ]
 
 
 def _own_slice(node: Node, operands: list[Array]) -> list[Array]:

@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> None:
         print(open_page(shown, options.output))
     elif options.output is not None:
         options.output.write_text(shown, encoding="utf-8", errors="surrogateescape")
-    elif sys.stdout.isatty() and form in ("text", *MODULES):
+    elif _is_terminal() and form in ("text", *MODULES):
         pydoc.pager(shown)  # pages what is longer than the screen, if a pager is there
     else:
         sys.stdout.write(shown)
@@ -126,7 +126,11 @@ def _selection(program: Program, options: argparse.Namespace, colour: bool) -> s
 
 
 def _is_coloured() -> bool:
-    return sys.stdout.isatty() and not wants_no_colour()
+    return _is_terminal() and not wants_no_colour()
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 if __name__ == "__main__":

@@ -91,11 +91,10 @@ def _read(path: Path) -> Program:
 def _parsed(text: str, path: Path, lines_before: int, number: int, of: int) -> Step:
     lost = max((int(match[1]) + 1 for match in _OPAQUE.finditer(text)), default=0)
     try:
-        graph = parse(text, opaques=(None,) * lost)
+        # Empty lines in front: the lines that an error names are those of the file.
+        graph = parse("\n" * lines_before + text, opaques=(None,) * lost)
     except ParseError as error:
-        error.where = (
-            error.where or f"in {path}, in the graph that begins in line {lines_before + 1}"
-        )
+        error.where = error.where or f"in {path}"
         raise
     return Step("graph" if of == 1 else f"{number} {graph.stage.value}", graph)
 
@@ -199,11 +198,14 @@ def _check_count(name: str, target: Any, arguments: Sequence[object]) -> None:
         needed = [
             one.name
             for one in signature.parameters.values()
-            if one.default is inspect.Parameter.empty
+            if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
         ]
+        given = len(arguments)
+        missing = ", ".join(needed[given:])
         raise ArgumentError(
             f"{name} takes {', '.join(needed) or 'no arguments'}; "
-            f"{len(arguments)} arguments are given with --args",
+            f"{given or 'no'} argument{' is' if given == 1 else 's are'} given with --args"
+            + (f", {missing} missing" if missing else ""),
             source=here(),
             hint="give a type for each: --args 'f32[256,784] i32[256]'",
         ) from error

@@ -288,7 +288,8 @@ DESCRIPTIONS = {
     ALL_GATHER: "The replicas' values joined along `axis`, held by each: mirrored, that dimension "
     "`group_size` times as long. Not for scalars.",
     REDUCE_SCATTER: "The replicas' values reduced by `reducer`, of which each keeps a slice along "
-    "`axis`: sharded(axis). The dimension divides by `group_size`.",
+    "`axis`: sharded(axis). The dimension divides by `group_size`. With `stages` in several, over "
+    "groups of so many.",
     OWN_SLICE: "The replica's own of as many equal slices along `axis` as there are replicas: "
     "sharded(axis). Of a mirrored value whose dimension divides by `group_size`.",
     CONSTANT: "The array `value`: mirrored.",

@@ -23,7 +23,15 @@ from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
 from graphdist.ir.numerals import array_text, number_text, scalar_text
 from graphdist.ir.types import dtype_name, numpy_dtype
 
-__all__ = ["names", "node_lines", "opaques", "print_graph", "print_literal", "print_node"]
+__all__ = [
+    "names",
+    "names_and_lines",
+    "node_lines",
+    "opaques",
+    "print_graph",
+    "print_literal",
+    "print_node",
+]
 
 _SCALARS: dict[type, Callable[[object], str]] = {
     type(None): lambda value: "none",
@@ -100,16 +108,20 @@ def opaques(graph: Graph) -> tuple[object, ...]:
 
 def node_lines(graph: Graph) -> dict[Node, str]:
     """Return the line of each node as it stands in the text, nested graphs and all."""
-    printer = _Printer(graph)
-    printer.print()
-    return {node: printer.lines[number].strip() for node, number in printer.line_of.items()}
+    return names_and_lines(graph)[1]
 
 
 def names(graph: Graph) -> dict[Value, str]:
     """Return the name, `%` included, that each value has in the text, nested graphs and all."""
+    return names_and_lines(graph)[0]
+
+
+def names_and_lines(graph: Graph) -> tuple[dict[Value, str], dict[Node, str]]:
+    """Return what `names` and what `node_lines` return, for the price of one of them."""
     printer = _Printer(graph)
     printer.print()
-    return printer.names
+    lines = {node: printer.lines[number].strip() for node, number in printer.line_of.items()}
+    return printer.names, lines
 
 
 class _Printer:

@@ -1,7 +1,7 @@
 """The tokens of the text of a graph, and a cursor that reads them line by line.
 
 1. A statement is one line; empty lines and comments (`#` to the end of the line) are no lines.
-2. Every complaint names the line and shows it, with a caret under the token that is wrong.
+2. Every complaint names line and column and shows the line, with a caret under the wrong token.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ class Cursor:
         column = _tokens(shown)[position][2]
         margin = len(shown) - len(shown.lstrip())
         text = f"{shown.strip()}\n{' ' * (column - margin)}^"
-        raise ParseError(f"line {self._lines[line] + 1}: {problem}", node=text) from because
+        where = f"line {self._lines[line] + 1}, column {column + 1}"
+        raise ParseError(f"{where}: {problem}", node=text) from because
 
     def _found(self) -> str:
         return repr(self.text) if self.text else "the end of the line"

@@ -83,7 +83,8 @@ class StrategyBase(InputMethods):
     @property
     def target(self) -> Target:
         """Return what programs of the strategy are compiled for."""
-        return Target(self.devices.platform, self.shard_update)
+        packs = self.communication_options.bytes_per_pack
+        return Target(self.devices.platform, self.shard_update, packs, self.devices.num_slices)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.devices}>"

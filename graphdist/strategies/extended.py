@@ -175,10 +175,7 @@ class StrategyExtended:
         >>> with strategy.scope():
         ...     v = gd.Variable(1.0)
         >>> strategy.extended.update(v, lambda v, by: v.assign_add(by) * 10, args=(2.0,))
-        Mirrored:{
-          0: Array(30., dtype=float32),
-          1: Array(30., dtype=float32)
-        }
+        <Mirrored f32[] on cpu:0, cpu:1: 30.0>
         """
         if not isinstance(var, Variable) or not self._may_update(var):
             raise ArgumentError(

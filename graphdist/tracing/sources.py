@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any  # tracebacks of jaxlib have no public type
@@ -30,11 +31,8 @@ def source_of(source_info: Any) -> Source:
 
     def resolve() -> tuple[tuple[Frame, ...], str]:
         frames = [] if source_info.traceback is None else source_info.traceback.frames
-        return _users(
-            tuple(
-                Frame(f.file_name, f.line_num, f.function_name.rpartition(".")[2]) for f in frames
-            )
-        ), str(source_info.name_stack)
+        users = _users([(f.file_name, f.line_num, f.function_name) for f in frames])
+        return users, str(source_info.name_stack)
 
     return Source(resolve=resolve)
 
@@ -44,23 +42,26 @@ def here() -> Source:
     frames, frame = [], sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        frames.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
+        frames.append((code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back  # type: ignore[assignment]
-    users = _users(tuple(frames))
+    users = _users(frames)
     return Source(resolve=lambda: (users, ""))
 
 
-def _users(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:
+    """Return the user's frames among these files, lines and qualified names of functions."""
     ours = _our_files(len(sys.modules))
-    outside = [
-        frame
-        for frame in frames
-        if frame.file not in ours and not frame.file.startswith(_JAX_FOLDER)
-        # Generated and frozen code has names in angle brackets, but so has what a user types.
-        if not frame.file.startswith("<") or frame.file.startswith(_TYPED_IN)
-    ]
-    own = [frame for frame in outside if not frame.file.startswith(_INSTALLED)]
-    return tuple(own or outside)
+    outside = [frame for frame in frames if frame[0] not in ours and _is_outside(frame[0])]
+    own = [frame for frame in outside if not frame[0].startswith(_INSTALLED)]
+    return tuple(Frame(file, line, name.rpartition(".")[2]) for file, line, name in own or outside)
+
+
+@cache
+def _is_outside(file: str) -> bool:
+    """Whether a file is neither JAX's nor generated."""
+    # Generated and frozen code has names in angle brackets, but so has what a user types.
+    typed_in = file.startswith(_TYPED_IN)
+    return not file.startswith(_JAX_FOLDER) and (typed_in or not file.startswith("<"))
 
 
 @cache

@@ -86,12 +86,19 @@ class Trace:
         self._handles: dict[int, Any] = {}
         self._specs: dict[int, Variable] = {}
         self._outermost: Any = None
+        self.bytes_per_pack = 0
+        """The least that a collective of the program asked for; 0 if none asked."""
 
     def next_run(self) -> tuple[int, bool]:
         """Return which call of `run` this is, and whether it needs the replica's number."""
         run = self._num_runs
         self._num_runs += 1
         return run, run in self._by_number
+
+    def pack_at_most(self, bytes_per_pack: int) -> None:
+        """Note how much goes into a packed collective; 0 asks for nothing."""
+        asked = [size for size in (self.bytes_per_pack, bytes_per_pack) if size]
+        self.bytes_per_pack = min(asked, default=0)
 
     def ask_for_number(self) -> None:
         """Raise `NeedsReplicaNumber` if a value that is missing may be the replica's number."""

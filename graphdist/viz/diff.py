@@ -19,14 +19,15 @@ not count. Bodies of loops and branches are compared where their nodes are paire
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from graphdist.ir.compare import parameter_key
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.printer import node_lines, print_literal
 
-__all__ = ["Diff", "diff"]
+__all__ = ["Diff", "diff", "diffs"]
 
 
 @dataclass(frozen=True)
@@ -89,18 +90,81 @@ def diff(before: Graph, after: Graph) -> Diff:
     ~ %z = jax.exp(%y) : f32[3] mirrored
       becomes %z = jax.exp(%s) : f32[3] mirrored
     """
+    (difference,) = diffs((before, after))
+    return difference
+
+
+def diffs(graphs: Sequence[Graph]) -> list[Diff]:
+    """Return the difference of each graph to the one after it, in the time that few of them take.
+
+    What a node is compared by is worked out once: from pass to pass most nodes stay the same ones.
+    """
+    keys = _Keys()
+    return [_diff(before, after, keys) for before, after in pairwise(graphs)]
+
+
+def _diff(before: Graph, after: Graph, keys: _Keys) -> Diff:
     result = Diff(before, after)
     if before is after:
         return Diff(before, after, kept=sum(1 for _ in node_lines(after)))
-    kept = _Pairing(before, after, result).run()
+    kept = _Pairing(before, after, result, keys).run()
     return Diff(before, after, result.removed, result.added, result.rewired, result.changed, kept)
+
+
+class _Keys:
+    """What nodes are compared by: operation, shapes and parameters, or all that leads to them."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Node, Hashable] = {}
+        self._computations: dict[Graph, dict[Node, Hashable]] = {}
+
+    def of_shape(self, node: Node) -> Hashable:
+        """Return what two nodes share if they do the same on operands that may be others."""
+        key = self._shapes.get(node)
+        if key is None:
+            shapes = tuple((value.type.dtype, value.type.shape) for value in node.results)
+            key = self._shapes[node] = node.op.name, shapes, parameter_key(node)
+        return key
+
+    def of_computations(self, graph: Graph) -> dict[Node, Hashable]:
+        """Return for each node a number that equal computations of any two graphs share."""
+        if graph not in self._computations:
+            self._computations[graph] = self._computed(graph)
+        return self._computations[graph]
+
+    def _computed(self, graph: Graph) -> dict[Node, Hashable]:
+        number_of: dict[Value, Hashable] = {}
+        for position, (name, value) in enumerate(_keyed_inputs(graph)):
+            number_of[value] = name or position
+        keys: dict[Node, Hashable] = {}
+        for node in graph.nodes:
+            operands = tuple(
+                print_literal(one) if isinstance(one, Literal) else number_of.get(one)
+                for one in node.operands
+            )
+            nested = tuple(hash(tuple(self._computed(one).values())) for one in node.graphs)
+            key = keys[node] = hash((self.of_shape(node), operands, nested))
+            read = _variable_of(node) if node.op.name == "read" else ""
+            for number, value in enumerate(node.results):
+                number_of[value] = read or hash((key, number))
+        return keys
+
+    def are_equal(self, old: Node, new: Node) -> bool:
+        """Whether two nodes do the same, and their results are distributed alike."""
+        if old is new:
+            return True
+        for one, other in zip(old.results, new.results, strict=False):
+            kinds = one.type.distribution, other.type.distribution
+            if None not in kinds and kinds[0] != kinds[1]:
+                return False
+        return self.of_shape(old) == self.of_shape(new)
 
 
 class _Pairing:
     """The pairs found so far between two graphs, or between two bodies of paired nodes."""
 
-    def __init__(self, before: Graph, after: Graph, result: Diff) -> None:
-        self.before, self.after, self.result = before, after, result
+    def __init__(self, before: Graph, after: Graph, result: Diff, keys: _Keys) -> None:
+        self.before, self.after, self.result, self.keys = before, after, result, keys
         self.pairs: dict[Node, Node] = {}
         self.taken: set[Node] = set()
         self.values: dict[Value, Value] = {}  # of the first graph to the second's
@@ -110,8 +174,8 @@ class _Pairing:
     def run(self) -> int:
         """Pair all there is, sort the pairs into the result, and return how many were kept."""
         self._pair_equal(lambda graph: {node: id(node) for node in graph.nodes})
-        self._pair_equal(_computations)
-        self._pair_like(_shape_key)
+        self._pair_equal(self.keys.of_computations)
+        self._pair_like(self.keys.of_shape)
         self._pair_like(_line_key)
         return self._sort()
 
@@ -183,7 +247,7 @@ class _Pairing:
             )
             if not wired:
                 result.rewired.append((old, new))
-            elif not _equal(old, new):
+            elif not self.keys.are_equal(old, new):
                 result.changed.append((old, new))
             else:
                 kept += 1
@@ -191,7 +255,7 @@ class _Pairing:
                 if one is other:
                     kept += sum(1 for _ in _with_nested(one.nodes))
                 else:
-                    kept += _Pairing(one, other, result).run()
+                    kept += _Pairing(one, other, result, self.keys).run()
         return kept
 
 
@@ -213,40 +277,5 @@ def _variable_of(node: Node) -> str:
     return str(getattr(node.params.get("variable"), "name", ""))
 
 
-def _shapes(node: Node) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((value.type.dtype, value.type.shape) for value in node.results)
-
-
-def _shape_key(node: Node) -> Hashable:
-    return node.op.name, _shapes(node), parameter_key(node)
-
-
 def _line_key(node: Node) -> Hashable:
     return node.op.name, node.source.frame
-
-
-def _equal(old: Node, new: Node) -> bool:
-    for one, other in zip(old.results, new.results, strict=False):
-        kinds = one.type.distribution, other.type.distribution
-        if None not in kinds and kinds[0] != kinds[1]:
-            return False
-    return _shape_key(old) == _shape_key(new)
-
-
-def _computations(graph: Graph) -> dict[Node, Hashable]:
-    """Return for each node a number that equal computations of any two graphs share."""
-    number_of: dict[Value, Hashable] = {}
-    for position, (name, value) in enumerate(_keyed_inputs(graph)):
-        number_of[value] = name or position
-    keys: dict[Node, Hashable] = {}
-    for node in graph.nodes:
-        operands = tuple(
-            print_literal(one) if isinstance(one, Literal) else number_of.get(one)
-            for one in node.operands
-        )
-        nested = tuple(hash(tuple(_computations(body).values())) for body in node.graphs)
-        key = keys[node] = hash((_shape_key(node), operands, nested))
-        read = _variable_of(node) if node.op.name == "read" else ""
-        for number, value in enumerate(node.results):
-            number_of[value] = read or hash((key, number))
-    return keys

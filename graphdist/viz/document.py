@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any  # Any: JSON
 
+from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Graph, Node
-from graphdist.viz.diff import Diff, diff
+from graphdist.viz.diff import Diff, diffs
 from graphdist.viz.groups import paths
 from graphdist.viz.memory import timeline
-from graphdist.viz.model import Model, Record, model_of
-from graphdist.viz.program import Program, Step
+from graphdist.viz.model import Model, Record, models_of
+from graphdist.viz.program import Program
 
 __all__ = ["FORMAT", "VERSION", "document", "render"]
 
 FORMAT = "graphdist.program"
 VERSION = 1
-_PLAIN = ("op", "text", "bytes", "flops", "distribution", "origin", "scope", "variable")
+_PLAIN = ("op", "bytes", "flops", "distribution", "origin", "scope", "variable")
 
 
 def render(program: Program) -> str:
@@ -30,40 +32,39 @@ def render(program: Program) -> str:
     return json.dumps(document(program), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
+@collection_put_off()  # a hundred thousand objects are made and kept: none of them is garbage
 def document(program: Program) -> dict[str, Any]:
     """Return a program as JSON: its name, and for each pass its graph and what the pass changed."""
-    models = {step.graph: model_of(step.graph) for step in program.steps}
+    # Many passes leave the program as it is: there are fewer graphs than steps.
+    models = models_of([step.graph for step in program.steps])
+    changes = iter(diffs([graph for graph, _ in groupby(step.graph for step in program.steps)]))
+    numbers = {graph: number for number, graph in enumerate(models)}
     steps: list[dict[str, Any]] = []
-    numbers: dict[Graph, int] = {}
-    graphs: list[dict[str, Any]] = []
-    before: Step | None = None
+    before: Graph | None = None
     for step in program.steps:
-        if step.graph not in numbers:
-            numbers[step.graph] = len(graphs)
-            graphs.append(_graph(models[step.graph]))
         entry: dict[str, Any] = {"name": step.name, "graph": numbers[step.graph]}
-        if before is not None and before.graph is not step.graph:
-            change = diff(before.graph, step.graph)
-            if change:
-                entry["diff"] = _diff(change, models[before.graph], models[step.graph])
+        if before not in (None, step.graph) and (change := next(changes)):
+            entry["diff"] = _diff(change, models[change.before], models[change.after])
         steps.append(entry)
-        before = step
+        before = step.graph
+    known: dict[Node, dict[str, Any]] = {}
     return {
         "format": FORMAT,
         "version": VERSION,
         "name": program.graph.name,
         "replicas": program.graph.num_replicas,
         "passes": steps,
-        "graphs": graphs,
+        "graphs": [_graph(model, known) for model in models.values()],
     }
 
 
-def _graph(model: Model) -> dict[str, Any]:
+def _graph(model: Model, known: dict[Node, dict[str, Any]]) -> dict[str, Any]:
     memory = timeline(model)
     return {
         "stage": model.graph.stage.value,
         "nodes": [
-            _node(record, path) for record, path in zip(model.records, paths(model), strict=True)
+            _node(record, path, known)
+            for record, path in zip(model.records, paths(model), strict=True)
         ],
         "collectives": model.collectives,
         "memory": {
@@ -75,26 +76,38 @@ def _graph(model: Model) -> dict[str, Any]:
     }
 
 
-def _node(record: Record, path: Sequence[str]) -> dict[str, Any]:
-    node: dict[str, Any] = {"id": record.id}
-    for name in _PLAIN:
-        if value := getattr(record, name):
-            node[name] = value
-    lists = (("types", record.types), ("operands", record.takes), ("inputs", record.inputs))
-    node.update((name, list(values)) for name, values in lists if values)
+def _node(record: Record, path: Sequence[str], known: dict[Node, dict[str, Any]]) -> dict[str, Any]:
+    """Return a node; `known` holds what is the same of it in every graph that it is in."""
+    facts = known.get(record.node) if record.node is not None else None
+    if facts is None:
+        facts = _facts(record)
+        if record.node is not None:
+            known[record.node] = facts
+    node: dict[str, Any] = {"id": record.id, "text": record.text, **facts}
+    if record.takes:
+        node["operands"] = record.takes
+    if record.inputs:
+        node["inputs"] = record.inputs
     if path:
-        node["group"] = list(path)
+        node["group"] = path
     if record.parent >= 0:
         node["parent"] = record.parent
+    return node
+
+
+def _facts(record: Record) -> dict[str, Any]:
+    facts = {name: value for name in _PLAIN if (value := getattr(record, name))}
+    if record.types:
+        facts["types"] = record.types
     if record.frames:
-        node["source"] = [[f.file, f.line, f.function] for f in record.frames]
+        facts["source"] = [[f.file, f.line, f.function] for f in record.frames]
     if record.is_collective:
-        node["collective"] = {
+        facts["collective"] = {
             "reducer": record.reducer,
             "bytes": record.moved,
             "group_size": record.group_size,
         }
-    return node
+    return facts
 
 
 def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:

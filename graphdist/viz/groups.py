@@ -4,8 +4,10 @@
    else the user's functions that were being called, less those that all nodes share; where none
    are left, the user's line.
 2. What differentiation made of a scope is the same scope under `backward`.
-3. A node in the body of a loop or branch is grouped below that node.
-4. A group with more than `CROWD` members of its own is cut into parts by the user's lines, and
+3. A node of which no line is known goes by the pass that made it. If the program did, within JAX's
+   own code, it is where the first is that it takes, or else the first that uses it.
+4. A node in the body of a loop or branch is grouped below that node.
+5. A group with more than `CROWD` members of its own is cut into parts by the user's lines, and
    where a line has more than that, by order. So no group is too large to lay out when opened.
 """
 
@@ -13,6 +15,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import cache
 from itertools import takewhile
 from os.path import basename
 
@@ -46,9 +50,30 @@ def paths(model: Model) -> list[Path]:
     for record, call in zip(model.records, calls, strict=True):
         outer = _below(model.records, found, record)
         found.append(outer + _own(record, call, shared))
+    lost = [number for number, one in enumerate(model.records) if _is_lost(one)]
+    for number in lost:
+        found[number] = _beside(model.records, found, number, model.records[number].inputs)
+    for number in reversed(lost):
+        if model.records[number].parent < 0 and not found[number]:
+            found[number] = _beside(model.records, found, number, model.records[number].users)
     return _thinned(model.records, found)
 
 
+def _is_lost(record: Record) -> bool:
+    return record.node is not None and not (record.frames or record.scope or record.origin)
+
+
+def _beside(
+    records: list[Record], found: list[Path], number: int, neighbours: Sequence[int]
+) -> Path:
+    """Return the path of the first neighbour of a record that computes in the same graph."""
+    for one in neighbours:
+        if records[one].node is not None and records[one].parent == records[number].parent:
+            return found[one]
+    return found[number]
+
+
+@cache
 def scope_path(scope: str) -> Path:
     """Return a named scope as a path, with what JAX's transformations did to it made readable.
 
@@ -87,7 +112,9 @@ def _own(record: Record, call: tuple[Frame, ...], shared: int) -> Path:
         return ("inputs" if record.op == "input" else "variables",) if record.parent < 0 else ()
     if scope := scope_path(record.scope):
         return scope
-    if call and len(call) <= shared + 1:
+    if not call:
+        return (record.origin,) if record.origin else ()
+    if len(call) <= shared + 1:
         return (_line(record),)
     # Two calls of one function are two groups: the line of the call tells them apart.
     return tuple(
@@ -101,7 +128,8 @@ def _thinned(records: list[Record], found: list[Path]) -> list[Path]:
     lines = [(path, _line(record)) for path, record in zip(found, records, strict=True)]
     kinds: defaultdict[Path, set[str]] = defaultdict(set)
     for path, line in lines:
-        kinds[path].add(line)
+        if line:
+            kinds[path].add(line)
     by_line = [
         (*path, line) if crowds[path] > CROWD and line and len(kinds[path]) > 1 else path
         for path, line in lines

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import peak_bytes
-from graphdist.ir.graph import Value
+from graphdist.ir.graph import Graph, Value
 from graphdist.viz.model import Model
 
 __all__ = ["Timeline", "timeline"]
@@ -45,26 +45,34 @@ def timeline(model: Model) -> Timeline:
     graph = model.graph
     last: dict[Value, int] = dict.fromkeys(graph.inputs, -1)
     for position, node in enumerate(graph.nodes):
-        last.update((one, position) for one in node.operands if isinstance(one, Value))
-        last.update(dict.fromkeys(node.results, position))
+        for one in node.operands:
+            if isinstance(one, Value):
+                last[one] = position
+        for one in node.results:
+            last[one] = position
     last.update((one, len(graph.nodes)) for one in graph.outputs if isinstance(one, Value))
     dying: Counter[int] = Counter()
+    size = {value: value.type.bytes for value in last}
     for value, position in last.items():
-        dying[position] += value.type.bytes
-    alive = sum(value.type.bytes for value in graph.inputs)
+        dying[position] += size[value]
+    alive = sum(size[value] for value in graph.inputs)
     steps: list[tuple[int, int]] = []
     peak, peak_step = alive, -1
     alive -= dying[-1]
     for position, node in enumerate(graph.nodes):
-        alive += sum(value.type.bytes for value in node.results)
-        extra = max(
-            (peak_bytes(n) - sum(v.type.bytes for v in n.inputs) for n in node.graphs), default=0
-        )
+        for value in node.results:
+            alive += size[value]
+        extra = max(map(_held_inside, node.graphs), default=0) if node.graphs else 0
         steps.append((model.position_of[node], alive + extra))
         if alive + extra > peak:
             peak, peak_step = alive + extra, position
         alive -= dying[position]
     return Timeline(steps, peak, peak_step, _live(model, last, peak_step))
+
+
+def _held_inside(nested: Graph) -> int:
+    """Return what a nested graph holds at its peak beyond what it is given."""
+    return peak_bytes(nested) - sum(value.type.bytes for value in nested.inputs)
 
 
 def _live(model: Model, last: dict[Value, int], at: int) -> list[tuple[str, int]]:

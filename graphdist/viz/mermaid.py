@@ -1,13 +1,22 @@
-"""Small graphs for Mermaid, which code hosts and notebooks draw from a fenced block."""
+"""Small graphs for Mermaid, which code hosts and notebooks draw from a fenced block.
+
+What they draw is limited to 500 edges and 50,000 characters, and a page cannot raise that: long
+names are cut, and a graph beyond is refused rather than written.
+"""
 
 from __future__ import annotations
 
+from graphdist.errors import ArgumentError
+from graphdist.tracing.sources import here
 from graphdist.viz.limits import refuse_large
 from graphdist.viz.model import model_of
 from graphdist.viz.program import Program
 
 __all__ = ["render"]
 
+_MOST_EDGES = 500
+_MOST_CHARACTERS = 50_000
+_LETTERS = 40
 _PLAIN = set("._,-+*/%@()=: []")
 
 
@@ -25,11 +34,25 @@ def render(program: Program) -> str:
     if model.collectives:
         lines.append("  classDef collective fill:#ffd591,stroke:#ad6800,color:#000")
         lines.append(f"  class {','.join(f'n{one}' for one in model.collectives)} collective")
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    edges = sum(len(record.inputs) for record in model.records)
+    for number, most, what in (
+        (edges, _MOST_EDGES, "edges"),
+        (len(text), _MOST_CHARACTERS, "characters"),
+    ):
+        if number > most:
+            raise ArgumentError(
+                f"mermaid draws at most {most:,} {what}, {program.graph.name!r} takes {number:,}",
+                source=here(),
+                hint="use html, dot or svg",
+            )
+    return text
 
 
 def _escaped(text: str) -> str:
     """Return text in which nothing means anything to Mermaid or HTML: it has numbered entities."""
+    if len(text) > _LETTERS:
+        text = f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
     return "".join(
         one if (one.isalnum() and one.isascii()) or one in _PLAIN else f"#{ord(one)};"
         for one in text

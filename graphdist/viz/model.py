@@ -10,15 +10,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 
 from graphdist.ir.cost import of_node
-from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.printer import names, node_lines, print_literal
+from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
+from graphdist.ir.printer import names_and_lines, print_literal
 from graphdist.ir.source import Frame
+from graphdist.ir.types import Type
 
-__all__ = ["Model", "Record", "model_of"]
+__all__ = ["Facts", "Model", "Record", "model_of", "models_of"]
+
+
+class Facts(NamedTuple):
+    """What is known of a node whatever graph it is in.
+
+    `bytes` is what its results hold on one replica, `moved` what a collective takes in.
+    """
+
+    op: str
+    types: tuple[str, ...] = ()
+    bytes: int = 0
+    distribution: str = ""
+    flops: int = 0
+    moved: int = 0
+    group_size: int = 0
+    reducer: str = ""
+    is_collective: bool = False
+    origin: str = ""
+    scope: str = ""
+    frames: tuple[Frame, ...] = ()
+    variable: str = ""
 
 
 @dataclass(slots=True)
@@ -27,30 +50,29 @@ class Record:
 
     `text` is its line in the text of the graph. `takes` are the names of its operands, `inputs` the
     positions of the records that compute them, `users` those of the records that use it, each once.
-    `bytes` is what its results hold on one replica, `moved` what a collective takes in. `parent` is
-    the position of the node it is nested in, -1 at the top.
+    `parent` is the position of the node it is nested in, -1 at the top. The rest is as in `Facts`.
     """
 
     id: str
-    op: str
     text: str
-    types: tuple[str, ...] = ()
+    node: Node | None
+    parent: int
+    op: str
+    types: tuple[str, ...]
+    bytes: int
+    distribution: str
+    flops: int
+    moved: int
+    group_size: int
+    reducer: str
+    is_collective: bool
+    origin: str
+    scope: str
+    frames: tuple[Frame, ...]
+    variable: str
     takes: tuple[str, ...] = ()
     inputs: tuple[int, ...] = ()
     users: list[int] = field(default_factory=list)
-    bytes: int = 0
-    flops: int = 0
-    moved: int = 0
-    group_size: int = 0
-    reducer: str = ""
-    is_collective: bool = False
-    distribution: str = ""
-    origin: str = ""
-    scope: str = ""
-    frames: tuple[Frame, ...] = ()
-    variable: str = ""
-    parent: int = -1
-    node: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -81,14 +103,62 @@ def model_of(graph: Graph) -> Model:
     >>> [(record.id, record.inputs) for record in model_of(graph).records]
     [('%x', ()), ('%y', (0,)), ('return', (1,))]
     """
-    return _Maker(graph).model()
+    return models_of([graph])[graph]
+
+
+def models_of(graphs: Iterable[Graph]) -> dict[Graph, Model]:
+    """Return the model of each graph, once, in order; nodes that graphs share are read once."""
+    known = _Known()
+    return {graph: _Maker(graph, known).model() for graph in dict.fromkeys(graphs)}
+
+
+class _Known:
+    """The facts of the nodes met so far, and of their types, of which there are few."""
+
+    def __init__(self) -> None:
+        self._facts: dict[Node, Facts] = {}
+        self._types: dict[Type, tuple[str, int, str]] = {}
+
+    def facts(self, node: Node) -> Facts:
+        found = self._facts.get(node)
+        if found is None:
+            found = self._facts[node] = self._facts_of(node)
+        return found
+
+    def _facts_of(self, node: Node) -> Facts:
+        variable = node.params.get("variable")
+        collects = node.op.is_collective
+        return Facts(
+            node.op.name,
+            *self.results(node.results),
+            flops=of_node(node).total_flops,
+            moved=sum(operand.type.bytes for operand in node.operands) if collects else 0,
+            group_size=cast(int, node.params["group_size"]) if collects else 0,
+            reducer=str(node.params.get("reducer", "")) if collects else "",
+            is_collective=collects,
+            origin=node.origin,
+            scope=node.source.scope,
+            frames=node.source.frames,
+            variable=f"@{variable.name}" if isinstance(variable, Variable) else "",
+        )
+
+    def results(self, values: tuple[Value, ...]) -> tuple[tuple[str, ...], int, str]:
+        """Return the types of values, the bytes they hold, and how they are distributed."""
+        found = [self._type(value.type) for value in values]
+        kinds = dict.fromkeys(distribution for _, _, distribution in found if distribution)
+        return tuple(text for text, _, _ in found), sum(n for _, n, _ in found), ", ".join(kinds)
+
+    def _type(self, type: Type) -> tuple[str, int, str]:
+        found = self._types.get(type)
+        if found is None:
+            found = self._types[type] = (str(type), type.bytes, str(type.distribution or ""))
+        return found
 
 
 class _Maker:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.names = names(graph)
-        self.lines = node_lines(graph)
+    def __init__(self, graph: Graph, known: _Known) -> None:
+        self.graph, self.known = graph, known
+        self.names, self.lines = names_and_lines(graph)
         self.records: list[Record] = []
         self.position_of: dict[Node, int] = {}
         self.place_of: dict[Value, int] = {}
@@ -99,8 +169,8 @@ class _Maker:
         for position, value in enumerate(graph.inputs):
             self._input(value, bound[position] if position < len(bound) else "", (), -1)
         self._nodes(graph, -1)
-        outputs = ", ".join(map(self._name, graph.outputs))
-        self._append(Record("return", "return", f"return {outputs}".rstrip()), graph.outputs)
+        text = f"return {', '.join(map(self._name, graph.outputs))}".rstrip()
+        self._append(Record("return", text, None, -1, *Facts("return")), graph.outputs)
         return Model(graph, self.records, self.position_of, self.place_of, self.names)
 
     def _nodes(self, graph: Graph, parent: int) -> None:
@@ -117,52 +187,27 @@ class _Maker:
     def _input(self, value: Value, variable: str, taken: tuple[Operand, ...], parent: int) -> None:
         name = self.names[value]
         text = f"{name}: {value.type}" + (f" = {variable}" if variable else "")
-        record = Record(
-            name, "variable" if variable else "input", text, variable=variable, parent=parent
-        )
-        self.place_of[value] = self._append(record, taken, (value,))
+        op = "variable" if variable else "input"
+        facts = Facts(op, *self.known.results((value,)), variable=variable)
+        self.place_of[value] = self._append(Record(name, text, None, parent, *facts), taken)
 
     def _node(self, node: Node, parent: int) -> int:
         where = len(self.records)
         name = self.names[node.results[0]] if node.results else f"{node.op.name}#{where}"
-        variable = node.params.get("variable")
-        source = node.source
-        record = Record(
-            name,
-            node.op.name,
-            self.lines[node],
-            flops=of_node(node).total_flops,
-            is_collective=node.op.is_collective,
-            origin=node.origin,
-            scope=source.scope,
-            frames=source.frames,
-            variable=f"@{variable.name}" if hasattr(variable, "name") else "",
-            parent=parent,
-            node=node,
-        )
-        if node.op.is_collective:
-            record.moved = sum(operand.type.bytes for operand in node.operands)
-            record.group_size = cast(int, node.params["group_size"])
-            record.reducer = str(node.params.get("reducer", ""))
-        self._append(record, node.operands, node.results)
+        record = Record(name, self.lines[node], node, parent, *self.known.facts(node))
+        self._append(record, node.operands)
         self.position_of[node] = where
-        self.place_of.update(dict.fromkeys(node.results, where))
+        for value in node.results:
+            self.place_of[value] = where
         return where
 
-    def _append(
-        self, record: Record, operands: tuple[Operand, ...], results: tuple[Value, ...] = ()
-    ) -> int:
+    def _append(self, record: Record, operands: tuple[Operand, ...]) -> int:
         where = len(self.records)
-        record.takes = tuple(map(self._name, operands))
-        values = [one for one in operands if isinstance(one, Value)]
-        places = [self.place_of[one] for one in values if one in self.place_of]
-        record.inputs = tuple(dict.fromkeys(places))
+        record.takes = tuple([self._name(one) for one in operands])
+        places = [self.place_of.get(one, -1) for one in operands if isinstance(one, Value)]
+        record.inputs = tuple(dict.fromkeys([place for place in places if place >= 0]))
         for place in record.inputs:
             self.records[place].users.append(where)
-        record.types = tuple(str(value.type) for value in results)
-        record.bytes = sum(value.type.bytes for value in results)
-        kinds = dict.fromkeys(str(v.type.distribution) for v in results if v.type.distribution)
-        record.distribution = ", ".join(kinds)
         self.records.append(record)
         return where
 

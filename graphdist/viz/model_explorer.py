@@ -10,7 +10,7 @@ import json
 from typing import Any  # Any: JSON
 
 from graphdist.viz.groups import paths
-from graphdist.viz.model import Model, Record, model_of
+from graphdist.viz.model import Model, Record, models_of
 from graphdist.viz.program import Program
 
 __all__ = ["render"]
@@ -21,16 +21,17 @@ _ORANGE = "#fa8c16"
 def render(program: Program) -> str:
     """Return the graphs of all steps of a program as a collection in JSON."""
     graphs = []
+    models = models_of([step.graph for step in program.steps])
     for number, step in enumerate(program.steps):
-        model = model_of(step.graph)
+        model = models[step.graph]
         graph: dict[str, Any] = {
-            "id": f"{number} {step.name}",
+            "id": f"{number:02} {step.name}",
             "nodes": [_node(model, position, path) for position, path in enumerate(paths(model))],
         }
         if model.collectives:
             graph["tasksData"] = {"edgeOverlaysDataListLeftPane": [_overlays(model)]}
         graphs.append(graph)
-    collection = {"label": program.graph.name, "graphs": graphs}
+    collection = {"label": program.graph.name, "graphs": graphs, "graphSorting": "name_asc"}
     return json.dumps(collection, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

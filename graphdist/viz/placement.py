@@ -7,6 +7,7 @@ from typing import Any  # Any: a pytree
 import jax
 
 from graphdist.errors import ArgumentTypeError
+from graphdist.one_line import devices_of
 from graphdist.tracing.sources import here
 from graphdist.variables import Variable
 
@@ -41,7 +42,8 @@ def placement(variables: Any) -> str:
 
 
 def _bytes(variable: Variable) -> int:
-    return variable.spec("").type.bytes
+    spec = variable.spec("").stored_along(variable.sharded_along)
+    return spec.held(variable.strategy.num_replicas_in_sync).bytes
 
 
 def _row(variable: Any) -> tuple[str, ...]:
@@ -52,13 +54,15 @@ def _row(variable: Any) -> tuple[str, ...]:
             hint="make variables of arrays with gd.variables(tree)",
         )
     held = variable.spec("").type
+    buffer = variable.holder
+    absent = isinstance(buffer, jax.ShapeDtypeStruct)
+    where = str(variable.strategy.devices) if absent else devices_of([buffer])
     shape = "[" + ",".join(map(str, held.shape)) + "]"
-    devices = sorted(variable.buffer.devices(), key=lambda one: one.id)
     return (
         variable.name,
         shape,
         str(variable.dtype),
-        f"{held.bytes:,}",
-        str(held.distribution),
-        ", ".join(f"{one.platform}:{one.id}" for one in devices),
+        f"{_bytes(variable):,}",
+        str(variable.stored),
+        where,
     )

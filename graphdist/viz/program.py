@@ -46,7 +46,8 @@ class Program:
         for step in reversed(self.steps):
             if step.name == name:
                 return step
-        near = difflib.get_close_matches(name, known, n=3)
+        near = [one for one in known if name and name in one][:3]
+        near = near or difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
             f"there is no pass {name!r} in the {len(known)} steps of {self.graph.name!r}",
             source=here(),

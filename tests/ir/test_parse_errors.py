@@ -36,56 +36,56 @@ CASES = {
     "undefined": (
         "%x, 1.0:f32",
         "%z, 1.0:f32",
-        "line 4: %z is not defined before this, or not in this graph\n"
+        "line 4, column 16: %z is not defined before this, or not in this graph\n"
         "    %y = jax.add(%z, 1.0:f32) {axis=0} : f32[4] per_replica\n"
         "                 ^",
     ),
     "of an outer graph": (
         "return %a",
         "return %x",
-        "line 7: %x is not defined before this, or not in this graph\n"
+        "line 7, column 14: %x is not defined before this, or not in this graph\n"
         "    return %x\n"
         "           ^",
     ),
     "defined twice": (
         "%c = cond",
         "%x = cond",
-        "line 5: %x is defined twice\n"
+        "line 5, column 3: %x is defined twice\n"
         "    %x = cond(0:i32, %y) : f32[4] per_replica\n"
         "    ^",
     ),
     "no operation": (
         "cond(",
         "conf(",
-        "line 5: no operation 'conf'; did you mean cond?\n"
+        "line 5, column 8: no operation 'conf'; did you mean cond?\n"
         "    %c = conf(0:i32, %y) : f32[4] per_replica\n"
         "         ^",
     ),
     "type of another distribution": (
         "{axis=0} : f32[4] per_replica",
         "{axis=0} : f32[4]",
-        "line 4: %y is f32[4] per_replica by the rule of jax.add, the text says f32[4]\n"
+        "line 4, column 3: %y is f32[4] per_replica by the rule of jax.add, the text says f32[4]\n"
         "    %y = jax.add(%x, 1.0:f32) {axis=0} : f32[4]\n"
         "    ^",
     ),
     "refused by the rule": (
         "0:i32, %y",
         "0:i8, %y",
-        "line 5: cond: the index is i8[] mirrored, not i32[]\n"
+        "line 5, column 3: cond: the index is i8[] mirrored, not i32[]\n"
         "    %c = cond(0:i8, %y) : f32[4] per_replica\n"
         "    ^",
     ),
     "parameter missing": (
         "jax.add(%x, 1.0:f32) {axis=0}",
         "scale(%x, %x)",
-        "line 4: scale takes 1 operand, not 2\n"
+        "line 4, column 3: scale takes 1 operand, not 2\n"
         "    %y = scale(%x, %x) : f32[4] per_replica\n"
         "    ^",
     ),
     "parameters a rule chokes on": (
         "jax.add(%x, 1.0:f32) {axis=0}",
         'concatenate(%x) {axis="0"}',
-        "line 4: concatenate does not take these parameters or graphs: "
+        "line 4, column 3: concatenate does not take these parameters or graphs: "
         "TypeError(\"'<' not supported between instances of 'str' and 'int'\")\n"
         '    %y = concatenate(%x) {axis="0"} : f32[4] per_replica\n'
         "    ^",
@@ -93,98 +93,98 @@ CASES = {
     "results and types": (
         "{axis=0} : f32[4] per_replica",
         "{axis=0}",
-        "line 4: results: 1, types: 0\n"
+        "line 4, column 3: results: 1, types: 0\n"
         "    %y = jax.add(%x, 1.0:f32) {axis=0}\n"
         "    ^",
     ),
     "results of the rule": (
         "%c = cond(0:i32, %y) : f32[4] per_replica",
         "%c, %d = cond(0:i32, %y) : f32[4] per_replica, f32[]",
-        "line 5: results of cond: 1, named: 2\n"
+        "line 5, column 3: results of cond: 1, named: 2\n"
         "    %c, %d = cond(0:i32, %y) : f32[4] per_replica, f32[]\n"
         "    ^",
     ),
     "literal of another kind": (
         "1.0:f32",
         "1.5:i8",
-        "line 4: 1.5 is not a number of dtype i8\n"
+        "line 4, column 20: 1.5 is not a number of dtype i8\n"
         "    %y = jax.add(%x, 1.5:i8) {axis=0} : f32[4] per_replica\n"
         "                     ^",
     ),
     "literal too large": (
         "1.0:f32",
         "128:i8",
-        "line 4: 128 is not a number of dtype i8\n"
+        "line 4, column 20: 128 is not a number of dtype i8\n"
         "    %y = jax.add(%x, 128:i8) {axis=0} : f32[4] per_replica\n"
         "                     ^",
     ),
     "not a literal": (
         "1.0:f32",
         '"1":f32',
-        "line 4: expected a value or a literal such as 0.5:f32\n"
+        "line 4, column 20: expected a value or a literal such as 0.5:f32\n"
         '    %y = jax.add(%x, "1":f32) {axis=0} : f32[4] per_replica\n'
         "                     ^",
     ),
     "unbalanced": (
         "{axis=0}",
         "{axis=(0}",
-        "line 4: expected ',', found '}'\n"
+        "line 4, column 37: expected ',', found '}'\n"
         "    %y = jax.add(%x, 1.0:f32) {axis=(0} : f32[4] per_replica\n"
         "                                      ^",
     ),
     "no value": (
         "{axis=0}",
         "{axis=zero}",
-        "line 4: expected a value, found 'zero'\n"
+        "line 4, column 35: expected a value, found 'zero'\n"
         "    %y = jax.add(%x, 1.0:f32) {axis=zero} : f32[4] per_replica\n"
         "                                    ^",
     ),
     "given twice": (
         "{axis=0}",
         "{axis=0, axis=0}",
-        "line 4: 'axis' is given twice\n"
+        "line 4, column 38: 'axis' is given twice\n"
         "    %y = jax.add(%x, 1.0:f32) {axis=0, axis=0} : f32[4] per_replica\n"
         "                                       ^",
     ),
     "array of another size": (
         "{axis=0}",
         "{axis=array<f32[3]: 1.0>}",
-        "line 4: elements for f32[3]: 1, not 3\n"
+        "line 4, column 35: elements for f32[3]: 1, not 3\n"
         "    %y = jax.add(%x, 1.0:f32) {axis=array<f32[3]: 1.0>} : f32[4] per_replica\n"
         "                                    ^",
     ),
     "no dtype": (
         "{axis=0}",
         "{axis=dtype<f33>}",
-        "line 4: data type 'f33' not understood\n"
+        "line 4, column 35: data type 'f33' not understood\n"
         "    %y = jax.add(%x, 1.0:f32) {axis=dtype<f33>} : f32[4] per_replica\n"
         "                                    ^",
     ),
     "opaque": (
         "{axis=0}",
         "{axis=<1: Mode>}",
-        "line 4: <1: Mode> is not among the 1 opaque parameters given\n"
+        "line 4, column 35: <1: Mode> is not among the 1 opaque parameters given\n"
         "    %y = jax.add(%x, 1.0:f32) {axis=<1: Mode>} : f32[4] per_replica\n"
         "                                    ^",
     ),
     "bad string": (
         "{axis=0}",
         r'{axis="\q"}',
-        'line 4: "\\q" is not a string: what is in the quotes is written as in JSON\n'
+        'line 4, column 35: "\\q" is not a string: what is in the quotes is written as in JSON\n'
         '    %y = jax.add(%x, 1.0:f32) {axis="\\q"} : f32[4] per_replica\n'
         "                                    ^",
     ),
     "undeclared variable": (
         "{axis=0}",
         "{axis=@v}",
-        "line 4: variable 'v' is not declared\n"
+        "line 4, column 35: variable 'v' is not declared\n"
         "    %y = jax.add(%x, 1.0:f32) {axis=@v} : f32[4] per_replica\n"
         "                                    ^",
     ),
     "attribute of a variable": (
         ", assigned=true",
         ", assigned=1",
-        "line 2: a variable has no assigned=1\n"
+        "line 2, column 12: a variable has no assigned=1\n"
         '    variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", '
         "trainable=true, assigned=1}\n"
         "             ^",
@@ -192,63 +192,63 @@ CASES = {
     "inputs of variables": (
         " = @w",
         "",
-        "line 3: at stage placed the first inputs belong to @w, here to no variable\n"
+        "line 3, column 1: at stage placed the first inputs belong to @w, here to no variable\n"
         "    (%w: f32[4] mirrored, %x: f32[4] per_replica) {\n"
         "    ^",
     ),
     "outputs of variables": (
         "%w -> @w, ",
         "",
-        "line 3: at stage placed the first outputs belong to @w, here to no variable\n"
+        "line 3, column 1: at stage placed the first outputs belong to @w, here to no variable\n"
         "    (%w: f32[4] mirrored = @w, %x: f32[4] per_replica) {\n"
         "    ^",
     ),
     "outermost only": (
         "return %a",
         "return per_replica %a",
-        "line 6: a nested graph has no variables and no per-replica outputs\n"
+        "line 6, column 5: a nested graph has no variables and no per-replica outputs\n"
         "    branch(%a: f32[4] per_replica) {\n"
         "    ^",
     ),
     "no replicas": (
         "on 2",
         "on 0",
-        "line 1: expected a number of replicas\n"
+        "line 1, column 12: expected a number of replicas\n"
         "    graph f on 0 replicas, stage placed\n"
         "               ^",
     ),
     "no stage": (
         "stage placed",
         "stage two",
-        "line 1: no stage 'two': it is one of logical, placed, spmd\n"
+        "line 1, column 30: no stage 'two': it is one of logical, placed, spmd\n"
         "    graph f on 2 replicas, stage two\n"
         "                                 ^",
     ),
     "no such character": (
         "= jax.add",
         "= $jax.add",
-        "line 4: expected a word, found '$'\n"
+        "line 4, column 8: expected a word, found '$'\n"
         "    %y = $jax.add(%x, 1.0:f32) {axis=0} : f32[4] per_replica\n"
         "         ^",
     ),
     "end of the line": (
         "%c = cond(0:i32, %y) : f32[4] per_replica",
         "%c = cond(0:i32",
-        "line 5: expected ',', found the end of the line\n"
+        "line 5, column 18: expected ',', found the end of the line\n"
         "    %c = cond(0:i32\n"
         "                   ^",
     ),
     "after the end": (
         "per_replica %c\n}",
         "per_replica %c\n}\n}",
-        "line 11: expected the end of the text, found '}'\n"
+        "line 11, column 1: expected the end of the text, found '}'\n"
         "    }\n"
         "    ^",
     ),
     "before the end": (
         "  return %w -> @w, per_replica %c\n}",
         "",
-        "line 8: the text ends here, inside a graph\n"
+        "line 8, column 6: the text ends here, inside a graph\n"
         "    }\n"
         "     ^",
     ),
@@ -256,7 +256,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_text_is_refused_with_its_line(case: str) -> None:
+def test_bad_text_is_refused_with_its_line_and_column(case: str) -> None:
     good, bad, expected = CASES[case]
     assert GOOD.count(good) == 1
     assert message(GOOD.replace(good, bad), (None,)) == expected
@@ -265,7 +265,7 @@ def test_bad_text_is_refused_with_its_line(case: str) -> None:
 def test_a_variable_is_declared_once() -> None:
     header, variable, rest = GOOD.split("\n", 2)
     assert message("\n".join([header, variable, variable, rest])).splitlines()[0] == (
-        "line 3: variable 'w' is declared twice"
+        "line 3, column 12: variable 'w' is declared twice"
     )
 
 

@@ -33,7 +33,7 @@ def test_a_mirrored_value_is_its_array(strategy: gd.Strategy) -> None:
 
 def test_a_per_replica_value_is_not_an_array(strategy: gd.Strategy) -> None:
     values = strategy.run(lambda: jnp.ones(2))
-    assert repr(values).startswith("PerReplica:{\n  0: ")
+    assert repr(values) == "<PerReplica f32[2] on cpu:0, cpu:1: [1. 1.] | [1. 1.]>"
     with pytest.raises(TypeError):
         values + 1
 

@@ -96,13 +96,13 @@ def test_a_deep_copy_is_another_variable(strategy: gd.Strategy) -> None:
 
 
 def test_printing(strategy: gd.Strategy) -> None:
-    assert repr(variable(strategy, 1.0)).splitlines() == [
-        "MirroredVariable:{",
-        "  0: <Variable 'w' f32[]: 1.0>,",
-        "  1: <Variable 'w' f32[]: 1.0>",
-        "}",
-    ]
-    assert repr(gd.Variable(1.0, name="w")) == "<Variable 'w' f32[]: 1.0>"
+    assert repr(variable(strategy, 1.0)) == "<Variable 'w' f32[] mirrored on cpu:0, cpu:1: 1.0>"
+    assert repr(gd.Variable(1.0, name="w")) == "<Variable 'w' f32[] on cpu:0: 1.0>"
+    assert repr(gd.Variable(jnp.eye(2), name="w")) == (
+        "<Variable 'w' f32[2,2] on cpu:0: [[1. 0.] [0. 1.]]>"
+    )
+    large = repr(variable(strategy, jnp.zeros((30, 30))))
+    assert large == "<Variable 'w' f32[30,30] mirrored on cpu:0, cpu:1>"
 
 
 def test_variables_are_distributed_values(strategy: gd.Strategy) -> None:
@@ -184,7 +184,7 @@ def test_unary_operators_are_those_of_the_value(strategy: gd.Strategy) -> None:
 def test_a_variable_shows_no_value_in_another_scope(strategy: gd.Strategy) -> None:
     v = variable(strategy, 1.0)
     with gd.MirroredStrategy(["cpu:2"]).scope():
-        assert repr(v) == "<Variable 'w' f32[]>"
+        assert repr(v) == "<Variable 'w' f32[] mirrored on cpu:0, cpu:1>"
 
 
 def test_what_an_array_has_and_a_variable_has_not_is_said(strategy: gd.Strategy) -> None:

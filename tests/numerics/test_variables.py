@@ -146,8 +146,8 @@ def test_on_read_without_aggregation_is_each_replicas_own(strategy: gd.Strategy)
     for use in (of.read_value, lambda: of.assign(3.0), lambda: of + 1):
         with pytest.raises(gd.ArgumentError):
             use()
-    lines = ["SyncOnReadVariable:{", "  0: <Variable 'variable' f32[]: 2.0>,"]
-    assert repr(of).splitlines() == [*lines, "  1: <Variable 'variable' f32[]: 3.0>", "}"]
+    assert repr(of).startswith("<Variable 'variable' f32[] per_replica on cpu:")
+    assert repr(of).endswith(": 2.0 | 3.0>")
 
 
 def test_only_the_first_replicas_flag(strategy: gd.Strategy) -> None:

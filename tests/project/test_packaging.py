@@ -2,6 +2,10 @@
 
 import importlib.util
 import os
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any  # TOML
 
@@ -23,6 +27,7 @@ def test_every_folder_with_modules_is_a_package(root: Path, setuptools: dict[str
         path.parent
         for folder in setuptools["package-dir"].values()
         for path in (root / folder).rglob("*.py")
+        if "node_modules" not in path.parts  # npm's, and not in the repository
     }
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
 
@@ -32,6 +37,31 @@ def test_package_data_exists(root: Path, setuptools: dict[str, Any]) -> None:
         folder = root / package.replace(".", "/")
         for pattern in patterns:
             assert list(folder.glob(pattern)), f"{package}: nothing matches {pattern}"
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_what_is_no_module(root: Path, tmp_path: Path) -> None:
+    # Built from a copy: setuptools leaves its own folders where it builds.
+    copy = tmp_path / "copy"
+    ignored = shutil.ignore_patterns(".git", ".venv", "node_modules", "tests", "__pycache__")
+    shutil.copytree(root, copy, symlinks=True, ignore=ignored)
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(tmp_path)]
+    if importlib.util.find_spec("pip") is None:
+        pytest.skip("not installed: pip, which builds the wheel")
+    done = subprocess.run(
+        [*build, str(copy)], capture_output=True, text=True, timeout=300, check=False
+    )
+    if "No matching distribution found for setuptools" in done.stderr:
+        pytest.skip("not to be had: the setuptools that pyproject.toml builds with")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    viewer = {f"graphdist/viz/static/{name}" for name in ("viewer.js", "viewer.css")}
+    viewer |= {"graphdist/viz/static/LICENSES.txt", "graphdist/viz/document.schema.json"}
+    assert viewer <= names
+    assert "graphdist/py.typed" in names
+    assert not [name for name in names if "/web/" in name or name.startswith("tests/")]
 
 
 @pytest.mark.parametrize("folder", ["passes", "runtime", "tools"])

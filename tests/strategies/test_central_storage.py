@@ -141,7 +141,7 @@ def test_a_refused_step_leaves_the_variables_as_they_were() -> None:
 def test_is_printed_as_one_copy() -> None:
     with gd.CentralStorageStrategy(COMPUTE).scope():
         v = gd.Variable(3.0, name="v")
-    assert repr(v) == "<Variable 'v' f32[]: 3.0>"
+    assert repr(v) == "<Variable 'v' f32[] on cpu:0: 3.0>"
 
 
 @pytest.fixture(params=["experimental", "compat"])

@@ -259,8 +259,8 @@ def test_missing_extra_and_mismatched_entries_by_name(prefix: str) -> None:
     with pytest.raises(gd.UnmatchedError) as caught:
         status.assert_consumed()
     lines = str(caught.value).splitlines()
-    assert [line.strip() for line in lines if "not saved" in line] == ["not saved: d"]
-    assert [line.strip() for line in lines if "not restored" in line] == [
+    assert [line.strip() for line in lines if "not saved: " in line] == ["not saved: d"]
+    assert [line.strip() for line in lines if "not restored: " in line] == [
         "not restored: b",
         "not restored: c",
     ]

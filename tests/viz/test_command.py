@@ -88,7 +88,7 @@ def test_bad_options_are_refused(
     ("arguments", "message"),
     [
         (["jax.numpy:sinn"], "did you mean"),
-        (["jax.numpy:where"], "jax.numpy:where takes condition; 0 arguments are given"),
+        (["jax.numpy:where"], "jax.numpy:where takes condition; no arguments are given"),
         (["jax.numpy:matmul", "--args", "f32[2] f32[3]"], "jax.numpy:matmul raised TypeError"),
         (["jax.numpy:sin", "--args", "f99[3]"], "'f99' is no dtype"),
         (["jax.numpy:sin", "--args", "f32"], "does not begin with a type"),
@@ -108,5 +108,5 @@ def test_bad_text_is_refused_with_line_and_column(
     path = tmp_path / "bad.gd"
     path.write_text(print_graph(chain(2)).replace("scale(%0)", "scale(%9)"))
     message = refusal(capsys, str(path))
-    assert "line 4: %9 is not defined" in message
+    assert "line 4, column 14: %9 is not defined" in message
     assert " ^" in message

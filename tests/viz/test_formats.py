@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 from typing import Any  # Any: JSON
 from xml.etree import ElementTree
 
@@ -15,8 +16,11 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.graph import Graph
+from graphdist.ir.parser import parse
 from graphdist.viz.program import Program, Step
+from tests.viz.browser import browse
 from tests.viz.graphs import HOSTILE, chain, hostile
+from tests.viz.schemas import MODEL_EXPLORER, TRACE_EVENTS
 
 GRAPHS = {"plain": lambda: chain(60), "hostile": hostile}
 both = pytest.mark.parametrize("make", GRAPHS.values(), ids=GRAPHS.keys())
@@ -64,6 +68,40 @@ def test_mermaid_holds_no_markup_of_the_users(make: Callable[[], Graph]) -> None
     assert sum("-->" in line for line in lines) == 61
 
 
+@pytest.mark.slow
+@both
+def test_mermaid_itself_reads_and_draws_it(make: Callable[[], Graph], tmp_path: Path) -> None:
+    chart = tmp_path / "chart.mmd"
+    chart.write_text(gd.viz.render(make(), "mermaid"))
+    seen = browse("mermaid.mjs", str(chart), needs="mermaid")
+    assert seen["kind"] == "flowchart-v2"
+    assert len(seen["labels"]) == 62
+    assert seen["labels"][-1].startswith("return")
+    assert seen["images"] == 0
+
+
+def test_what_mermaid_would_not_draw_is_refused() -> None:
+    add = "  %y = jax.concatenate({}) {{dimension=0}} : f32[3] mirrored\n"
+    operands = ", ".join(f"%x{one}" for one in range(250))
+    inputs = ", ".join(f"%x{one}: f32[3] mirrored" for one in range(250))
+    text = f"graph f on 1 replica, stage spmd\n({inputs}) {{\n{add.format(operands)}"
+    text += f"  %z = jax.concatenate({operands}, %y) : f32[3] mirrored\n  return %z\n}}"
+    with pytest.raises(gd.ArgumentError, match="at most 500 edges, 'f' takes 502"):
+        gd.viz.render(parse(text), "mermaid")
+
+
+@pytest.mark.slow
+@both
+def test_a_browser_draws_the_svg(make: Callable[[], Graph], tmp_path: Path) -> None:
+    picture = tmp_path / "graph.svg"
+    picture.write_text(gd.viz.render(make(), "svg"))
+    seen = browse("picture.mjs", str(picture), str(tmp_path / "graph.png"))
+    assert seen["error"] is None
+    assert seen["boxes"] == 62
+    assert seen["requests"] == ["file"]
+    assert seen["empty"] == 0
+
+
 @pytest.mark.parametrize("format", ["svg", "mermaid"])
 def test_large_graphs_are_refused_where_they_cannot_be_read(format: str) -> None:
     with pytest.raises(gd.ArgumentError, match="draws at most 500 nodes, 'chain' has 602"):
@@ -72,7 +110,10 @@ def test_large_graphs_are_refused_where_they_cannot_be_read(format: str) -> None
 
 @both
 def test_perfetto_events_follow_one_another(make: Callable[[], Graph]) -> None:
-    events = json.loads(gd.viz.render(make(), "perfetto"))["traceEvents"]
+    jsonschema = pytest.importorskip("jsonschema")
+    trace = json.loads(gd.viz.render(make(), "perfetto"))
+    jsonschema.validate(trace, TRACE_EVENTS)
+    events = trace["traceEvents"]
     spans = [one for one in events if one["ph"] == "X"]
     assert len(spans) == 60
     assert {one["ph"] for one in events} == {"X", "M", "C"}
@@ -84,7 +125,9 @@ def test_perfetto_events_follow_one_another(make: Callable[[], Graph]) -> None:
 
 @both
 def test_model_explorer_edges_have_both_ends(make: Callable[[], Graph]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
     collection: Any = json.loads(gd.viz.render(make(), "model-explorer"))
+    jsonschema.validate(collection, MODEL_EXPLORER)
     (graph,) = collection["graphs"]
     known = {node["id"] for node in graph["nodes"]}
     assert len(known) == 62

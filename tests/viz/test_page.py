@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any  # Any: JSON
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
 from graphdist.passes import pipeline
 from graphdist.tools.viz import main
 from graphdist.viz.program import Program, Step
-from tests.viz.graphs import chain, hostile
-
-ROOT = Path(__file__).parents[2]
-DRIVER = ROOT / "graphdist" / "viz" / "web" / "node_modules" / "playwright-core"
+from tests.viz.browser import ROOT, browse
+from tests.viz.graphs import blocks, chain, hostile
 
 pytestmark = pytest.mark.slow
 
 
 def use(page: Path, line: int | None = None) -> Any:
-    """Return what a reader of the page saw; skips if a program it takes is not installed."""
-    chromium = shutil.which("chromium")
-    missing = [name for name in ("chromium", "node") if shutil.which(name) is None]
-    if not DRIVER.is_dir():
-        missing.append("playwright-core (npm ci in graphdist/viz/web)")
-    if missing or chromium is None:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    script = str(ROOT / "tests" / "viz" / "browser.mjs")
-    arguments = [chromium, str(page), str(page.parent / "shots"), str(line or "")]
-    done = subprocess.run(
-        ["node", script, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    """Return what a reader of the page saw."""
+    seen = browse("browser.mjs", str(page), str(page.parent / "shots"), str(line or ""))
     assert seen["console"] == []
     assert seen["requests"] == ["file"]
     assert seen["images"] == 0
@@ -85,3 +70,51 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(gd.viz.render(hostile(), "html"), encoding="utf-8")
     assert use(page)["selected"] == "all_reduce"
+
+
+def expand(page: Path) -> Any:
+    """Return what opening groups within groups did, by pointer and by keyboard."""
+    seen = browse("expansion.mjs", str(page), str(page.parent / "shots"))
+    assert seen["console"] == []
+    for click in seen["clicks"]:
+        assert click["after"] > click["before"], click
+    for key in seen["keys"]:
+        assert key["after"] > key["before"] == key["closed"], key
+    assert seen["keys"]
+    return seen
+
+
+def test_groups_open_within_groups_of_ten_thousand_nodes(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(gd.viz.render(blocks(10_000), "html"))
+    seen = expand(page)
+    names = [click["name"].rstrip("0123456789") for click in seen["clicks"]]
+    assert names == ["model", "stage", "block", "attention"]
+    assert [click["size"] for click in seen["clicks"]] == [10_000, 500, 50, 25]
+    assert seen["clicks"][-1]["after"] - seen["clicks"][-1]["before"] == 24
+    assert len(seen["keys"]) == 3
+
+
+def test_groups_of_one_long_scope_open_in_parts(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(gd.viz.render(chain(100_000), "html"))
+    seen = expand(page)
+    assert seen["collapsed"] < 20
+    assert [click["size"] for click in seen["clicks"]] == [14286, 3600, 60]
+
+
+def test_named_scopes_are_groups_on_the_page(tmp_path: Path) -> None:
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        with jax.named_scope("encoder"), jax.named_scope("layer0"):
+            x = jnp.tanh(jnp.sin(x))
+        with jax.named_scope("encoder"), jax.named_scope("layer1"):
+            x = jnp.exp(jnp.cos(x))
+        with jax.named_scope("head"):
+            return jnp.sum(jnp.abs(x) + 1.0)
+
+    page = tmp_path / "page.html"
+    page.write_text(gd.viz.render(step.trace(jnp.ones(3)).lower(), "html"))
+    seen = expand(page)
+    assert [click["name"] for click in seen["clicks"]][:2] == ["encoder", "layer0"]
+    assert [key["name"] for key in seen["keys"]] == ["encoder", "layer0", "layer1"]

@@ -1,8 +1,10 @@
 // The drawing: a canvas that pans and zooms, boxes to select, groups to open, and a minimap.
 import { element } from "./elements.js";
-import { layOut, visible } from "./layout.js";
+import { arrange } from "./layout.js";
 
 const MAP = { width: 170, height: 120 };
+const LINKS = 100;
+const LEGIBLE = 0.75;
 
 export class GraphView {
   constructor({ onSelect, onAnnounce }) {
@@ -26,10 +28,10 @@ export class GraphView {
   }
 
   arrange() {
-    this.scene = layOut(visible(this.graph, this.open));
+    this.scene = arrange(this.graph, this.open);
     this.markOf = new Map();
     for (const [position, mark] of this.marks) {
-      const key = this.scene.boxOf[position];
+      const key = this.scene.boxOf(position);
       this.markOf.set(key, this.markOf.has(key) && this.markOf.get(key) !== mark ? "changed" : mark);
     }
     this.draw();
@@ -37,7 +39,7 @@ export class GraphView {
 
   // Opens the groups around a node, and brings it to the middle.
   reveal(position) {
-    for (let group = this.graph.nodes[position].home; group.parent; group = group.parent) this.open.add(group.key);
+    for (let group = this.graph.nodes[position].home; group.parent; group = group.parent) group.keys.forEach((key) => this.open.add(key));
     this.arrange();
     this.chosen = `#${position}`;
     this.#center(this.scene.boxes.get(this.chosen));
@@ -45,14 +47,18 @@ export class GraphView {
 
   toggle(group) {
     const before = this.#boxOrOutline(group.key);
-    if (!this.open.delete(group.key)) this.open.add(group.key);
+    const close = this.open.has(group.key);
+    for (const key of group.keys) close ? this.open.delete(key) : this.open.add(key);
     this.arrange();
     const after = this.#boxOrOutline(group.key);
     if (before && after) {
-      // What was pressed stays under the pointer.
-      this.x += (before.x - after.x) * this.zoom;
-      this.y += (before.y - after.y) * this.zoom;
+      // What was pressed stays under the pointer, as far as what was opened can be seen.
+      const [x, y] = [this.x + before.x * this.zoom, this.y + before.y * this.zoom];
+      if (!close) this.zoom = Math.max(this.zoom, LEGIBLE);
+      this.x = x - after.x * this.zoom;
+      this.y = y - after.y * this.zoom;
     }
+    if (!close) this.#bringIn(after);
     this.draw();
     this.onAnnounce(`${group.name} ${this.open.has(group.key) ? "opened" : "closed"}`);
   }
@@ -110,15 +116,30 @@ export class GraphView {
   }
 
   #openTheOnly(group) {
-    while (group.children.size === 1 && group.members.length === 0) {
+    while (group.children.size === 1 && group.nodes.length === 0) {
       [group] = group.children.values();
-      this.open.add(group.key);
+      group.keys.forEach((key) => this.open.add(key));
     }
+  }
+
+  // Moves a frame into the window; of one that is larger than the window, its uppermost box.
+  #bringIn(frame) {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const inside = ([...this.scene.boxes.values(), ...this.scene.outlines]).filter((one) => one !== frame && contains(frame, one));
+    const first = inside.reduce((best, one) => (best && best.y <= one.y ? best : one), undefined);
+    const move = (start, size, room, target, middle) => {
+      if (size <= room) return Math.max(start, 12) + Math.min(0, room - Math.max(start, 12) - size) - start;
+      return target < 12 || target > room - 80 ? middle - target : 0;
+    };
+    const left = (one) => this.x + one.x * this.zoom;
+    const top = (one) => this.y + one.y * this.zoom;
+    this.x += move(left(frame), frame.width * this.zoom, width - 24, left(first ?? frame), width / 2 - ((first ?? frame).width / 2) * this.zoom);
+    this.y += move(top(frame), frame.height * this.zoom, height - 24, top(first ?? frame), Math.min(height / 3, 90));
   }
 
   #center(box) {
     if (!box) return;
-    this.zoom = Math.max(this.zoom, 0.7);
+    this.zoom = Math.max(this.zoom, LEGIBLE);
     this.x = this.canvas.clientWidth / 2 - (box.x + box.width / 2) * this.zoom;
     this.y = this.canvas.clientHeight / 2 - (box.y + box.height / 2) * this.zoom;
     this.draw();
@@ -208,7 +229,11 @@ export class GraphView {
 
   #colours() {
     const style = getComputedStyle(document.documentElement);
-    return (name) => style.getPropertyValue(`--${name}`).trim();
+    const known = new Map();
+    return (name) => {
+      if (!known.has(name)) known.set(name, style.getPropertyValue(`--${name}`).trim());
+      return known.get(name);
+    };
   }
 
   #paint() {
@@ -226,8 +251,9 @@ export class GraphView {
     const seen = { left: -this.x / this.zoom, top: -this.y / this.zoom, right: (width - this.x) / this.zoom, bottom: (height - this.y) / this.zoom };
     const inside = (one) => one.x < seen.right && one.x + one.width > seen.left && one.y < seen.bottom && one.y + one.height > seen.top;
     for (const one of scene.outlines) if (inside(one)) this.#outline(pen, one, colour);
-    for (const edge of scene.edges) this.#edge(pen, edge, colour);
+    for (const edge of scene.edges) if (inside(edge)) this.#edge(pen, edge, colour);
     for (const box of scene.boxes.values()) if (inside(box)) this.#box(pen, box, colour);
+    this.#links(pen, colour);
     this.#paintMap(colour, seen);
   }
 
@@ -241,7 +267,7 @@ export class GraphView {
     pen.stroke();
     pen.fillStyle = colour("muted");
     pen.font = "600 11px system-ui, sans-serif";
-    pen.fillText(cut(pen, `⊟ ${one.group.name}`, one.width - 16), one.x + 8, one.y + 15);
+    pen.fillText((one.shown ??= cut(pen, `⊟ ${one.group.name}`, one.width - 16)), one.x + 8, one.y + 15);
   }
 
   #edge(pen, edge, colour) {
@@ -257,7 +283,8 @@ export class GraphView {
     const last = points[points.length - 1];
     if (points.length === 2) pen.lineTo(last.x, last.y);
     pen.strokeStyle = pen.fillStyle = colour(near ? "accent" : edge.collective ? "collective-line" : "edge");
-    pen.lineWidth = near ? 2 : Math.min(1 + Math.log2(edge.count) / 2, 4);
+    pen.lineWidth = near ? 2 : Math.min(1 + Math.log2(edge.count) / 3, 3);
+    pen.globalAlpha = edge.given && !near ? 0.4 : 1;
     pen.stroke();
     const from = points[points.length - 2];
     const angle = Math.atan2(last.y - from.y, last.x - from.x);
@@ -266,6 +293,30 @@ export class GraphView {
     pen.lineTo(last.x - 7 * Math.cos(angle - 0.4), last.y - 7 * Math.sin(angle - 0.4));
     pen.lineTo(last.x - 7 * Math.cos(angle + 0.4), last.y - 7 * Math.sin(angle + 0.4));
     pen.fill();
+    pen.globalAlpha = 1;
+  }
+
+  // From the chosen node to its operands and users in other groups, whose edges end at the frames.
+  #links(pen, colour) {
+    const node = this.scene.boxes.get(this.chosen)?.node;
+    if (!node) return;
+    const home = (position) => this.graph.nodes[position].home;
+    const middle = (box) => box.x + box.width / 2;
+    const curve = (from, to) => {
+      const [x, y, toX, toY] = [middle(from), from.y + from.height, middle(to), to.y];
+      pen.moveTo(x, y);
+      pen.bezierCurveTo(x, y + 40, toX, toY - 40, toX, toY);
+    };
+    const own = this.scene.boxes.get(this.chosen);
+    const seen = (positions) => [...new Set(positions.filter((one) => home(one) !== node.home).slice(0, LINKS).map(this.scene.boxOf))].map((key) => this.scene.boxes.get(key));
+    pen.beginPath();
+    for (const one of seen(node.inputs)) curve(one, own);
+    for (const one of seen(node.users)) curve(own, one);
+    pen.setLineDash([5, 4]);
+    pen.lineWidth = 1.5;
+    pen.strokeStyle = colour("accent");
+    pen.stroke();
+    pen.setLineDash([]);
   }
 
   #box(pen, box, colour) {
@@ -292,7 +343,8 @@ export class GraphView {
       pen.font = number ? "10.5px system-ui, sans-serif" : "600 12px system-ui, sans-serif";
       pen.fillStyle = colour(number ? "muted" : "text");
       const text = number === 0 && box.group ? `⊞ ${line}` : line;
-      pen.fillText(cut(pen, text, box.width - 16), box.x + 9, box.y + 17 + number * 13);
+      box.shown ??= [];
+      pen.fillText((box.shown[number] ??= cut(pen, text, box.width - 16)), box.x + 9, box.y + 17 + number * 13);
     });
   }
 
@@ -303,6 +355,9 @@ export class GraphView {
   }
 
   #paintMap(colour, seen) {
+    // Of what is in view as a whole no map is needed.
+    this.map.hidden = seen.left <= 0 && seen.top <= 0 && seen.right >= this.scene.width && seen.bottom >= this.scene.height;
+    if (this.map.hidden) return;
     const pen = this.map.getContext("2d");
     const { scale, left, top } = this.#mapping();
     pen.clearRect(0, 0, MAP.width, MAP.height);
@@ -319,6 +374,8 @@ export class GraphView {
     pen.strokeRect(x1, y1, x2 - x1, y2 - y1);
   }
 }
+
+const contains = (frame, one) => one.x >= frame.x && one.y >= frame.y && one.x + one.width <= frame.x + frame.width && one.y + one.height <= frame.y + frame.height;
 
 function cut(pen, text, width) {
   if (text.length > 200) text = `${text.slice(0, 200)}…`;

@@ -1,104 +1,87 @@
-// Which boxes are visible with these groups open, and where dagre puts them.
+// Which boxes are seen with these groups open, and where. dagre lays out each open group by itself, from the innermost
+// out, as a graph of a few dozen boxes; in the group around it an open group is one box of the size it came to. So what
+// opening a group costs does not grow with the program, and what is laid out stays so until a group in it is opened or
+// closed. An edge is drawn in the innermost group that both its ends are in, between the boxes they are in there.
 import dagre from "@dagrejs/dagre";
 
 const LINE = 13;
+const PAD = 12;
+const TITLE = 26;
 
-// A box is a node or a closed group; frames are the open groups around them.
-export function visible(graph, open) {
-  const boxes = new Map();
-  const frames = new Map();
-  const boxOf = new Array(graph.nodes.length);
-  const closed = new Map(); // group -> the box it is part of, or null if it is open all the way up
-  const outer = (group) => {
+export function arrange(graph, open) {
+  const scene = { boxes: new Map(), outlines: [], edges: [] };
+  const laid = layOut(graph.root, open);
+  place(scene, laid, 0, 0, 0);
+  scene.width = laid.width;
+  scene.height = laid.height;
+  const outer = new Map(); // group -> the closed group it is seen in, or null if it is open all the way up
+  const closed = (group) => {
     if (!group.parent) return null;
-    let found = closed.get(group.key);
-    if (found === undefined) {
-      found = outer(group.parent);
-      if (found === null && !open.has(group.key)) found = group.key;
-      closed.set(group.key, found);
-      if (found === null) frames.set(group.key, group);
-      else if (found === group.key) boxes.set(group.key, { key: group.key, group, parent: group.parent.key });
-    }
-    return found;
+    if (!outer.has(group)) outer.set(group, closed(group.parent) ?? (open.has(group.key) ? null : group.key));
+    return outer.get(group);
   };
-  for (const node of graph.nodes) {
-    const key = outer(node.home) ?? `#${node.position}`;
-    boxOf[node.position] = key;
-    if (!boxes.has(key)) boxes.set(key, { key, node, parent: node.home.key });
-  }
-  const edges = new Map();
-  for (const node of graph.nodes) {
-    for (const from of node.inputs) {
-      const [source, target] = [boxOf[from], boxOf[node.position]];
-      if (source === target) continue;
-      const key = `${source} ${target}`;
-      const edge = edges.get(key);
-      if (edge) edge.count++;
-      else edges.set(key, { source, target, count: 1, collective: !!node.collective || !!graph.nodes[from].collective });
-    }
-  }
-  return { boxes, frames, edges: [...edges.values()], boxOf };
-}
-
-export function layOut(scene) {
-  const drawn = new dagre.graphlib.Graph({ compound: true });
-  drawn.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 42, marginx: 16, marginy: 16, ranker: scene.boxes.size > 300 ? "longest-path" : "network-simplex" });
-  drawn.setDefaultEdgeLabel(() => ({}));
-  for (const key of scene.frames.keys()) drawn.setNode(key, {});
-  for (const box of scene.boxes.values()) {
-    box.lines = labels(box);
-    const widest = Math.max(...box.lines.map((one, number) => one.length * (number ? 6.1 : 7.2)));
-    drawn.setNode(box.key, { width: Math.min(260, Math.max(90, widest + 22)), height: 14 + box.lines.length * LINE });
-  }
-  for (const one of [...scene.boxes.values(), ...scene.frames.values()]) {
-    const parent = one.group || one.node ? one.parent : one.parent.key;
-    if (parent) drawn.setParent(one.key, parent);
-  }
-  for (const edge of scene.edges) drawn.setEdge(edge.source, edge.target);
-  dagre.layout(drawn);
-  for (const box of scene.boxes.values()) Object.assign(box, corner(drawn.node(box.key)));
-  scene.outlines = [...scene.frames.values()].map((group) => ({
-    key: group.key,
-    group,
-    depth: depth(group),
-    ...corner(drawn.node(group.key)),
-  }));
-  scene.outlines.sort((a, b) => a.depth - b.depth);
-  makeRoomForTitles(scene);
-  for (const edge of scene.edges) edge.points = drawn.edge(edge.source, edge.target).points;
-  const size = drawn.graph();
-  scene.width = size.width || 1;
-  scene.height = size.height || 1;
+  scene.boxOf = (position) => closed(graph.nodes[position].home) ?? `#${position}`;
   return scene;
 }
 
-// dagre knows no titles: a frame grows upwards by a line for itself and for each level in it.
-function makeRoomForTitles(scene) {
-  const levels = new Map();
-  for (const { group } of scene.outlines.toReversed()) {
-    const own = (levels.get(group.key) ?? 0) + 1;
-    levels.set(group.key, own);
-    levels.set(group.parent.key, Math.max(levels.get(group.parent.key) ?? 0, own));
+// What is in a group: `size`, the boxes and frames with their corners, and the edges, all from the group's own corner.
+function layOut(group, open) {
+  const inner = new Map();
+  for (const child of group.children.values()) if (open.has(child.key)) inner.set(child.key, layOut(child, open));
+  const kept = group.laid;
+  if (kept && kept.inner.size === inner.size && [...inner].every(([key, one]) => kept.inner.get(key) === one)) return kept;
+
+  const boxes = [
+    ...[...group.children.values()].map((child) => inner.has(child.key) ? { key: child.key, group: child, inner: inner.get(child.key) } : { key: child.key, group: child }),
+    ...group.nodes.map((node) => ({ key: `#${node.position}`, node })),
+  ];
+  const drawn = new dagre.graphlib.Graph();
+  drawn.setGraph({ rankdir: "TB", nodesep: 18, edgesep: 6, ranksep: 38, marginx: PAD, marginy: PAD, ranker: boxes.length > 150 ? "longest-path" : "network-simplex" });
+  drawn.setDefaultEdgeLabel(() => ({}));
+  for (const box of boxes) drawn.setNode(box.key, box.inner ? { width: box.inner.width, height: box.inner.height + TITLE - PAD } : size(box));
+  for (const edge of group.edges) drawn.setEdge(edge.source, edge.target);
+  dagre.layout(drawn);
+  for (const box of boxes) {
+    const { x, y, width, height } = drawn.node(box.key);
+    Object.assign(box, { x: x - width / 2, y: y - height / 2, width, height });
   }
-  for (const one of scene.outlines) {
-    const room = 12 * levels.get(one.key);
-    one.y -= room;
-    one.height += room;
+  const edges = group.edges.map((edge) => ({ ...edge, points: drawn.edge(edge.source, edge.target).points }));
+  const whole = drawn.graph();
+  return (group.laid = { inner, boxes, edges, width: Math.max(whole.width, 60) || 60, height: Math.max(whole.height, 30) || 30 });
+}
+
+function place(scene, laid, x, y, depth) {
+  for (const edge of laid.edges) {
+    const points = edge.points.map((one) => ({ x: one.x + x, y: one.y + y }));
+    scene.edges.push({ ...edge, points, ...bounds(points) });
+  }
+  for (const box of laid.boxes) {
+    const placed = { ...box, x: box.x + x, y: box.y + y, depth };
+    if (box.inner) {
+      scene.outlines.push(placed);
+      place(scene, box.inner, placed.x, placed.y + TITLE - PAD, depth + 1);
+    } else scene.boxes.set(box.key, placed);
   }
 }
 
-function depth(group) {
-  let found = 0;
-  while (group.parent) [group, found] = [group.parent, found + 1];
-  return found;
+function bounds(points) {
+  const [xs, ys] = [points.map((one) => one.x), points.map((one) => one.y)];
+  const [x, y] = [Math.min(...xs), Math.min(...ys)];
+  return { x, y, width: Math.max(...xs) - x || 1, height: Math.max(...ys) - y || 1 };
 }
 
-const corner = ({ x, y, width, height }) => ({ x: x - width / 2, y: y - height / 2, width, height });
+function size(box) {
+  box.lines = labels(box);
+  const widest = Math.max(...box.lines.map((one, number) => one.length * (number ? 6.1 : 7.2)));
+  return { width: Math.min(260, Math.max(90, widest + (box.group ? 36 : 22))), height: 14 + box.lines.length * LINE };
+}
 
 function labels({ group, node }) {
-  if (group) return [group.name, `${group.size} node${group.size > 1 ? "s" : ""}${group.collectives ? `, ${group.collectives} collective${group.collectives > 1 ? "s" : ""}` : ""}`];
+  if (group) return [group.name, `${plural(group.size, "node")}${group.collectives ? `, ${plural(group.collectives, "collective")}` : ""}`];
   const lines = [node.op === "variable" ? node.variable : node.op.replace(/^jax\./, "")];
-  lines.push(node.op === "return" ? `${node.operands.length} results` : node.id);
+  lines.push(node.op === "return" ? plural(node.operands.length, "result") : node.id);
   if (node.types) lines.push(node.types.length > 1 ? `${node.types.length} results` : node.types[0]);
   return lines;
 }
+
+const plural = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;

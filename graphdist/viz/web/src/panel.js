@@ -33,7 +33,10 @@ export function groupless() {
     element("h2", {}, "Nothing selected"),
     element("p", { class: "hint" }, "Press a group to open it, a node to see what is known of it. "),
     element("dl", { class: "keys" }, [["/", "search"], ["[ ]", "previous, next pass"], ["n p", "walk through the boxes"], ["Enter", "open a group, select a node"], ["+ - 0", "zoom in, out, fit"], ["c", "close all groups"]]
-      .map(([key, what]) => [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)])));
+      .map(([key, what]) => [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)])),
+    element("h3", {}, "Colours"),
+    element("ul", { class: "legend" }, [["collective", "collective"], ["added", "added by the pass"], ["removed", "removed by it (in the graph before)"], ["rewired", "rewired: other operands"], ["changed", "changed: other parameters or type, or several of these"]]
+      .map(([kind, what]) => element("li", { class: kind }, what))));
 }
 
 function placement(program, graph, node) {
@@ -60,8 +63,10 @@ function source(app, node) {
   const [file, line, name] = node.source[0];
   const text = app.program.files[file] ?? [];
   const from = Math.max(0, line - 4);
-  const lines = text.slice(from, line + 3).map((one, number) =>
-    element("div", { class: from + number + 1 === line ? "marked" : "" }, element("span", { class: "number" }, String(from + number + 1)), one || " "));
+  const around = text.slice(from, line + 3);
+  const indent = Math.min(...around.filter((one) => one.trim()).map((one) => one.search(/\S/)));
+  const lines = around.map((one, number) =>
+    element("div", { class: from + number + 1 === line ? "marked" : "" }, element("span", { class: "number" }, String(from + number + 1)), one.slice(indent) || " "));
   return [element("h3", {}, "Source"),
     link(`${place(node.source[0])}${name ? `, in ${name}` : ""}`, file, () => app.showSource(file, line)),
     lines.length ? element("pre", { class: "code" }, lines) : element("p", { class: "hint" }, "The file is not at hand."),

@@ -1,0 +1,47 @@
+"""Reduce a gradient as soon as it is there: each collective directly follows what it needs.
+
+The user reduces all gradients in one go once all are computed, in the order of the tree of
+parameters; the backward pass computes those of the last layer first. Compilers that overlap
+collectives with computation, and those that combine neighbours into buckets, keep the program's
+order where nothing else decides, so the first bucket would wait for the last gradient. (Li et al.
+2020, "PyTorch Distributed", section 3.2.3, fills buckets in the same order.)
+
+Before:  %b = ..(%x)  %a = ..(%b)  %ra = all_reduce(%a)  %rb = all_reduce(%b)
+After:   %b = ..(%x)  %rb = all_reduce(%b)  %a = ..(%b)  %ra = all_reduce(%a)
+
+One walk over the graph. All replicas move alike, since they run one program. A collective moves
+before operations with effects, not before another collective that needed no more than it does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.rewrite import map_nested
+
+NAME = "order_collectives"
+
+
+def order_collectives(graph: Graph) -> Graph:
+    """Return the graph with every collective directly after the last node it needs."""
+    graph = map_nested(graph, order_collectives)
+    if not any(node.op.is_collective for node in graph.nodes):
+        return graph
+    made_at: dict[Operand, int] = {}
+    waiting: dict[int, list[Node]] = defaultdict(list)
+    places: list[tuple[int, Node]] = []
+    for position, node in enumerate(graph.nodes):
+        place = position
+        if node.op.is_collective:
+            place = max((made_at.get(operand, -1) for operand in node.operands), default=-1)
+            waiting[place].append(node)
+        else:
+            places.append((position, node))
+        made_at.update(dict.fromkeys(node.results, place))
+    nodes = list(waiting[-1])
+    for position, node in places:
+        nodes.append(node)
+        nodes += waiting[position]
+    ordered = tuple(nodes)
+    return graph if ordered == graph.nodes else graph.replace(nodes=ordered)

@@ -1,0 +1,25 @@
+# title: in two stages, over the digits of the replica's number
+graph f on 16 replicas, stage spmd
+(%x: f32[32] per_replica) {
+  %s = reduce_scatter(%x) {reducer="mean", group_size=16, axis=0} : f32[2] sharded(0)
+  return per_replica %s
+}
+-->
+graph f on 16 replicas, stage spmd
+(%x: f32[32] per_replica) {
+  %s = reduce_scatter(%x) {reducer="mean", group_size=16, axis=0, stages=(4, 4)} : f32[2] sharded(0)
+  return per_replica %s
+}
+
+# title: few replicas need no stages
+graph f on 8 replicas, stage spmd
+(%x: f32[16] per_replica) {
+  %s = reduce_scatter(%x) {reducer="sum", group_size=8, axis=0} : f32[2] sharded(0)
+  return per_replica %s
+}
+-->
+graph f on 8 replicas, stage spmd
+(%x: f32[16] per_replica) {
+  %s = reduce_scatter(%x) {reducer="sum", group_size=8, axis=0} : f32[2] sharded(0)
+  return per_replica %s
+}

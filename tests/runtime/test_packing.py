@@ -1,0 +1,87 @@
+"""How collectives are packed and staged: `bytes_per_pack`, groups of replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphdist as gd
+from graphdist.ir.graph import Graph
+from graphdist.ir.ops import REDUCE_SCATTER
+from graphdist.ir.rewrite import rewrite
+from graphdist.passes import Target, pipeline
+from graphdist.runtime.compilation import combining_options
+
+VALUES = 8
+SIZE = 64  # floats each
+
+
+def packs(strategy: gd.Strategy, options: Any) -> list[int]:
+    """Return the bytes of each collective of a function that reduces values."""
+
+    @gd.function
+    def step(x: Any) -> Any:
+        context_options = options
+
+        def replica_fn(x: Any) -> Any:
+            values = [x + i for i in range(VALUES)]
+            return gd.get_replica_context().all_reduce("SUM", values, options=context_options)
+
+        return strategy.run(replica_fn, args=(x,))
+
+    spec = gd.PerReplicaSpec((SIZE,), jnp.float32, strategy=strategy)
+    return [one.bytes for one in step.trace(spec).lower().collectives]
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_pack", "expected"),
+    [(0, [2048]), (1024, [1024] * 2), (256, [256] * 8), (100, [256] * 8), (600, [512] * 4)],
+)
+def test_packs_are_of_so_many_bytes(bytes_per_pack: int, expected: list[int]) -> None:
+    devices = ["cpu:0", "cpu:1"]
+    options = gd.CommunicationOptions(bytes_per_pack=bytes_per_pack)
+    assert packs(gd.MirroredStrategy(devices), options) == expected
+    workers = gd.MultiWorkerMirroredStrategy(communication_options=options, devices=devices)
+    assert packs(workers, None) == expected
+
+
+def test_accelerators_get_it_as_an_option_of_their_compiler() -> None:
+    assert combining_options(Target("tpu", bytes_per_pack=2**20)) == {
+        "xla_jf_crs_combiner_threshold_in_bytes": 2**20
+    }
+    names = list(combining_options(Target("gpu", bytes_per_pack=5)))
+    assert len(names) == 3
+    assert all(name.startswith("xla_gpu_") for name in names)
+    assert combining_options(Target("gpu")) == {}
+    assert combining_options(Target("cpu", bytes_per_pack=5)) == {}
+
+
+def test_a_staged_reduce_scatter_gives_each_replica_its_own_part() -> None:
+    strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(8)], shard_update=True)
+    with strategy.scope():
+        m = gd.Variable(jnp.zeros((8, 3)))
+
+    def staged(graph: Graph) -> Graph:
+        def rule(node: Any, operands: Any, builder: Any) -> Any:
+            params = {**node.params, "stages": (2, 4)}
+            return builder.add(node.op, operands, params, at=node.source)
+
+        return rewrite(graph, rule, "staged", lambda node: node.op is REDUCE_SCATTER)
+
+    @gd.function(passes=[*pipeline(Target("cpu", shard_update=True)), staged])
+    def step(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            m.assign(gd.get_replica_context().all_reduce("MEAN", x) + m * 0.5)
+
+        strategy.run(replica_fn, args=(x,))
+
+    rows = np.arange(24, dtype="f").reshape(8, 3)
+    x = strategy.experimental_distribute_values_from_function(
+        lambda context: rows * context.replica_id_in_sync_group
+    )
+    step(x)
+    np.testing.assert_allclose(m.read_value(), rows * 3.5)
+    assert step.trace(x).lower().as_text("stablehlo").count('"stablehlo.reduce_scatter"') == 2

@@ -1,0 +1,186 @@
+"""Small variables in one buffer: nobody notices."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphdist as gd
+
+COUNT = 6
+
+
+@pytest.fixture(params=[1, 2])
+def strategy(request: pytest.FixtureRequest) -> gd.Strategy:
+    return gd.MirroredStrategy(["cpu:0", "cpu:1"][: request.param])
+
+
+class Counters:
+    """Variables of some shapes, and a step that adds to each."""
+
+    def __init__(self, strategy: gd.Strategy) -> None:
+        with strategy.scope():
+            self.all = [gd.Variable(jnp.full((i, 2), float(i)), name=f"v{i}") for i in range(COUNT)]
+            self.large = gd.Variable(jnp.zeros(2**13), name="large")
+            self.whole = gd.Variable(jnp.zeros((), jnp.int32), name="whole")
+
+        @gd.function
+        def step(x: Any) -> Any:
+            for variable in [*self.all, self.large]:
+                variable.assign_add(jnp.broadcast_to(x, variable.shape))
+            self.whole.assign_add(1)
+            return self.all[1][...].sum()
+
+        self.step = step
+
+
+def test_a_step_packs_what_is_small(strategy: gd.Strategy) -> None:
+    counters = Counters(strategy)
+    buffers = sum(one is not None for one in strategy.buffers.buffers)
+    assert buffers == COUNT + 2
+    for i in range(3):
+        assert float(counters.step(1.0)) == 2 * (1 + i + 1)
+    # The empty one, the large one and the one integer have their own.
+    assert sum(one is not None for one in strategy.buffers.buffers) == 4
+    assert {one.pack is None for one in counters.all[1:]} == {False}
+    for i, variable in enumerate(counters.all):
+        np.testing.assert_array_equal(variable.read_value(), np.full((i, 2), i + 3.0))
+        assert variable.values[0].shape == (i, 2)
+    assert int(counters.whole) == 3
+
+
+def test_reading_assigning_and_copying(strategy: gd.Strategy) -> None:
+    counters = Counters(strategy)
+    counters.step(1.0)
+    v2, v3 = counters.all[2:4]
+    before = v2.read_value()
+    v2.assign(np.full((2, 2), 9.0, "f"))
+    v2.assign_sub(np.ones((2, 2), "f"))
+    twin = copy.deepcopy(v2)
+    counters.step(1.0)
+    np.testing.assert_array_equal(before, np.full((2, 2), 3.0))
+    np.testing.assert_array_equal(twin.read_value(), np.full((2, 2), 8.0))
+    np.testing.assert_array_equal(v2.read_value(), np.full((2, 2), 9.0))
+    np.testing.assert_array_equal(v3.read_value(), np.full((3, 2), 5.0))
+    twin.assign(jnp.zeros((2, 2)))
+    np.testing.assert_array_equal(v2.read_value(), np.full((2, 2), 9.0))
+
+
+def test_other_functions_see_the_same(strategy: gd.Strategy) -> None:
+    counters = Counters(strategy)
+    v1, v2 = counters.all[1:3]
+    total = gd.function(lambda: v1.read_value().sum() + v2.read_value().sum())
+    double = gd.function(lambda: v2.assign(v2 * 2, read_value=False))
+    assert float(total()) == 2 + 8
+    double()
+    counters.step(1.0)
+    assert float(total()) == 4 + 20
+    double()
+    counters.step(1.0)
+    assert float(total()) == 6 + 44
+    late = gd.function(lambda: v2.read_value().sum())
+    assert float(late()) == 44
+
+
+def test_two_steps_with_packs_of_their_own(strategy: gd.Strategy) -> None:
+    first, second = Counters(strategy), Counters(strategy)
+    both = [*first.all, *second.all]
+    all_of_them = gd.function(lambda: [one.assign_add(one, read_value=False) for one in both])
+    first.step(1.0)
+    second.step(2.0)
+    all_of_them()
+    first.step(1.0)
+    np.testing.assert_array_equal(first.all[3].read_value(), np.full((3, 2), 9.0))
+    np.testing.assert_array_equal(second.all[3].read_value(), np.full((3, 2), 10.0))
+
+
+def test_a_failed_step_loses_what_it_was_given(strategy: gd.Strategy) -> None:
+    counters = Counters(strategy)
+    counters.step(1.0)
+    v2 = counters.all[2]
+    v2.holder.delete()
+    with pytest.raises(gd.RuntimeFailure, match="'v2' is lost"):
+        v2.read_value()
+    with pytest.raises(gd.RuntimeFailure, match="'v1', 'v2'"):
+        counters.step(1.0)
+    for one in counters.all[1:]:
+        one.assign(np.ones(one.shape, "f"))
+    counters.step(1.0)
+    np.testing.assert_array_equal(v2.read_value(), np.full((2, 2), 2.0))
+    np.testing.assert_array_equal(counters.all[5].read_value(), np.full((5, 2), 2.0))
+
+
+def test_a_variable_can_go(strategy: gd.Strategy) -> None:
+    counters = Counters(strategy)
+    counters.step(1.0)
+    kept = counters.all[4]
+    place = kept.pack.place if kept.pack else -1
+    del counters
+    gc.collect()
+    np.testing.assert_array_equal(kept.read_value(), np.full((4, 2), 5.0))
+    assert strategy.buffers.buffers[place] is not None
+    del kept
+    gc.collect()
+    assert strategy.buffers.buffers[place] is None
+
+
+def test_a_step_from_a_file_takes_them_alone(strategy: gd.Strategy, tmp_path: Path) -> None:
+    counters, others = Counters(strategy), Counters(strategy)
+    compiled = counters.step.trace(1.0).lower().compile()
+    gd.aot.save(tmp_path / "step.gdx", compiled)
+    others.step(1.0)
+    variables = (others.all, others.large, others.whole)
+    loaded = gd.aot.load(tmp_path / "step.gdx", strategy=strategy, variables=variables)
+    loaded(1.0)
+    others.step(1.0)
+    loaded(1.0)
+    np.testing.assert_array_equal(others.all[3].read_value(), np.full((3, 2), 7.0))
+    assert {one.pack for one in others.all} == {None}
+
+
+def test_a_packed_variable_can_be_shared_out() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_update=True)
+    with strategy.scope():
+        slots = [gd.Variable(jnp.ones((2, 4)), name=f"m{i}") for i in range(4)]
+    decay = gd.function(lambda: [one.assign(one * 0.5, read_value=False) for one in slots])
+    decay()
+    assert {one.pack is None for one in slots} == {False}
+
+    @gd.function
+    def step(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            for one in slots:
+                one.assign(one + gd.get_replica_context().all_reduce("SUM", x))
+
+        strategy.run(replica_fn, args=(x,))
+
+    x = strategy.experimental_distribute_values_from_function(lambda _: np.ones((2, 4), "f"))
+    step(x)
+    assert {one.sharded_along for one in slots} == {0}
+    decay()
+    step(x)
+    for one in slots:
+        np.testing.assert_array_equal(one.read_value(), np.full((2, 4), 3.25))
+
+
+def test_keys_and_central_storage_are_left_alone() -> None:
+    with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+        keys = [gd.Variable(jax.random.key(i), name=f"k{i}") for i in range(5)]
+    turn = gd.function(
+        lambda: [one.assign(jax.random.split(one[...])[0], read_value=False) for one in keys]
+    )
+    turn()
+    assert {one.pack for one in keys} == {None}
+    with gd.experimental.CentralStorageStrategy(["cpu:0", "cpu:1"]).scope():
+        homed = [gd.Variable(float(i)) for i in range(5)]
+    add = gd.function(lambda: [one.assign_add(1.0, read_value=False) for one in homed])
+    add()
+    assert {one.pack for one in homed} == {None}
+    assert [float(one) for one in homed] == [1.0, 2.0, 3.0, 4.0, 5.0]
