@@ -1,6 +1,6 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import aot, cluster, config, data, experimental, metrics, nn, random, viz
+from graphdist import aot, cluster, config, data, experimental, metrics, nn, random, train, viz
 from graphdist.accumulation import accumulate
 from graphdist.context import (
     experimental_set_strategy,
@@ -23,6 +23,7 @@ from graphdist.errors import (
     ArgumentTypeError,
     ArtifactError,
     BatchDimensionError,
+    CheckpointError,
     ClusterError,
     CollectiveTimeoutError,
     CompilerOptionError,
@@ -36,8 +37,10 @@ from graphdist.errors import (
     OutOfRangeError,
     RuntimeFailure,
     TraceError,
+    UnmatchedError,
     UnsupportedError,
     WorkerError,
+    WorkerTimeoutError,
 )
 from graphdist.function import Function, RetraceWarning, function
 from graphdist.options import (
@@ -74,6 +77,7 @@ __all__ = [
     "ArtifactError",
     "BatchDimensionError",
     "CentralStorageStrategy",
+    "CheckpointError",
     "ClusterError",
     "CollectiveHints",
     "CollectiveTimeoutError",
@@ -115,12 +119,14 @@ __all__ = [
     "StrategyExtended",
     "TPUStrategy",
     "TraceError",
+    "UnmatchedError",
     "UnsupportedError",
     "ValueContext",
     "Variable",
     "VariableAggregation",
     "VariableSynchronization",
     "WorkerError",
+    "WorkerTimeoutError",
     "accumulate",
     "aot",
     "assign",
@@ -138,6 +144,7 @@ __all__ = [
     "nn",
     "random",
     "read",
+    "train",
     "variables",
     "viz",
 ]

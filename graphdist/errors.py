@@ -19,10 +19,12 @@ from graphdist.ir.errors import (
 from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.artifact import ArtifactError
 from graphdist.runtime.buffers import RuntimeFailure
+from graphdist.runtime.checkpoints import CheckpointError
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
 from graphdist.runtime.processes import CollectiveTimeoutError
 from graphdist.runtime.topologies import MissingExtraError
+from graphdist.runtime.workers import WorkerTimeoutError
 from graphdist.tracing.state import TraceError
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "ArgumentTypeError",
     "ArtifactError",
     "BatchDimensionError",
+    "CheckpointError",
     "ClusterError",
     "CollectiveTimeoutError",
     "CompilerOptionError",
@@ -45,9 +48,11 @@ __all__ = [
     "RuntimeFailure",
     "TraceError",
     "TypeRuleError",
+    "UnmatchedError",
     "UnsupportedError",
     "VerifyError",
     "WorkerError",
+    "WorkerTimeoutError",
 ]
 
 
@@ -86,6 +91,10 @@ class DatasetError(ArgumentTypeError, AttributeError):
 
 class BatchDimensionError(ArgumentError, IndexError):
     """A value without a batch dimension, where rows are to be split or left out."""
+
+
+class UnmatchedError(CheckpointError, AssertionError):
+    """A checkpoint and objects of which one has entries that the other has not."""
 
 
 class OutOfRangeError(GraphdistError, IndexError):

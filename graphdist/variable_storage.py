@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast  # Any: values of numpy and JAX
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, Distribution, sharded
+from graphdist.runtime.checkpoints import host_copy
 from graphdist.variable_checks import require_value
 
 if TYPE_CHECKING:
@@ -123,6 +125,29 @@ class StoredValue:
                 return jnp.array(self.buffer, copy=True)
             home = self.strategy.devices.home(self.distribution)
             return jax.device_put(self.buffer, home, may_alias=False)
+
+    @property
+    def is_whole_here(self) -> bool:
+        """Return whether this process holds the whole value, and can read it without others."""
+        variable = cast("Variable", self)
+        holder = self.holder
+        is_here = not isinstance(holder, jax.Array) or holder.is_fully_addressable
+        return variable.is_mirrored and (self.sharded_along is None or is_here)
+
+    def host_value(self) -> Any:
+        """Return a copy of the value in the memory of the host, taken between steps.
+
+        A NumPy array, of random keys an array of JAX. As with `read_value`, all processes read it
+        together where no one holds the whole value. Outside functions only.
+        """
+        variable = cast("Variable", self)
+        is_key = jnp.issubdtype(variable.dtype, jax.dtypes.prng_key)
+        if is_key or self.pack is not None or not self.is_whole_here:
+            value = variable.read_value()
+            return value if is_key else np.asarray(value)
+        with self.strategy.buffers.lock:
+            require_value(variable)
+            return host_copy(self.buffer)
 
 
 def as_stored(graph: Graph, variables: Sequence[StoredValue]) -> Graph:

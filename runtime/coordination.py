@@ -4,13 +4,13 @@ JAX's coordination service does this inside JAX, without a supported way in for 
 runs a server of its own, at its address in the cluster, and every worker is connected to it, worker
 0 too. Messages are lines of JSON.
 
-Theory of operation. There is one operation, `exchange`: every worker gives a value under a key and
-gets the values of all, in the order of workers. The server answers when the last value is there, so
-that an exchange is a barrier too. It notes when it last heard of each worker: a connection that
-breaks is a worker that died, one that is silent for too long belongs to a worker that is stopped or
-cut off. Both are told to all others at once. Every second or so it sends all workers what it knows
-of each: the number of steps it has begun, and for how long nothing was heard of it. A worker that
-hears nothing of the server takes worker 0 for dead.
+Theory of operation. In an exchange every worker gives a value under a key and gets the values of
+all, in the order of workers. The server answers when the last value is there, so that an exchange
+is a barrier too. What one worker says under a name all get to hear. The server notes when it last
+heard of each worker: a connection that breaks is a worker that died, one that is silent for too
+long belongs to a worker that is stopped or cut off. Both are told to all others at once. Every
+second or so it sends all workers what it knows of each: the number of steps it has begun, and for
+how long nothing was heard of it. A worker that hears nothing of the server takes worker 0 for dead.
 
 The server is one thread and never waits for a worker. Whoever can connect can speak: like JAX's own
 service it belongs on a private network, and on loopback where all workers are on one host.
@@ -63,6 +63,7 @@ class Server(threading.Thread):
         self.silence_seconds = silence_seconds
         self._peers: dict[int, Peer] = {}
         self._exchanges: dict[str, dict[int, Any]] = {}
+        self._said: dict[str, str] = {}
         self._failed: dict[int, str] = {}
         self._left: set[int] = set()
         self._selector = selectors.DefaultSelector()
@@ -133,6 +134,8 @@ class Server(threading.Thread):
             self._greet(peer, message)
         elif "put" in message:
             self._put(peer.worker, message["put"], message["value"])
+        elif "say" in message:
+            self._say(message["say"], message["value"])
         elif "beat" in message:
             peer.steps = message["beat"]
         elif "asks" in message:
@@ -176,6 +179,12 @@ class Server(threading.Thread):
         else:
             for one in self._left:
                 self._give_up_exchanges_of(one)
+
+    def _say(self, name: str, value: str) -> None:
+        """Tell all workers what is said first under a name."""
+        if name not in self._said:
+            self._said[name] = value
+            self._tell_all({"said": name, "value": value})
 
     def _give_up_exchanges_of(self, worker: int) -> None:
         """Let nobody wait for a worker that has left."""
@@ -254,6 +263,7 @@ class Connection:
         self._answers: dict[str, list[Any]] = {}
         self._given: dict[str, list[int]] = {}
         self._never: dict[str, int] = {}
+        self._said: dict[str, str] = {}
         self._is_closed = False
         self.steps = 0
         """How many steps this worker has begun; sent with every heartbeat."""
@@ -290,6 +300,22 @@ class Connection:
                     return None
                 self._changed.wait(BEAT_SECONDS if left is None else min(left, BEAT_SECONDS))
             return self._answers.pop(key)
+
+    def say(self, name: str, value: str) -> None:
+        """Tell all workers something, unless it is said already under that name."""
+        self._send({"say": name, "value": value})
+
+    def hear(self, name: str, timeout_seconds: float, stop: Any) -> str | None:
+        """Return what was said under a name, None if nothing in time; `stop()` may raise."""
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            while name not in self._said:
+                stop()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(min(left, BEAT_SECONDS))
+            return self._said[name]
 
     def who_gave(self, key: str) -> list[int]:
         """Return which workers have given a value of an exchange that is not complete."""
@@ -350,6 +376,8 @@ class Connection:
                 self._never[message["never"]] = message["left"]
             elif "all" in message:
                 self._answers[message["all"]] = message["values"]
+            elif "said" in message:
+                self._said[message["said"]] = message["value"]
             elif "given" in message:
                 self._given[message["asks"]] = message["given"]
             elif "beats" in message:

@@ -28,13 +28,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn  # Any: JSON
+from typing import Any, NoReturn, cast  # Any: JSON
 
 import jax
 
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.addresses import WorkerError, free_port, listen, listener_host, split_address
 from graphdist.runtime.coordination import PROTOCOL, Connection, LeftError, Server
+from graphdist.runtime.workers import WorkerTimeoutError, set_workers
 
 SECONDS_TO_LEAVE = 5.0
 """How long worker 0, when it fails, keeps JAX's service up for the others to say so."""
@@ -76,7 +77,7 @@ class Workers:
         return len(self.addresses)
 
     def name(self, worker: int) -> str:
-        """Return how errors call a worker."""
+        """Return how errors call one."""
         return f"worker {worker} ({self.addresses[worker]})"
 
     def names(self, workers: Sequence[int]) -> str:
@@ -147,6 +148,29 @@ class Workers:
                 )
             )
         return given
+
+    @property
+    def count(self) -> int:
+        """Return how many workers there are."""
+        return len(self)
+
+    def publish(self, name: str, value: str) -> None:
+        """Say something to all; what was said before under a name stays, and this is dropped."""
+        self._connection.say(name, value)
+
+    def heard(self, name: str, timeout_seconds: float) -> str | None:
+        """Return what was said under a name; None if nothing is within the time.
+
+        Raises `WorkerError` when a worker has failed.
+        """
+        return cast("str | None", self._connection.hear(name, timeout_seconds, self._raise_failure))
+
+    def barrier(self, name: str, timeout_seconds: float) -> None:
+        """Return once all workers have come; raises `WorkerTimeoutError` if one does not."""
+        try:
+            self.exchange(f"barrier {name}", None, name, seconds=timeout_seconds)
+        except CollectiveTimeoutError as error:
+            raise WorkerTimeoutError(error.what, source=error.source, hint=error.hint) from error
 
     def ordinal(self, kind: str) -> int:
         """Return how often this was asked of a kind of thing: the same on all workers."""
@@ -365,6 +389,7 @@ def join_workers(
         found = Workers(addresses, index, patience)
         found.start(at)
         _workers = found
+        set_workers(found)
     elif (_workers.addresses, _workers.index) != (tuple(addresses), index):
         raise WorkerError(
             f"this process is {_workers.name(_workers.index)} of {len(_workers)} already, and "

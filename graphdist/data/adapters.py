@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any  # Any: datasets of all kinds
 
 import jax
@@ -27,7 +28,8 @@ from graphdist.data.autosharding import sharded
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN, Element, Flat
 from graphdist.data.options import AutoShardPolicy
-from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching
+from graphdist.data.positions import elements_from
+from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, Node
 from graphdist.data.transformations import observed_spec
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.specs import ArraySpec
@@ -55,17 +57,27 @@ class Source:
     declares: bool = False
     _is_used_up: bool = False
 
-    def iterate(self) -> Iterator[Element]:
-        """Return an iterator from the start; raises `ArgumentError` if there is none any more."""
+    @property
+    def is_used_up(self) -> bool:
+        """Return whether the one iterator that there is was handed out."""
+        return self._is_used_up
+
+    def iterate(self, start: int = 0) -> Iterator[Element]:
+        """Return an iterator from element `start` on.
+
+        Raises `ArgumentError` if there is none any more.
+        """
         if self._is_used_up:
             raise ArgumentError(
                 f"a {kind_of(self.elements)} can be iterated once, and this one was",
                 source=here(),
                 hint="distribute a list, or an object whose __iter__ starts again",
             )
+        if start and isinstance(self.elements, Node):
+            return elements_from(self.elements, start)
         elements = iter(self.elements)
         self._is_used_up = elements is self.elements
-        return elements
+        return islice(elements, start, None) if start else elements
 
     def describe(self, first: Flat) -> Any:
         """Return the specs of the elements, of which this is the first."""

@@ -28,14 +28,15 @@ class Batch(OfOne):
     def __iter__(self) -> Iterator[Element]:
         if self.source.rows(0, 0) is not UNKNOWN:
             return self._of_rows()
-        return map(self.stacked, self._groups(iter(self.source)))
+        return map(self.stacked, self.groups(iter(self.source)))
 
     def _of_rows(self) -> Iterator[Element]:
         rows = self.source.cardinality
         for start in range(0, self.cardinality * self.size, self.size):
             yield self.source.rows(start, min(start + self.size, rows))
 
-    def _groups(self, elements: Iterator[Element]) -> Iterator[list[Element]]:
+    def groups(self, elements: Iterator[Element]) -> Iterator[list[Element]]:
+        """Yield the elements of each batch."""
         while group := list(islice(elements, self.size)):
             if len(group) == self.size or not self.drop_remainder:
                 yield group
@@ -88,7 +89,7 @@ class PaddedBatch(Batch):
     values: Any
 
     def __iter__(self) -> Iterator[Element]:
-        return map(self.stacked, self._groups(iter(self.source)))
+        return map(self.stacked, self.groups(iter(self.source)))
 
     def stacked(self, group: list[Element]) -> Element:
         """Return elements as one batch; raises `ArgumentError` for one larger than its shape."""

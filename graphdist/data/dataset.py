@@ -19,6 +19,7 @@ from graphdist.data.batching import Batch, PaddedBatch, Unbatch
 from graphdist.data.elements import UNKNOWN, as_element, at_the_users_line
 from graphdist.data.iterators import DatasetIterator
 from graphdist.data.options import Options
+from graphdist.data.positions import Position
 from graphdist.data.shuffling import Seeds, Shuffle
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
@@ -318,7 +319,7 @@ class Dataset:
 
     def __iter__(self) -> DatasetIterator:
         with at_the_users_line():
-            return DatasetIterator(self, iter(self.node))
+            return DatasetIterator(self, Position.at_start([self.node]))
 
     def __len__(self) -> int:
         cardinality = self.node.cardinality

@@ -59,11 +59,15 @@ class DistributedDatasetsFromFunction(DistributedDataset):
         super().__init__(first, strategy, place, ahead)
         self._others = [source_of(dataset) for dataset in others]
 
-    def _steps(self) -> Iterator[Any]:
-        first = self._open()
+    def _datasets(self) -> list[Any]:
+        return [source.elements for source in (self._source, *self._others)]
+
+    def _steps(self, start: int = 0) -> Iterator[Any]:
         if self._others:
-            others = [source.iterate() for source in self._others]
+            first = self._open(start)
+            others = [source.iterate(start) for source in self._others]
             return self._complete(zip_longest(first, *others, fillvalue=_NOTHING))
+        first = self._open(start * len(self._local))
         groups = zip_longest(*[first] * len(self._local), fillvalue=_NOTHING)
         return self._complete(groups)
 

@@ -33,6 +33,7 @@ from graphdist.data.elements import (
 )
 from graphdist.data.iterators import DistributedIterator, refuse_inside_a_function
 from graphdist.data.options import AutoShardPolicy
+from graphdist.data.positions import Position
 from graphdist.data.prefetch import Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes
 from graphdist.data.worker_input import Step, agreed, cut_to_size, shared_out
@@ -90,6 +91,7 @@ class DistributedDataset:
         self._kind: ElementKind | None = None
         self._spec: Any = UNKNOWN
         self._opened: Iterator[Element] | None = None  # by element_spec, for the next iteration
+        self._first_position: Position | None = None  # that iteration's
         with at_the_users_line():
             self._check_declared()
 
@@ -100,13 +102,32 @@ class DistributedDataset:
         for a generator that was handed out before.
         """
         refuse_inside_a_function("a distributed dataset is iterated")
+        position = self._first_position or Position.at_start(self._datasets())
+        return DistributedIterator(self, self._prefetched(self._steps()), position)
+
+    def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
+        """Return the elements from a position on, in place of an iterator's that are left."""
+        elements.stop()  # what its thread draws of shuffles would be drawn for nobody
+        position = Position.of_state(state, self._datasets())
+        self._opened = self._first_position = None
         if self._workers is None:
-            elements = Prefetched(self._steps(), self._distributed, self._ahead)
-        else:
-            mine = chain.from_iterable(map(self._parts_here, self._steps()))
-            steps = agreed(mine, self._workers, lambda: self._source.element_spec)
-            elements = Prefetched(steps, self._placed, self._ahead)
-        return DistributedIterator(self, elements)
+            return self._prefetched(self._steps(position.taken)), position
+        return self._prefetched(self._steps(), position.taken), position
+
+    def _prefetched(self, steps: Iterator[Any], skipped: int = 0) -> Prefetched:
+        """Return what places the steps; several workers first agree on them, after those skipped.
+
+        A worker cuts steps in parts of its own, and so can only count those it took.
+        """
+        if self._workers is None:
+            return Prefetched(steps, self._distributed, self._ahead)
+        mine = islice(chain.from_iterable(map(self._parts_here, steps)), skipped, None)
+        together = agreed(mine, self._workers, lambda: self._source.element_spec)
+        return Prefetched(together, self._placed, self._ahead)
+
+    def _datasets(self) -> list[Any]:
+        """Return what is iterated."""
+        return [self._source.elements]
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """Return the last of the states `state = reduce_func(state, element)`.
@@ -164,17 +185,18 @@ class DistributedDataset:
 
     # The source, element by element.
 
-    def _open(self) -> Iterator[Element]:
+    def _open(self, start: int = 0) -> Iterator[Element]:
         if self._opened is not None:
-            elements, self._opened = self._opened, None
+            elements, self._opened, self._first_position = self._opened, None, None
             return elements
-        return self._source.iterate()
+        return self._source.iterate(start)
 
     def _first(self) -> Flat | None:
         """Return the first element, which the next iteration gets all the same."""
+        position = self._first_position or Position.at_start(self._datasets())
         elements = self._open()
         first = list(islice(elements, 1))
-        self._opened = chain(first, elements)
+        self._opened, self._first_position = chain(first, elements), position
         return flattened(first[0]) if first else None
 
     def _checked(self, element: Element) -> Flat:
@@ -210,9 +232,9 @@ class DistributedDataset:
 
     # How elements become those of the replicas: global batches are split.
 
-    def _steps(self) -> Iterator[Any]:
-        """Return an iterator over what `_distributed` makes an element of."""
-        return self._open()
+    def _steps(self, start: int = 0) -> Iterator[Any]:
+        """Return an iterator over what `_distributed` makes elements of, from a number on."""
+        return self._open(start)
 
     def _check_declared(self) -> None:
         """Raise `BatchDimensionError` for a dataset that says its elements cannot be split."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self  # Any: elements, and pytrees of specs
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.data.elements import Element
+from graphdist.data.positions import Position, elements_from
 from graphdist.data.prefetch import Prefetched
 from graphdist.errors import (
     ArgumentError,
@@ -29,8 +29,24 @@ _NOTHING = object()
 class ElementIterator:
     """What iterators over datasets have in common."""
 
+    def __init__(self, position: Position) -> None:
+        """Stand at a position."""
+        self._position = position
+
     def __iter__(self) -> Self:
         return self
+
+    def get_state(self) -> Any:
+        """Return where the iterator stands, as a value that JSON takes."""
+        return self._position.state
+
+    def set_state(self, state: Any) -> None:
+        """Go on at a position that `get_state` returned, in a dataset made alike.
+
+        What was prepared ahead is dropped. Raises `ArgumentError` for a position of another kind of
+        dataset.
+        """
+        raise NotImplementedError
 
     def __next__(self) -> Element:
         raise NotImplementedError
@@ -80,18 +96,26 @@ class OptionalElement:
 class DatasetIterator(ElementIterator):
     """The elements of a `Dataset` in order."""
 
-    def __init__(self, dataset: Dataset, elements: Iterator[Element]) -> None:
-        """Iterate the elements of a dataset."""
+    def __init__(self, dataset: Dataset, position: Position) -> None:
+        """Iterate the elements of a dataset from its start."""
+        super().__init__(position)
         self._dataset = dataset
-        self._elements = elements
+        self._elements = iter(dataset.node)
 
     def __next__(self) -> Element:
         try:
-            return next(self._elements)
+            element = next(self._elements)
+            self._position.taken += 1
+            return element
         except GraphdistError as error:
             if error.source is None:
                 error.source = here()
             raise
+
+    def set_state(self, state: Any) -> None:
+        """Go on at a position that `get_state` returned, in a dataset made alike."""
+        self._position = Position.of_state(state, [self._dataset.node])
+        self._elements = elements_from(self._dataset.node, self._position.taken)
 
     @property
     def element_spec(self) -> Any:
@@ -107,8 +131,11 @@ class DistributedIterator(ElementIterator):
     last element, the iterator is at its end. Any thread may ask it.
     """
 
-    def __init__(self, dataset: DistributedDataset, elements: Prefetched) -> None:
-        """Iterate the prepared elements of a dataset."""
+    def __init__(
+        self, dataset: DistributedDataset, elements: Prefetched, position: Position
+    ) -> None:
+        """Iterate the prepared elements of a dataset, which start at a position."""
+        super().__init__(position)
         self._dataset = dataset
         self._elements = elements
         self._seen_ahead: list[Element] = []  # by element_spec
@@ -116,9 +143,17 @@ class DistributedIterator(ElementIterator):
     def __next__(self) -> Element:
         refuse_inside_a_function("an iterator of a distributed dataset is asked for an element")
         try:
-            return self._seen_ahead.pop()
+            element = self._seen_ahead.pop()
         except IndexError:
-            return next(self._elements)
+            element = next(self._elements)
+        self._position.taken += 1
+        return element
+
+    def set_state(self, state: Any) -> None:
+        """Go on at a position that `get_state` returned, in a dataset made alike."""
+        refuse_inside_a_function("an iterator of a distributed dataset is set to a position")
+        self._elements, self._position = self._dataset.resumed(state, self._elements)
+        self._seen_ahead.clear()
 
     @property
     def element_spec(self) -> Any:

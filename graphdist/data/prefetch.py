@@ -58,11 +58,17 @@ class Prefetched:
             daemon=True,
         )
         weakref.finalize(self, self._feed.stop).atexit = False
+        self._thread = thread
         thread.start()
         _feeds[thread] = self._feed
 
     def __iter__(self) -> Prefetched:
         return self
+
+    def stop(self) -> None:
+        """Ask the source for no more, and return once it is left alone."""
+        self._feed.stop()
+        self._thread.join()
 
     def __next__(self) -> Any:
         self._feed.permits.put(None)

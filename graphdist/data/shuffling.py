@@ -68,15 +68,22 @@ class Seeds:
         """Take the user's seed; None is one that nobody knows."""
         self.is_free, self.reshuffles = seed is None, reshuffles
         own = (secrets.randbelow(_SEEDS) if seed is None else int(seed)) % _SEEDS
-        self._numbers = philox(_FIRST_SEED, own)
-        self._fixed = None if reshuffles else (_FIRST_SEED, own)
+        self._reshuffles = reshuffles
         self._lock = threading.Lock()
+        self.resume(own, drawn=0)
+
+    def resume(self, seed: int, drawn: int) -> None:
+        """Go on as a generator with this seed that has given so many iterations theirs."""
+        with self._lock:
+            self.seed, self.drawn = seed, drawn
+            self._numbers = islice(philox(_FIRST_SEED, seed), 2 * drawn, None)
 
     def next(self) -> tuple[int, int]:
         """Return the two seeds of the next iteration."""
-        if self._fixed is not None:
-            return self._fixed
+        if not self._reshuffles:
+            return _FIRST_SEED, self.seed
         with self._lock:  # iterators may start on several threads
+            self.drawn += 1
             return next(self._numbers), next(self._numbers)
 
 

@@ -129,6 +129,7 @@ REFUSED = (
         NEVER_DIFFER,
         f"variable/batch_scatter_desync_then_read|{COPIES}",
         f"variable/update_in_replica|*{SEVERAL}",
+        f"checkpoint/AUTO/NONE/*|mirrored{SEVERAL}",
     ),
 )
 
@@ -308,6 +309,10 @@ TRACED = (
         OUTSIDE,
         "dataset/iterat{e,or}_in_tf_function*|{mirrored,one,central,mwms_local}*",
     ),
+    *declare(
+        "a checkpoint is saved outside functions, between two steps",
+        "checkpoint/misc/save_in_replica_ctx|*",
+    ),
     *declare("an axis is a Python int: shapes are static", "all_gather/misc/axis_tensor|*"),
     *declare(
         "a compiled program raises for no value: see jax.experimental.checkify and jax_debug_nans",
@@ -330,6 +335,10 @@ NO_COUNTERPART = (
     *declare(NO_SUCH_ARRAYS, "dataset/strings|*"),
     *declare("slices are gathered, not made dense", "gather/perreplica_of_indexed_slices|*"),
     *declare(ONE_OBJECT, "variable/handle_{cross,replica}|*"),
+    *declare(
+        "SavedModel is TensorFlow's: gd.aot keeps a step, a checkpoint what it works on",
+        "checkpoint/misc/saved_model_*|*",
+    ),
     *declare("tf.Module is TensorFlow's", "variable/tf_module_collects|*"),
     *declare(ONE_OBJECT, "variable/hash_eq|*"),
     *declare(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.conformance.environment import Program
 from tests.conformance.families import (
+    checkpoints,
     collectives,
     construct,
     contexts,
@@ -56,6 +57,7 @@ FAMILIES: dict[str, Program] = {
     "extended": extended.extended,
     "random": random_and_loss.random,
     "loss": random_and_loss.loss,
+    "checkpoint": checkpoints.checkpoint,
     "legacy": legacy.legacy,
     "legacy_v1_class": legacy.legacy_v1_class,
     "resolver": resolvers.resolver,
@@ -65,7 +67,6 @@ FAMILIES: dict[str, Program] = {
 
 LATER = frozenset(
     {
-        "checkpoint",
         "keras",
         "parameter_server",
         "partitioner",

@@ -1,0 +1,173 @@
+"""`BackupAndRestore`: a loop over epochs and steps that goes on where it was stopped."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal  # Any: datasets and their elements, JSON
+
+from graphdist.errors import ArgumentError, ContextError
+from graphdist.runtime.checkpoints import remove
+from graphdist.runtime.workers import workers
+from graphdist.tracing.sources import here
+from graphdist.train.checkpoint import Checkpoint, StrPath
+from graphdist.train.manager import CheckpointManager
+
+PROGRESS = "backup"
+"""The name in the checkpoint of where the loop stands."""
+
+
+class _Counted:
+    """An iterator that has no position of its own: elements are counted, and left out."""
+
+    def __init__(self, elements: Iterable[Any]) -> None:
+        self._elements = iter(elements)
+        self._taken = 0
+
+    def __next__(self) -> Any:
+        element = next(self._elements)
+        self._taken += 1
+        return element
+
+    def get_state(self) -> Any:
+        return {"taken": self._taken}
+
+    def set_state(self, state: Any) -> None:
+        for _ in itertools.islice(self._elements, state["taken"]):
+            pass
+        self._taken = state["taken"]
+
+
+class _Progress:
+    """Where the loop stands: the epoch, and the position in its dataset."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.is_done = False
+        """Whether the epoch is over, and its position is the end of the dataset."""
+        self._iterator: Any = None
+        self._restored: Any = None
+        """The position that was saved, until there is a dataset to go on in."""
+
+    def get_state(self) -> Any:
+        position = self._restored if self._iterator is None else self._iterator.get_state()
+        return {"epoch": self.epoch, "is_done": self.is_done, "position": position}
+
+    def set_state(self, state: Any) -> None:
+        self.epoch, self.is_done = int(state["epoch"]), bool(state["is_done"])
+        self._iterator, self._restored = None, state["position"]
+
+    def begun(self, epoch: int, dataset: Iterable[Any]) -> Any:
+        """Return an iterator over what is left of an epoch, which begins or goes on."""
+        iterator = _positioned(dataset)
+        if self._restored is not None and not self.is_done:
+            iterator.set_state(self._restored)
+        elif self._restored is not None and not isinstance(iterator, _Counted):
+            iterator.set_state(self._restored)  # its end: shuffles have drawn their orders then
+            for _ in iterator:
+                pass
+            iterator = _positioned(dataset)
+        self.epoch, self.is_done = epoch, False
+        self._iterator, self._restored = iterator, None
+        return iterator
+
+
+def _positioned(dataset: Iterable[Any]) -> Any:
+    iterator = iter(dataset)
+    return iterator if hasattr(iterator, "set_state") else _Counted(iterator)
+
+
+class BackupAndRestore:
+    """Saves a loop while it runs, and goes on where it was when the program is started again.
+
+    `epochs` and `steps` are the two loops. With `save_freq` "epoch" a backup is made after each
+    epoch, with a number after so many steps, and after each epoch. The position in the dataset is
+    part of it: no batch is left out or seen twice, and shuffles go on as they would have. When the
+    last epoch is over the backups are removed, unless `delete_checkpoint` is false.
+
+    Raises `ArgumentError` for another `save_freq`.
+
+    >>> import tempfile
+    >>> import graphdist as gd
+    >>> folder, total = tempfile.mkdtemp(), gd.Variable(0)
+    >>> def train(stop_at):
+    ...     backup = BackupAndRestore(Checkpoint(total=total), folder, save_freq=1)
+    ...     for epoch in backup.epochs(2):
+    ...         for batch in backup.steps(gd.data.Dataset.range(3)):
+    ...             if (epoch, int(batch)) == stop_at:
+    ...                 return
+    ...             total.assign_add(1)
+    ...             print(epoch, batch)
+    >>> train(stop_at=(1, 1))
+    0 0
+    0 1
+    0 2
+    1 0
+    >>> train(stop_at=None)
+    1 1
+    1 2
+    >>> int(total)
+    6
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        backup_dir: StrPath,
+        save_freq: int | Literal["epoch"] = "epoch",
+        delete_checkpoint: bool = True,
+    ) -> None:
+        """Restore the backup, if there is one."""
+        is_number = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
+        if save_freq != "epoch" and not is_number:
+            raise ArgumentError(
+                f"save_freq is {save_freq!r}, not 'epoch' or a positive number of steps",
+                source=here(),
+            )
+        self._save_freq: int | Literal["epoch"] = save_freq
+        self._deletes = delete_checkpoint
+        self._epoch: int | None = None
+        self._progress = _Progress()
+        setattr(checkpoint, PROGRESS, self._progress)
+        self.manager = CheckpointManager(checkpoint, backup_dir, 1, checkpoint_name="backup")
+        self.manager.restore_or_initialize()
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the numbers of the epochs that are left of `count`, from 0."""
+        progress = self._progress
+        for epoch in range(progress.epoch + progress.is_done, count):
+            self._epoch = epoch
+            yield epoch
+            self._epoch = None
+            progress.epoch, progress.is_done = epoch, True
+            self.manager.save()
+        self.manager.sync()
+        if self._deletes and workers().index == 0:
+            for path in self.manager.checkpoints:
+                remove(Path(path).absolute())
+
+    def steps(self, dataset: Iterable[Any]) -> Iterator[Any]:
+        """Yield the elements that are left of the epoch; back up as often as was asked for.
+
+        Once an epoch, with a dataset made alike. Raises `ContextError` outside the loop over
+        `epochs`.
+        """
+        if self._epoch is None:
+            raise ContextError(
+                "the steps of a backup are asked for outside an epoch",
+                source=here(),
+                hint="for epoch in backup.epochs(3): for batch in backup.steps(dataset): ...",
+            )
+        iterator = self._progress.begun(self._epoch, dataset)
+        return self._backed_up(iterator)
+
+    def _backed_up(self, iterator: Any) -> Iterator[Any]:
+        for number in itertools.count(1):
+            try:
+                element = next(iterator)
+            except StopIteration:
+                return
+            yield element
+            if self._save_freq != "epoch" and number % self._save_freq == 0:
+                self.manager.save()

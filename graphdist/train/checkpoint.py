@@ -1,0 +1,272 @@
+"""`Checkpoint`: save what a program's objects hold, and put it back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias  # Any: the user's objects
+
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.runtime.checkpoints import (
+    CheckpointError,
+    checkpoints_in,
+    existing,
+    require_tensorstore,
+    write_checkpoint,
+)
+from graphdist.runtime.workers import workers
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+from graphdist.train.entries import Objects, entries_of, outside_scopes
+from graphdist.train.index import Saved, Snapshot, snapshot
+from graphdist.train.status import LoadStatus
+from graphdist.train.writing import finish_writing, start_writing
+from graphdist.values import kind_of
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+_calls = itertools.count()
+"""Numbers the writes of this process, and so of each worker: all write the same in one order."""
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """How a checkpoint is saved.
+
+    `experimental_enable_async_checkpoint`: return once the values are copied to the memory of the
+    host, and write them on a thread; if not, return when they are on the disk.
+    """
+
+    experimental_enable_async_checkpoint: bool = True
+
+
+class Checkpoint(Objects):
+    """Objects whose values are saved together under names, and restored.
+
+    An object is a variable, an array, a number, a metric, a generator of random numbers, an
+    iterator over a dataset, or a pytree of these; `graphdist.train.entries` has the rules. Objects
+    are attributes: `checkpoint.step += 1`. What cannot be written to, an array or a number, is
+    another object once it is restored: take it from the checkpoint.
+
+    Saving copies the values to the memory of the host, and writes them while the program goes on.
+    One checkpoint is written at a time. It is there whole or not at all, also if the process is
+    killed; whatever reads checkpoints here waits for the one under way.
+
+    With several workers each calls every method, and writes its part.
+
+    >>> import tempfile
+    >>> import graphdist as gd
+    >>> w = gd.Variable([1.0, 2.0], name="w")
+    >>> checkpoint = Checkpoint(params={"w": w}, step=3)
+    >>> path = checkpoint.save(tempfile.mkdtemp() + "/ckpt")
+    >>> w.assign([0.0, 0.0])
+    <Variable 'w' f32[2]: [0. 0.]>
+    >>> checkpoint.step = 0
+    >>> status = checkpoint.restore(path).assert_consumed()
+    >>> w, checkpoint.step
+    (<Variable 'w' f32[2]: [1. 2.]>, 3)
+    """
+
+    objects: dict[str, Any]
+
+    def __init__(self, **objects: Any) -> None:
+        """Take the objects; raises `ArgumentTypeError` for what cannot be saved.
+
+        Raises `MissingExtraError` where the package that writes arrays is not installed.
+        """
+        require_tensorstore(here())
+        vars(self).update(objects={}, _save_counter=0, _status=None)
+        for name, value in objects.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep an object, and restore it if a checkpoint restored before has its values."""
+        if name.startswith("_") or hasattr(type(self), name):
+            raise ArgumentError(
+                f"an object of a checkpoint is called {name!r}, which means something else",
+                source=here(),
+                hint="give it another name",
+            )
+        before = self.objects.get(name)
+        self.objects[name] = value
+        try:
+            entries_of(self, [name])
+        except ArgumentTypeError:
+            self.objects[name] = before
+            if before is None:
+                del self.objects[name]
+            raise
+        if self._status is not None:
+            self._status.restore([name])
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return vars(self)["objects"][name]
+        except KeyError:
+            raise AttributeError(f"the checkpoint has no object {name!r}") from None
+
+    def __delattr__(self, name: str) -> None:
+        self.objects.pop(name)
+
+    _save_counter: int
+    _status: LoadStatus | None
+
+    @property
+    def save_counter(self) -> int:
+        """Return how often `save` was called, as restored."""
+        return self._save_counter
+
+    def save(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
+        """Save under `<file_prefix>-<number>` and return that, numbered from 1.
+
+        See `write` for what is raised.
+        """
+        return self.save_numbered(file_prefix, None, options)
+
+    def save_numbered(
+        self,
+        file_prefix: StrPath,
+        number: int | None,
+        options: CheckpointOptions | None = None,
+        afterwards: Callable[[], None] | None = None,
+    ) -> str:
+        """Save under a number, by default the next of `save`; then call a function, on a thread."""
+        count = self._save_counter + 1
+        name = f"{os.fspath(file_prefix)}-{count if number is None else number}"
+        self._write(name, options, count, afterwards)
+        vars(self)["_save_counter"] = count
+        return name
+
+    def write(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
+        """Save under this very name, in place of a checkpoint that has it, and return it.
+
+        Raises what the checkpoint before this one failed with, if it did; `ArgumentError` for an
+        ON_READ variable without aggregation, which has no one value; `ContextError` inside a
+        function.
+        """
+        return self._write(os.fspath(file_prefix), options, self._save_counter)
+
+    def _write(
+        self,
+        name: str,
+        options: CheckpointOptions | None,
+        number: int,
+        afterwards: Callable[[], None] | None = None,
+    ) -> str:
+        self._require_outside("saved")
+        finish_writing()  # before its values are copied, so that memory holds one checkpoint
+        group, path, call = workers(), Path(name).absolute(), f"{next(_calls)}/{Path(name).name}"
+        taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
+
+        def job() -> None:
+            write_checkpoint(
+                path,
+                taken.files,
+                taken.report,
+                lambda reports: taken.index(reports, path, number),
+                group,
+                call,
+            )
+            if afterwards is not None:
+                afterwards()
+
+        start_writing(job, name)
+        if not (options or CheckpointOptions()).experimental_enable_async_checkpoint:
+            finish_writing()
+        return name
+
+    def sync(self) -> None:
+        """Return once what is being saved is on the disk; raises what went wrong."""
+        finish_writing()
+
+    def restore(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
+        """Put back what was saved, and the number of saves; None does nothing.
+
+        What only one of the two has is left as it is: ask the status that is returned. An object
+        given to the checkpoint later gets what was saved of it then. Raises `CheckpointError` where
+        there is no checkpoint, and for entries whose dtypes or shapes differ; nothing is restored
+        then. `options` is accepted for `tf.train`'s sake.
+        """
+        status = self.read(save_path)
+        if status.saved is not None:
+            vars(self)["_save_counter"] = status.saved.save_counter
+        return status
+
+    def read(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
+        """Put back what `write` saved; as `restore`, without the number of saves."""
+        self._require_outside("restored")
+        saved = None if save_path is None else found(save_path)
+        status = LoadStatus(self, saved)
+        if saved is not None:
+            status.restore(None)
+            vars(self)["_status"] = status
+        return status
+
+    def _require_outside(self, done: str) -> None:
+        if current_trace() is not None:
+            raise ContextError(
+                f"a checkpoint is {done} inside a function, which would do it when it is traced "
+                f"and never again",
+                source=here(),
+                hint="call it outside, between two calls of the function",
+            )
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({', '.join(f'{n}={kind_of(o)}' for n, o in self.objects.items())})"
+
+
+def found(save_path: StrPath) -> Saved:
+    """Return a checkpoint that is there; raises `CheckpointError` if it is not."""
+    finish_writing()
+    path = Path(save_path).absolute()
+    place = existing(path)
+    if place is None:
+        others = [other.name for other in checkpoints_in(path.parent)]
+        raise CheckpointError(
+            f"there is no checkpoint {os.fspath(save_path)}",
+            source=here(),
+            hint=f"in that folder are {', '.join(others[-3:])}" if others else "",
+        )
+    return Saved(os.fspath(save_path), place, here())
+
+
+def latest_checkpoint(checkpoint_dir: StrPath) -> str | None:
+    """Return the path of the checkpoint saved last in a folder; None if there is none.
+
+    Checkpoints are those of `Checkpoint.save` and of managers.
+
+    >>> latest_checkpoint("/no/such/folder")
+    """
+    finish_writing()
+    paths = checkpoints_in(Path(checkpoint_dir).absolute())
+    return os.path.join(checkpoint_dir, paths[-1].name) if paths else None
+
+
+def list_variables(ckpt_dir_or_file: StrPath) -> list[tuple[str, list[int]]]:
+    """Return the names and shapes of the arrays in a checkpoint, or in the latest of a folder."""
+    saved = _found_or_latest(ckpt_dir_or_file)
+    return [(name, list(saved.arrays[name]["shape"])) for name in sorted(saved.arrays)]
+
+
+def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
+    """Return an array of a checkpoint, or of the latest in a folder, as a NumPy array.
+
+    Of random keys it has the numbers. Raises `CheckpointError` for a name that is not there.
+    """
+    saved = _found_or_latest(ckpt_dir_or_file)
+    known = saved.name_of(name)
+    if known is None or known not in saved.arrays:
+        raise CheckpointError(
+            f"checkpoint {saved.path} has no array {name!r}",
+            source=here(),
+            hint="gd.train.list_variables names those it has",
+        )
+    return next(iter(saved.read([known])))
+
+
+def _found_or_latest(name: StrPath) -> Saved:
+    latest = None if existing(Path(name).absolute()) else latest_checkpoint(name)
+    return found(name if latest is None else latest)

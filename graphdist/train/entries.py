@@ -1,0 +1,320 @@
+"""What of a program's objects a checkpoint keeps: named arrays, plain values and states.
+
+Objects are pytrees. The name of a leaf is the way to it, `params/dense/0/w`. A leaf is
+
+* a `Variable`: its value, an ON_READ one's combined as a read combines it. It is restored by
+  assigning, so that it may live on other devices, or on another number of replicas;
+* a metric or a generator of random numbers: its variables;
+* an array, a key of `jax.random`, a number or a string. These cannot be written to: the restored
+  ones take their places in the object, which the checkpoint then has in the old one's place;
+* an iterator over a dataset, or what else has `get_state` and `set_state`: its state, a JSON value,
+  each worker's own;
+* another checkpoint: what it keeps;
+* an object of a class of the user's: what its attributes hold of variables, metrics, generators and
+  iterators.
+
+What is found twice is kept once, under the first name; the other names are aliases of it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeAlias  # Any: pytrees, JSON, values of numpy and JAX
+
+import jax
+import numpy as np
+
+from graphdist.data.iterators import ElementIterator
+from graphdist.errors import ArgumentTypeError
+from graphdist.metrics.metric import Metric
+from graphdist.random import Generator
+from graphdist.runtime.checkpoints import can_be_written
+from graphdist.tracing.sources import here
+from graphdist.values import PerReplica, kind_of
+from graphdist.variables import Variable
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Put: TypeAlias = Callable[[Any], None]
+
+_LIBRARIES = {"jax", "jaxlib", "numpy", "builtins", "graphdist"}
+_NO_OBJECTS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+
+
+@dataclass
+class ArrayEntry:
+    """An array, by its dtype and shape; `read` copies it to the host."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    read: Callable[[], Array]
+    write: Callable[[Array], None]
+    is_read_by_all: bool = False
+    """Whether reading takes all workers."""
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size, of which keys are close enough."""
+        size = 8 if self.dtype.startswith("key<") else jax.numpy.dtype(self.dtype).itemsize
+        return size * int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass
+class ValueEntry:
+    """A number or a string."""
+
+    name: str
+    value: Any
+    write: Put
+
+    def __str__(self) -> str:
+        return f"of type {type(self.value).__name__}"
+
+
+@dataclass
+class StateEntry:
+    """Something with a state of its own on each worker."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Put
+
+    def __str__(self) -> str:
+        return "an iterator"
+
+
+Entry: TypeAlias = ArrayEntry | ValueEntry | StateEntry
+
+
+class _Tree:
+    """A pytree some of whose leaves are replaced when it is restored."""
+
+    def __init__(self, leaves: list[Any], structure: Any, put: Put) -> None:
+        self._leaves, self._structure, self._put = leaves, structure, put
+        self._is_changed = False
+
+    def replace(self, place: int, leaf: Any) -> None:
+        self._leaves[place] = leaf
+        self._is_changed = True
+
+    def finish(self) -> None:
+        if self._is_changed:
+            self._put(jax.tree.unflatten(self._structure, self._leaves))
+
+
+@dataclass
+class Entries:
+    """What was found in objects, by name and in order."""
+
+    by_name: dict[str, Entry] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    trees: list[_Tree] = field(default_factory=list)
+    _names: dict[int, str] = field(default_factory=dict)
+    _seen: list[Any] = field(default_factory=list)  # alive, so that no other gets its id
+    _inside: set[int] = field(default_factory=set)
+
+    def collect(self, name: str, tree: Any, put: Put) -> None:
+        """Add what a pytree holds; `put` is given the tree that takes its place."""
+        leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_whole)
+        replaced = _Tree([leaf for _, leaf in leaves], structure, put)
+        self.trees.append(replaced)
+        for place, (path, leaf) in enumerate(leaves):
+            inner = jax.tree_util.keystr(path, simple=True, separator="/")
+            full = "/".join(filter(None, (name, inner)))
+            if not self._collect_state(full, leaf):
+                self._collect_value(full, leaf, partial(replaced.replace, place))
+
+    def finish(self) -> None:
+        """Put the trees with restored leaves in their places."""
+        for tree in reversed(self.trees):
+            tree.finish()
+
+    def _is_new(self, name: str, holder: Any) -> bool:
+        known = self._names.get(id(holder))
+        if known is not None:
+            self.aliases[name] = known
+            return False
+        self._names[id(holder)] = name
+        self._seen.append(holder)
+        return True
+
+    def _collect_state(self, name: str, leaf: Any) -> bool:
+        """Add what is restored in its place; return whether it is of that kind."""
+        if isinstance(leaf, Variable):
+            if self._is_new(name, leaf):
+                self.by_name[name] = _of_variable(name, leaf)
+        elif isinstance(leaf, Metric):
+            for inner, variable in _named_variables(leaf):
+                self._collect_state(f"{name}/{inner}", variable)
+        elif isinstance(leaf, Generator):
+            self._collect_state(f"{name}/state", leaf.state)
+        elif _has_state(leaf):
+            if self._is_new(name, leaf):
+                self.by_name[name] = StateEntry(name, leaf.get_state, leaf.set_state)
+        elif isinstance(leaf, Objects):
+            if id(leaf) not in self._inside:
+                with self._entered(leaf):
+                    for inner, tree in leaf.objects.items():
+                        self.collect(f"{name}/{inner}", tree, leaf.putter(inner))
+        elif _is_users_object(leaf):
+            return self._collect_attributes(name, leaf)
+        else:
+            return False
+        return True
+
+    def _collect_attributes(self, name: str, holder: Any) -> bool:
+        """Add what the attributes of a user's object hold; return whether that is anything."""
+        if id(holder) in self._inside:
+            return True
+        is_found = False
+        with self._entered(holder):
+            for attribute, tree in vars(holder).items():
+                leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_whole)
+                for path, leaf in leaves:
+                    inner = jax.tree_util.keystr(path, simple=True, separator="/")
+                    full = "/".join(filter(None, (name, attribute, inner)))
+                    is_found |= self._collect_state(full, leaf)
+        return is_found
+
+    @contextmanager
+    def _entered(self, holder: Any) -> Iterator[None]:
+        """Be inside an object, which may hold itself."""
+        self._inside.add(id(holder))
+        try:
+            yield
+        finally:
+            self._inside.remove(id(holder))
+
+    def _collect_value(self, name: str, leaf: Any, put: Put) -> None:
+        """Add what is replaced when it is restored; raises `ArgumentTypeError` for other kinds."""
+        if isinstance(leaf, jax.Array | np.ndarray | np.generic):
+            self.by_name[name] = _of_array(name, leaf, put)
+        elif isinstance(leaf, bool | int | float | str):
+            self.by_name[name] = ValueEntry(name, leaf, put)
+        else:
+            is_per_replica = isinstance(leaf, PerReplica)
+            raise ArgumentTypeError(
+                f"entry {name!r} of a checkpoint is of type {kind_of(leaf)}, which cannot be saved",
+                source=here(),
+                hint="make it one value first: strategy.reduce('MEAN', value, axis=None)"
+                if is_per_replica
+                else "give variables, arrays, numbers, metrics, generators, iterators, "
+                "or pytrees of them",
+            )
+
+
+class Objects:
+    """Objects by name: what a checkpoint keeps."""
+
+    objects: dict[str, Any]
+
+    def putter(self, name: str) -> Put:
+        """Return what puts another object in the place of one."""
+        return lambda new: self.objects.__setitem__(name, new)
+
+
+def entries_of(objects: Objects, names: Iterable[str] | None = None) -> Entries:
+    """Return what objects hold, all of them or those of some names."""
+    entries = Entries()
+    for name in objects.objects if names is None else names:
+        entries.collect(name, objects.objects[name], objects.putter(name))
+    return entries
+
+
+def outside_scopes(function: Callable[[], Any]) -> Any:
+    """Return what a function returns outside every scope: variables may be of any strategy."""
+    return contextvars.Context().run(function)
+
+
+def _is_whole(leaf: Any) -> bool:
+    """Return whether something is taken as one leaf, also if it is a pytree or iterable."""
+    return isinstance(leaf, Variable | Metric | Generator | PerReplica | Objects) or _has_state(
+        leaf
+    )
+
+
+def _has_state(leaf: Any) -> bool:
+    return isinstance(leaf, ElementIterator) or (
+        callable(getattr(leaf, "get_state", None)) and callable(getattr(leaf, "set_state", None))
+    )
+
+
+def _is_users_object(leaf: Any) -> bool:
+    module = type(leaf).__module__.partition(".")[0]
+    return (
+        not isinstance(leaf, _NO_OBJECTS) and module not in _LIBRARIES and hasattr(leaf, "__dict__")
+    )
+
+
+def _named_variables(metric: Metric) -> Iterator[tuple[str, Variable]]:
+    """Yield the variables of a metric with names that no two share."""
+    names: set[str] = set()
+    for number, variable in enumerate(metric.variables):
+        name = f"{variable.name}_{number}" if variable.name in names else variable.name
+        names.add(name)
+        yield name, variable
+
+
+def _of_variable(name: str, variable: Variable) -> ArrayEntry:
+    dtype = variable.dtype
+
+    def write(array: Array) -> None:
+        variable.assign(_as_value(array, dtype), read_value=False)
+
+    return ArrayEntry(
+        name,
+        _checked_dtype(name, dtype),
+        variable.shape,
+        lambda: _of_data(variable.host_value()),
+        write,
+        is_read_by_all=not variable.is_whole_here,
+    )
+
+
+def _of_array(name: str, leaf: Any, put: Put) -> ArrayEntry:
+    def write(array: Array) -> None:
+        if isinstance(leaf, np.generic):
+            put(array[()])
+        elif isinstance(leaf, np.ndarray):
+            put(array)
+        else:
+            put(jax.device_put(_as_value(array, leaf.dtype), leaf.sharding))
+
+    def read() -> Array:
+        is_numpy = isinstance(leaf, np.ndarray | np.generic)
+        return np.array(leaf) if is_numpy else _of_data(leaf)
+
+    return ArrayEntry(name, _checked_dtype(name, leaf.dtype), leaf.shape, read, write)
+
+
+def _checked_dtype(name: str, dtype: Any) -> str:
+    """Return the dtype as text; raises `ArgumentTypeError` for one that no file can hold."""
+    if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) or can_be_written(np.dtype(dtype)):
+        return str(dtype)
+    raise ArgumentTypeError(
+        f"entry {name!r} of a checkpoint has dtype {dtype}, which cannot be saved",
+        source=here(),
+        hint="give numbers: value.astype(...)",
+    )
+
+
+def _of_data(value: Any) -> Array:
+    """Return a value in the memory of the host, a random key as its numbers."""
+    if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value)
+
+
+def _as_value(array: Array, dtype: Any) -> Any:
+    if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+        return array
+    implementation = jax.random.key_impl(jax.numpy.empty((), dtype))  # the dtype has a short name
+    return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)

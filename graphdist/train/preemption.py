@@ -1,0 +1,229 @@
+"""`PreemptionCheckpointHandler`: save and leave when the machine is about to be taken away."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any  # Any: the user's functions, resolvers and what signals are handled by
+
+from graphdist.data.elements import at_the_users_line
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
+from graphdist.runtime.step_agreement import StepAgreement
+from graphdist.runtime.workers import workers
+from graphdist.tracing.sources import here
+from graphdist.train.checkpoint import Checkpoint, StrPath
+from graphdist.train.manager import CheckpointManager
+from graphdist.values import kind_of
+
+_log = logging.getLogger("graphdist")
+_handlers = itertools.count()
+"""Numbers the handlers of this process, and so of each worker: all make the same in one order."""
+
+CALLS = "total_run_calls"
+"""The name of the number of calls in the checkpoint."""
+_SECONDS_BETWEEN_LOOKS = 1.0
+_SHARE_TO_GO_ON = 2 / 3
+
+
+@dataclass(frozen=True)
+class TerminationConfig:
+    """What announces the end, and what is done then.
+
+    `termination_watcher_fn` returns whether a notice is there; it is asked every second, on a
+    thread. Without one the notice is the signal SIGTERM. `grace_period` is how many seconds pass
+    from the notice to the end: the program goes on for two thirds of it, the rest is for saving.
+    `save_fn` saves, instead of the manager. `exit_fn` ends the program; by default it exits with
+    `exit_code`, and 143 is what a shell reports of a program ended by SIGTERM.
+    """
+
+    termination_watcher_fn: Callable[[], bool] | None = None
+    exit_fn: Callable[[], Any] | None = None
+    grace_period: float | None = None
+    save_fn: Callable[..., Any] | None = None
+    exit_code: int = 143
+
+
+class PreemptionCheckpointHandler:
+    """Saves when a notice comes that the program will be stopped, and leaves.
+
+    The steps are what `run` calls. All workers save after the same one, whichever of them has the
+    notice. Made with a manager, or with a checkpoint and the folder for it; it restores the latest
+    checkpoint there, and the number of calls with it, so that a program that is started again goes
+    on: `range(handler.total_run_calls, steps)`.
+
+    `cluster_resolver` is the strategy's, or None. A second SIGTERM does what it would have done
+    without the handler. Raises `ArgumentError` for a checkpoint without a folder,
+    `UnsupportedError` for a cluster with parameter servers, and `ContextError` on another thread
+    than the main one, where signals cannot be handled.
+
+    >>> import tempfile
+    >>> checkpoint = Checkpoint(step=0)
+    >>> handler = PreemptionCheckpointHandler(None, checkpoint, tempfile.mkdtemp())
+    >>> for step in range(handler.total_run_calls, 3):
+    ...     print(handler.run(lambda: step * 10))
+    0
+    10
+    20
+    >>> handler.close()
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: Any,
+        checkpoint_or_manager: Checkpoint | CheckpointManager,
+        checkpoint_dir: StrPath | None = None,
+        termination_config: TerminationConfig | None = None,
+    ) -> None:
+        """Restore the latest checkpoint, and watch for the notice."""
+        _refuse_parameter_servers(cluster_resolver)
+        self._manager = _manager_of(checkpoint_or_manager, checkpoint_dir)
+        self._config = termination_config or TerminationConfig()
+        self._objects = self._manager.checkpoint.objects
+        setattr(self._manager.checkpoint, CALLS, 0)
+        self._manager.restore_or_initialize()
+        self._agreement = StepAgreement(workers(), f"preemption/{next(_handlers)}")
+        self._is_noticed = self._is_closed = False
+        self._before: Any = None
+        if self._config.termination_watcher_fn is None:
+            self._before = _handled_by(self._on_signal)
+        else:
+            threading.Thread(
+                target=self._watch,
+                args=(self._config.termination_watcher_fn,),
+                name="graphdist-termination",
+                daemon=True,
+            ).start()
+
+    @property
+    def total_run_calls(self) -> int:
+        """Return how often `run` was called, before the program was started again included."""
+        return int(self._objects[CALLS])
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return what a step returns; after the one agreed on save, and exit.
+
+        Raises `WorkerTimeoutError` when another worker takes no part in the agreement.
+        """
+        self._agreement.begin_step()
+        result = fn(*args, **kwargs)
+        self._objects[CALLS] += 1
+        if self._is_at_the_end():
+            self._leave()
+        return result
+
+    def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
+        """Save and exit if this is the place agreed on; for programs that do not use `run`.
+
+        Call it between two steps, on all workers alike. The arguments are for `save_fn`.
+        """
+        if self._is_at_the_end():
+            self._leave(*args, **kwargs)
+        self._agreement.begin_step()
+
+    @contextmanager
+    def watch_preemption_scope(self) -> Iterator[None]:
+        """Return a context manager for a loop that calls `save_checkpoint_if_preempted`."""
+        self._agreement.begin_step()
+        yield
+        if self._is_at_the_end():
+            self._leave()
+
+    def close(self) -> None:
+        """Watch no more: signals do what they did before."""
+        self._is_closed = True
+        self._agreement.close()
+        if self._config.termination_watcher_fn is None and self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+            self._before = None
+
+    def _is_at_the_end(self) -> bool:
+        """Return whether this is the step agreed on."""
+        with at_the_users_line():
+            return self._agreement.end_step()
+
+    def _leave(self, *args: Any, **kwargs: Any) -> None:
+        """Save and end the program."""
+        _log.warning("the program will be stopped: saving after call %d", self.total_run_calls)
+        if self._config.save_fn is not None:
+            self._config.save_fn(*args, **kwargs)
+        else:
+            self._manager.save(check_interval=False)
+        self._manager.sync()
+        self.close()
+        if self._config.exit_fn is None:
+            sys.exit(self._config.exit_code)
+        self._config.exit_fn()
+
+    # The notice.
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        if self._is_noticed:
+            signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self._notice()
+
+    def _watch(self, is_noticed: Callable[[], bool]) -> None:
+        while not self._is_closed:
+            if is_noticed():
+                self._notice()
+                return
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def _notice(self) -> None:
+        self._is_noticed = True
+        grace = self._config.grace_period
+        if not grace:
+            self._agreement.request()
+            return
+        timer = threading.Timer(grace * _SHARE_TO_GO_ON, self._agreement.request)
+        timer.daemon = True
+        timer.start()
+
+
+def _manager_of(given: Any, folder: StrPath | None) -> CheckpointManager:
+    if isinstance(given, CheckpointManager):
+        return given
+    if not isinstance(given, Checkpoint):
+        raise ArgumentTypeError(
+            f"checkpoint_or_manager is of type {kind_of(given)}",
+            source=here(),
+            hint="give a gd.train.Checkpoint or a gd.train.CheckpointManager",
+        )
+    if not folder:
+        raise ArgumentError(
+            "a PreemptionCheckpointHandler is given a checkpoint and no checkpoint_dir",
+            source=here(),
+            hint="give checkpoint_dir, the folder to save in, or a manager, which has one",
+        )
+    return CheckpointManager(given, folder, max_to_keep=1)
+
+
+def _refuse_parameter_servers(resolver: Any) -> None:
+    cluster = resolver.cluster_spec() if hasattr(resolver, "cluster_spec") else None
+    jobs = getattr(cluster, "jobs", cluster) or ()
+    if "ps" in jobs:
+        raise UnsupportedError(
+            "PreemptionCheckpointHandler on a cluster with parameter servers",
+            source=here(),
+            hint="use a CheckpointManager on the coordinator",
+        )
+
+
+def _handled_by(handler: Callable[[int, Any], None]) -> Any:
+    """Handle SIGTERM, and return what did before."""
+    if threading.current_thread() is not threading.main_thread():
+        raise ContextError(
+            "a PreemptionCheckpointHandler for SIGTERM is made on another thread than the main one",
+            source=here(),
+            hint="make it on the main thread, or give TerminationConfig(termination_watcher_fn=..)",
+        )
+    return signal.signal(signal.SIGTERM, handler)

@@ -1,0 +1,172 @@
+"""What became of a restore: what was matched, and what only one side has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Self  # Any: what is restored
+
+from graphdist.errors import UnmatchedError
+from graphdist.ir.source import Source
+from graphdist.runtime.checkpoints import CheckpointError
+from graphdist.runtime.workers import workers
+from graphdist.tracing.sources import here
+from graphdist.train.entries import (
+    ArrayEntry,
+    Entries,
+    Entry,
+    StateEntry,
+    entries_of,
+    outside_scopes,
+)
+
+if TYPE_CHECKING:
+    from graphdist.train.checkpoint import Checkpoint
+    from graphdist.train.index import Saved
+
+_log = logging.getLogger("graphdist")
+_NAMES_SHOWN = 20
+
+
+class LoadStatus:
+    """The outcome of `Checkpoint.restore` and `read`.
+
+    What was saved and is not restored by the time the checkpoint is given up is named in the log,
+    unless `expect_partial` or an assertion that passed says that it is meant so. Where nothing was
+    restored, since the path was None, everything counts as matched.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, saved: Saved | None) -> None:
+        """Restore nothing yet."""
+        self._checkpoint, self.saved = checkpoint, saved
+        self._restored: set[str] = set()
+        self._is_expected = True  # until something is restored
+
+    def restore(self, names: Iterable[str] | None) -> None:
+        """Restore objects of these names, or all, as far as they were saved and are not yet.
+
+        Raises `CheckpointError` for entries that disagree; nothing is restored then.
+        """
+        outside_scopes(lambda: self._restore(entries_of(self._checkpoint, names)))
+        self._is_expected = self._is_expected and names is not None
+
+    def _restore(self, entries: Entries) -> None:
+        saved = self.saved
+        assert saved is not None
+        known = {name: saved.name_of(name) for name in entries.by_name}
+        for alias, held in entries.aliases.items():
+            known[held] = known[held] or saved.name_of(alias)
+        pairs = [
+            (entry, name)
+            for entry in entries.by_name.values()
+            if (name := known[entry.name]) is not None and name not in self._restored
+        ]
+        _refuse_disagreements(saved, pairs, here())
+        values = list(_values(saved, pairs))  # all are read before one is written
+        while values:
+            write, value = values.pop(0)  # and let go of
+            write(value)
+        entries.finish()
+        self._restored |= {name for _, name in pairs}
+
+    def assert_consumed(self) -> Self:
+        """Raise `UnmatchedError` unless all objects were saved, and all that was saved restored."""
+        missing, extra = self._missing(), self._extra()
+        if missing or extra:
+            raise self._unmatched(missing, extra)
+        self._is_expected = True
+        return self
+
+    def assert_existing_objects_matched(self) -> Self:
+        """Raise `UnmatchedError` unless all objects were saved; more may have been."""
+        if missing := self._missing():
+            raise self._unmatched(missing, [])
+        return self
+
+    def assert_nontrivial_match(self) -> Self:
+        """Raise `UnmatchedError` if nothing at all was restored."""
+        if self.saved is not None and not self._restored:
+            raise self._unmatched(self._missing(), self._extra())
+        return self
+
+    def expect_partial(self) -> Self:
+        """Say that not all that was saved is wanted: nothing is logged."""
+        self._is_expected = True
+        return self
+
+    def _missing(self) -> list[str]:
+        """Return the names of entries that were not saved."""
+        if self.saved is None:
+            return []
+        entries = entries_of(self._checkpoint)
+        names = {name: {name} for name in entries.by_name}
+        for alias, name in entries.aliases.items():
+            names[name].add(alias)
+        return [
+            name
+            for name, all_names in names.items()
+            if all(self.saved.name_of(one) is None for one in all_names)
+        ]
+
+    def _extra(self) -> list[str]:
+        """Return the names of what was saved and not restored."""
+        return [] if self.saved is None else sorted(self.saved.names - self._restored)
+
+    def _unmatched(self, missing: list[str], extra: list[str]) -> UnmatchedError:
+        assert self.saved is not None
+        counts = [(missing, "not saved"), (extra, "not restored")]
+        said = ", ".join(f"{len(names)} {what}" for names, what in counts if names)
+        lines = [f"not saved: {name}" for name in missing]
+        lines += [f"not restored: {name}" for name in extra]
+        return UnmatchedError(
+            f"checkpoint {self.saved.path} does not match the objects: {said or 'no entries'}",
+            source=here(),
+            where="entries",
+            node="\n".join(_shown(lines)),
+            hint="expect_partial() accepts it" if extra and not missing else "",
+        )
+
+    def __del__(self) -> None:
+        try:
+            if not self._is_expected and (extra := self._extra()):
+                _log.warning(
+                    "checkpoint %s: not restored, since no object has them: %s. "
+                    "expect_partial() accepts it",
+                    self.saved and self.saved.path,
+                    ", ".join(_shown(extra)),
+                )
+        except Exception:  # the interpreter may be going down
+            return
+
+
+def _refuse_disagreements(saved: Saved, pairs: list[tuple[Entry, str]], at: Source) -> None:
+    found = [text for entry, name in pairs if (text := saved.disagreement(entry, name))]
+    if found:
+        more = f", and {len(found) - 1} more" if found[1:] else ""
+        raise CheckpointError(
+            f"checkpoint {saved.path} does not fit: {found[0]}{more}",
+            source=at,
+            where="entries" if more else "",
+            node="\n".join(_shown(found)) if more else "",
+            hint="make the objects as they were when they were saved",
+        )
+
+
+def _values(
+    saved: Saved, pairs: list[tuple[Entry, str]]
+) -> Iterator[tuple[Callable[[Any], None], Any]]:
+    """Yield what writes an entry, and what it is to write."""
+    arrays = [(entry, name) for entry, name in pairs if isinstance(entry, ArrayEntry)]
+    contents = saved.read(name for _, name in arrays)
+    for (holder, _), array in zip(arrays, contents, strict=True):
+        yield holder.write, array
+    for entry, name in pairs:
+        if isinstance(entry, StateEntry):
+            yield entry.write, saved.state(name, workers())
+        elif not isinstance(entry, ArrayEntry):
+            yield entry.write, type(entry.value)(saved.values[name])
+
+
+def _shown(lines: list[str]) -> list[str]:
+    rest = len(lines) - _NAMES_SHOWN
+    return [*lines[:_NAMES_SHOWN], f"and {rest} more"] if rest > 0 else lines

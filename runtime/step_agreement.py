@@ -1,0 +1,123 @@
+"""On which step the workers stop together.
+
+Each worker counts its steps. When one has a notice that it will be stopped, all must save after the
+same step, and none may be left inside a collective that the others take no part in. So:
+
+1. The worker with the notice publishes it. A thread of each worker waits for that.
+2. That thread publishes the last step its worker has begun or, between two steps, the next one. At
+   the end of that step the worker waits for 3.
+3. When the thread has the numbers of all, the largest is the step agreed on: no worker is beyond
+   it, and those that are not there yet go on to it.
+
+In 1 and 2 threads speak for their workers, also while those are inside a step that cannot end
+before another worker begins it. So none waits for ever. Workers stop at the end of a step and not
+before one, where the batch of the next would be taken from its iterator and lost. A worker that
+says nothing in time is an error on the others, which names it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from graphdist.runtime.workers import Workers, WorkerTimeoutError
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class StepAgreement:
+    """The steps of this worker, and the one after which all stop.
+
+    `name` tells this agreement from others of the program. `timeout_seconds` is how long the others
+    are waited for.
+
+    >>> from graphdist.runtime.workers import OneWorker
+    >>> agreement = StepAgreement(OneWorker(), "training")
+    >>> agreement.begin_step()
+    >>> agreement.request()
+    >>> agreement.end_step()
+    True
+    """
+
+    def __init__(self, workers: Workers, name: str, timeout_seconds: float = 60.0) -> None:
+        """Begin with no step begun."""
+        self._workers, self._name, self._timeout = workers, name, timeout_seconds
+        self._begun = 0
+        self._is_inside = self._is_requested = self._is_closed = False
+        self._published: int | None = None
+        self._agreed: int | None = None
+        self._error: BaseException | None = None
+        self._changed = threading.Condition(threading.RLock())  # a signal may interrupt its holder
+        if workers.count > 1:
+            threading.Thread(target=self._follow, name="graphdist-agreement", daemon=True).start()
+
+    def request(self) -> None:
+        """Ask all workers to stop; safe in a handler of signals."""
+        if self._is_requested:
+            return
+        self._is_requested = True
+        if self._workers.count == 1:
+            self._agreed = self._last_step()
+        else:  # talking to others may take locks that the interrupted thread holds
+            threading.Thread(target=self._publish_request, daemon=True).start()
+
+    def begin_step(self) -> None:
+        """Count a step."""
+        with self._changed:
+            self._begun += 1
+            self._is_inside = True
+
+    def end_step(self) -> bool:
+        """Return whether this was the step after which all stop.
+
+        Once that is asked for, it waits for the workers to agree. Raises `WorkerTimeoutError` if
+        one says nothing.
+        """
+        with self._changed:
+            self._is_inside = False
+            while self._waits():
+                self._changed.wait()
+            if self._error is not None:
+                raise self._error
+            return self._agreed is not None and self._begun >= self._agreed
+
+    def close(self) -> None:
+        """Take part no more."""
+        self._is_closed = True
+
+    def _waits(self) -> bool:
+        is_open = self._agreed is None and self._error is None
+        return is_open and self._published is not None and self._begun >= self._published
+
+    def _last_step(self) -> int:
+        return self._begun if self._is_inside else self._begun + 1
+
+    def _publish_request(self) -> None:
+        self._workers.publish(f"{self._name}/request", str(self._workers.index))
+
+    def _follow(self) -> None:
+        """Wait for the request and find the step; the body of the thread."""
+        try:
+            while self._workers.heard(f"{self._name}/request", _SECONDS_BETWEEN_LOOKS) is None:
+                if self._is_closed:
+                    return
+            with self._changed:
+                self._published = step = self._last_step()
+            self._workers.publish(f"{self._name}/step/{self._workers.index}", str(step))
+            agreed = max(self._step_of(worker) for worker in range(self._workers.count))
+            with self._changed:
+                self._agreed = agreed
+                self._changed.notify_all()
+        except BaseException as error:  # whoever waits must hear of it
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _step_of(self, worker: int) -> int:
+        said = self._workers.heard(f"{self._name}/step/{worker}", self._timeout)
+        if said is None:
+            raise WorkerTimeoutError(
+                f"worker {worker} of {self._workers.count} did not say within {self._timeout:g} s "
+                f"which step it is on",
+                hint="it may be dead or stopped: restart from the last checkpoint",
+            )
+        return int(said)

@@ -1,0 +1,142 @@
+"""Checkpoints that are not there, do not fit, or cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+import graphdist as gd
+from graphdist.runtime.workers import OneWorker, set_workers
+from tests.errors.programs import pair
+from tests.errors.refusal import Refused
+
+
+@contextlib.contextmanager
+def _in_a_folder() -> Iterator[None]:
+    """Work in an empty folder, so that names of files are the same in every run."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        yield
+        gd.train.latest_checkpoint(folder)  # waits for what is being written
+
+
+def checkpoint_not_there(refused: Refused) -> None:
+    with _in_a_folder():
+        checkpoint = gd.train.Checkpoint(step=3)
+        path = checkpoint.save("ckpt")
+        with refused(ValueError):
+            checkpoint.restore("ckpt-7")
+        checkpoint.restore(path)
+
+
+def checkpoint_of_other_shapes(refused: Refused) -> None:
+    with _in_a_folder():
+        saved = {"w": gd.Variable(np.ones((3, 4), "f")), "b": gd.Variable(np.ones(4, "f"))}
+        path = gd.train.Checkpoint(params=saved, step=1).save("ckpt")
+        params = {"w": gd.Variable(np.ones((3, 5), "f")), "b": gd.Variable(np.ones(4, "i"))}
+        with refused(ValueError):
+            gd.train.Checkpoint(params=params, step=0).restore(path)
+        gd.train.Checkpoint(params=saved, step=0).restore(path)
+
+
+def checkpoint_with_other_entries(refused: Refused) -> None:
+    with _in_a_folder():
+        path = gd.train.Checkpoint(w=gd.Variable(1.0), step=3, name="run").save("ckpt")
+        status = gd.train.Checkpoint(w=gd.Variable(0.0), bias=gd.Variable(0.0)).restore(path)
+        with refused(AssertionError):
+            status.assert_consumed()
+        status.expect_partial()
+
+
+def checkpoint_of_a_function(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.train.Checkpoint(model={"activation": np.tanh})
+
+
+def checkpoint_of_a_per_replica(refused: Refused) -> None:
+    strategy = pair()
+    loss = strategy.run(lambda: gd.get_replica_context().replica_id_in_sync_group * 1.0)
+    with refused(TypeError):
+        gd.train.Checkpoint(loss=loss)
+
+
+def checkpoint_object_named_like_a_method(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.train.Checkpoint(restore=1)
+
+
+def checkpoint_saved_inside_a_function(refused: Refused) -> None:
+    checkpoint = gd.train.Checkpoint(w=gd.Variable(1.0))
+
+    @gd.function
+    def step() -> None:
+        checkpoint.save("ckpt")
+
+    with refused(RuntimeError):
+        step()
+
+
+def checkpoint_without_the_package(refused: Refused) -> None:
+    with mock.patch.dict(sys.modules, {"tensorstore": None}), refused(ImportError):
+        gd.train.Checkpoint(step=0)
+
+
+def checkpoint_damaged(refused: Refused) -> None:
+    with _in_a_folder():
+        checkpoint = gd.train.Checkpoint(step=0)
+        checkpoint.write("ckpt")
+        checkpoint.sync()
+        Path("ckpt", "index.json").write_text("")
+        with refused(ValueError):
+            checkpoint.restore("ckpt")
+
+
+def manager_that_keeps_nothing(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.train.CheckpointManager(gd.train.Checkpoint(step=0), "folder", max_to_keep=0)
+
+
+def preemption_without_a_folder(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.train.PreemptionCheckpointHandler(None, gd.train.Checkpoint(step=0))
+
+
+def backup_outside_an_epoch(refused: Refused) -> None:
+    with _in_a_folder():
+        backup = gd.train.BackupAndRestore(gd.train.Checkpoint(), "backup")
+        with refused(RuntimeError):
+            backup.steps([1, 2])
+
+
+def position_of_another_dataset(refused: Refused) -> None:
+    position = iter(gd.data.Dataset.range(4).shuffle(4)).get_state()
+    iterator = iter(gd.data.Dataset.range(4))
+    with refused(ValueError):
+        iterator.set_state(position)
+    assert next(iterator) == 0
+
+
+class _Alone(OneWorker):
+    """One of two workers, the other of which is never there."""
+
+    count = 2
+
+    def barrier(self, name: str, timeout_seconds: float) -> None:
+        raise gd.WorkerTimeoutError("worker 1 of 2 did not come within 60 s to write its part")
+
+
+def checkpoint_without_the_other_worker(refused: Refused) -> None:
+    checkpoint = gd.train.Checkpoint(step=0)
+    before = set_workers(_Alone())
+    try:
+        with _in_a_folder():
+            checkpoint.write("ckpt")
+            with refused(TimeoutError):
+                checkpoint.sync()
+    finally:
+        set_workers(before)

@@ -1,0 +1,140 @@
+"""Programs for tests of several processes, and workers that speak through files.
+
+Run as a program with the name of one of its functions and arguments. `FileWorkers` is to the tests
+what a strategy of several processes installs: it holds the rules of `graphdist.runtime.workers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SIZES = {"a": 9, "b": 5, "c": 4, "d": 1}
+ROOT = Path(__file__).parents[2]
+
+
+class FileWorkers:
+    """Workers that say things by linking files into a folder, which one of them does first."""
+
+    def __init__(self, folder: str | Path, index: int, count: int) -> None:
+        self.folder, self.index, self.count = Path(folder), index, count
+        self.folder.mkdir(exist_ok=True, parents=True)
+
+    def publish(self, name: str, value: str) -> None:
+        written = self.folder / f"writing-{self.index}-{time.monotonic_ns()}"
+        written.write_text(value)
+        with contextlib.suppress(FileExistsError):
+            os.link(written, self._file(name))
+        written.unlink()
+
+    def heard(self, name: str, timeout_seconds: float) -> str | None:
+        deadline = time.monotonic() + timeout_seconds
+        while not self._file(name).exists():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.005)
+        return self._file(name).read_text()
+
+    def barrier(self, name: str, timeout_seconds: float) -> None:
+        from graphdist.errors import WorkerTimeoutError
+
+        self.publish(f"{name}/{self.index}", "")
+        for worker in range(self.count):
+            if self.heard(f"{name}/{worker}", min(timeout_seconds, 60)) is None:
+                raise WorkerTimeoutError(f"worker {worker} did not come to {name}")
+
+    def _file(self, name: str) -> Path:
+        return self.folder / name.replace("/", "+")
+
+
+def start(function: str, *arguments: Any) -> subprocess.Popen[str]:
+    """Start a process that runs a function of this file."""
+    command = [sys.executable, "-W", "ignore", __file__, function, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finished(process: subprocess.Popen[str], code: int = 0) -> list[str]:
+    """Return what a process printed, once it has ended with this exit code."""
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+    return out.splitlines()
+
+
+def joined(folder: str, index: str, count: str) -> FileWorkers:
+    """Be one of several workers."""
+    from graphdist.runtime.workers import set_workers
+
+    workers = FileWorkers(folder, int(index), int(count))
+    set_workers(workers)
+    return workers
+
+
+def save_for_ever(directory: str) -> None:
+    """Save a checkpoint after the other, each with arrays that hold its number."""
+    import numpy as np
+
+    import graphdist as gd
+
+    checkpoint = gd.train.Checkpoint(step=0, arrays=[np.zeros(200_000, int)] * 8)
+    manager = gd.train.CheckpointManager(checkpoint, directory, max_to_keep=2)
+    manager.restore_or_initialize()
+    print("ready", flush=True)
+    while True:
+        checkpoint.step += 1
+        checkpoint.arrays = [np.full(200_000, checkpoint.step) for _ in range(8)]
+        manager.save()
+        manager.sync()
+        print(checkpoint.step, flush=True)
+
+
+def write_together(meeting: str, index: str, count: str, path: str) -> None:
+    """Write and restore a checkpoint, each worker its part."""
+    import numpy as np
+
+    import graphdist as gd
+
+    joined(meeting, index, count)
+    params = gd.variables({name: np.full(size, size) for name, size in SIZES.items()})
+    iterator = iter(gd.data.Dataset.range(10))
+    next(iterator)
+    checkpoint = gd.train.Checkpoint(params=params, step=3, iterator=iterator)
+    for _ in range(2):
+        checkpoint.write(path)
+    checkpoint.step = 0
+    gd.assign(params, {name: np.zeros(v.shape, int) for name, v in params.items()})
+    checkpoint.restore(path).assert_consumed()
+    sums = {name: int(value[...].sum()) for name, value in params.items()}
+    print(index, checkpoint.step, sums, int(next(iterator)))
+
+
+def train_until_stopped(meeting: str, index: str, count: str, directory: str, steps: str) -> None:
+    """Count steps, which all workers take together, under a handler."""
+    import graphdist as gd
+
+    workers = joined(meeting, index, count)
+    checkpoint = gd.train.Checkpoint(total=gd.Variable(0))
+    handler = gd.train.PreemptionCheckpointHandler(None, checkpoint, directory)
+    print("ready", handler.total_run_calls, flush=True)
+
+    def step(number: int) -> None:
+        workers.barrier(f"step/{number}", 60)  # as a collective does
+        checkpoint.total.assign_add(1)
+        time.sleep(0.01 * int(index))
+
+    for number in range(handler.total_run_calls, int(steps)):
+        handler.run(step, number)
+        print("step", number, flush=True)
+    handler.close()
+    print("done", int(checkpoint.total), flush=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

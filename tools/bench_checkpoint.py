@@ -1,0 +1,123 @@
+"""Checkpoints against plain copies and plain files: `python -m graphdist.tools.bench_checkpoint`.
+
+Variables of a size are saved and restored, and beside it, in turns, the same bytes are copied to
+the memory of the host, and written to files one after the other and synced to the disk. Prints of
+each round how long `Checkpoint.write` held the program up against the copy, how fast the checkpoint
+was on the disk against the files, and of all rounds the medians. Then how long a step takes while a
+checkpoint is written, and while none is: the thread that writes needs a processor too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any  # Any: numpy's arrays
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import graphdist as gd
+
+_ARRAYS = 16
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Return how long a call takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def copied(variables: Sequence[gd.Variable]) -> list[Any]:
+    """Return copies of the values in the memory of the host."""
+    return [np.array(variable.buffer.addressable_data(0)) for variable in variables]
+
+
+def write_files(folder: Path, arrays: Sequence[Any]) -> None:
+    """Write arrays to files, each synced."""
+    folder.mkdir()
+    for number, array in enumerate(arrays):
+        with open(folder / str(number), "wb") as file:
+            file.write(memoryview(array).cast("B"))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def measure(gigabytes: float, rounds: int, folder: Path) -> None:
+    """Measure and print."""
+    rows = int(gigabytes * 2**30 / 4 / _ARRAYS / 1024)
+    keys = jax.random.split(jax.random.key(0), _ARRAYS)
+    variables = [gd.Variable(jax.random.normal(key, (rows, 1024))) for key in keys]
+    size = sum(variable.size * 4 for variable in variables) / 2**30
+    checkpoint = gd.train.Checkpoint(variables=variables)
+    print(f"{len(variables)} variables, {size:.2f} GiB; in seconds")
+    print("  copy  held up    files  checkpoint  restored")
+    measure_round(checkpoint, folder)  # warms the disk and the compiler
+    found = []
+    for _ in range(rounds):
+        found.append(measure_round(checkpoint, folder))
+        print("{:6.2f} {:8.2f} {:8.2f} {:11.2f} {:9.2f}".format(*found[-1]), flush=True)
+    copy, held_up, files, written, _ = map(statistics.median, zip(*found, strict=True))
+    print(f"medians of {rounds} rounds: held up {held_up / copy:.2f} times the copy,")
+    print(f"written at {files / written:.0%} of the speed of files, {size / written:.2f} GiB/s")
+    measure_steps(checkpoint, folder)
+
+
+def measure_round(checkpoint: gd.train.Checkpoint, folder: Path) -> tuple[float, ...]:
+    """Return the seconds of a copy, of being held up, of files, a checkpoint and a restore."""
+    path = folder / "checkpoint"
+    arrays: list[Any] = []
+    copy = seconds(lambda: arrays.extend(copied(checkpoint.variables)))
+    files = seconds(lambda: write_files(folder / "files", arrays))
+    arrays.clear()
+    shutil.rmtree(folder / "files")
+    held_up = seconds(lambda: checkpoint.write(path))
+    written = held_up + seconds(checkpoint.sync)
+    restored = seconds(lambda: checkpoint.restore(path).assert_consumed())
+    shutil.rmtree(path)
+    return copy, held_up, files, written, restored
+
+
+def measure_steps(checkpoint: gd.train.Checkpoint, folder: Path) -> None:
+    """Print how long a step takes while a checkpoint is written, and while none is."""
+    w = gd.Variable(jnp.ones((512, 512)))
+
+    @gd.function
+    def step() -> None:
+        w.assign(jnp.tanh(w[...] @ w[...]))
+
+    def one() -> None:
+        step()
+        w.buffer.block_until_ready()
+
+    one()
+    alone = statistics.median(seconds(one) for _ in range(200))
+    checkpoint.write(folder / "checkpoint")
+    beside = [seconds(one) for _ in range(200)]
+    checkpoint.sync()
+    print(
+        f"a step takes {alone * 1e3:.2f} ms, while a checkpoint is written "
+        f"{statistics.median(beside) * 1e3:.2f} ms, at most {max(beside) * 1e3:.0f} ms"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--directory", help="where to write; by default the system's for such")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        measure(options.gigabytes, options.rounds, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
