@@ -90,8 +90,8 @@ def test_the_state_of_an_optimizer(prefix: str) -> None:
     path = gd.train.Checkpoint(state=state).save(prefix)
     checkpoint = gd.train.Checkpoint(state=optimizer.init(params))
     checkpoint.restore(path).assert_consumed()
-    restored: Any = jax.tree.structure(checkpoint.state)
-    assert restored == jax.tree.structure(state)
+    structures: list[Any] = [jax.tree.structure(one) for one in (checkpoint.state, state)]
+    assert structures[0] == structures[1]
     jax.tree.map(np.testing.assert_array_equal, checkpoint.state, state)
 
 
@@ -185,7 +185,7 @@ def test_a_step_does_not_change_what_is_being_saved(prefix: str, pair: gd.Strate
 def test_attributes_of_an_object(prefix: str) -> None:
     class Model:
         def __init__(self) -> None:
-            self.layers = [gd.Variable(1.0), {"b": gd.Variable(2.0)}]
+            self.layers: list[Any] = [gd.Variable(1.0), {"b": gd.Variable(2.0)}]
             self.loss = gd.metrics.Mean()
             self.itself = self
             self.width = 3
@@ -193,7 +193,7 @@ def test_attributes_of_an_object(prefix: str) -> None:
 
         def __call__(self) -> None: ...
 
-    model: Any = Model()
+    model = Model()
     names = entries_of(gd.train.Checkpoint(model=model)).by_name
     assert list(names) == [
         *("model/layers/0", "model/layers/1/b"),
