@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -197,14 +196,12 @@ def test_the_server_survives_what_is_not_a_worker(met: Met) -> None:
 
 
 def test_threads_end_with_the_workers() -> None:
-    def ours() -> list[threading.Thread]:
-        return [one for one in threading.enumerate() if one.name.startswith("graphdist-co")]
-
-    before = len(ours())
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     only = Workers([address], 0, PATIENCE)
     only.meet()
-    assert len(ours()) > before
+    server = only._server
+    assert server is not None
+    assert server.is_alive()
     only.leave()
-    until(lambda: len(ours()) == before)
+    until(lambda: not server.is_alive())
     assert Patience.silence > coordination.BEAT_SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -75,6 +76,9 @@ def test_a_step_that_takes_too_long(pair: list[Workers], never: Any) -> None:
 
 def test_a_step_that_all_have_begun(pair: list[Workers], never: Any) -> None:
     pair[1].begin_step()
+    deadline = time.monotonic() + 20
+    while pair[0].behind(1) and time.monotonic() < deadline:  # until the others know
+        time.sleep(0.05)
     with pytest.raises(gd.CollectiveTimeoutError, match="all have begun it"):
         step_of(pair[0], never, seconds=0.1)()
 

@@ -12,7 +12,7 @@ import numpy as np
 import graphdist as gd
 
 fault, victim = sys.argv[1], int(sys.argv[2])
-options = gd.CommunicationOptions(timeout_seconds=2 if fault == "stop" else None)
+options = gd.CommunicationOptions(timeout_seconds=4 if fault == "stop" else None)
 strategy = gd.MultiWorkerMirroredStrategy(communication_options=options)
 is_victim = strategy.cluster_resolver.task_id == victim
 
