@@ -127,8 +127,8 @@ def test_other_iterables_are_iterated_from_their_start() -> None:
     other = iter(split(batches))
     other.set_state(iterator.get_state())
     assert values(next(other)) == values(next(iterator)) == [[2, 3], [4, 5]]
+    used = iter(split(iter(batches)))
     with pytest.raises(ValueError, match="can be iterated once"):
-        used = iter(split(iter(batches)))
         used.set_state(iterator.get_state())
 
 
