@@ -12,7 +12,7 @@ first, and `existing` finds it there if the process dies between the two renames
             0/0.0
 
 Workers share the folder: it lies on a file system that all of them see. The first makes and renames
-it, each writes a part; barriers are between.
+it, each writes a part, and each waits for the others in between.
 
 Arrays are written by tensorstore, which writes several at a time and syncs each to the disk. They
 are not compressed, since parameters hardly get smaller: zstd took a tenth off random floats and
@@ -35,7 +35,7 @@ import numpy as np
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.topologies import MissingExtraError
-from graphdist.runtime.workers import Workers
+from graphdist.runtime.workers import Workers, exchange
 
 INDEX = "index.json"
 PARTIAL, REPLACED = ".partial", ".replaced"
@@ -67,8 +67,10 @@ def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
     The parts of the array on this process's devices make up the whole.
     """
     shards = array.addressable_shards
-    if shards[0].data.shape == array.shape:
-        return np.array(shards[0].data)  # of a view: on CPU the array's own memory
+    first = shards[0].data
+    if first.shape == array.shape:
+        is_view = first.platform() == "cpu"  # what NumPy sees there is the array's own memory
+        return np.array(first) if is_view else np.asarray(first)
     whole = np.empty(array.shape, array.dtype)
     for shard in shards:
         whole[shard.index] = np.asarray(shard.data)
@@ -161,31 +163,56 @@ def write_checkpoint(
     parts: Mapping[str, np.ndarray[Any, Any]],
     report: Any,
     make_index: Callable[[list[Any]], Mapping[str, Any]],
-    workers: Workers,
+    group: Workers,
     call: str,
 ) -> None:
     """Write a checkpoint, all workers together: this one's arrays, by the name of their file.
 
     Each worker hands in a `report`, a JSON value, and the first makes the index of all of them.
-    `call` tells this call from others. Returns when the checkpoint is there for all.
+    `call` tells this call from others. Returns when the checkpoint is there for all. Where one
+    worker fails all raise, the others a `CheckpointError` that names it.
     """
     partial = path.with_name(path.name + PARTIAL)
-    if workers.index == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    workers.barrier(f"checkpoint/{call}/begun", SECONDS_TO_WRITE)
-    part = partial / f"part-{workers.index}"
-    write_arrays(part, parts)
-    _write_json(part / "report.json", report)
-    _sync_folders(part)
-    workers.barrier(f"checkpoint/{call}/written", SECONDS_TO_WRITE)
-    if workers.index == 0:
-        reports = [partial / f"part-{worker}" / "report.json" for worker in range(workers.count)]
-        index = make_index([json.loads(report.read_text(encoding="utf-8")) for report in reports])
-        _write_json(partial / INDEX, index)
-        _sync(partial)
-        _give_name(partial, path)
-    workers.barrier(f"checkpoint/{call}/named", SECONDS_TO_WRITE)
+
+    def begin() -> None:
+        if group.index == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+
+    def write() -> None:
+        part = partial / f"part-{group.index}"
+        write_arrays(part, parts)
+        _write_json(part / "report.json", report)
+        _sync_folders(part)
+
+    def finish() -> None:
+        if group.index == 0:
+            places = [partial / f"part-{worker}" / "report.json" for worker in range(group.count)]
+            reports = [json.loads(place.read_text(encoding="utf-8")) for place in places]
+            _write_json(partial / INDEX, make_index(reports))
+            _sync(partial)
+            _give_name(partial, path)
+
+    for name, act in (("begin", begin), ("write", write), ("finish", finish)):
+        _together(group, f"checkpoint/{call}/{name}", act, f"checkpoint {path.name} is written")
+
+
+def _together(group: Workers, name: str, act: Callable[[], None], doing: str) -> None:
+    """Act, and wait until all have; raise if one could not."""
+    failure: Exception | None = None
+    try:
+        act()
+    except Exception as error:
+        failure = error
+    said = "" if failure is None else f"{type(failure).__name__}: {failure}"
+    answers = exchange(group, name, said, SECONDS_TO_WRITE, doing)
+    if failure is not None:
+        raise failure
+    for worker, answer in enumerate(answers):
+        if answer:
+            raise CheckpointError(
+                f"worker {worker} of {group.count} failed while {doing}: {answer}"
+            )
 
 
 def _give_name(partial: Path, path: Path) -> None:

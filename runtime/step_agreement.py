@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 
-from graphdist.runtime.workers import Workers, WorkerTimeoutError
+from graphdist.runtime.workers import Workers, exchange
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -102,8 +102,9 @@ class StepAgreement:
                     return
             with self._changed:
                 self._published = step = self._last_step()
-            self._workers.publish(f"{self._name}/step/{self._workers.index}", str(step))
-            agreed = max(self._step_of(worker) for worker in range(self._workers.count))
+            doing = "workers agree on the step to stop after"
+            steps = exchange(self._workers, f"{self._name}/step", str(step), self._timeout, doing)
+            agreed = max(map(int, steps))
             with self._changed:
                 self._agreed = agreed
                 self._changed.notify_all()
@@ -111,13 +112,3 @@ class StepAgreement:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
-
-    def _step_of(self, worker: int) -> int:
-        said = self._workers.heard(f"{self._name}/step/{worker}", self._timeout)
-        if said is None:
-            raise WorkerTimeoutError(
-                f"worker {worker} of {self._workers.count} did not say within {self._timeout:g} s "
-                f"which step it is on",
-                hint="it may be dead or stopped: restart from the last checkpoint",
-            )
-        return int(said)

@@ -3,9 +3,9 @@
 `workers()` is the one place that says so: everything that is done once and not once a process asks
 it. A strategy of several processes installs its own with `set_workers`; before that there is one.
 
-What workers say to each other is small and rare, and goes past the devices: values under names, and
-barriers. Any thread may call, also while a step runs, so nothing here may be a collective of the
-devices. A name is used once: whoever waits for one made up of a counter finds what was said for it.
+What workers say to each other is small and rare, and goes past the devices: texts under names. Any
+thread may call, also while a step runs, so nothing here may be a collective of the devices. A name
+is used once: those of things that come again end in a number that all workers count alike.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ class Workers(Protocol):
         ...
 
     def heard(self, name: str, timeout_seconds: float) -> str | None:
-        """Return what was said under a name, once it is; None if nothing is within the time."""
-        ...
+        """Return what was said under a name, once it is; None if nothing is within the time.
 
-    def barrier(self, name: str, timeout_seconds: float) -> None:
-        """Return once all workers have come; raises `WorkerTimeoutError` if one does not."""
+        May raise an error of its own before that, if it learns that a worker is gone.
+        """
         ...
 
 
@@ -73,9 +72,6 @@ class OneWorker:
             time.sleep(0.01)
         return self._said.get(name)
 
-    def barrier(self, name: str, timeout_seconds: float) -> None:
-        """Return: all are here."""
-
 
 _workers: Workers = OneWorker()
 
@@ -94,3 +90,25 @@ def set_workers(others: Workers) -> Workers:
     global _workers
     before, _workers = _workers, others
     return before
+
+
+def exchange(group: Workers, name: str, said: str, timeout_seconds: float, doing: str) -> list[str]:
+    """Return what each worker says, once all have; `doing` is what for, in an error.
+
+    Raises `WorkerTimeoutError` if one says nothing.
+
+    >>> exchange(OneWorker(), "greeting", "hello", timeout_seconds=1, doing="workers meet")
+    ['hello']
+    """
+    group.publish(f"{name}/{group.index}", said)
+    answers: list[str] = []
+    for worker in range(group.count):
+        heard = group.heard(f"{name}/{worker}", timeout_seconds)
+        if heard is None:
+            raise WorkerTimeoutError(
+                f"worker {worker} of {group.count} said nothing within {timeout_seconds:g} s, "
+                f"while {doing}",
+                hint="it may be dead or stopped: restart from the last checkpoint",
+            )
+        answers.append(heard)
+    return answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -10,18 +11,21 @@ from typing import Any  # Any: a step, a variable or whatever becomes an int
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.runtime.checkpoints import (
+    SECONDS_TO_WRITE,
     checkpoints_in,
     existing,
     read_index,
     remove,
     remove_remains,
 )
-from graphdist.runtime.workers import workers
+from graphdist.runtime.workers import exchange, workers
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions, StrPath
 from graphdist.train.writing import finish_writing
 from graphdist.values import kind_of
 
+_restores = itertools.count()
+"""Numbers the restores of this process, and so of each worker."""
 _KEPT = "kept"
 """A file of this name in a checkpoint says that it is not removed."""
 
@@ -140,7 +144,7 @@ class CheckpointManager:
 
     def restore_or_initialize(self) -> str | None:
         """Restore the latest checkpoint and return its path, or call `init_fn` and return None."""
-        latest = self.latest_checkpoint
+        latest = self._latest_of_all()
         if latest is not None:
             self.checkpoint.restore(latest)
             self._last_step = self._step()
@@ -152,6 +156,17 @@ class CheckpointManager:
     def sync(self) -> None:
         """Return once what is being saved is on the disk; raises what went wrong."""
         finish_writing()
+
+    def _latest_of_all(self) -> str | None:
+        """Return the latest checkpoint as the first worker sees it, so that all take the same."""
+        group, latest = workers(), self.latest_checkpoint
+        if group.count == 1:
+            return latest
+        name = f"checkpoint/latest/{next(_restores)}"
+        mine = "" if latest is None else os.path.basename(latest)
+        doing = "the latest checkpoint is restored"
+        first = exchange(group, name, mine, SECONDS_TO_WRITE, doing)
+        return os.path.join(self._directory, first[0]) if first[0] else None
 
     def _step(self) -> int | None:
         if self._step_counter is None:

@@ -40,14 +40,6 @@ class FileWorkers:
             time.sleep(0.005)
         return self._file(name).read_text()
 
-    def barrier(self, name: str, timeout_seconds: float) -> None:
-        from graphdist.errors import WorkerTimeoutError
-
-        self.publish(f"{name}/{self.index}", "")
-        for worker in range(self.count):
-            if self.heard(f"{name}/{worker}", min(timeout_seconds, 60)) is None:
-                raise WorkerTimeoutError(f"worker {worker} did not come to {name}")
-
     def _file(self, name: str) -> Path:
         return self.folder / name.replace("/", "+")
 
@@ -70,7 +62,10 @@ def finished(process: subprocess.Popen[str], code: int = 0) -> list[str]:
 
 def joined(folder: str, index: str, count: str) -> FileWorkers:
     """Be one of several workers."""
+    from graphdist.runtime import checkpoints
     from graphdist.runtime.workers import set_workers
+
+    checkpoints.SECONDS_TO_WRITE = 60.0  # a test that fails should say so
 
     workers = FileWorkers(folder, int(index), int(count))
     set_workers(workers)
@@ -115,9 +110,40 @@ def write_together(meeting: str, index: str, count: str, path: str) -> None:
     print(index, checkpoint.step, sums, int(next(iterator)))
 
 
+def fail_to_write(meeting: str, index: str, count: str, path: str) -> None:
+    """Write a checkpoint on a full disk, as worker 1 has it, and print what is said of it."""
+    import graphdist as gd
+    from graphdist.runtime import checkpoints
+
+    def full(*arguments: Any) -> None:
+        raise OSError("no space left")
+
+    joined(meeting, index, count)
+    checkpoint = gd.train.Checkpoint(step=1)
+    checkpoint.write(path)
+    checkpoint.sync()
+    if index == "1":
+        checkpoints.write_arrays = full
+    try:
+        checkpoint.write(path)
+        checkpoint.sync()
+    except (OSError, gd.CheckpointError) as error:
+        print(type(error).__name__, str(error).splitlines()[0])
+
+
+def save_and_end(path: str) -> None:
+    """Save a checkpoint, and do not wait for it."""
+    import numpy as np
+
+    import graphdist as gd
+
+    gd.train.Checkpoint(array=np.ones(10_000_000)).write(path)
+
+
 def train_until_stopped(meeting: str, index: str, count: str, directory: str, steps: str) -> None:
     """Count steps, which all workers take together, under a handler."""
     import graphdist as gd
+    from graphdist.runtime.workers import exchange
 
     workers = joined(meeting, index, count)
     checkpoint = gd.train.Checkpoint(total=gd.Variable(0))
@@ -125,7 +151,7 @@ def train_until_stopped(meeting: str, index: str, count: str, directory: str, st
     print("ready", handler.total_run_calls, flush=True)
 
     def step(number: int) -> None:
-        workers.barrier(f"step/{number}", 60)  # as a collective does
+        exchange(workers, f"step/{number}", "", 60, "steps are taken")  # as a collective does
         checkpoint.total.assign_add(1)
         time.sleep(0.01 * int(index))
 

@@ -126,8 +126,8 @@ class _Alone(OneWorker):
 
     count = 2
 
-    def barrier(self, name: str, timeout_seconds: float) -> None:
-        raise gd.WorkerTimeoutError("worker 1 of 2 did not come within 60 s to write its part")
+    def heard(self, name: str, timeout_seconds: float) -> str | None:
+        return super().heard(name, timeout_seconds=0)
 
 
 def checkpoint_without_the_other_worker(refused: Refused) -> None:
