@@ -77,12 +77,17 @@ class Process:
 
 
 def serve(
-    step: Callable[[], float], results: Callable[[], dict[str, float]], first_steps: int
+    step: Callable[[], float],
+    results: Callable[[], dict[str, float]],
+    first_steps: int,
+    announce: Callable[[int], object] = lambda steps: None,
 ) -> None:
     """Run a program as the process of a system does; `step` runs to its end and returns the loss.
 
-    What its compilation took is the first step without the time of a later one.
+    Before some steps `announce` is told how many. What the compilation took is the first step
+    without the time of a later one.
     """
+    announce(first_steps)
     start = time.perf_counter()
     losses = [step()]
     first = time.perf_counter() - start
@@ -92,6 +97,7 @@ def serve(
     _say({"losses": losses, "results": results(), "compile_seconds": max(first - later, 0.0)})
     for line in sys.stdin:
         seconds = []
+        announce(int(line))
         for _ in range(int(line)):
             start = time.perf_counter()
             step()

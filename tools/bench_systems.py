@@ -178,9 +178,14 @@ class ByHand:
         """Return a batch on the devices, its rows shared out."""
         return self.on_devices(tree, PartitionSpec(REPLICA))
 
+    def lower(self) -> jax.stages.Lowered:
+        """Trace it anew and lower it."""
+        lowered: jax.stages.Lowered = self.jit().lower(self.kept, self.changed, self.batch)
+        return lowered
+
     def compile(self) -> jax.stages.Compiled:
         """Compile it anew, from the Python function on."""
-        return self.jit().lower(self.kept, self.changed, self.batch).compile()
+        return self.lower().compile()
 
     def step(self) -> float:
         """Run a step to its end and return the loss."""
