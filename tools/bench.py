@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
     effort = Effort()
     found.add_argument("--rounds", type=int, default=effort.rounds, help="turns of each system")
-    found.add_argument("--steps", type=int, default=effort.steps, help="steps in a turn")
+    found.add_argument("--turn", type=float, default=effort.turn_seconds, help="its seconds")
     found.add_argument("--compilations", type=int, default=effort.compilations)
     found.add_argument("--tiny", action="store_true", help="tiny models, to see that all runs")
     found.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
@@ -102,6 +102,7 @@ def _checked(options: argparse.Namespace) -> list[str]:
                     hint=f"choose from {', '.join(all_of_them)}",
                 )
     names = list(options.names)
+    _check_numbers(options, is_list=PASSES in names)
     if PASSES in names and len(names) > 1:
         raise ArgumentError(
             f"{PASSES} and {', '.join(set(names) - {PASSES})} are asked for in one run: each "
@@ -112,6 +113,27 @@ def _checked(options: argparse.Namespace) -> list[str]:
     if options.topology and not names:
         return list(PROGRAMS)
     return names or known[:-1]
+
+
+def _check_numbers(options: argparse.Namespace, *, is_list: bool) -> None:
+    given = options.devices.split(",") if options.devices else []
+    if not all(one.isdigit() and int(one) for one in given) or (len(given) > 1 and not is_list):
+        raise ArgumentError(
+            f"{options.devices!r} devices are asked for",
+            source=here(),
+            hint="give a number, such as 2; for passes several, such as 2,4,8",
+        )
+    for what in ("rounds", "compilations"):
+        if getattr(options, what) < 1:
+            raise ArgumentError(
+                f"{getattr(options, what)} {what} are asked for: there is at least 1", source=here()
+            )
+    if len(options.topology) > 1 and not is_list:
+        raise ArgumentError(
+            f"{len(options.topology)} topologies are asked for in one run",
+            source=here(),
+            hint="run the programs for each by itself",
+        )
 
 
 def _systems(options: argparse.Namespace) -> list[str]:
@@ -134,7 +156,7 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
     for name in PACKAGES:
         if name in systems and not is_installed(name):
             print(f"{name} is not installed here: not measured against it")
-    effort = Effort(options.rounds, options.steps, options.compilations)
+    effort = Effort(options.rounds, options.turn, options.compilations)
     for name in [name for name in names if name in programs]:
         strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(devices)])
         program = programs[name]
@@ -150,6 +172,7 @@ def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
     topology = find_topology(name)
     strategy = strategy_for(topology)
     run = Run(str(topology), strategy.num_replicas_in_sync)
+    compiled_on(TINY["small"], strategy, list(SYSTEMS)[:1])  # the compiler is loaded once
     for chosen in [name for name in names if name in PROGRAMS]:
         program = (TINY if options.tiny else PROGRAMS)[chosen]
         _, found = compiled_on(program, strategy, _systems(options))

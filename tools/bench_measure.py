@@ -1,7 +1,7 @@
 """The measurement of a program on several systems: in turns, in one run.
 
 First every system compiles, then every one runs the same first steps, whose losses must agree, and
-then they are timed in turns, a few steps at a time: what disturbs one disturbs all. Of the compiled
+then they are timed in turns, some steps at a time: what disturbs one disturbs all. Of the compiled
 module count the collectives, as often as they run in a step; the bytes a device sends for them
 around a ring (`graphdist.explanation.bytes_sent`); and the memory that a device needs at most.
 """
@@ -17,14 +17,13 @@ from typing import Any, Protocol  # Any: JSON
 
 import jax
 
+import graphdist as gd
 from graphdist.explanation import bytes_sent
 from graphdist.runtime.executable import memory_of
 from graphdist.runtime.hlo import module_collectives
 from graphdist.tools.bench_process import Process, is_installed
 from graphdist.tools.bench_programs import Program
 from graphdist.tools.bench_systems import SYSTEMS, Running
-
-import graphdist as gd
 
 OURS = "graphdist"
 FIRST_STEPS = 3
@@ -77,10 +76,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure: rounds of steps, a few at a time, and compilations of each system."""
+    """How long to measure: turns of each system of some seconds, and its compilations."""
 
-    rounds: int = 40
-    steps: int = 3
+    rounds: int = 20
+    turn_seconds: float = 0.15
     compilations: int = 3
 
 
@@ -164,8 +163,7 @@ def measured(
     running, found = compiled_on(program, strategy, systems, effort.compilations)
     timed: dict[str, _Timed] = {name: _Here(one) for name, one in running.items()}
     for name, one in running.items():
-        losses = tuple(one.step() for _ in range(FIRST_STEPS))
-        found[name] = replace(found[name], losses=losses, results=one.results())
+        found[name] = with_first_steps(found[name], one)
     replicas = strategy.num_replicas_in_sync
     elsewhere = [name for name in systems if name not in SYSTEMS and is_installed(name)]
     processes = []
@@ -191,17 +189,32 @@ def measured(
     ]
 
 
+def with_first_steps(measurement: Measurement, running: Running) -> Measurement:
+    """Run the first steps and return the measurement with their losses and the metrics."""
+    losses = tuple(running.step() for _ in range(FIRST_STEPS))
+    return replace(measurement, losses=losses, results=running.results())
+
+
 def in_turns(
     timed: Mapping[str, Callable[[int], list[float]]], effort: Effort
 ) -> dict[str, list[float]]:
-    """Return the seconds of steps, taken in turns; every round begins with another system."""
+    """Return the seconds of steps, taken in turns; every round begins with another system.
+
+    The first step of a turn, in which caches are another's, does not count.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in timed}
     names = list(timed)
+    steps = {name: _steps_of(timed[name](2)[1], effort.turn_seconds) for name in names}
     for turn in range(effort.rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            seconds[name] += timed[name](effort.steps)
+            seconds[name] += timed[name](1 + steps[name])[1:]
     return seconds
+
+
+def _steps_of(seconds: float, turn_seconds: float) -> int:
+    """Return how many steps a turn has, if one takes so many seconds."""
+    return min(max(round(turn_seconds / seconds), 1), 50)
 
 
 def check_agreement(measurements: Sequence[Measurement]) -> None:

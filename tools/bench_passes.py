@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 import graphdist as gd
 from graphdist.explanation import measure
-from graphdist.passes import Target, pipeline
+from graphdist.passes import pipeline
 from graphdist.runtime.topologies import find_topology
 from graphdist.tools.bench_measure import Module, module_of
 from graphdist.tools.bench_models import Mlp, Replicas, Tree
@@ -82,9 +82,9 @@ class ReducedTwice(Program):
 
     def differentiated(self, replicas: Replicas, params: Tree, batch: Tree) -> Any:
         """Return loss and gradients of a replica."""
-        (loss, _), gradients = jax.value_and_grad(
-            partial(self.model.loss, replicas), has_aux=True
-        )(params, batch)
+        (loss, _), gradients = jax.value_and_grad(partial(self.model.loss, replicas), has_aux=True)(
+            params, batch
+        )
         return loss, gradients
 
     def moved(self, state: Tree, gradients: Tree) -> Tree:
@@ -132,7 +132,7 @@ class Showcase:
     shard_update: bool | str = False
 
 
-_LAYERS = Mlp(8, 512)
+_LAYERS = Mlp(4, 512)
 
 SHOWCASES = (
     Showcase(
@@ -142,7 +142,7 @@ SHOWCASES = (
     Showcase("own_slices", OwnSlices("", "each replica updates its own rows", _LAYERS, 16)),
     Showcase("reassociate", TwoLosses("", "gradients of two losses, added up", _LAYERS, 16)),
     Showcase("hoist_accumulation", PROGRAMS["accumulation"]),
-    Showcase("shard_update", Program("", "8 layers of 512, Adam", _LAYERS, 16, "adam"), True),
+    Showcase("shard_update", Program("", "4 layers of 512, Adam", _LAYERS, 16, "adam"), True),
     Showcase("bucket_collectives", PROGRAMS["small"]),
 )
 """A program for each pass that saves collectives, bytes or memory."""
@@ -151,9 +151,7 @@ SHOWCASES = (
 def effect(showcase: Showcase, strategy: gd.Strategy) -> PassEffect:
     """Return what a pass does for a strategy, whose `shard_update` is the showcase's."""
     devices = strategy.devices
-    wants = strategy.shard_update
-    target = strategy.target
-    passes = tuple(one for one in pipeline(target) if one.name != showcase.pass_name)
+    passes = [one for one in pipeline(strategy.target) if one.name != showcase.pass_name]
     sides = [
         _side(Graphdist(showcase.program, strategy, function), strategy)
         for function in (gd.function, gd.function(passes=passes))
@@ -190,10 +188,11 @@ def effects_elsewhere(where: str) -> list[PassEffect]:
     """Return what each pass does, found in a process of its own."""
     command = [sys.executable, "-m", "graphdist.tools.bench_passes", where]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return [_from_json(one) for one in json.loads(output.splitlines()[-1])]
+    return [effect_from_json(one) for one in json.loads(output.splitlines()[-1])]
 
 
-def _from_json(said: dict[str, Any]) -> PassEffect:
+def effect_from_json(said: dict[str, Any]) -> PassEffect:
+    """Return the effect that JSON describes."""
     sides = [
         Side(
             Module(side["collectives"], side["moved_bytes"], side["peak_bytes"]), side["held_bytes"]

@@ -1,8 +1,8 @@
 """Systems of the benchmark that need a process of their own, and the talk with it.
 
 A process is `python -m graphdist.tools.bench_<system> program replicas steps [--tiny]`. It builds
-the program, runs the first steps, and prints one line of JSON with the losses and how long it took
-from the start to the end of the first step. Then for each line with a number on its input it runs
+the program, runs the first steps, and prints one line of JSON with the losses, the metrics after
+them and the seconds of its compilation. Then for each line with a number on its input it runs
 so many steps and prints their seconds, as JSON in one line; at the end of the input it ends. What
 is printed besides does not begin with "{".
 """
@@ -65,6 +65,8 @@ class Process:
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
     def _line(self) -> dict[str, Any]:
         assert self._process is not None
@@ -81,11 +83,13 @@ def serve(
     results: Callable[[], dict[str, float]],
     first_steps: int,
     announce: Callable[[int], object] = lambda steps: None,
+    *,
+    compiles: bool = True,
 ) -> None:
     """Run a program as the process of a system does; `step` runs to its end and returns the loss.
 
-    Before some steps `announce` is told how many. What the compilation took is the first step
-    without the time of a later one.
+    Before some steps `announce` is told how many. A system that `compiles` does so in its first
+    step: what is over a later one's time is the compilation's.
     """
     announce(first_steps)
     start = time.perf_counter()
@@ -94,7 +98,8 @@ def serve(
     start = time.perf_counter()
     losses += [step() for _ in range(first_steps - 1)]
     later = (time.perf_counter() - start) / max(first_steps - 1, 1)
-    _say({"losses": losses, "results": results(), "compile_seconds": max(first - later, 0.0)})
+    compilation = max(first - later, 0.0) if compiles else None
+    _say({"losses": losses, "results": results(), "compile_seconds": compilation})
     for line in sys.stdin:
         seconds = []
         announce(int(line))

@@ -140,8 +140,11 @@ def program_table(
 ) -> str:
     """Return the measurements of a program, a line a system."""
     ours = next((one.step_seconds for one in measurements if one.system == OURS), None)
-    rows = [(program.title, *_HEADER[1:])] + [_row(one, ours) for one in measurements]
-    return "\n".join([*table(rows), *(f"  {bound}" for bound in bounds)])
+    rows = [_HEADER, *(_row(one, ours) for one in measurements)]
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    lines = table(list(zip(*columns, strict=True)))
+    said = [f"  {bound}" for bound in bounds]
+    return "\n".join([f"{program.name}: {program.title}", *lines, *said, ""])
 
 
 def _row(one: Measurement, ours: float | None) -> tuple[str, ...]:

@@ -314,9 +314,7 @@ class Pmap(ByHand):
     def split(self, tree: Tree) -> Tree:
         """Return a batch on the devices, its rows shared out."""
         replicas = len(self.devices)
-        return self._stacked(
-            jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), tree)
-        )
+        return self._stacked(jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), tree))
 
     def number(self, scalar: Any) -> float:
         """Return the one number that all replicas have."""

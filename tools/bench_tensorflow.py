@@ -146,9 +146,7 @@ class TensorFlowProgram:
             x = tf.nn.conv2d(x, layer["kernel"], 1, "SAME")
             if "scale" in layer:
                 axes = [0, 1, 2]
-                mean, square = self._mean(
-                    [tf.reduce_mean(x, axes), tf.reduce_mean(x * x, axes)]
-                )
+                mean, square = self._mean([tf.reduce_mean(x, axes), tf.reduce_mean(x * x, axes)])
                 variance = square - mean**2
                 statistics += [mean, variance]
                 x = (x - mean) * tf.math.rsqrt(variance + EPSILON) * layer["scale"]

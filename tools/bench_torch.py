@@ -204,7 +204,7 @@ def run_rank(rank: int, replicas: int, store: str, program: Program, first_steps
             told(RESULTS)
             return running.results()
 
-        serve(running.step, results, first_steps, announce=told)
+        serve(running.step, results, first_steps, announce=told, compiles=False)
         told(END)
     else:
         while (said := told(END)) != END:

@@ -1,4 +1,4 @@
-"""The compilation of a step for 64 replicas of which one has other shapes: see `bench_overheads.py`.
+"""The compilation of a step for 64 replicas of which one is odd: see `bench_overheads.py`.
 
 A process of its own, for its 64 devices. Prints the seconds of both compilations, unequal first.
 """
