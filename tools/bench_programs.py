@@ -82,7 +82,7 @@ class Program:
         loss_fn = partial(self.model.loss, replicas)
         if self.microbatches > 1:
             loss, gradients = replicas.accumulated(loss_fn, params, batch, self.microbatches)
-            statistics = {}
+            statistics: Tree = {}
         else:
             differentiated = jax.value_and_grad(loss_fn, has_aux=True)
             (loss, statistics), gradients = differentiated(params, batch)

@@ -260,12 +260,16 @@ class Jit(ByHand):
     def jit(self) -> Any:
         """Return the jitted step."""
         whole, split = self._sharding(PartitionSpec()), self._sharding(PartitionSpec(REPLICA))
-        shardings = {"in_shardings": (whole, whole, split), "out_shardings": (whole, whole)}
 
         def step(kept: Tree, changed: Tree, batch: Tree) -> tuple[Tree, Any]:  # new: traced anew
             return self.one_step(kept, changed, batch)
 
-        return jax.jit(step, donate_argnums=1, **shardings)
+        return jax.jit(
+            step,
+            donate_argnums=1,
+            in_shardings=(whole, whole, split),
+            out_shardings=(whole, whole),
+        )
 
     def _sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.devices.mesh, spec)
