@@ -8,7 +8,7 @@ The file has, of a run:
 * `units`: "s" and "bytes" throughout;
 * `measurements`: a list, one entry for each program and system, of `program`, `title`, `system`,
   `losses` (of the first steps), `results` (metrics after them), `step_seconds` (median),
-  `timings` (each step's, in order), `compile_seconds` (median; of systems outside JAX, the first
+  `quick_seconds` (the quickest tenth), `timings` (each step's, in order), `compile_seconds` (median; of systems outside JAX, the first
   step without a later one's time), `collectives` (of the compiled module, by kind, as often as
   they run), `num_collectives`, `moved_bytes` (a device sends in a step), `peak_bytes` (of a
   device). What is not known is null;
@@ -132,14 +132,24 @@ def bounds_of(program: Program, measurements: Sequence[Measurement]) -> list[Bou
     return found
 
 
-_HEADER = ("", "step", "ours is", "compile", "collectives", "moved", "peak a device")
+_HEADER = (
+    "",
+    "step",
+    "ours is",
+    "quickest tenth",
+    "ours is",
+    "compile",
+    "collectives",
+    "moved",
+    "peak a device",
+)
 
 
 def program_table(
     program: Program, measurements: Sequence[Measurement], bounds: Sequence[Bound]
 ) -> str:
     """Return the measurements of a program, a line a system."""
-    ours = next((one.step_seconds for one in measurements if one.system == OURS), None)
+    ours = next((one for one in measurements if one.system == OURS), None)
     rows = [_HEADER, *(_row(one, ours) for one in measurements)]
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     lines = table(list(zip(*columns, strict=True)))
@@ -147,18 +157,24 @@ def program_table(
     return "\n".join([f"{program.name}: {program.title}", *lines, *said, ""])
 
 
-def _row(one: Measurement, ours: float | None) -> tuple[str, ...]:
-    ratio = ours / one.step_seconds if ours and one.step_seconds else None
+def _row(one: Measurement, ours: Measurement | None) -> tuple[str, ...]:
     module = one.module
     return (
         f"  {one.system}",
-        "" if one.step_seconds is None else time_text(one.step_seconds),
-        "" if ratio is None or one.system == OURS else f"{ratio:.2f}x",
+        *_seconds(one.step_seconds, ours and ours.step_seconds, one is ours),
+        *_seconds(one.quick_seconds, ours and ours.quick_seconds, one is ours),
         "" if one.compile_seconds is None else time_text(one.compile_seconds),
         "" if module is None else f"{module.num_collectives:,}",
         "" if module is None else size_text(module.moved_bytes),
         "" if module is None else size_text(module.peak_bytes),
     )
+
+
+def _seconds(seconds: float | None, ours: float | None, is_ours: bool) -> tuple[str, str]:
+    """Return a time and what ours is of it."""
+    if seconds is None:
+        return "", ""
+    return time_text(seconds), "" if ours is None or is_ours else f"{ours / seconds:.2f}x"
 
 
 _PASSES_HEADER = ("on", "collectives", "", "moved", "", "peak", "", "variables", "")

@@ -57,6 +57,7 @@ SCHEMA = {
                     "losses": {"type": "array", "items": {"type": "number"}},
                     "results": {"type": "object"},
                     "step_seconds": SECONDS,
+                    "quick_seconds": SECONDS,
                     "timings": {"type": "array", "items": {"type": "number"}},
                     "compile_seconds": SECONDS,
                     "collectives": {"type": ["object", "null"]},
