@@ -195,6 +195,18 @@ class Memory:
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
 
 
+def memory_of(compiled: Compiled) -> Memory:
+    """Return what a program that JAX compiled needs on each device."""
+    analysis: Any = compiled.memory_analysis()
+    return Memory(
+        analysis.argument_size_in_bytes,
+        analysis.output_size_in_bytes,
+        analysis.alias_size_in_bytes,
+        analysis.temp_size_in_bytes,
+        getattr(analysis, "peak_memory_in_bytes", 0),
+    )
+
+
 class Executable:
     """A compiled step."""
 
@@ -230,14 +242,7 @@ class Executable:
     @property
     def memory(self) -> Memory:
         """Return what the step needs on each device."""
-        analysis: Any = self.compiled.memory_analysis()
-        return Memory(
-            analysis.argument_size_in_bytes,
-            analysis.output_size_in_bytes,
-            analysis.alias_size_in_bytes,
-            analysis.temp_size_in_bytes,
-            getattr(analysis, "peak_memory_in_bytes", 0),
-        )
+        return memory_of(self.compiled)
 
     @property
     def cost(self) -> dict[str, float]:

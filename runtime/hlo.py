@@ -142,11 +142,11 @@ def _collective(
     ]
     if kind == "network_send":
         shapes = shapes[:1]  # what follows is a handle
-    elif match["start"] and kind in ("all_gather", "collective_permute"):
+    elif match["start"] and kind in ("all_gather", "reduce_scatter", "collective_permute"):
         shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results
     elif kind == "all_gather":
         shapes = [(dtype, size // group) for dtype, size in shapes]
-    if kind == "reduce_scatter":
+    elif kind == "reduce_scatter":
         shapes = [(dtype, size * group) for dtype, size in shapes]
     if kind == "all_reduce" and _SCATTERING in computation:
         kind = "reduce_scatter"

@@ -1,10 +1,11 @@
-"""The compilation of a step for 64 replicas of which one has other shapes: see `bench.py`.
+"""The compilation of a step for 64 replicas of which one is odd: see `bench_overheads.py`.
 
 A process of its own, for its 64 devices. Prints the seconds of both compilations, unequal first.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from typing import Any  # Any: distributed values
@@ -13,19 +14,22 @@ import jax
 import numpy as np
 
 import graphdist as gd
-from graphdist.tools.bench import weights_of_layers, with_graphdist
+from graphdist.tools.bench_models import Mlp
+from graphdist.tools.bench_programs import Program
+from graphdist.tools.bench_systems import Graphdist
 
 REPLICAS, LAYERS, WIDTH, ROUNDS = 64, 20, 16, 5
+PROGRAM = Program("unequal", "", Mlp(LAYERS, WIDTH), rows=4)
 
 
 def compile_seconds(strategy: gd.Strategy, rows: list[int]) -> float:
     """Return the seconds from the trace to the executable, for replicas with these rows."""
 
     def batch_of(context: gd.ValueContext) -> Any:
-        return np.ones((rows[context.replica_id_in_sync_group], WIDTH), "f")
+        return {"x": np.ones((rows[context.replica_id_in_sync_group], WIDTH), "f")}
 
     batch = strategy.experimental_distribute_values_from_function(batch_of)
-    step = with_graphdist(strategy, weights_of_layers(LAYERS, WIDTH))
+    step = Graphdist(PROGRAM, strategy).function
     jax.clear_caches()
     start = time.perf_counter()
     step.trace(batch).lower().compile()
@@ -42,7 +46,7 @@ def main() -> None:
         (compile_seconds(strategy, unequal), compile_seconds(strategy, uniform))
         for _ in range(ROUNDS)
     ]
-    print(*(statistics.median(seconds) for seconds in zip(*rounds, strict=True)))
+    print(json.dumps([statistics.median(seconds) for seconds in zip(*rounds, strict=True)]))
 
 
 if __name__ == "__main__":

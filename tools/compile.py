@@ -149,11 +149,12 @@ def _compiled(
     return compiled, compiled.report()
 
 
-def strategy_for(topology: Topology) -> Strategy:
+def strategy_for(topology: Topology, shard_update: bool | str = "auto") -> Strategy:
     """Return a strategy of a topology's devices."""
+    name, slices = topology.name, topology.num_slices
     if topology.chip.platform == "tpu":
-        return TPUStrategy(topology=topology.name, num_slices=topology.num_slices)
-    return MirroredStrategy(topology=topology.name)
+        return TPUStrategy(topology=name, num_slices=slices, shard_update=shard_update)
+    return MirroredStrategy(topology=name, shard_update=shard_update)
 
 
 def _passes(names: str) -> list[Any]:

@@ -41,7 +41,7 @@ class Survey:
 
     def __str__(self) -> str:
         rows = [_row(name, report) for name, report in self.reports]
-        lines = _table([_HEADER, *rows])
+        lines = table([_HEADER, *rows])
         return "\n".join(
             [
                 self.title,
@@ -74,7 +74,8 @@ def _row(name: str, report: Report) -> list[str]:
     ]
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, the first column to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -209,7 +210,7 @@ def topology_table(*, as_json: bool) -> str:
     ]
     return "\n".join(
         [
-            *_table([header, *rows]),
+            *table([header, *rows]),
             "",
             "Figures are of a chip; links and network in one direction. TPU topologies are",
             "chips in a torus, GPU topologies hosts x GPUs, in any shape of whole hosts.",

@@ -172,6 +172,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
   %w = (s32[], f32[4]) while(%t), condition=%condition, body=%body
   %s = (f32[4]{0}, f32[16]{0}) all-gather-start(%x), replica_groups={{0,1,2,3}}
   %a = (f32[4]{0}, f32[]) all-reduce(%x, %y), replica_groups={}, to_apply=%add
+  %p = ((f32[4]{0}, f32[8]{0}), (f32[2]{0}, f32[4]{0})) reduce-scatter-start(%x, %y), replica_groups={{0,1}}
   %h = (f32[4], u32[], token[]) send(%x, %t), channel_id=1
 }
 """
@@ -179,7 +180,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 def test_the_text_of_a_module_is_read() -> None:
     found = {one.name: one for one in module_collectives(MODULE, 8)}
-    assert set(found) == {"g", "r", "f", "s", "a"}  # a send to the host is no collective
+    assert set(found) == {"g", "r", "f", "s", "a", "p"}  # a send to the host is no collective
     assert (found["f"].kind, found["f"].bytes, found["a"].kind) == (
         "reduce_scatter",
         32,
@@ -189,3 +190,4 @@ def test_the_text_of_a_module_is_read() -> None:
     assert (found["r"].bytes, found["r"].group_size) == (2 * 2 * 4, 2)
     assert (found["s"].bytes, found["s"].is_async) == (16, True)
     assert (found["a"].bytes, found["a"].group_size, found["a"].times) == (20, 8, 1)
+    assert (found["p"].bytes, found["p"].is_async) == (48, True)

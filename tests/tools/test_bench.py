@@ -1,0 +1,281 @@
+"""The benchmark: that it compares like with like and writes what it says. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any  # Any: JSON
+
+import jsonschema
+import pytest
+
+import graphdist as gd
+from graphdist.tools.bench import ALL_SYSTEMS, main
+from graphdist.tools.bench_measure import (
+    DifferentProgramsError,
+    Effort,
+    Measurement,
+    Module,
+    check_agreement,
+    compiled_on,
+    in_turns,
+    measured,
+    with_first_steps,
+)
+from graphdist.tools.bench_passes import SHOWCASES, PassEffect, Side, effect
+from graphdist.tools.bench_process import PACKAGES, Process, is_installed
+from graphdist.tools.bench_programs import PROGRAMS, TINY
+from graphdist.tools.bench_report import Run, bounds_of, passes_table
+from graphdist.tools.bench_svg import picture
+from graphdist.tools.bench_systems import SYSTEMS
+from tests.aot.steps import needs_tpu
+
+QUICK = Effort(rounds=1, turn_seconds=0, compilations=1)
+DEVICES = ["cpu:0", "cpu:1"]
+BYTES = {"type": ["integer", "null"], "minimum": 0}
+SECONDS = {"type": ["number", "null"], "exclusiveMinimum": 0}
+SCHEMA = {
+    "type": "object",
+    "required": ["format", "target", "replicas", "versions", "cores", "units", "measurements"],
+    "properties": {
+        "format": {"const": 1},
+        "measurements": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["program", "title", "system", "losses"],
+                "properties": {
+                    "program": {"enum": list(PROGRAMS)},
+                    "title": {"type": "string"},
+                    "system": {"enum": list(ALL_SYSTEMS)},
+                    "losses": {"type": "array", "items": {"type": "number"}},
+                    "results": {"type": "object"},
+                    "step_seconds": SECONDS,
+                    "quick_seconds": SECONDS,
+                    "timings": {"type": "array", "items": {"type": "number"}},
+                    "compile_seconds": SECONDS,
+                    "collectives": {"type": ["object", "null"]},
+                    "num_collectives": BYTES,
+                    "moved_bytes": BYTES,
+                    "peak_bytes": BYTES,
+                },
+            },
+        },
+        "bounds": {
+            "type": "array",
+            "items": {"required": ["program", "system", "ratio", "bound", "met"]},
+        },
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_systems_run_one_program(name: str) -> None:
+    strategy = gd.MirroredStrategy(DEVICES)
+    found = [
+        with_first_steps(Measurement(name, system), start(TINY[name], strategy))
+        for system, start in SYSTEMS.items()
+    ]
+    check_agreement(found)
+    losses = found[0].losses
+    is_training = TINY[name].kind != "evaluate"
+    assert (losses[2] < losses[0]) == is_training
+    assert bool(found[0].results) != is_training
+
+
+@pytest.mark.slow
+def test_measurements_are_complete() -> None:
+    found = measured(TINY["small"], gd.MirroredStrategy(DEVICES), list(SYSTEMS), QUICK)
+    assert [one.system for one in found] == list(SYSTEMS)
+    for one in found:
+        assert len(one.losses) == 3
+        assert len(one.timings) == 1
+        assert one.step_seconds is not None
+        assert one.compile_seconds is not None
+        assert one.module is not None
+        assert one.module.collectives == {"all_reduce": 1}
+        assert one.module.moved_bytes == 4 * (3 * (16 + 4) + 1)  # each gradient once, and the loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", PACKAGES)
+@pytest.mark.parametrize("name", TINY)
+def test_systems_elsewhere_run_the_same_program(system: str, name: str) -> None:
+    if not is_installed(system):
+        pytest.skip(f'{system} needs {PACKAGES[system]}: pip install "graphdist[bench]"')
+    found = measured(
+        TINY[name], gd.MirroredStrategy(DEVICES), ["shard_map", system], QUICK, is_tiny=True
+    )
+    assert [one.system for one in found] == ["shard_map", system]
+    assert found[1].module is None
+
+
+def test_tiny_programs_are_the_same_programs() -> None:
+    assert list(TINY) == list(PROGRAMS)
+    for name, tiny in TINY.items():
+        program = PROGRAMS[name]
+        assert type(tiny.model) is type(program.model)
+        assert (tiny.kind, tiny.microbatches) == (program.kind, program.microbatches)
+
+
+def test_other_losses_are_refused() -> None:
+    one = Measurement("small", "graphdist", losses=(1.0, 0.9, 0.8))
+    check_agreement([one, replace(one, system="jit", losses=(1.00001, 0.9, 0.8))])
+    with pytest.raises(DifferentProgramsError, match=r"graphdist has .* 0\.8, jit 1, 0\.9, 0\.7"):
+        check_agreement([one, replace(one, system="jit", losses=(1.0, 0.9, 0.7))])
+    with pytest.raises(DifferentProgramsError, match="nan"):
+        check_agreement([one, replace(one, system="jit", losses=(1.0, 0.9, float("nan")))])
+    seen = replace(one, results={"accuracy": 0.5})
+    with pytest.raises(DifferentProgramsError, match=r"0\.8, 0\.5, jit"):
+        check_agreement([seen, replace(seen, system="jit", results={"accuracy": 0.4})])
+
+
+def test_systems_take_turns() -> None:
+    calls: list[str] = []
+
+    def timed(name: str, seconds: float) -> Any:
+        def run(steps: int) -> list[float]:
+            calls.append(name)
+            return [9.0] + [seconds] * (steps - 1)
+
+        return run
+
+    effort = Effort(rounds=2, turn_seconds=1.0)
+    found = in_turns({"fast": timed("fast", 0.25), "slow": timed("slow", 5.0)}, effort)
+    assert found == {"fast": [0.25] * 8, "slow": [5.0] * 2}  # the first of each turn is left out
+    assert calls[2:] == ["fast", "slow", "slow", "fast"]
+
+
+def test_the_process_of_a_system_that_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process("ddp", "small", 2, is_tiny=True)
+    monkeypatch.setattr(process, "command", [sys.executable, "-c", "print('not JSON')"])
+    with pytest.raises(RuntimeError, match="the process of ddp ended: run "):
+        process.start(3)
+    process.close()
+
+
+@pytest.mark.slow
+def test_command_writes_json_and_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / "run.json", tmp_path / "run.svg"]
+    command = [sys.executable, "-m", "graphdist.tools.bench", "small", "evaluation", "--tiny"]
+    command += ["--systems", "graphdist,shard_map", "--rounds", "1", "--turn", "0"]
+    command += ["--compilations", "1", "--json", str(files[0]), "--svg", str(files[1])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "small: 3 layers of 4" in done.stdout
+    assert "x shard_map, at most 1.05x: " in done.stdout
+    run = json.loads(files[0].read_text())
+    jsonschema.validate(run, SCHEMA)
+    assert run["target"] == "2 CPU devices"
+    assert {one["program"] for one in run["measurements"]} == {"small", "evaluation"}
+    assert {one["system"] for one in run["bounds"]} == {"shard_map"}
+    drawn = ElementTree.parse(files[1]).getroot()
+    bars = [one for one in drawn.iter("{http://www.w3.org/2000/svg}rect") if "rx" in one.attrib]
+    assert len(bars) == len(run["measurements"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["smal"], "there is no measurement 'smal'"),
+        (["small", "--systems", "jax"], "there is no system 'jax'"),
+        (["passes", "small"], "passes and small are asked for in one run"),
+        (["small", "--topology", "v5e:3"], "topology"),
+        (["passes", "--devices", "two"], "'two'"),
+        (["small", "--devices", "2,4"], "'2,4'"),
+        (["small", "--topology", "v5e:4x4", "--topology", "v5e:2x2"], "2 topologies"),
+        (["small", "--rounds", "0"], "0 rounds"),
+    ],
+)
+def test_command_refuses(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_picture_of_a_topology_shows_bytes() -> None:
+    shown = [
+        Measurement("small", name, module=Module({"all_reduce": 1}, moved, 4096))
+        for name, moved in (("graphdist", 1024), ("shard_map", 2048))
+    ]
+    drawn = picture("a & b", {"small": "50 layers < 51"}, shown)
+    texts = [one.text for one in ElementTree.fromstring(drawn).iter() if one.text]
+    assert "a & b" in texts
+    assert "50 layers < 51" in texts
+    assert "2.00 KiB   ours 0.50x" in texts
+
+
+def test_bounds_are_of_medians() -> None:
+    small = PROGRAMS["small"]
+    seconds = {"graphdist": 1.0, "shard_map": 10.0, "tensorflow": 1.0}
+    shown = [Measurement("small", name, step_seconds=one) for name, one in seconds.items()]
+    by_system = {bound.system: bound for bound in bounds_of(small, shown)}
+    assert by_system["shard_map"].met
+    assert not by_system["tensorflow"].met
+    assert str(by_system["tensorflow"]) == "1.00x tensorflow, at most 0.5x: MISSED"
+    assert not bounds_of(small, [replace(one, step_seconds=None) for one in shown])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [one.pass_name for one in SHOWCASES])
+def test_each_pass_saves_something(name: str) -> None:
+    showcase = next(one for one in SHOWCASES if one.pass_name == name)
+    strategy = gd.MirroredStrategy(
+        [f"cpu:{i}" for i in range(4)], shard_update=showcase.shard_update
+    )
+    found = effect(showcase, strategy)
+    before, after = found.without, found.with_it
+    saves = {
+        "remove_redundant_collectives": after.module.moved_bytes < 0.6 * before.module.moved_bytes,
+        "own_slices": after.module.moved_bytes < 0.7 * before.module.moved_bytes,
+        "reassociate": after.module.moved_bytes < 0.6 * before.module.moved_bytes,
+        "hoist_accumulation": after.module.moved_bytes < 0.3 * before.module.moved_bytes,
+        "shard_update": after.held_bytes < 0.6 * before.held_bytes,
+        "bucket_collectives": after.module.num_collectives <= before.module.num_collectives,
+    }
+    assert saves[name]
+    assert found.target == "4 CPU devices"
+    assert name in passes_table(name, found.program, [found])
+
+
+def test_effects_survive_json() -> None:
+    from graphdist.tools.bench_passes import effect_from_json
+
+    side = Side(Module({"all_reduce": 2}, 10, 20), 30)
+    found = PassEffect("reassociate", "two losses", "2 CPU devices", 2, side, side)
+    assert effect_from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@needs_tpu
+@pytest.mark.slow
+def test_topologies_are_compiled_for() -> None:
+    from graphdist.runtime.topologies import find_topology
+    from graphdist.tools.compile import strategy_for
+
+    strategy = strategy_for(find_topology("v5e:2x2"))
+    _, found = compiled_on(TINY["accumulation"], strategy, ["graphdist", "shard_map"])
+    ours, peer = found["graphdist"].module, found["shard_map"].module
+    assert ours is not None
+    assert peer is not None
+    assert ours.collectives == peer.collectives == {"all_reduce": 1}
+    assert ours.moved_bytes == peer.moved_bytes
+
+
+def test_fields_of_the_file_are_documented() -> None:
+    import graphdist.tools.bench_report as report
+
+    assert report.__doc__ is not None
+    run = Run("2 CPU devices", 2, {"small": ""}, [Measurement("small", "jit")])
+    said = run.to_json()
+    for name in (*said, *said["measurements"][0]):
+        assert f"`{name}`" in report.__doc__, name
+    assert {one.name for one in fields(Run)} - {"titles"} <= set(said)

@@ -1,0 +1,242 @@
+"""The measurement of a program on several systems: in turns, in one run.
+
+First every system compiles, then every one runs the same first steps, whose losses must agree, and
+then they are timed in turns, some steps at a time: what disturbs one disturbs all. Of the compiled
+module count the collectives, as often as they run in a step; the bytes a device sends for them
+around a ring (`graphdist.explanation.bytes_sent`); and the memory that a device needs at most.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol  # Any: JSON
+
+import jax
+
+import graphdist as gd
+from graphdist.explanation import bytes_sent
+from graphdist.runtime.executable import memory_of
+from graphdist.runtime.hlo import module_collectives
+from graphdist.tools.bench_process import Process, is_installed
+from graphdist.tools.bench_programs import Program
+from graphdist.tools.bench_systems import SYSTEMS, Running
+
+OURS = "graphdist"
+FIRST_STEPS = 3
+TOLERANCE = 1e-4
+"""How far losses may differ, relative to them: systems add up in different orders."""
+
+
+class DifferentProgramsError(RuntimeError):
+    """Systems that should run one program have different losses."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """What a compiled module does on each device: bytes, and how many collectives of each kind."""
+
+    collectives: Mapping[str, int]
+    moved_bytes: int
+    peak_bytes: int
+
+    @property
+    def num_collectives(self) -> int:
+        """Return how many collectives run in a step."""
+        return sum(self.collectives.values())
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A program on a system. None where there is nothing to say: seconds of steps that do not run.
+
+    `losses` are those of the first steps, `results` its metrics after them. `step_seconds` is the
+    median of `timings`.
+    """
+
+    program: str
+    system: str
+    losses: tuple[float, ...] = ()
+    results: Mapping[str, float] = field(default_factory=dict)
+    step_seconds: float | None = None
+    timings: tuple[float, ...] = ()
+    compile_seconds: float | None = None
+    module: Module | None = None
+
+    @property
+    def quick_seconds(self) -> float | None:
+        """Return what a step takes in the quickest tenth of them: what a busy machine hides."""
+        return sorted(self.timings)[len(self.timings) // 10] if self.timings else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the measurement as JSON has it."""
+        found = asdict(self)
+        module = found.pop("module") or dict.fromkeys(("collectives", "moved_bytes", "peak_bytes"))
+        count = self.module.num_collectives if self.module else None
+        quick = self.quick_seconds
+        return {**found, **module, "num_collectives": count, "quick_seconds": quick}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure: turns of each system of some seconds, and its compilations."""
+
+    rounds: int = 20
+    turn_seconds: float = 0.15
+    compilations: int = 3
+
+
+def module_of(compiled: jax.stages.Compiled, num_devices: int, platform: str) -> Module:
+    """Return what a module that JAX compiled does."""
+    kinds: Counter[str] = Counter()
+    moved = 0.0
+    for one in module_collectives(str(compiled.as_text()), num_devices):
+        kinds[one.kind] += one.times
+        moved += one.times * _sent(one.kind, one.bytes, one.group_size)
+    peak = memory_of(compiled).needed_bytes(platform)
+    return Module(dict(sorted(kinds.items())), round(moved), peak)
+
+
+def _sent(kind: str, put_in: int, replicas: int) -> float:
+    if kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        return bytes_sent(kind, put_in, replicas)
+    return put_in  # to one other device
+
+
+class _Timed(Protocol):
+    """What can be timed: a program on a system in this process or another."""
+
+    def seconds(self, steps: int) -> list[float]:
+        """Run so many steps and return the seconds of each."""
+
+
+class _Here:
+    """A program on a system in this process."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+
+    def seconds(self, steps: int) -> list[float]:
+        found = []
+        for _ in range(steps):
+            start = time.perf_counter()
+            self.running.step()
+            found.append(time.perf_counter() - start)
+        return found
+
+
+def compiled_on(
+    program: Program, strategy: gd.Strategy, systems: Sequence[str], compilations: int = 1
+) -> tuple[dict[str, Running], dict[str, Measurement]]:
+    """Return the program on each system of this process, and what its compilation gave."""
+    running = {name: SYSTEMS[name](program, strategy) for name in systems if name in SYSTEMS}
+    seconds: dict[str, list[float]] = {name: [] for name in running}
+    modules: dict[str, Module] = {}
+    for _ in range(compilations):
+        for name, one in running.items():
+            jax.clear_caches()
+            start = time.perf_counter()
+            compiled = one.compile()
+            seconds[name].append(time.perf_counter() - start)
+            devices = strategy.devices
+            modules[name] = module_of(compiled, len(devices), devices.platform)
+    return running, {
+        name: Measurement(
+            program.name,
+            name,
+            compile_seconds=statistics.median(seconds[name]),
+            module=modules[name],
+        )
+        for name in running
+    }
+
+
+def measured(
+    program: Program,
+    strategy: gd.Strategy,
+    systems: Sequence[str],
+    effort: Effort,
+    *,
+    is_tiny: bool = False,
+) -> list[Measurement]:
+    """Return what was measured of a program on each system, in the order of the systems.
+
+    Raises `DifferentProgramsError` where their losses differ.
+    """
+    running, found = compiled_on(program, strategy, systems, effort.compilations)
+    timed: dict[str, _Timed] = {name: _Here(one) for name, one in running.items()}
+    for name, one in running.items():
+        found[name] = with_first_steps(found[name], one)
+    replicas = strategy.num_replicas_in_sync
+    elsewhere = [name for name in systems if name not in SYSTEMS and is_installed(name)]
+    processes = []
+    try:
+        for name in elsewhere:
+            process = Process(name, program.name, replicas, is_tiny=is_tiny)
+            processes.append(process)
+            timed[name] = process
+            found[name] = Measurement(program.name, name, **process.start(FIRST_STEPS))
+        check_agreement(list(found.values()))
+        seconds = in_turns({name: one.seconds for name, one in timed.items()}, effort)
+    finally:
+        for process in processes:
+            process.close()
+    return [
+        replace(
+            found[name],
+            timings=tuple(seconds[name]),
+            step_seconds=statistics.median(seconds[name]),
+        )
+        for name in systems
+        if name in found
+    ]
+
+
+def with_first_steps(measurement: Measurement, running: Running) -> Measurement:
+    """Run the first steps and return the measurement with their losses and the metrics."""
+    losses = tuple(running.step() for _ in range(FIRST_STEPS))
+    return replace(measurement, losses=losses, results=running.results())
+
+
+def in_turns(
+    timed: Mapping[str, Callable[[int], list[float]]], effort: Effort
+) -> dict[str, list[float]]:
+    """Return the seconds of steps, taken in turns; every round begins with another system.
+
+    The first step of a turn, in which caches are another's, does not count.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in timed}
+    names = list(timed)
+    steps = {name: _steps_of(timed[name](2)[1], effort.turn_seconds) for name in names}
+    for turn in range(effort.rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            seconds[name] += timed[name](1 + steps[name])[1:]
+    return seconds
+
+
+def _steps_of(seconds: float, turn_seconds: float) -> int:
+    """Return how many steps a turn has, if one takes so many seconds."""
+    return min(max(round(turn_seconds / seconds), 1), 50)
+
+
+def check_agreement(measurements: Sequence[Measurement]) -> None:
+    """Raise `DifferentProgramsError` unless losses and metrics agree with those of the first."""
+    first, *others = measurements
+    for other in others:
+        pairs = [*zip(first.losses, other.losses, strict=True)]
+        pairs += [(first.results[name], other.results[name]) for name in first.results]
+        for one, its in pairs:
+            if not abs(one - its) <= TOLERANCE * max(abs(one), abs(its)):
+                raise DifferentProgramsError(
+                    f"{first.program}: {first.system} has the losses {_listed(first)}, "
+                    f"{other.system} {_listed(other)}: they do not run the same program"
+                )
+
+
+def _listed(measurement: Measurement) -> str:
+    values = [*measurement.losses, *measurement.results.values()]
+    return ", ".join(f"{value:.6g}" for value in values)

@@ -1,0 +1,217 @@
+"""The models of the benchmark: shapes, initial values, and the loss as JAX computes it.
+
+The initial values are NumPy arrays in plain dicts and lists, so that the peers which are not JAX
+(`bench_tensorflow.py`, `bench_torch.py`) begin with the same ones and have the same losses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias  # Any: pytrees of arrays
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Tree: TypeAlias = Any
+"""A pytree of arrays."""
+
+EPSILON = 1e-5
+"""What normalizations add to a variance."""
+MOMENTUM = 0.9
+"""How much of a running statistic stays in a step."""
+
+
+class Replicas(Protocol):
+    """What a program asks of the system it runs on, in a function that all replicas run."""
+
+    def mean(self, tree: Tree) -> Tree:
+        """Return the mean over the replicas."""
+
+    def accumulated(self, loss_fn: Any, params: Tree, batch: Tree, microbatches: int) -> Any:
+        """Return loss and gradients, the mean over microbatches; the gradients over replicas."""
+
+    def observe(self, state: Tree, losses: Any, labels: Any, scores: Any) -> Tree:
+        """Add losses [rows], labels [rows] and scores [rows, classes] to the metrics.
+
+        Returns what changes of the state.
+        """
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Layers of tanh(x @ weight + bias); the loss is the mean square of what comes out."""
+
+    layers: int
+    width: int
+
+    def parameters(self, rng: np.random.Generator) -> Tree:
+        """Return initial parameters."""
+        return [
+            {
+                "weight": (rng.standard_normal((self.width, self.width)) / self.width**0.5),
+                "bias": np.zeros(self.width),
+            }
+            for _ in range(self.layers)
+        ]
+
+    def batch(self, rng: np.random.Generator, rows: int) -> Tree:
+        """Return a batch of so many rows."""
+        return {"x": rng.standard_normal((rows, self.width)).astype("f")}
+
+    def loss(self, replicas: Replicas, params: Tree, batch: Tree) -> tuple[Any, Tree]:
+        """Return the mean loss and the statistics of the batch."""
+        x = batch["x"]
+        for layer in params:
+            x = jnp.tanh(x @ layer["weight"] + layer["bias"])
+        return jnp.mean(x**2), {}
+
+
+@dataclass(frozen=True)
+class Convnet:
+    """Convolutions of 3x3, each halving the image; with `normalized`, batch normalization.
+
+    Its mean and variance are those of the rows of all replicas.
+    """
+
+    channels: tuple[int, ...]
+    size: int
+    classes: int = 10
+    normalized: bool = False
+
+    def parameters(self, rng: np.random.Generator) -> Tree:
+        """Return initial parameters; kernels are [height, width, in, out]."""
+        found: dict[str, Any] = {"layers": []}
+        taken = 3
+        for given in self.channels:
+            kernel = rng.standard_normal((3, 3, taken, given)) / (9 * taken) ** 0.5
+            layer = {"kernel": kernel, "bias": np.zeros(given)}
+            if self.normalized:
+                layer["scale"] = np.ones(given)
+            found["layers"].append(layer)
+            taken = given
+        found["head"] = rng.standard_normal((taken, self.classes)) / taken**0.5
+        return found
+
+    def statistics(self) -> Tree:
+        """Return the running means and variances of its normalizations at first."""
+        if not self.normalized:
+            return {}
+        return [{"mean": np.zeros(n), "variance": np.ones(n)} for n in self.channels]
+
+    def batch(self, rng: np.random.Generator, rows: int) -> Tree:
+        """Return images [rows, size, size, 3] and labels [rows]."""
+        images = rng.standard_normal((rows, self.size, self.size, 3)).astype("f")
+        return {"x": images, "labels": rng.integers(0, self.classes, rows).astype("i")}
+
+    def scores(self, replicas: Replicas, params: Tree, images: Any) -> tuple[Any, Tree]:
+        """Return scores [rows, classes] and the statistics of the batch."""
+        x, statistics = images, []
+        for layer in params["layers"]:
+            dimensions = ("NHWC", "HWIO", "NHWC")
+            x = jax.lax.conv_general_dilated(
+                x, layer["kernel"], (1, 1), "SAME", dimension_numbers=dimensions
+            )
+            if self.normalized:
+                x, of_layer = _normalized(replicas, x)
+                statistics.append(of_layer)
+                x = x * layer["scale"]
+            x = _halved(jax.nn.relu(x + layer["bias"]))
+        return jnp.mean(x, axis=(1, 2)) @ params["head"], statistics or {}
+
+    def loss(self, replicas: Replicas, params: Tree, batch: Tree) -> tuple[Any, Tree]:
+        """Return the mean cross entropy and the statistics of the batch."""
+        scores, statistics = self.scores(replicas, params, batch["x"])
+        return jnp.mean(cross_entropies(scores, batch["labels"])), statistics
+
+
+def _normalized(replicas: Replicas, x: Any) -> tuple[Any, Tree]:
+    axes = (0, 1, 2)
+    mean, square = replicas.mean((jnp.mean(x, axes), jnp.mean(x * x, axes)))
+    variance = square - mean**2
+    x = (x - mean) * jax.lax.rsqrt(variance + EPSILON)
+    return x, {"mean": mean, "variance": variance}
+
+
+def _halved(x: Any) -> Any:
+    """Return the means of squares of 2x2."""
+    rows, height, width, channels = x.shape
+    return jnp.mean(x.reshape(rows, height // 2, 2, width // 2, 2, channels), axis=(2, 4))
+
+
+def cross_entropies(scores: Any, labels: Any) -> Any:
+    """Return the cross entropy of each row of scores."""
+    chosen = jnp.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(scores, axis=-1) - chosen
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A decoder with learned positions; its output weights are those of its embedding."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    length: int
+
+    def parameters(self, rng: np.random.Generator) -> Tree:
+        """Return initial parameters."""
+
+        def matrix(rows: int, columns: int) -> Any:
+            return rng.standard_normal((rows, columns)) / rows**0.5
+
+        width = self.width
+        layers = [
+            {
+                "attention_norm": np.ones(width),
+                "qkv": matrix(width, 3 * width),
+                "output": matrix(width, width),
+                "mlp_norm": np.ones(width),
+                "up": matrix(width, 4 * width),
+                "down": matrix(4 * width, width),
+            }
+            for _ in range(self.layers)
+        ]
+        return {
+            "embedding": rng.standard_normal((self.vocabulary, width)) / width**0.5,
+            "positions": 0.1 * rng.standard_normal((self.length, width)),
+            "layers": layers,
+            "norm": np.ones(width),
+        }
+
+    def batch(self, rng: np.random.Generator, rows: int) -> Tree:
+        """Return tokens [rows, length + 1]."""
+        shape = (rows, self.length + 1)
+        return {"tokens": rng.integers(0, self.vocabulary, shape).astype("i")}
+
+    def loss(self, replicas: Replicas, params: Tree, batch: Tree) -> tuple[Any, Tree]:
+        """Return the mean cross entropy of each token but the first, and no statistics."""
+        tokens = batch["tokens"]
+        x = params["embedding"][tokens[:, :-1]] + params["positions"]
+        for layer in params["layers"]:
+            x = x + self._attention(layer, _layer_norm(x) * layer["attention_norm"])
+            hidden = jax.nn.gelu(_layer_norm(x) * layer["mlp_norm"] @ layer["up"])
+            x = x + hidden @ layer["down"]
+        scores = (_layer_norm(x) * params["norm"]) @ params["embedding"].T
+        return jnp.mean(cross_entropies(scores, tokens[:, 1:])), {}
+
+    def _attention(self, layer: Tree, x: Any) -> Any:
+        rows, length, width = x.shape
+        shape = (rows, length, self.heads, width // self.heads)
+        query, key, value = (
+            part.reshape(shape).transpose(0, 2, 1, 3)
+            for part in jnp.split(x @ layer["qkv"], 3, axis=-1)
+        )
+        scores = query @ key.transpose(0, 1, 3, 2) / shape[-1] ** 0.5
+        scores = jnp.where(np.tril(np.ones((length, length), bool)), scores, -1e9)
+        mixed = (jax.nn.softmax(scores) @ value).transpose(0, 2, 1, 3)
+        return mixed.reshape(rows, length, width) @ layer["output"]
+
+
+def _layer_norm(x: Any) -> Any:
+    x = x - jnp.mean(x, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + EPSILON)
+
+
+Model: TypeAlias = Mlp | Convnet | Transformer

@@ -1,0 +1,194 @@
+"""What graphdist itself costs: a call, a compilation, an odd replica, the input.
+
+* dispatch: seconds a call of a step with 100 variables, against `jax.jit` of the same emitted
+  program;
+* compile: trace, passes and emission of an unrolled step, against `jax.jit(..).trace().lower()` of
+  the same step written by hand with `shard_map`, and the passes alone a node;
+* unequal: the compilation of a step for 64 replicas of which one has other shapes, against that for
+  64 alike, in a process with 64 devices;
+* feeding: a step of 2 layers of 1024 fed from NumPy batches of 1 MB, against the same step on one
+  that is on the devices already.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any  # Any: steps and their arguments
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import graphdist as gd
+from graphdist.passes.manager import run_passes
+from graphdist.runtime.executable import jitted
+from graphdist.tools.bench_models import Mlp
+from graphdist.tools.bench_programs import Program
+from graphdist.tools.bench_systems import Graphdist, ShardMap
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the report: medians in seconds of ours and of the peer."""
+
+    name: str
+    ours: float
+    peer: float
+    bound: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name:<46} {_seconds(self.ours)}  {_seconds(self.peer)}  "
+            f"{self.ours / self.peer:6.2f}x  {self.bound}"
+        )
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e6:10,.1f} us" if value < 0.1 else f"{value:10,.3f} s "
+
+
+def in_turns(
+    ours: Callable[[], object], peer: Callable[[], object], rounds: int, calls: int
+) -> tuple[float, float]:
+    """Return the median seconds a call of both, measured in turns, `calls` at a time."""
+    medians: tuple[list[float], list[float]] = ([], [])
+    for step in (ours, peer):
+        for _ in range(3):
+            step()
+    for _ in range(rounds):
+        for step, seconds in zip((ours, peer), medians, strict=True):
+            start = time.perf_counter()
+            for _ in range(calls):
+                step()
+            seconds.append((time.perf_counter() - start) / calls)
+    return statistics.median(medians[0]), statistics.median(medians[1])
+
+
+def bench_dispatch() -> list[Result]:
+    """Measure the call of a step with 100 variables, on 1 and on 2 devices."""
+    results = []
+    for strategy in (gd.OneDeviceStrategy("cpu:0"), gd.MirroredStrategy(["cpu:0", "cpu:1"])):
+        with strategy.scope():
+            variables = gd.variables([jnp.zeros(()) for _ in range(100)])
+
+        @gd.function
+        def step(x: Any, variables: Any = variables) -> Any:
+            for variable in variables:
+                variable.assign_add(x)
+            return x
+
+        replicas = strategy.num_replicas_in_sync
+        x = jax.device_put(jnp.float32(1), strategy.devices.mirrored)
+        step(x)
+        emitted, state = _emitted(step, x, variables, strategy)
+
+        def ours(step: Any = step, x: Any = x) -> None:
+            step(x).block_until_ready()
+
+        def peer(emitted: Any = emitted, state: Any = state, x: Any = x) -> None:
+            *new, result = emitted(*state, x)
+            state[:] = new
+            result.block_until_ready()
+
+        mine, theirs = in_turns(ours, peer, rounds=3000, calls=1)
+        bound = f"{(mine - theirs) * 1e6:+.1f} us a call (at most +15)"
+        results.append(Result(f"dispatch, 100 variables, {replicas} devices", mine, theirs, bound))
+    return results
+
+
+def _emitted(step: Any, x: Any, variables: Any, strategy: Any) -> tuple[Any, list[Any]]:
+    """Return `jax.jit` of what a function emits, and fresh buffers for its variables."""
+    graph = step.trace(x).lower().graph
+    state = [
+        strategy.place_variable(v.read_value(), v.spec("v").type.distribution) for v in variables
+    ]
+    return jitted(graph, strategy.devices), state
+
+
+def bench_compile() -> list[Result]:
+    """Measure trace, passes and emission at about 1,000 and 10,000 equations."""
+    results = []
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    for layers in (56, 560):  # about 18 equations a layer by hand
+        program = Program("compile", "", Mlp(layers, 16), rows=16)
+        with_graphdist, by_hand = Graphdist(program, strategy), ShardMap(program, strategy)
+        traced = with_graphdist.function.trace(with_graphdist.batch)
+        nodes = len(traced.graph.nodes)
+
+        def ours(one: Graphdist = with_graphdist) -> object:
+            jax.clear_caches()
+            return one.lower().stablehlo
+
+        def peer(one: ShardMap = by_hand) -> object:
+            jax.clear_caches()
+            return one.lower()
+
+        rounds = 11 if layers < 100 else 5
+        mine, theirs = in_turns(ours, peer, rounds, 1)
+        name = f"compile, {nodes:,} nodes"
+        results.append(Result(name, mine, theirs, "trace, passes, emission (at most 1.5x)"))
+        results.append(_bench_passes(traced, nodes, rounds))
+    return results
+
+
+def _bench_passes(traced: Any, nodes: int, rounds: int) -> Result:
+    seconds = []
+    for _ in range(rounds):
+        gc.collect()
+        start = time.perf_counter()
+        history = run_passes(traced.graph, traced.pipeline)
+        seconds.append((time.perf_counter() - start) / nodes)
+    each = ", ".join(f"{r.pass_name} {r.seconds / nodes * 1e6:.1f}" for r in history)
+    note = f"us a node, verifier included (at most 25): {each}"
+    return Result(f"passes, {nodes:,} nodes, a node", statistics.median(seconds), 25e-6, note)
+
+
+def bench_unequal() -> list[Result]:
+    """Measure what one replica unlike the others costs the compiler."""
+    command = [sys.executable, "-m", "graphdist.tools.bench_unequal"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    unequal, uniform = json.loads(output.splitlines()[-1])
+    name = "compile, 1 odd replica of 64"
+    return [Result(name, unequal, uniform, "64 alike (at most 3x)")]
+
+
+def bench_feeding() -> list[Result]:
+    """Measure what a step loses to its input."""
+    layers, rows, width, batches = 2, 256, 1024, 32
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    program = Program("feeding", "", Mlp(layers, width), rows=rows // 2)
+    step = Graphdist(program, strategy).function
+    data = np.random.default_rng(1).standard_normal((batches * rows, width)).astype("f")
+    dataset = gd.data.Dataset.from_tensor_slices({"x": data}).batch(rows).repeat()
+    elements = iter(strategy.experimental_distribute_dataset(dataset))
+    there = next(elements)
+
+    def ours() -> None:
+        step(next(elements)).block_until_ready()
+
+    def peer() -> None:
+        step(there).block_until_ready()
+
+    mine, theirs = in_turns(ours, peer, rounds=20, calls=10)
+    name = f"step fed with {there['x'].array.nbytes / 2**20:.0f} MB, {layers} layers of {width}"
+    return [Result(name, mine, theirs, "the same step on data already there (at most 1.05x)")]
+
+
+OVERHEADS: dict[str, Callable[[], list[Result]]] = {
+    "dispatch": bench_dispatch,
+    "compile": bench_compile,
+    "unequal": bench_unequal,
+    "feeding": bench_feeding,
+}
+"""Measurements by name."""

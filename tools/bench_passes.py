@@ -1,0 +1,213 @@
+"""What each pass is worth: a program that shows it, compiled with the pass and without it.
+
+Without it means the same pipeline less that pass. Collectives and bytes are those of the module
+that XLA compiled, so that what XLA does by itself counts for nothing. A number of CPU devices is
+set once a process, so each has a process of its own: `python -m graphdist.tools.bench_passes 4`
+prints its effects as JSON; a topology takes the place of the number.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any  # Any: pytrees of arrays, JSON
+
+import jax
+import jax.numpy as jnp
+
+import graphdist as gd
+from graphdist.explanation import measure
+from graphdist.passes import pipeline
+from graphdist.runtime.topologies import find_topology
+from graphdist.tools.bench_measure import Module, module_of
+from graphdist.tools.bench_models import Mlp, Replicas, Tree
+from graphdist.tools.bench_programs import PROGRAMS, RATE, Program
+from graphdist.tools.bench_systems import Graphdist
+from graphdist.tools.compile import strategy_for
+from graphdist.tools.targets import prepare_command
+
+
+@dataclass(frozen=True)
+class Side:
+    """What the compiled module does, and the bytes of variables a device holds between steps."""
+
+    module: Module
+    held_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the side as JSON has it."""
+        count = self.module.num_collectives
+        return {**asdict(self.module), "num_collectives": count, "held_bytes": self.held_bytes}
+
+
+@dataclass(frozen=True)
+class PassEffect:
+    """A program compiled with a pass and without it."""
+
+    pass_name: str
+    program: str
+    target: str
+    replicas: int
+    with_it: Side
+    without: Side
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the effect as JSON has it."""
+        return {
+            "pass": self.pass_name,
+            "program": self.program,
+            "target": self.target,
+            "replicas": self.replicas,
+            "with": self.with_it.to_json(),
+            "without": self.without.to_json(),
+        }
+
+
+class ReducedTwice(Program):
+    """Reduces gradients, and then again what is the same on all replicas by then."""
+
+    def step(self, replicas: Replicas, state: Tree, batch: Tree) -> tuple[Tree, Any]:
+        """Return what changes of the state, and the loss of a replica."""
+        context = gd.get_replica_context()
+        loss, gradients = self.differentiated(replicas, state["params"], batch)
+        gradients = context.all_reduce("MEAN", gradients)
+        squares = [jnp.sum(g**2) for g in jax.tree.leaves(gradients)]
+        norm = jnp.sqrt(context.all_reduce("MEAN", jnp.stack(squares)).sum())
+        clipped = jax.tree.map(lambda g: g / jnp.maximum(norm, 1), gradients)
+        return self.moved(state, context.all_reduce("MEAN", clipped)), loss
+
+    def differentiated(self, replicas: Replicas, params: Tree, batch: Tree) -> Any:
+        """Return loss and gradients of a replica."""
+        (loss, _), gradients = jax.value_and_grad(partial(self.model.loss, replicas), has_aux=True)(
+            params, batch
+        )
+        return loss, gradients
+
+    def moved(self, state: Tree, gradients: Tree) -> Tree:
+        """Return the parameters a step further down."""
+        return {"params": jax.tree.map(lambda w, g: w - RATE * g, state["params"], gradients)}
+
+
+class OwnSlices(ReducedTwice):
+    """Shares out the update by hand: every replica takes its rows of the reduced gradient."""
+
+    def step(self, replicas: Replicas, state: Tree, batch: Tree) -> tuple[Tree, Any]:
+        """Return what changes of the state, and the loss of a replica."""
+        context = gd.get_replica_context()
+        loss, gradients = self.differentiated(replicas, state["params"], batch)
+        number, count = context.replica_id_in_sync_group, context.num_replicas_in_sync
+
+        def updated(w: jax.Array, g: jax.Array) -> jax.Array:
+            rows = w.shape[0] // count
+            own = partial(jax.lax.dynamic_slice_in_dim, start_index=number * rows, slice_size=rows)
+            reduced = context.all_reduce("MEAN", g)
+            return context.all_gather(own(w) - RATE * own(reduced), axis=0)
+
+        return {"params": jax.tree.map(updated, state["params"], gradients)}, loss
+
+
+class TwoLosses(ReducedTwice):
+    """Reduces the gradients of two losses, and adds them up with weights."""
+
+    def step(self, replicas: Replicas, state: Tree, batch: Tree) -> tuple[Tree, Any]:
+        """Return what changes of the state, and the loss of a replica."""
+        context = gd.get_replica_context()
+        shifted = {"x": 1 - batch["x"]}
+        loss, first = self.differentiated(replicas, state["params"], batch)
+        _, second = self.differentiated(replicas, state["params"], shifted)
+        first, second = context.all_reduce("MEAN", first), context.all_reduce("MEAN", second)
+        return self.moved(state, jax.tree.map(lambda a, b: a + 0.5 * b, first, second)), loss
+
+
+@dataclass(frozen=True)
+class Showcase:
+    """The program that shows a pass; `shard_update` is the strategy's."""
+
+    pass_name: str
+    program: Program
+    shard_update: bool | str = False
+
+
+_LAYERS = Mlp(4, 512)
+
+SHOWCASES = (
+    Showcase(
+        "remove_redundant_collectives",
+        ReducedTwice("", "gradients reduced, clipped by their norm, reduced again", _LAYERS, 16),
+    ),
+    Showcase("own_slices", OwnSlices("", "each replica updates its own rows", _LAYERS, 16)),
+    Showcase("reassociate", TwoLosses("", "gradients of two losses, added up", _LAYERS, 16)),
+    Showcase("hoist_accumulation", PROGRAMS["accumulation"]),
+    Showcase("shard_update", Program("", "4 layers of 512, Adam", _LAYERS, 16, "adam"), True),
+    Showcase("bucket_collectives", PROGRAMS["small"]),
+)
+"""A program for each pass that saves collectives, bytes or memory."""
+
+
+def effect(showcase: Showcase, strategy: gd.Strategy) -> PassEffect:
+    """Return what a pass does for a strategy, whose `shard_update` is the showcase's."""
+    devices = strategy.devices
+    passes = [one for one in pipeline(strategy.target) if one.name != showcase.pass_name]
+    sides = [
+        _side(Graphdist(showcase.program, strategy, function), strategy)
+        for function in (gd.function, gd.function(passes=passes))
+    ]
+    name, title = showcase.pass_name, showcase.program.title
+    said = str(devices) if devices.is_absent else f"{len(devices)} CPU devices"
+    return PassEffect(name, title, said, len(devices), *sides)
+
+
+def _side(running: Graphdist, strategy: gd.Strategy) -> Side:
+    lowered = running.lower()
+    compiled = lowered.compile().executable.compiled
+    devices = strategy.devices
+    module = module_of(compiled, len(devices), devices.platform)
+    return Side(module, measure(lowered.graph).held)
+
+
+def effects(where: str, names: Sequence[str] = ()) -> list[PassEffect]:
+    """Return what each pass does on a number of CPU devices, or a topology."""
+    strategy_of: Callable[..., gd.Strategy]
+    if where.isdigit():
+        gd.config.set_logical_cpu_devices(int(where))
+        strategy_of = gd.MirroredStrategy
+    else:
+        strategy_of = partial(strategy_for, find_topology(where))
+    return [
+        effect(showcase, strategy_of(shard_update=showcase.shard_update))
+        for showcase in SHOWCASES
+        if not names or showcase.pass_name in names
+    ]
+
+
+def effects_elsewhere(where: str) -> list[PassEffect]:
+    """Return what each pass does, found in a process of its own."""
+    command = [sys.executable, "-m", "graphdist.tools.bench_passes", where]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [effect_from_json(one) for one in json.loads(output.splitlines()[-1])]
+
+
+def effect_from_json(said: dict[str, Any]) -> PassEffect:
+    """Return the effect that JSON describes."""
+    sides = [
+        Side(
+            Module(side["collectives"], side["moved_bytes"], side["peak_bytes"]), side["held_bytes"]
+        )
+        for side in (said["with"], said["without"])
+    ]
+    return PassEffect(said["pass"], said["program"], said["target"], said["replicas"], *sides)
+
+
+def main() -> None:
+    """Print the effects for what the command line names, as JSON."""
+    prepare_command()
+    where, *names = sys.argv[1:]
+    print(json.dumps([one.to_json() for one in effects(where, names)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Systems of the benchmark that need a process of their own, and the talk with it.
+
+A process is `python -m graphdist.tools.bench_<system> program replicas steps [--tiny]`. It builds
+the program, runs the first steps, and prints one line of JSON with the losses, the metrics after
+them and the seconds of its compilation. Then for each line with a number on its input it runs
+so many steps and prints their seconds, as JSON in one line; at the end of the input it ends. What
+is printed besides does not begin with "{".
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any  # Any: JSON
+
+PACKAGES = {"tensorflow": "tensorflow", "ddp": "torch"}
+"""Systems by name, with the package that each needs."""
+_MODULES = {"tensorflow": "bench_tensorflow", "ddp": "bench_torch"}
+
+
+def is_installed(system: str) -> bool:
+    """Return whether the package of a system is installed."""
+    return importlib.util.find_spec(PACKAGES[system]) is not None
+
+
+class Process:
+    """A program on a system in a process of its own."""
+
+    def __init__(self, system: str, program: str, replicas: int, *, is_tiny: bool) -> None:
+        """Remember what to run."""
+        self.system = system
+        module = f"graphdist.tools.{_MODULES[system]}"
+        self.command = [sys.executable, "-m", module, program, str(replicas)]
+        self.options = ["--tiny"] if is_tiny else []
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, steps: int) -> dict[str, Any]:
+        """Start it and return what it says of its first steps."""
+        self._process = subprocess.Popen(
+            [*self.command, str(steps), *self.options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        said = self._line()
+        said["losses"] = tuple(said["losses"])
+        return said
+
+    def seconds(self, steps: int) -> list[float]:
+        """Run so many steps and return the seconds of each."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        print(steps, file=self._process.stdin, flush=True)
+        found: list[float] = self._line()["seconds"]
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+    def _line(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                said: dict[str, Any] = json.loads(line)
+                return said
+        raise RuntimeError(f"the process of {self.system} ended: run {' '.join(self.command)} 3")
+
+
+def serve(
+    step: Callable[[], float],
+    results: Callable[[], dict[str, float]],
+    first_steps: int,
+    announce: Callable[[int], object] = lambda steps: None,
+    *,
+    compiles: bool = True,
+) -> None:
+    """Run a program as the process of a system does; `step` runs to its end and returns the loss.
+
+    Before some steps `announce` is told how many. A system that `compiles` does so in its first
+    step: what is over a later one's time is the compilation's.
+    """
+    announce(first_steps)
+    start = time.perf_counter()
+    losses = [step()]
+    first = time.perf_counter() - start
+    start = time.perf_counter()
+    losses += [step() for _ in range(first_steps - 1)]
+    later = (time.perf_counter() - start) / max(first_steps - 1, 1)
+    compilation = max(first - later, 0.0) if compiles else None
+    _say({"losses": losses, "results": results(), "compile_seconds": compilation})
+    for line in sys.stdin:
+        seconds = []
+        announce(int(line))
+        for _ in range(int(line)):
+            start = time.perf_counter()
+            step()
+            seconds.append(time.perf_counter() - start)
+        _say({"seconds": seconds})
+
+
+def _say(said: dict[str, Any]) -> None:
+    print(json.dumps(said), flush=True)

@@ -1,0 +1,168 @@
+"""The programs of the benchmark: one step function each, which every JAX system runs as it is.
+
+What differs between systems is how they say "the mean over the replicas": a program is given that
+(`Replicas`), and so no two systems can compute different things. The programs of TensorFlow and
+torch are written anew, from the same initial values; the losses of the first steps tell whether all
+agree, and the benchmark refuses to compare systems that do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any  # Any: pytrees of arrays
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.tools.bench_models import (
+    MOMENTUM,
+    Convnet,
+    Mlp,
+    Model,
+    Replicas,
+    Transformer,
+    Tree,
+    cross_entropies,
+)
+
+RATE = 0.01
+ADAM_RATE, BETA1, BETA2, ADAM_EPSILON = 1e-3, 0.9, 0.999, 1e-8
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model and what is done with it: `kind` is "sgd", "adam" or "evaluate".
+
+    `rows` are those of one replica, cut into `microbatches`. `bounds` say, by system, how many
+    times its step ours may take.
+    """
+
+    name: str
+    title: str
+    model: Model
+    rows: int
+    kind: str = "sgd"
+    microbatches: int = 1
+    bounds: Mapping[str, float] = field(default_factory=lambda: {"shard_map": 1.05})
+
+    def state(self) -> dict[str, Tree]:
+        """Return the state before the first step, by its parts."""
+        params = self.model.parameters(np.random.default_rng(0))
+        parts = {"params": params}
+        if self.kind == "adam":
+            zeros = jax.tree.map(np.zeros_like, params)
+            parts["slots"] = {"mean": zeros, "square": zeros}
+        if isinstance(self.model, Convnet) and self.model.normalized:
+            parts["statistics"] = self.model.statistics()
+        state = jax.tree.map(lambda x: x.astype("f"), parts)
+        if self.kind == "adam":
+            state["count"] = np.zeros((), "i")
+        return state
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Return which parts of the state a step only reads."""
+        return ("params",) if self.kind == "evaluate" else ()
+
+    def batch(self, replicas: int) -> Tree:
+        """Return the batch of so many replicas."""
+        return self.model.batch(np.random.default_rng(1), self.rows * replicas)
+
+    def step(self, replicas: Replicas, state: Tree, batch: Tree) -> tuple[Tree, Any]:
+        """Return what changes of the state, and the loss of a replica."""
+        params = state["params"]
+        if self.kind == "evaluate":
+            assert isinstance(self.model, Convnet)
+            scores, _ = self.model.scores(replicas, params, batch["x"])
+            losses = cross_entropies(scores, batch["labels"])
+            return replicas.observe(state, losses, batch["labels"], scores), jnp.mean(losses)
+        loss_fn = partial(self.model.loss, replicas)
+        if self.microbatches > 1:
+            loss, gradients = replicas.accumulated(loss_fn, params, batch, self.microbatches)
+            statistics: Tree = {}
+        else:
+            differentiated = jax.value_and_grad(loss_fn, has_aux=True)
+            (loss, statistics), gradients = differentiated(params, batch)
+            gradients = replicas.mean(gradients)
+        changed = self._updated(state, gradients)
+        if statistics:
+            changed["statistics"] = jax.tree.map(
+                lambda old, new: MOMENTUM * old + (1 - MOMENTUM) * new,
+                state["statistics"],
+                statistics,
+            )
+        return changed, loss
+
+    def _updated(self, state: Tree, gradients: Tree) -> dict[str, Tree]:
+        if self.kind == "adam":
+            return _adam(state, gradients)
+        new = jax.tree.map(lambda w, g: w - RATE * g, state["params"], gradients)
+        return {"params": new}
+
+
+def _adam(state: Tree, gradients: Tree) -> dict[str, Tree]:
+    slots, count = state["slots"], state["count"] + 1
+    mean = jax.tree.map(lambda m, g: BETA1 * m + (1 - BETA1) * g, slots["mean"], gradients)
+    square = jax.tree.map(lambda v, g: BETA2 * v + (1 - BETA2) * g * g, slots["square"], gradients)
+    steps = count.astype(jnp.float32)
+    mean_scale, square_scale = 1 / (1 - BETA1**steps), 1 / (1 - BETA2**steps)
+
+    def updated(w: Any, m: Any, v: Any) -> Any:
+        change = ADAM_RATE * (m * mean_scale) / (jnp.sqrt(v * square_scale) + ADAM_EPSILON)
+        return w - change
+
+    params = jax.tree.map(updated, state["params"], mean, square)
+    return {"params": params, "slots": {"mean": mean, "square": square}, "count": count}
+
+
+def _named(*programs: Program) -> dict[str, Program]:
+    return {program.name: program for program in programs}
+
+
+_ACCUMULATION = "gradients of 4 microbatches accumulated"
+_NORMALIZED = "convnet, batch normalization with synced statistics"
+
+PROGRAMS = _named(
+    Program(
+        "small",
+        "50 layers of 16",
+        Mlp(50, 16),
+        rows=16,
+        bounds={"shard_map": 0.12, "tensorflow": 0.5},
+    ),
+    Program(
+        "medium",
+        "20 layers of 256",
+        Mlp(20, 256),
+        rows=16,
+        bounds={"shard_map": 0.85, "tensorflow": 1.0},
+    ),
+    Program(
+        "large",
+        "8 layers of 1024",
+        Mlp(8, 1024),
+        rows=128,
+        bounds={"shard_map": 0.72, "tensorflow": 1.0},
+    ),
+    Program("convnet", "convnet", Convnet((16, 32, 64), 32), rows=16),
+    Program("transformer", "transformer, Adam", Transformer(4, 128, 4, 1024, 64), 8, "adam"),
+    Program("accumulation", _ACCUMULATION, Mlp(8, 256), rows=64, microbatches=4),
+    Program("batchnorm", _NORMALIZED, Convnet((16, 32, 64), 32, normalized=True), rows=16),
+    Program("evaluation", "evaluation with metrics", Convnet((16, 32), 16), 32, "evaluate"),
+)
+"""Every program by name, in the sizes that are measured."""
+
+TINY = _named(
+    Program("small", "3 layers of 4", Mlp(3, 4), rows=2),
+    Program("medium", "2 layers of 8", Mlp(2, 8), rows=2),
+    Program("large", "2 layers of 16", Mlp(2, 16), rows=2),
+    Program("convnet", "convnet", Convnet((4,), 4, classes=3), rows=2),
+    Program("transformer", "transformer, Adam", Transformer(1, 8, 2, 16, 4), 2, "adam"),
+    Program("accumulation", _ACCUMULATION, Mlp(2, 8), rows=8, microbatches=4),
+    Program("batchnorm", _NORMALIZED, Convnet((4,), 4, 3, normalized=True), rows=2),
+    Program("evaluation", "evaluation with metrics", Convnet((4,), 4, 3), 4, "evaluate"),
+)
+"""The same programs in sizes that compile in an instant: to see that all runs and agrees."""

@@ -1,0 +1,205 @@
+"""What the benchmark says: tables for a terminal, and a file of JSON.
+
+The file has, of a run:
+
+* `format`: 1;
+* `target`: "2 CPU devices", or a topology's name; `replicas`: how many;
+* `versions`: of the packages that took part, by name; `cores`: of the processor;
+* `units`: "s" and "bytes" throughout;
+* `measurements`: a list, one entry for each program and system, of `program`, `title`, `system`,
+  `losses` (of the first steps), `results` (metrics after them), `step_seconds` (median),
+  `quick_seconds` (the quickest tenth), `timings` (each step's, in order), `compile_seconds` (median; of systems outside JAX, the first
+  step without a later one's time), `collectives` (of the compiled module, by kind, as often as
+  they run), `num_collectives`, `moved_bytes` (a device sends in a step), `peak_bytes` (of a
+  device). What is not known is null;
+* `bounds`: a list of `program`, `system`, `ratio` (of our median to the system's), `bound`, `met`;
+* `overheads`: a list of `name`, `ours`, `peer` (seconds) and `bound` (words);
+* `passes`: a list of `pass`, `program`, `target`, `replicas`, and `with` and `without` it:
+  `collectives`, `num_collectives`, `moved_bytes`, `peak_bytes`, `held_bytes` (of variables).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any  # Any: JSON
+
+from graphdist.report_text import size_text, time_text
+from graphdist.tools.bench_measure import OURS, Measurement
+from graphdist.tools.bench_overheads import Result
+from graphdist.tools.bench_passes import PassEffect
+from graphdist.tools.bench_programs import Program
+from graphdist.tools.surveys import table
+from graphdist.version import VERSION
+
+_PACKAGES = ("jax", "jaxlib", "libtpu", "tensorflow", "tensorflow-cpu", "torch", "numpy")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How many times as long as a system's step ours took, and how many it may."""
+
+    program: str
+    system: str
+    ratio: float
+    bound: float
+
+    @property
+    def met(self) -> bool:
+        """Return whether the bound is kept."""
+        return self.ratio <= self.bound
+
+    def __str__(self) -> str:
+        said = "met" if self.met else "MISSED"
+        return f"{self.ratio:.2f}x {self.system}, at most {self.bound:g}x: {said}"
+
+
+@dataclass
+class Run:
+    """All that one run of the benchmark found."""
+
+    target: str
+    replicas: int
+    titles: dict[str, str] = field(default_factory=dict)
+    measurements: list[Measurement] = field(default_factory=list)
+    bounds: list[Bound] = field(default_factory=list)
+    overheads: list[Result] = field(default_factory=list)
+    passes: list[PassEffect] = field(default_factory=list)
+
+    def add(self, program: Program, measurements: Sequence[Measurement]) -> list[Bound]:
+        """Take what was measured of a program; return what it says of the program's bounds."""
+        self.titles[program.name] = program.title
+        self.measurements += measurements
+        found = bounds_of(program, measurements)
+        self.bounds += found
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run as JSON has it; see the module's docstring."""
+        return {
+            "format": 1,
+            "target": self.target,
+            "replicas": self.replicas,
+            "versions": versions(),
+            "cores": os.cpu_count(),
+            "units": {"time": "s", "size": "bytes"},
+            "measurements": [
+                {**one.to_json(), "title": self.titles[one.program]} for one in self.measurements
+            ],
+            "bounds": [
+                {
+                    "program": one.program,
+                    "system": one.system,
+                    "ratio": one.ratio,
+                    "bound": one.bound,
+                    "met": one.met,
+                }
+                for one in self.bounds
+            ],
+            "overheads": [one.to_json() for one in self.overheads],
+            "passes": [one.to_json() for one in self.passes],
+        }
+
+    def write(self, path: Path) -> None:
+        """Write the run as JSON."""
+        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that are installed, of those that matter here."""
+    found = {"graphdist": VERSION}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def bounds_of(program: Program, measurements: Sequence[Measurement]) -> list[Bound]:
+    """Return what was measured against what the program is bound to."""
+    seconds = {one.system: one.step_seconds for one in measurements}
+    ours = seconds.get(OURS)
+    found = []
+    for system, bound in program.bounds.items():
+        peer = seconds.get(system)
+        if ours is not None and peer is not None:
+            found.append(Bound(program.name, system, ours / peer, bound))
+    return found
+
+
+_HEADER = (
+    "",
+    "step",
+    "ours is",
+    "quickest tenth",
+    "ours is",
+    "compile",
+    "collectives",
+    "moved",
+    "peak a device",
+)
+
+
+def program_table(
+    program: Program, measurements: Sequence[Measurement], bounds: Sequence[Bound]
+) -> str:
+    """Return the measurements of a program, a line a system."""
+    ours = next((one for one in measurements if one.system == OURS), None)
+    rows = [_HEADER, *(_row(one, ours) for one in measurements)]
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    lines = table(list(zip(*columns, strict=True)))
+    said = [f"  {bound}" for bound in bounds]
+    return "\n".join([f"{program.name}: {program.title}", *lines, *said, ""])
+
+
+def _row(one: Measurement, ours: Measurement | None) -> tuple[str, ...]:
+    module = one.module
+    return (
+        f"  {one.system}",
+        *_seconds(one.step_seconds, ours and ours.step_seconds, one is ours),
+        *_seconds(one.quick_seconds, ours and ours.quick_seconds, one is ours),
+        "" if one.compile_seconds is None else time_text(one.compile_seconds),
+        "" if module is None else f"{module.num_collectives:,}",
+        "" if module is None else size_text(module.moved_bytes),
+        "" if module is None else size_text(module.peak_bytes),
+    )
+
+
+def _seconds(seconds: float | None, ours: float | None, is_ours: bool) -> tuple[str, str]:
+    """Return a time and what ours is of it."""
+    if seconds is None:
+        return "", ""
+    return time_text(seconds), "" if ours is None or is_ours else f"{ours / seconds:.2f}x"
+
+
+_PASSES_HEADER = ("on", "collectives", "", "moved", "", "peak", "", "variables", "")
+
+
+def passes_table(name: str, program: str, effects: Sequence[PassEffect]) -> str:
+    """Return what one pass does to its program, a line a target."""
+    rows = [_PASSES_HEADER]
+    for one in effects:
+        before, after = one.without, one.with_it
+        rows.append(
+            (
+                one.target,
+                _kinds(before.module.collectives),
+                f"-> {_kinds(after.module.collectives)}",
+                size_text(before.module.moved_bytes),
+                f"-> {size_text(after.module.moved_bytes)}",
+                size_text(before.module.peak_bytes),
+                f"-> {size_text(after.module.peak_bytes)}",
+                size_text(before.held_bytes),
+                f"-> {size_text(after.held_bytes)}",
+            )
+        )
+    return "\n".join([f"{name}: {program}", *(f"  {line}" for line in table(rows))])
+
+
+def _kinds(collectives: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in collectives.items()) or "none"

@@ -1,0 +1,102 @@
+"""The picture of a run: a panel for each program, a bar for each system.
+
+Where steps ran, a bar is the time of a step, and else the bytes a device sends in one. Bars of a
+panel share a scale; the number is beside the bar, with what ours is of it. Colours follow the
+reader's light or dark theme; systems keep theirs from panel to panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from graphdist.report_text import size_text, time_text
+from graphdist.tools.bench_measure import OURS, Measurement
+
+WIDTH = 760
+_LABELS, _BARS = 110, 440
+_ROW, _TITLE, _GAP, _TOP = 20, 26, 14, 62
+_COLOURS = {
+    OURS: ("#0b6e4f", "#3ddc97"),
+    "shard_map": ("#4a6fa5", "#86a8e0"),
+    "jit": ("#7d97bd", "#5f7fb5"),
+    "pmap": ("#a9bad3", "#48618c"),
+    "tensorflow": ("#d98e2b", "#f0ab4a"),
+    "ddp": ("#c2502e", "#f07a55"),
+}
+"""Of each system, in a light theme and in a dark one."""
+
+
+def picture(title: str, titles: dict[str, str], measurements: Sequence[Measurement]) -> str:
+    """Return the picture as SVG; `titles` are those of the programs, in order."""
+    has_steps = any(one.step_seconds is not None for one in measurements)
+    value: Callable[[Measurement], float | None] = _seconds if has_steps else _moved
+    text: Callable[[float], str] = time_text if has_steps else size_text
+    body: list[str] = []
+    top = _TOP
+    for program, name in titles.items():
+        shown = [
+            (one.system, bar)
+            for one in measurements
+            if one.program == program and (bar := value(one)) is not None
+        ]
+        if shown:
+            body += _panel(name, shown, text, top)
+            top += _TITLE + _ROW * len(shown) + _GAP
+    what = "time of a step" if has_steps else "bytes a device sends in a step"
+    height = top
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+            f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">',
+            f"<style>{_style()}</style>",
+            f'<rect class="page" width="{WIDTH}" height="{height}"/>',
+            f'<text class="title" x="16" y="28">{escape(title)}</text>',
+            f'<text class="note" x="16" y="48">{what}: shorter is better</text>',
+            *body,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _seconds(one: Measurement) -> float | None:
+    return one.step_seconds
+
+
+def _moved(one: Measurement) -> float | None:
+    return None if one.module is None else one.module.moved_bytes
+
+
+def _panel(
+    name: str, shown: Sequence[tuple[str, float]], text: Callable[[float], str], top: int
+) -> list[str]:
+    longest = max(bar for _, bar in shown) or 1.0
+    ours = dict(shown).get(OURS)
+    found = [f'<text class="panel" x="16" y="{top + 16}">{escape(name)}</text>']
+    for i, (system, bar) in enumerate(shown):
+        y = top + _TITLE + i * _ROW
+        width = max(_BARS * bar / longest, 1.0)
+        said = text(bar)
+        if ours is not None and bar and system != OURS:
+            said += f"   ours {ours / bar:.2f}x"
+        found += [
+            f'<text class="label" x="{_LABELS}" y="{y + 12}">{escape(system)}</text>',
+            f'<rect class="{system}" x="{_LABELS + 10}" y="{y + 1}" width="{width:.1f}" '
+            f'height="{_ROW - 6}" rx="2"/>',
+            f'<text class="number" x="{_LABELS + 18 + width:.1f}" y="{y + 12}">{said}</text>',
+        ]
+    return found
+
+
+def _style() -> str:
+    light = "".join(f".{name}{{fill:{one}}}" for name, (one, _) in _COLOURS.items())
+    dark = "".join(f".{name}{{fill:{one}}}" for name, (_, one) in _COLOURS.items())
+    return (
+        "text{font:12px system-ui,sans-serif;fill:#1c2430}.page{fill:#fff}"
+        ".title{font-size:16px;font-weight:600}.panel{font-weight:600}"
+        ".note,.number{fill:#5a6675}.label{text-anchor:end}"
+        f"{light}"
+        "@media(prefers-color-scheme:dark){text{fill:#e6ebf2}.page{fill:#12161c}"
+        f".note,.number{{fill:#9aa7b8}}{dark}}}"
+    )

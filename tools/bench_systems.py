@@ -1,0 +1,336 @@
+"""The systems of the benchmark that stand on JAX: graphdist, and JAX by hand in three ways.
+
+* `graphdist`: variables of a strategy, `all_reduce` in replica context, `gd.accumulate`,
+  `gd.metrics`;
+* `shard_map`: one replica's program, a `pmean` for each gradient, state donated;
+* `jit`: the program of the whole batch, with sharding annotations; XLA finds the collectives;
+* `pmap`: as `shard_map`, with state stacked by replica.
+
+By hand, accumulated gradients are reduced after the loop and metrics are summed over the replicas
+in each step, as users of JAX write it. Where the devices are only a topology everything is shapes,
+and there is nothing to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol  # Any: pytrees of arrays, JAX's jitted functions
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+import graphdist as gd
+from graphdist.runtime.emit import REPLICA
+from graphdist.tools.bench_models import Tree
+from graphdist.tools.bench_programs import Program
+
+
+class Running(Protocol):
+    """A program on a system, ready to be compiled and, where the devices are here, to run."""
+
+    def compile(self) -> jax.stages.Compiled:
+        """Compile it anew, from the Python function on."""
+
+    def step(self) -> float:
+        """Run a step to its end and return the loss."""
+
+    def results(self) -> dict[str, float]:
+        """Return the metrics of all steps so far."""
+
+
+class GraphdistReplicas:
+    """What a program asks of the replicas, in words of graphdist."""
+
+    def __init__(self, program: Program) -> None:
+        """Make the metrics of a program that has some; in a strategy's scope."""
+        if program.kind == "evaluate":
+            self.loss = gd.metrics.Mean()
+            self.accuracy = gd.metrics.SparseCategoricalAccuracy()
+
+    def mean(self, tree: Tree) -> Tree:
+        """Return the mean over the replicas."""
+        return gd.get_replica_context().all_reduce("MEAN", tree)
+
+    def accumulated(self, loss_fn: Any, params: Tree, batch: Tree, microbatches: int) -> Any:
+        """Return loss and gradients, reduced in the loop: the compiler takes it out."""
+
+        def reduced(part: Tree) -> Any:
+            (loss, _), gradients = jax.value_and_grad(loss_fn, has_aux=True)(params, part)
+            return loss, self.mean(gradients)
+
+        return gd.accumulate(reduced, microbatches)(batch)
+
+    def observe(self, state: Tree, losses: Any, labels: Any, scores: Any) -> Tree:
+        """Update the metrics."""
+        self.loss.update_state(losses)
+        self.accuracy.update_state(labels, scores)
+        return {}
+
+
+class Graphdist:
+    """A program as a user of graphdist writes it."""
+
+    def __init__(
+        self, program: Program, strategy: gd.Strategy, function: Callable[..., Any] = gd.function
+    ) -> None:
+        """Make variables and function; `function` decorates it."""
+        is_here = not strategy.devices.is_absent
+        with strategy.scope():
+            initial = program.state() if is_here else shapes_of(program.state())
+            variables = {name: gd.variables(part) for name, part in initial.items()}
+            replicas = GraphdistReplicas(program)
+
+        def replica_fn(batch: Tree) -> Any:
+            changed, loss = program.step(replicas, gd.read(variables), batch)
+            for name, value in changed.items():
+                gd.assign(variables[name], value)
+            return loss
+
+        def step(batch: Any) -> Any:
+            return strategy.reduce("MEAN", strategy.run(replica_fn, args=(batch,)), axis=None)
+
+        self.function = function(step)
+        self.variables, self.replicas = variables, replicas
+        self.batch = _distributed(program, strategy) if is_here else _specs(program, strategy)
+
+    def lower(self) -> Any:
+        """Trace it anew and run the passes."""
+        return self.function.trace(self.batch).lower()
+
+    def compile(self) -> jax.stages.Compiled:
+        """Compile it anew, from the Python function on."""
+        return self.lower().compile().executable.compiled
+
+    def step(self) -> float:
+        """Run a step to its end and return the loss."""
+        return float(self.function(self.batch))
+
+    def results(self) -> dict[str, float]:
+        """Return the metrics of all steps so far."""
+        if not hasattr(self.replicas, "loss"):
+            return {}
+        return {
+            "loss": float(self.replicas.loss.result()),
+            "accuracy": float(self.replicas.accuracy.result()),
+        }
+
+
+def shapes_of(tree: Tree) -> Tree:
+    """Return shapes and dtypes in place of arrays."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+def _distributed(program: Program, strategy: gd.Strategy) -> Any:
+    batch = program.batch(strategy.num_replicas_in_sync)
+    return next(iter(strategy.experimental_distribute_dataset([batch])))
+
+
+def _specs(program: Program, strategy: gd.Strategy) -> Any:
+    def spec(x: Any) -> gd.PerReplicaSpec:
+        return gd.PerReplicaSpec(x.shape, x.dtype, strategy=strategy)
+
+    return jax.tree.map(spec, program.batch(1))
+
+
+class ByHand:
+    """A program as a user of JAX writes it; what the ways of doing so have in common.
+
+    State is in two parts: what a step reads only, and what it changes, which is donated.
+    """
+
+    def __init__(self, program: Program, strategy: gd.Strategy) -> None:
+        """Place state and batch on the devices, or describe them."""
+        self.program, self.devices = program, strategy.devices
+        state = program.state()
+        if program.kind == "evaluate":
+            state["totals"] = dict.fromkeys(("loss", "correct", "count"), np.zeros((), "f"))
+        kept = {name: state.pop(name) for name in program.kept}
+        replicas = strategy.num_replicas_in_sync
+        self.kept, self.changed = self.placed(kept), self.placed(state)
+        self.batch = self.split(program.batch(replicas))
+        self.jitted = self.jit()
+
+    def one_step(self, kept: Tree, changed: Tree, batch: Tree) -> tuple[Tree, Any]:
+        """Return the new state and the mean loss."""
+        new, loss = self.program.step(self, {**kept, **changed}, batch)
+        return {**changed, **new}, self.mean(loss)
+
+    def jit(self) -> Any:
+        """Return the jitted step."""
+        raise NotImplementedError
+
+    def on_devices(self, tree: Tree, spec: PartitionSpec) -> Tree:
+        """Return arrays so sharded, or what describes them where the devices are not here."""
+        sharding = NamedSharding(self.devices.mesh, spec)
+        if not self.devices.is_absent:
+            return jax.device_put(tree, sharding)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree
+        )
+
+    def placed(self, tree: Tree) -> Tree:
+        """Return state on the devices, every one of which has all of it."""
+        return self.on_devices(tree, PartitionSpec())
+
+    def split(self, tree: Tree) -> Tree:
+        """Return a batch on the devices, its rows shared out."""
+        return self.on_devices(tree, PartitionSpec(REPLICA))
+
+    def lower(self) -> jax.stages.Lowered:
+        """Trace it anew and lower it."""
+        lowered: jax.stages.Lowered = self.jit().lower(self.kept, self.changed, self.batch)
+        return lowered
+
+    def compile(self) -> jax.stages.Compiled:
+        """Compile it anew, from the Python function on."""
+        return self.lower().compile()
+
+    def step(self) -> float:
+        """Run a step to its end and return the loss."""
+        self.changed, loss = self.jitted(self.kept, self.changed, self.batch)
+        return self.number(loss)
+
+    def number(self, scalar: Any) -> float:
+        """Return the one number that all replicas have."""
+        return float(scalar)
+
+    def results(self) -> dict[str, float]:
+        """Return the metrics of all steps so far."""
+        if self.program.kind != "evaluate":
+            return {}
+        totals = {name: self.number(value) for name, value in self.changed["totals"].items()}
+        count = totals["count"]
+        return {"loss": totals["loss"] / count, "accuracy": totals["correct"] / count}
+
+    # What a program asks of the replicas.
+
+    def mean(self, tree: Tree) -> Tree:
+        """Return the mean over the replicas, leaf by leaf."""
+        return jax.tree.map(lambda x: jax.lax.pmean(x, REPLICA), tree)
+
+    def sum(self, tree: Tree) -> Tree:
+        """Return the sum over the replicas, leaf by leaf."""
+        return jax.tree.map(lambda x: jax.lax.psum(x, REPLICA), tree)
+
+    def cut(self, batch: Tree, microbatches: int) -> Tree:
+        """Return a batch with a dimension of microbatches in front."""
+        return jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), batch)
+
+    def accumulated(self, loss_fn: Any, params: Tree, batch: Tree, microbatches: int) -> Any:
+        """Return loss and gradients; the gradients are reduced after the loop."""
+
+        def add(total: Tree, part: Tree) -> tuple[Tree, None]:
+            (loss, _), gradients = jax.value_and_grad(loss_fn, has_aux=True)(params, part)
+            return jax.tree.map(jnp.add, total, (loss, gradients)), None
+
+        zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+        total, _ = jax.lax.scan(add, zeros, self.cut(batch, microbatches))
+        loss, gradients = jax.tree.map(lambda x: x / microbatches, total)
+        return loss, self.mean(gradients)
+
+    def observe(self, state: Tree, losses: Any, labels: Any, scores: Any) -> Tree:
+        """Add to the totals what all replicas have seen."""
+        correct = jnp.argmax(scores, axis=-1) == labels
+        count = jnp.float32(labels.shape[0])
+        seen = {"loss": jnp.sum(losses), "correct": jnp.sum(correct), "count": count}
+        return {"totals": jax.tree.map(jnp.add, state["totals"], self.sum(seen))}
+
+
+class ShardMap(ByHand):
+    """One replica's program under `jax.shard_map`."""
+
+    def jit(self) -> Any:
+        """Return the jitted step."""
+        whole, split = PartitionSpec(), PartitionSpec(REPLICA)
+        mapped = jax.shard_map(
+            self.one_step,
+            mesh=self.devices.mesh,
+            in_specs=(whole, whole, split),
+            out_specs=(whole, whole),
+            check_vma=False,
+        )
+        return jax.jit(mapped, donate_argnums=1)
+
+
+class Jit(ByHand):
+    """The program of the whole batch under `jax.jit`, with sharding annotations."""
+
+    def jit(self) -> Any:
+        """Return the jitted step."""
+        whole, split = self._sharding(PartitionSpec()), self._sharding(PartitionSpec(REPLICA))
+
+        def step(kept: Tree, changed: Tree, batch: Tree) -> tuple[Tree, Any]:  # new: traced anew
+            return self.one_step(kept, changed, batch)
+
+        return jax.jit(
+            step,
+            donate_argnums=1,
+            in_shardings=(whole, whole, split),
+            out_shardings=(whole, whole),
+        )
+
+    def _sharding(self, spec: PartitionSpec) -> NamedSharding:
+        return NamedSharding(self.devices.mesh, spec)
+
+    def mean(self, tree: Tree) -> Tree:
+        """Return what is there: the program sees the whole batch."""
+        return tree
+
+    def sum(self, tree: Tree) -> Tree:
+        """Return what is there: the program sees the whole batch."""
+        return tree
+
+    def cut(self, batch: Tree, microbatches: int) -> Tree:
+        """Return a batch with a dimension of microbatches in front; no row leaves its device."""
+        replicas = len(self.devices)
+
+        def cut(x: Any) -> Any:
+            parts = x.reshape(replicas, microbatches, -1, *x.shape[1:])
+            joined = jnp.swapaxes(parts, 0, 1).reshape(microbatches, -1, *x.shape[1:])
+            sharding = self._sharding(PartitionSpec(None, REPLICA))
+            return jax.lax.with_sharding_constraint(joined, sharding)
+
+        return jax.tree.map(cut, batch)
+
+
+class Pmap(ByHand):
+    """One replica's program under `jax.pmap`: all arrays are stacked by replica."""
+
+    def jit(self) -> Any:
+        """Return the mapped step."""
+        devices = self.devices.devices
+        return jax.pmap(self.one_step, axis_name=REPLICA, donate_argnums=1, devices=devices)
+
+    def _stacked(self, tree: Tree) -> Tree:
+        if self.devices.is_absent:
+            return shapes_of(tree)
+        if not jax.tree.leaves(tree):
+            return tree
+        return jax.pmap(lambda x: x, devices=self.devices.devices)(tree)
+
+    def placed(self, tree: Tree) -> Tree:
+        """Return state on the devices, every one of which has all of it."""
+        replicas = len(self.devices)
+        return self._stacked(jax.tree.map(lambda x: np.stack([x] * replicas), tree))
+
+    def split(self, tree: Tree) -> Tree:
+        """Return a batch on the devices, its rows shared out."""
+        replicas = len(self.devices)
+        return self._stacked(jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), tree))
+
+    def number(self, scalar: Any) -> float:
+        """Return the one number that all replicas have."""
+        return float(scalar.addressable_shards[0].data.reshape(()))
+
+
+SYSTEMS: dict[str, Callable[[Program, gd.Strategy], Running]] = {
+    "graphdist": Graphdist,
+    "shard_map": ShardMap,
+    "jit": Jit,
+}
+"""Systems by name, ours first."""
+
+if hasattr(jax, "pmap"):  # on its way out of JAX
+    SYSTEMS["pmap"] = Pmap

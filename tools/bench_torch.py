@@ -1,0 +1,241 @@
+"""The programs of the benchmark on torch's DistributedDataParallel over gloo, a process a replica.
+
+Run by `graphdist.tools.bench` where torch is installed (`bench_process.py` says how they talk).
+Written as its users do: a module in `DistributedDataParallel`, torch's own optimizers, `no_sync`
+for all microbatches but the last. Batch normalization is by hand, since torch synchronizes its own
+on GPUs alone. Rank 0 talks and tells the others how many steps to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any  # Any: torch is an extra, and may not be there to give types
+
+import jax
+import numpy as np
+
+from graphdist.tools.bench_models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
+from graphdist.tools.bench_process import serve
+from graphdist.tools.bench_programs import (
+    ADAM_EPSILON,
+    ADAM_RATE,
+    BETA1,
+    BETA2,
+    PROGRAMS,
+    RATE,
+    TINY,
+    Program,
+)
+
+RESULTS, END = 0, -1
+
+
+class TorchProgram:
+    """A program on one replica of a group of processes, which has been joined."""
+
+    def __init__(self, program: Program, rank: int, replicas: int) -> None:
+        """Make the module, the optimizer and this replica's batch."""
+        import torch
+        import torch.distributed.nn
+
+        self.torch, self.program, self.replicas = torch, program, replicas
+        state = program.state()
+        leaves, self.structure = jax.tree.flatten(state["params"])
+        module = _module(torch, leaves, self._loss)
+        self.parallel = torch.nn.parallel.DistributedDataParallel(module)
+        self.statistics = [self._tensor(leaf) for leaf in jax.tree.leaves(state.get("statistics"))]
+        self.totals = torch.zeros(3)
+        self.optimizer = self._optimizer(module.parameters())
+        batch = program.batch(replicas)
+        self.batch = {
+            name: self._tensor(np.split(value, replicas)[rank]) for name, value in batch.items()
+        }
+
+    def _optimizer(self, parameters: Any) -> Any:
+        optimizers = self.torch.optim
+        if self.program.kind == "adam":
+            betas = (BETA1, BETA2)
+            return optimizers.Adam(parameters, ADAM_RATE, betas=betas, eps=ADAM_EPSILON)
+        return optimizers.SGD(parameters, RATE)
+
+    def _tensor(self, array: Any) -> Any:
+        tensor = self.torch.from_numpy(np.ascontiguousarray(array))
+        return tensor if tensor.is_floating_point() else tensor.long()
+
+    def step(self) -> float:
+        """Run a step to its end and return the mean loss of the replicas."""
+        if self.program.kind == "evaluate":
+            with self.torch.no_grad():
+                return self._mean_number(self.parallel(self.batch))
+        self.optimizer.zero_grad()
+        parts = self.program.microbatches
+        total = 0.0
+        for i, part in enumerate(self._cut(parts)):
+            is_last = i == parts - 1
+            with contextlib.nullcontext() if is_last else self.parallel.no_sync():
+                loss = self.parallel(part) / parts
+                loss.backward()
+            total = total + loss.detach()
+        self.optimizer.step()
+        return self._mean_number(total)
+
+    def _cut(self, parts: int) -> list[Any]:
+        if parts == 1:
+            return [self.batch]
+        cut = {name: value.chunk(parts) for name, value in self.batch.items()}
+        return [{name: value[i] for name, value in cut.items()} for i in range(parts)]
+
+    def _mean_number(self, loss: Any) -> float:
+        self.torch.distributed.all_reduce(loss)
+        return float(loss) / self.replicas
+
+    def results(self) -> dict[str, float]:
+        """Return the metrics of all steps so far."""
+        if self.program.kind != "evaluate":
+            return {}
+        totals = self.totals.clone()
+        self.torch.distributed.all_reduce(totals)
+        loss, correct, count = totals.tolist()
+        return {"loss": loss / count, "accuracy": correct / count}
+
+    def _loss(self, parameters: Any, batch: Any) -> Any:
+        params = jax.tree.unflatten(self.structure, list(parameters))
+        torch, model = self.torch, self.program.model
+        if isinstance(model, Mlp):
+            x = batch["x"]
+            for layer in params:
+                x = torch.tanh(x @ layer["weight"] + layer["bias"])
+            return (x**2).mean()
+        cross_entropy = torch.nn.functional.cross_entropy
+        if isinstance(model, Transformer):
+            scores = self._transformer(model, params, batch["tokens"][:, :-1])
+            return cross_entropy(scores.flatten(0, 1), batch["tokens"][:, 1:].flatten())
+        labels = batch["labels"]
+        scores = self._convnet(model, params, batch["x"])
+        if self.program.kind == "evaluate":
+            losses = cross_entropy(scores, labels, reduction="none")
+            right = (scores.argmax(-1) == labels).sum()
+            self.totals += torch.stack([losses.sum(), right, torch.tensor(len(labels))])
+            return losses.mean()
+        return cross_entropy(scores, labels)
+
+    def _convnet(self, model: Convnet, params: Any, x: Any) -> Any:
+        functional = self.torch.nn.functional
+        x = x.permute(0, 3, 1, 2)  # channels stay last in memory, where torch is fastest on CPU
+        statistics = []
+        for layer in params["layers"]:
+            x = functional.conv2d(x, layer["kernel"].permute(3, 2, 0, 1), padding=1)
+            if model.normalized:
+                mean, square = self._means(x.mean((0, 2, 3)), (x * x).mean((0, 2, 3)))
+                variance = square - mean**2
+                statistics += [mean.detach(), variance.detach()]
+                scale = (variance + EPSILON).rsqrt() * layer["scale"]
+                x = (x - mean[:, None, None]) * scale[:, None, None]
+            x = functional.avg_pool2d(functional.relu(x + layer["bias"][:, None, None]), 2)
+        for old, new in zip(self.statistics, statistics, strict=True):
+            old.mul_(MOMENTUM).add_(new, alpha=1 - MOMENTUM)
+        return x.mean((2, 3)) @ params["head"]
+
+    def _means(self, *values: Any) -> Any:
+        """Return the means over the replicas, of values of one shape, differentiably."""
+        together = self.torch.stack(values)
+        return self.torch.distributed.nn.functional.all_reduce(together) / self.replicas
+
+    def _transformer(self, model: Transformer, params: Any, tokens: Any) -> Any:
+        functional = self.torch.nn.functional
+        x = functional.embedding(tokens, params["embedding"]) + params["positions"]
+        for layer in params["layers"]:
+            x = x + self._attention(model, layer, self._layer_norm(x, layer["attention_norm"]))
+            hidden = self._layer_norm(x, layer["mlp_norm"]) @ layer["up"]
+            x = x + functional.gelu(hidden, approximate="tanh") @ layer["down"]
+        return self._layer_norm(x, params["norm"]) @ params["embedding"].T
+
+    def _attention(self, model: Transformer, layer: Any, x: Any) -> Any:
+        rows, length, width = x.shape
+        query, key, value = (
+            part.view(rows, length, model.heads, -1).transpose(1, 2)
+            for part in (x @ layer["qkv"]).chunk(3, dim=-1)
+        )
+        attention = self.torch.nn.functional.scaled_dot_product_attention
+        mixed = attention(query, key, value, is_causal=True).transpose(1, 2)
+        return mixed.reshape(rows, length, width) @ layer["output"]
+
+    def _layer_norm(self, x: Any, scale: Any) -> Any:
+        return self.torch.nn.functional.layer_norm(x, x.shape[-1:], scale, eps=EPSILON)
+
+
+def _module(torch: Any, leaves: list[Any], loss: Any) -> Any:
+    """Return a module of these parameters whose forward is the loss."""
+
+    class Module(torch.nn.Module):  # type: ignore[misc]  # torch may not be there
+        def __init__(self) -> None:
+            super().__init__()
+            self.leaves = torch.nn.ParameterList([torch.from_numpy(leaf) for leaf in leaves])
+
+        def forward(self, batch: Any) -> Any:
+            return loss(self.leaves, batch)
+
+    return Module()
+
+
+def run_rank(rank: int, replicas: int, store: str, program: Program, first_steps: int) -> None:
+    """Join the group through a file and run the program: rank 0 serves, the others follow."""
+    import torch
+
+    torch.set_num_threads(max((os.cpu_count() or 1) // replicas, 1))
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=replicas
+    )
+    running = TorchProgram(program, rank, replicas)
+
+    def told(said: int) -> int:
+        """Return what rank 0 says: a number of steps, `RESULTS` or `END`."""
+        number = torch.tensor(said)
+        torch.distributed.broadcast(number, 0)
+        return int(number)
+
+    if rank == 0:
+
+        def results() -> dict[str, float]:
+            told(RESULTS)
+            return running.results()
+
+        serve(running.step, results, first_steps, announce=told, compiles=False)
+        told(END)
+    else:
+        while (said := told(END)) != END:
+            if said == RESULTS:
+                running.results()
+            for _ in range(said):
+                running.step()
+    torch.distributed.destroy_process_group()
+
+
+def main() -> None:
+    """Serve the program that the command line names."""
+    import torch.multiprocessing
+
+    name, replicas, first_steps, *options = sys.argv[1:]
+    program = (TINY if "--tiny" in options else PROGRAMS)[name]
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        context = torch.multiprocessing.get_context("spawn")
+        others = [
+            context.Process(
+                target=run_rank, args=(rank, int(replicas), store, program, int(first_steps))
+            )
+            for rank in range(1, int(replicas))
+        ]
+        for process in others:
+            process.start()
+        run_rank(0, int(replicas), store, program, int(first_steps))
+        for process in others:
+            process.join()
+
+
+if __name__ == "__main__":
+    main()
