@@ -8,10 +8,10 @@ The file has, of a run:
 * `units`: "s" and "bytes" throughout;
 * `measurements`: a list, one entry for each program and system, of `program`, `title`, `system`,
   `losses` (of the first steps), `results` (metrics after them), `step_seconds` (median),
-  `quick_seconds` (the quickest tenth), `timings` (each step's, in order), `compile_seconds` (median; of systems outside JAX, the first
-  step without a later one's time), `collectives` (of the compiled module, by kind, as often as
-  they run), `num_collectives`, `moved_bytes` (a device sends in a step), `peak_bytes` (of a
-  device). What is not known is null;
+  `quick_seconds` (that of the quickest tenth), `timings` (each step's, in order),
+  `compile_seconds` (median; of systems outside JAX, the first step without a later one's time),
+  `collectives` (of the compiled module, by kind, as often as they run), `num_collectives`,
+  `moved_bytes` (a device sends in a step), `peak_bytes` (of a device). What is not known is null;
 * `bounds`: a list of `program`, `system`, `ratio` (of our median to the system's), `bound`, `met`;
 * `overheads`: a list of `name`, `ours`, `peer` (seconds) and `bound` (words);
 * `passes`: a list of `pass`, `program`, `target`, `replicas`, and `with` and `without` it:
