@@ -159,10 +159,11 @@ def program_table(
 
 def _row(one: Measurement, ours: Measurement | None) -> tuple[str, ...]:
     module = one.module
+    peer = None if one is ours else ours
     return (
         f"  {one.system}",
-        *_seconds(one.step_seconds, ours and ours.step_seconds, one is ours),
-        *_seconds(one.quick_seconds, ours and ours.quick_seconds, one is ours),
+        *_seconds(one.step_seconds, None if peer is None else peer.step_seconds),
+        *_seconds(one.quick_seconds, None if peer is None else peer.quick_seconds),
         "" if one.compile_seconds is None else time_text(one.compile_seconds),
         "" if module is None else f"{module.num_collectives:,}",
         "" if module is None else size_text(module.moved_bytes),
@@ -170,11 +171,11 @@ def _row(one: Measurement, ours: Measurement | None) -> tuple[str, ...]:
     )
 
 
-def _seconds(seconds: float | None, ours: float | None, is_ours: bool) -> tuple[str, str]:
-    """Return a time and what ours is of it."""
+def _seconds(seconds: float | None, ours: float | None) -> tuple[str, str]:
+    """Return a time and, where there is one, what ours is of it."""
     if seconds is None:
         return "", ""
-    return time_text(seconds), "" if ours is None or is_ours else f"{ours / seconds:.2f}x"
+    return time_text(seconds), "" if ours is None else f"{ours / seconds:.2f}x"
 
 
 _PASSES_HEADER = ("on", "collectives", "", "moved", "", "peak", "", "variables", "")

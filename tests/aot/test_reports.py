@@ -172,7 +172,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
   %w = (s32[], f32[4]) while(%t), condition=%condition, body=%body
   %s = (f32[4]{0}, f32[16]{0}) all-gather-start(%x), replica_groups={{0,1,2,3}}
   %a = (f32[4]{0}, f32[]) all-reduce(%x, %y), replica_groups={}, to_apply=%add
-  %p = ((f32[4]{0}, f32[8]{0}), (f32[2]{0}, f32[4]{0})) reduce-scatter-start(%x, %y), replica_groups={{0,1}}
+  %p = ((f32[4], f32[8]), (f32[2], f32[4])) reduce-scatter-start(%x, %y), replica_groups={{0,1}}
   %h = (f32[4], u32[], token[]) send(%x, %t), channel_id=1
 }
 """
