@@ -1,7 +1,7 @@
 """Train a small transformer to write Python's documentation, one character after the other.
 
-    python examples/train_text.py                      # one to two minutes on a laptop's
-    processor python examples/train_text.py --steps 100 --replicas 4
+    python examples/train_text.py                      # one to two minutes on a laptop
+    python examples/train_text.py --steps 100 --replicas 4
 
 The text is what `help("topics")` reads from, half a million characters that come with Python. The
 model sees windows of it and learns to tell the next character; the loss is printed in bits per

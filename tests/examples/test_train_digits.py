@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import optax
 import pytest
+import train_digits
+from train_digits import Settings
 
 import graphdist as gd
-from examples import train_digits
-from examples.train_digits import Settings
 
 
 @pytest.fixture(scope="module")

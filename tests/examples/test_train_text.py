@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import train_text
+from train_text import Settings
 
 import graphdist as gd
-from examples import train_text
-from examples.train_text import Settings
 
 SMALL = Settings(steps=25, batch_size=8, context=16, layers=1, width=32, learning_rate=1e-2)
 

@@ -1,0 +1,248 @@
+"""The fault drill: workers that train are killed at random moments, and must lose nothing.
+
+    python -m tests.multi_worker.drill --kills 20
+
+The launcher runs the example of several workers and restarts it. Each kill is a SIGKILL for one
+worker: every other time at any moment, and between these as soon as a checkpoint is being written.
+At the end a SIGTERM to the launcher has all save and leave, and a job without kills makes the same
+steps. What must hold is in `Drill.check`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.multi_worker.launch import command, environment
+
+SECONDS_TO_RECOVER = 30.0
+_PATIENCE = 120.0
+"""Seconds after which a job that says nothing is given up."""
+
+
+@dataclass
+class Life:
+    """What the workers of one start of the job said: process ids, and the losses of each step.
+
+    A loss is in hexadecimal, digit for digit; where the workers of a step agree there is one.
+    """
+
+    processes: dict[int, int] = field(default_factory=dict)
+    losses: dict[int, set[str]] = field(default_factory=dict)
+    first_step_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One worker killed: while a checkpoint was written or not, after which step, and the way back.
+
+    `seconds` pass until the job makes a step again.
+    """
+
+    worker: int
+    in_a_write: bool
+    last_step: int
+    resumed_at: int
+    seconds: float
+
+    @property
+    def repeated(self) -> int:
+        """Return how many steps are made again."""
+        return self.last_step + 1 - self.resumed_at
+
+    def __str__(self) -> str:
+        """Return a line."""
+        where = "in a write" if self.in_a_write else "          "
+        return (
+            f"worker {self.worker} {where} after step {self.last_step:5}: goes on from "
+            f"{self.resumed_at:5}, {self.repeated:3} steps repeated, {self.seconds:5.1f} s"
+        )
+
+
+class Training:
+    """A job of the launcher, as its output tells of it."""
+
+    def __init__(self, workers: int, directory: Path, *arguments: str, restarts: int = 0) -> None:
+        """Start it."""
+        self.directory = directory
+        self.lives = [Life()]
+        self._changed = threading.Condition()
+        options = ("--max-restarts", str(restarts), "--grace", "20", "--devices-per-worker", "1")
+        self.process = subprocess.Popen(
+            command(workers, "drilled", str(directory), *arguments, options=options),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read_output, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_output(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            match line.split():
+                case ["[worker", worker, "PID", process]:
+                    self._start(int(worker.rstrip("]")), int(process))
+                case ["[worker", _, "STEP", step, loss]:
+                    self._step(int(step), loss)
+
+    def _start(self, worker: int, process: int) -> None:
+        with self._changed:
+            if worker in self.lives[-1].processes:
+                self.lives.append(Life())
+            self.lives[-1].processes[worker] = process
+
+    def _step(self, step: int, loss: str) -> None:
+        with self._changed:
+            life = self.lives[-1]
+            life.first_step_at = life.first_step_at or time.monotonic()
+            life.losses.setdefault(step, set()).add(loss)
+            self._changed.notify_all()
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        self.errors.extend(self.process.stderr)
+
+    def wait_for_steps(self, life: int, count: int) -> None:
+        """Wait until so many steps are made in a life of the job."""
+        with self._changed:
+            came = self._changed.wait_for(
+                lambda: len(self.lives) > life and len(self.lives[life].losses) >= count, _PATIENCE
+            )
+        if not came:
+            self.process.send_signal(signal.SIGINT)
+            self.finish()
+            raise AssertionError("".join(["the job does not go on\n", *self.errors[-40:]]))
+
+    def kill(self, worker: int, in_a_write: bool) -> Kill:
+        """Kill a worker of this life, and wait for the first step of the next."""
+        number = len(self.lives) - 1
+        written = False
+        deadline = time.monotonic() + _PATIENCE
+        while in_a_write and not written and time.monotonic() < deadline:
+            written = any(path.name.endswith(".partial") for path in self.directory.glob("*"))
+        life = self.lives[number]
+        os.kill(life.processes[worker], signal.SIGKILL)
+        at = time.monotonic()
+        self.wait_for_steps(number + 1, 1)
+        following = self.lives[number + 1]
+        assert following.first_step_at is not None
+        seconds = following.first_step_at - at
+        return Kill(worker, written, max(life.losses), min(following.losses), seconds)
+
+    def finish(self) -> int:
+        """Return the exit status, once the job has ended."""
+        status = self.process.wait(_PATIENCE)
+        for reader in self._readers:
+            reader.join()
+        return status
+
+    @property
+    def processes(self) -> list[int]:
+        """Return all workers there ever were."""
+        return [process for life in self.lives for process in life.processes.values()]
+
+
+@dataclass(frozen=True)
+class Drill:
+    """What became of a job whose workers were killed, and of one that was left alone."""
+
+    kills: list[Kill]
+    steps_a_checkpoint: int
+    steps_wait: bool
+    drilled: Training
+    undisturbed: Training
+
+    def check(self) -> None:
+        """Raise `AssertionError` unless nothing was lost."""
+        (expected,) = (life.losses for life in self.undisturbed.lives)
+        for step, losses in expected.items():
+            assert len(losses) == 1, f"workers differ at step {step}: {losses}"
+        for life in self.drilled.lives:
+            for step, losses in life.losses.items():
+                assert losses == expected[step], (step, losses, expected[step])
+        made = set().union(*(life.losses for life in self.drilled.lives))
+        assert made == set(expected), "a step was left out"
+        for kill in self.kills:
+            assert kill.seconds < SECONDS_TO_RECOVER, kill
+            assert kill.repeated <= self.most_repeated, kill
+        for process in self.drilled.processes:
+            assert not Path(f"/proc/{process}").exists(), f"process {process} is left"
+
+    @property
+    def most_repeated(self) -> int:
+        """Return how many steps a kill may cost.
+
+        A checkpoint being written is lost. The steps that go on meanwhile are fewer than are
+        between two checkpoints, since a checkpoint waits for the one before; and workers are a step
+        apart.
+        """
+        return self.steps_a_checkpoint if self.steps_wait else 2 * self.steps_a_checkpoint + 1
+
+
+def run_drill(
+    workers: int, num_kills: int, steps_a_checkpoint: int, steps_wait: bool = False, seed: int = 0
+) -> Drill:
+    """Return what became of a job with kills, and of one without that made as many steps."""
+    chosen = random.Random(seed)
+    often = ("--steps-a-checkpoint", str(steps_a_checkpoint), *["--steps-wait"] * steps_wait)
+    kills: list[Kill] = []
+    with tempfile.TemporaryDirectory() as folder:
+        drilled = Training(workers, Path(folder, "drilled"), *often, restarts=num_kills)
+        for number in range(num_kills):
+            drilled.wait_for_steps(number, 1)
+            time.sleep(chosen.uniform(0, 1.5))
+            kills.append(drilled.kill(chosen.randrange(workers), in_a_write=number % 2 == 1))
+            print(kills[-1], flush=True)
+        drilled.wait_for_steps(num_kills, steps_a_checkpoint + 2)
+        drilled.process.send_signal(signal.SIGTERM)
+        status = drilled.finish()
+        assert status == 143, "".join(drilled.errors[-40:])
+        steps = 1 + max(step for life in drilled.lives for step in life.losses)
+        undisturbed = Training(workers, Path(folder, "undisturbed"), *often, "--steps", str(steps))
+        assert undisturbed.finish() == 0, "".join(undisturbed.errors[-40:])
+    return Drill(kills, steps_a_checkpoint, steps_wait, drilled, undisturbed)
+
+
+def main() -> None:
+    """Run the drill, and print what it came to."""
+    parser = argparse.ArgumentParser(description="Kill workers that train, and see what is lost.")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--steps-a-checkpoint", type=int, default=20)
+    parser.add_argument("--steps-wait", action="store_true", help="until a checkpoint is written")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    drill = run_drill(
+        given.workers, given.kills, given.steps_a_checkpoint, given.steps_wait, given.seed
+    )
+    drill.check()
+    seconds = [kill.seconds for kill in drill.kills]
+    in_writes = sum(kill.in_a_write for kill in drill.kills)
+    repeated = max(kill.repeated for kill in drill.kills)
+    (expected,) = (life.losses for life in drill.undisturbed.lives)
+    print(
+        f"{len(drill.kills)} kills, {in_writes} inside a write; "
+        f"{len(expected)} losses equal bit for bit; recovery {statistics.median(seconds):.1f} s, "
+        f"{max(seconds):.1f} s at most; {repeated} steps repeated at most, "
+        f"{drill.steps_a_checkpoint} between checkpoints; no process is left"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The example of several workers, that says each step it takes until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[3] / "examples"))
+
+from train_digits import Settings
+from train_multi_worker import Plan, train
+
+import graphdist as gd
+
+parser = argparse.ArgumentParser()
+parser.add_argument("directory")
+parser.add_argument("--steps", type=int, default=1_000_000)
+parser.add_argument("--steps-a-checkpoint", type=int, required=True)
+parser.add_argument("--steps-wait", action="store_true")
+plan = Plan(**vars(parser.parse_args()))
+
+print("PID", os.getpid(), flush=True)
+strategy = gd.MultiWorkerMirroredStrategy()
+
+
+def report(step: int, loss: Any) -> None:
+    print("STEP", step, float(loss).hex(), flush=True)
+
+
+train(strategy, Settings(), plan, report)
