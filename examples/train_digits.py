@@ -13,6 +13,7 @@ the same one.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -72,23 +73,19 @@ class ShuffledBatches:
             yield {name: values[chosen] for name, values in self.rows.items()}
 
 
-def init_params(key: jax.Array) -> Params:
+def init_params(seed: int) -> Params:
     """Return fresh parameters: two convolutions and a dense layer."""
-    initialize = jax.nn.initializers.he_normal()
-    first, second, last = jax.random.split(key, 3)
+    random = np.random.default_rng(seed)
+
+    def layer(*shape: int) -> dict[str, jax.Array]:
+        deviation = math.sqrt(2 / math.prod(shape[:-1]))  # He et al., 2015
+        kernel = random.normal(0, deviation, shape)
+        return {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.zeros(shape[-1])}
+
     return {
-        "conv1": {
-            "kernel": initialize(first, (3, 3, *CHANNELS[:2])),
-            "bias": jnp.zeros(CHANNELS[1]),
-        },
-        "conv2": {
-            "kernel": initialize(second, (3, 3, *CHANNELS[1:])),
-            "bias": jnp.zeros(CHANNELS[2]),
-        },
-        "dense": {
-            "kernel": initialize(last, (4 * 4 * CHANNELS[2], CLASSES)),
-            "bias": jnp.zeros(CLASSES),
-        },
+        "conv1": layer(3, 3, *CHANNELS[:2]),
+        "conv2": layer(3, 3, *CHANNELS[1:]),
+        "dense": layer(4 * 4 * CHANNELS[2], CLASSES),
     }
 
 
@@ -118,7 +115,7 @@ def loss_fn(params: Params, batch: dict[str, jax.Array]) -> jax.Array:
 
 def make_state(strategy: gd.Strategy, settings: Settings) -> tuple[Any, Any]:
     """Return parameters and optimizer state as variables of the strategy."""
-    initial = init_params(jax.random.key(settings.seed))
+    initial = init_params(settings.seed)
     with strategy.scope():
         return gd.variables(initial), gd.variables(optax.adam(settings.learning_rate).init(initial))
 

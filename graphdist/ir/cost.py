@@ -17,12 +17,13 @@ things on different platforms. The rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, cast  # Any: parameters of JAX's operations
 
-from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.analyses import producers
+from graphdist.ir.graph import Graph, Node, Operand, Value
 
 _HEAVY = {
     "jax.dot_general",
@@ -163,3 +164,38 @@ def _of_convolution(node: Node) -> int:
     weights = node.operands[1].type
     outputs = weights.shape[cast(Any, node.params["dimension_numbers"]).rhs_spec[0]]
     return 2 * node.results[0].type.size * (weights.size // max(outputs, 1))
+
+
+def bytes_touched(node: Node) -> float:
+    """Return the bytes a node reads and writes: a guess at its cost, where memory is the limit."""
+    return sum(operand.type.bytes for operand in (*node.operands, *node.results))
+
+
+def critical_path(graph: Graph, cost: Callable[[Node], float] = bytes_touched) -> tuple[Node, ...]:
+    """Return the nodes, each using a result of the one before, that cost most together.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.neg(%x) : f32[3] mirrored
+    ...   %z = jax.exp(%x) : f32[3] mirrored
+    ...   %s = jax.add(%y, %y) : f32[3] mirrored
+    ...   return %z, %s
+    ... }''')
+    >>> [node.op.name for node in critical_path(graph)]
+    ['jax.neg', 'jax.add']
+    """
+    producer = producers(graph)
+    total: dict[Node, float] = {}
+    before: dict[Node, Node | None] = {}
+    for node in graph.nodes:
+        candidates = [producer[v] for v in node.operands if isinstance(v, Value) and v in producer]
+        best = max(candidates, key=total.__getitem__, default=None)
+        before[node] = best
+        total[node] = cost(node) + (total[best] if best is not None else 0)
+    last = max(graph.nodes, key=total.__getitem__, default=None)
+    path = []
+    while last is not None:
+        path.append(last)
+        last = before[last]
+    return tuple(reversed(path))

@@ -8,15 +8,10 @@ export `node.graphs`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import networkx as nx
 
-from graphdist.ir.analyses import producers
-from graphdist.ir.graph import Graph, Node, Value
+from graphdist.ir.graph import Graph, Value
 from graphdist.ir.printer import names
-
-__all__ = ["bytes_touched", "critical_path", "to_networkx"]
 
 
 def to_networkx(graph: Graph) -> nx.DiGraph:
@@ -69,38 +64,3 @@ def _add(
         origin=origin,
         index=index,
     )
-
-
-def bytes_touched(node: Node) -> float:
-    """Return the bytes a node reads and writes: a guess at its cost, where memory is the limit."""
-    return sum(operand.type.bytes for operand in (*node.operands, *node.results))
-
-
-def critical_path(graph: Graph, cost: Callable[[Node], float] = bytes_touched) -> tuple[Node, ...]:
-    """Return the nodes, each using a result of the one before, that cost most together.
-
-    >>> from graphdist.ir.parser import parse
-    >>> graph = parse('''graph f on 1 replica, stage spmd
-    ... (%x: f32[3] mirrored) {
-    ...   %y = jax.neg(%x) : f32[3] mirrored
-    ...   %z = jax.exp(%x) : f32[3] mirrored
-    ...   %s = jax.add(%y, %y) : f32[3] mirrored
-    ...   return %z, %s
-    ... }''')
-    >>> [node.op.name for node in critical_path(graph)]
-    ['jax.neg', 'jax.add']
-    """
-    producer = producers(graph)
-    total: dict[Node, float] = {}
-    before: dict[Node, Node | None] = {}
-    for node in graph.nodes:
-        candidates = [producer[v] for v in node.operands if isinstance(v, Value) and v in producer]
-        best = max(candidates, key=total.__getitem__, default=None)
-        before[node] = best
-        total[node] = cost(node) + (total[best] if best is not None else 0)
-    last = max(graph.nodes, key=total.__getitem__, default=None)
-    path = []
-    while last is not None:
-        path.append(last)
-        last = before[last]
-    return tuple(reversed(path))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any  # Any: JSON
 
-from graphdist.ir.export import bytes_touched
+from graphdist.ir.cost import bytes_touched
 from graphdist.viz.memory import timeline
 from graphdist.viz.model import Record, model_of
 from graphdist.viz.program import Program

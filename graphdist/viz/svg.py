@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from xml.sax.saxutils import escape
-
-import networkx as nx
+from html import escape
 
 from graphdist.viz.limits import refuse_large
 from graphdist.viz.model import Model, Record, model_of
@@ -49,6 +47,8 @@ def render(program: Program) -> str:
 
 def _places(model: Model) -> list[tuple[int, int]]:
     """Return the upper left corner of each record."""
+    import networkx as nx  # slow to import, and few draw
+
     drawn = nx.DiGraph()
     drawn.add_nodes_from(range(len(model.records)))
     drawn.add_edges_from((i, n) for n, record in enumerate(model.records) for i in record.inputs)
@@ -93,4 +93,4 @@ def _cut(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return escape("".join(one for one in text if one.isprintable()))
+    return escape("".join(one for one in text if one.isprintable()), quote=False)

@@ -16,7 +16,8 @@ from graphdist.ir.analyses import (
     users,
     walk,
 )
-from graphdist.ir.export import bytes_touched, critical_path, to_networkx
+from graphdist.ir.cost import bytes_touched, critical_path
+from graphdist.ir.export import to_networkx
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.parser import parse
 from tests.ir.generators import graphs
