@@ -105,3 +105,7 @@ class ClusterError(ArgumentError, KeyError):
     """Clusters that do not go together, or a task that is not in one."""
 
     __str__ = GraphdistError.__str__  # KeyError quotes
+
+
+for _name in __all__:  # a traceback names them where users find them
+    globals()[_name].__module__ = __name__

@@ -54,7 +54,7 @@ def verify(graph: Graph, full: bool = False) -> None:
     >>> lost = Value(Type("f32", (2,)), "lost")
     >>> verify(Graph("f", Stage.LOGICAL, 2, (), (), (lost,), (), (False,)))
     Traceback (most recent call last):
-    graphdist.ir.errors.VerifyError: output 0, %?lost, is not defined in the graph that returns it
+    graphdist.errors.VerifyError: output 0, %?lost, is not defined in the graph that returns it
       in graph 'f'
     """
     if not full and _looks_sound(graph):

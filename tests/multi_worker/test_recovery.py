@@ -1,0 +1,38 @@
+"""Training that is killed, and brought back by the launcher from its last checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.multi_worker.drill import Training, run_drill
+
+pytestmark = pytest.mark.slow
+
+
+def test_nothing_is_lost_when_workers_are_killed() -> None:
+    drill = run_drill(4, num_kills=2, steps_a_checkpoint=5)
+    drill.check()
+
+
+def test_fewer_workers_go_on(tmp_path: Path) -> None:
+    arguments = ("--steps-a-checkpoint", "5", "--steps", "40")
+    options = ("--max-restarts", "1", "--min-workers", "1")
+    killed = Training(2, tmp_path / "killed", *arguments, options=options)
+    killed.wait_for_steps(0, 12)
+    kill = killed.kill(1, in_a_write=False)
+    assert killed.finish() == 0
+    first, second = killed.lives
+    assert (len(first.processes), len(second.processes)) == (2, 1)
+    assert kill.resumed_at in (5, 10)
+
+    alone = Training(1, tmp_path / "alone", *arguments)
+    assert alone.finish() == 0
+    losses = first.numbers() | second.numbers()
+    expected = alone.lives[0].numbers()
+    assert len(expected) == 40
+    np.testing.assert_allclose(
+        [losses[step] for step in range(40)], [expected[step] for step in range(40)], rtol=1e-3
+    )
