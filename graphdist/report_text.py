@@ -100,9 +100,9 @@ def _collectives(report: Report) -> Iterator[str]:
     total = sum(report.collective_bytes.values())
     yield (
         f"{len(report.collectives)} collective{'s' * (len(report.collectives) > 1)}, "
-        f"{size_text(total)} from each device a step; in "
-        f"the compiled module {_module(report)}"
+        f"{size_text(total)} from each device a step"
     )
+    yield f"compiled: {_module(report)}"
     largest = sorted(report.collectives, key=lambda one: -one.bytes * one.times)
     for use in largest[:LINES_OF_COLLECTIVES]:
         yield _collective(use)
