@@ -116,9 +116,15 @@ def names(graph: Graph) -> dict[Value, str]:
     return names_and_lines(graph)[0]
 
 
-def names_and_lines(graph: Graph) -> tuple[dict[Value, str], dict[Node, str]]:
-    """Return what `names` and what `node_lines` return, for the price of one of them."""
-    printer = _Printer(graph)
+def names_and_lines(
+    graph: Graph, ends: dict[Node, str] | None = None
+) -> tuple[dict[Value, str], dict[Node, str]]:
+    """Return what `names` and what `node_lines` return, for the price of one of them.
+
+    `ends` holds what is the same of a line in every graph that has the node; give it again for
+    graphs that share nodes.
+    """
+    printer = _Printer(graph, ends=ends)
     printer.print()
     lines = {node: printer.lines[number].strip() for node, number in printer.line_of.items()}
     return printer.names, lines
@@ -127,8 +133,12 @@ def names_and_lines(graph: Graph) -> tuple[dict[Value, str], dict[Node, str]]:
 class _Printer:
     """The lines printed so far, and the names and numbers given out in them."""
 
-    def __init__(self, graph: Graph | None, sources: bool = False) -> None:
+    def __init__(
+        self, graph: Graph | None, sources: bool = False, ends: dict[Node, str] | None = None
+    ) -> None:
         self.graph = graph
+        self.ends: dict[Node, str] = {} if ends is None else ends
+        self._is_of_this_graph = False  # the text of parameters, since this was last reset
         self.sources = sources
         self.lines: list[str] = []
         self.line_of: dict[Node, int] = {}
@@ -188,15 +198,21 @@ class _Printer:
         line = f"{_text_of_name(node.op.name, _OPERATION)}({self._operands(node.operands)})"
         if node.results:
             line = f"{', '.join([self.define(value, again) for value in node.results])} = {line}"
-        if node.params:
-            line += f" {{{self._items(node.params)}}}"
-        if node.results:
-            line += f" : {', '.join([str(value.type) for value in node.results])}"
         self.line_of.setdefault(node, len(self.lines))
-        self.lines.append(indent + line)
+        self.lines.append(f"{indent}{line}{self.ends.get(node) or self._end(node)}")
         if nested:
             for graph in node.graphs:
                 self.block(_text_of_name(graph.name, _WORD), graph, indent + "  ")
+
+    def _end(self, node: Node) -> str:
+        """Return the parameters and types of a node, and keep them for other graphs."""
+        self._is_of_this_graph = False
+        end = f" {{{self._items(node.params)}}}" if node.params else ""
+        if node.results:
+            end += f" : {', '.join([str(value.type) for value in node.results])}"
+        if not self._is_of_this_graph:
+            self.ends[node] = end
+        return end
 
     def _source(self, node: Node, indent: str) -> None:
         frame = node.source.frame
@@ -262,10 +278,12 @@ class _Printer:
 
         That it is assigned is a fact of the graph, which a node that names it need not know.
         """
+        self._is_of_this_graph = True
         declared = self._variables.get(variable.name)
         return declared is not None and (declared is variable or variable.is_same(declared))
 
     def _opaque(self, value: object) -> str:
+        self._is_of_this_graph = True
         number = self._number_of.get(id(value))
         if number is None:
             number = self._number_of[id(value)] = len(self.opaques)

@@ -173,8 +173,9 @@ class _Pairing:
 
     def run(self) -> int:
         """Pair all there is, sort the pairs into the result, and return how many were kept."""
-        self._pair_equal(lambda graph: {node: id(node) for node in graph.nodes})
-        self._pair_equal(self.keys.of_computations)
+        self._pair_same()
+        if len(self.pairs) < len(self.before.nodes) and len(self.taken) < len(self.after.nodes):
+            self._pair_equal()
         self._pair_like(self.keys.of_shape)
         self._pair_like(_line_key)
         return self._sort()
@@ -198,14 +199,24 @@ class _Pairing:
         self.taken.add(new)
         self.values.update(zip(old.results, new.results, strict=False))
 
-    def _pair_equal(self, keys: Callable[[Graph], dict[Node, Hashable]]) -> None:
+    def _pair_same(self) -> None:
+        there = set(self.after.nodes)
+        same = [node for node in self.before.nodes if node in there]
+        self.pairs.update(zip(same, same, strict=True))
+        self.taken.update(same)
+        for node in same:
+            for value in node.results:
+                self.values[value] = value
+
+    def _pair_equal(self) -> None:
+        keys = self.keys.of_computations(self.after)
         waiting: defaultdict[Hashable, deque[Node]] = defaultdict(deque)
-        for node, key in keys(self.after).items():
+        for node, key in keys.items():
             if node not in self.taken:
                 waiting[key].append(node)
-        for node, key in keys(self.before).items():
-            if node not in self.pairs and waiting[key]:
-                self._pair(node, waiting[key].popleft())
+        for node, key in self.keys.of_computations(self.before).items():
+            if node not in self.pairs and key in waiting and (found := waiting[key]):
+                self._pair(node, found.popleft())
 
     def _pair_like(self, key: Callable[[Node], Hashable]) -> None:
         waiting: defaultdict[Hashable, dict[Node, None]] = defaultdict(dict)

@@ -3,6 +3,7 @@
 1. `version` grows when a reader of the last version could not read this one.
 2. What is empty, zero or none is left out. No times: the same program gives the same bytes.
 3. A node refers to another by its position in `nodes`.
+4. What does not depend on the graph a node is in stands once, in `facts`: passes share nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from graphdist.viz.program import Program
 __all__ = ["FORMAT", "VERSION", "document", "render"]
 
 FORMAT = "graphdist.program"
-VERSION = 1
+VERSION = 2
 _PLAIN = ("op", "bytes", "flops", "distribution", "origin", "scope", "variable")
 
 
@@ -47,23 +48,42 @@ def document(program: Program) -> dict[str, Any]:
             entry["diff"] = _diff(change, models[change.before], models[change.after])
         steps.append(entry)
         before = step.graph
-    known: dict[Node, dict[str, Any]] = {}
+    facts = _Facts()
     return {
         "format": FORMAT,
         "version": VERSION,
         "name": program.graph.name,
         "replicas": program.graph.num_replicas,
         "passes": steps,
-        "graphs": [_graph(model, known) for model in models.values()],
+        "graphs": [_graph(model, facts) for model in models.values()],
+        "facts": facts.all,
     }
 
 
-def _graph(model: Model, known: dict[Node, dict[str, Any]]) -> dict[str, Any]:
+class _Facts:
+    """What is the same of a node in every graph that it is in, once."""
+
+    def __init__(self) -> None:
+        self.all: list[dict[str, Any]] = []
+        self._position_of: dict[Node, int] = {}
+
+    def position(self, record: Record) -> int:
+        """Return where the facts of a record stand."""
+        position = self._position_of.get(record.node) if record.node is not None else None
+        if position is None:
+            position = len(self.all)
+            self.all.append(_facts(record))
+            if record.node is not None:
+                self._position_of[record.node] = position
+        return position
+
+
+def _graph(model: Model, facts: _Facts) -> dict[str, Any]:
     memory = timeline(model)
     return {
         "stage": model.graph.stage.value,
         "nodes": [
-            _node(record, path, known)
+            _node(record, path, facts.position(record))
             for record, path in zip(model.records, paths(model), strict=True)
         ],
         "collectives": model.collectives,
@@ -76,14 +96,8 @@ def _graph(model: Model, known: dict[Node, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _node(record: Record, path: Sequence[str], known: dict[Node, dict[str, Any]]) -> dict[str, Any]:
-    """Return a node; `known` holds what is the same of it in every graph that it is in."""
-    facts = known.get(record.node) if record.node is not None else None
-    if facts is None:
-        facts = _facts(record)
-        if record.node is not None:
-            known[record.node] = facts
-    node: dict[str, Any] = {"id": record.id, "text": record.text, **facts}
+def _node(record: Record, path: Sequence[str], facts: int) -> dict[str, Any]:
+    node: dict[str, Any] = {"id": record.id, "text": record.text, "facts": facts}
     if record.takes:
         node["operands"] = record.takes
     if record.inputs:

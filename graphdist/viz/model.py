@@ -118,6 +118,7 @@ class _Known:
     def __init__(self) -> None:
         self._facts: dict[Node, Facts] = {}
         self._types: dict[Type, tuple[str, int, str]] = {}
+        self.ends: dict[Node, str] = {}  # of the lines of the nodes
 
     def facts(self, node: Node) -> Facts:
         found = self._facts.get(node)
@@ -158,7 +159,7 @@ class _Known:
 class _Maker:
     def __init__(self, graph: Graph, known: _Known) -> None:
         self.graph, self.known = graph, known
-        self.names, self.lines = names_and_lines(graph)
+        self.names, self.lines = names_and_lines(graph, known.ends)
         self.records: list[Record] = []
         self.position_of: dict[Node, int] = {}
         self.place_of: dict[Value, int] = {}

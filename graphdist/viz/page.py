@@ -58,12 +58,7 @@ def render(program: Program) -> str:
 
 def _files(content: dict[str, Any]) -> dict[str, list[str]]:
     """Return the lines of each file that a node came from and that is still there."""
-    names = {
-        frame[0]
-        for graph in content["graphs"]
-        for node in graph["nodes"]
-        for frame in node.get("source", ())
-    }
+    names = {frame[0] for facts in content["facts"] for frame in facts.get("source", ())}
     lines = {name: linecache.getlines(name) for name in sorted(names)}
     return {name: [one.rstrip("\r\n") for one in text] for name, text in lines.items() if text}
 

@@ -5,14 +5,14 @@ export async function readProgram() {
   const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const program = JSON.parse(await new Response(stream).text());
-  program.graphs.forEach(index);
+  for (const graph of program.graphs) index(graph, program.facts);
   return program;
 }
 
-function index(graph) {
+function index(graph, facts) {
   graph.byId = new Map();
   graph.nodes.forEach((node, position) => {
-    node.position = position;
+    Object.assign(node, facts[node.facts], { position });
     node.group ??= [];
     node.inputs ??= [];
     node.users = [];
