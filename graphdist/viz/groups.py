@@ -144,7 +144,12 @@ def _thinned(records: list[Record], found: list[Path]) -> list[Path]:
 
 
 def _line(record: Record) -> str:
-    return f"{basename(record.frames[0].file)}:{record.frames[0].line}" if record.frames else ""
+    return _place(record.frames[0].file, record.frames[0].line) if record.frames else ""
+
+
+@cache
+def _place(file: str, line: int) -> str:
+    return f"{basename(file)}:{line}"
 
 
 def _part(number: int, size: int) -> Path:

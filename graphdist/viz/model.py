@@ -77,12 +77,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Model:
-    """The records of a graph, and where each node and value stands among them."""
+    """The records of a graph, and where each node stands among them."""
 
     graph: Graph
     records: list[Record]
     position_of: dict[Node, int]
-    place_of: dict[Value, int]
     names: dict[Value, str]
 
     @property
@@ -172,7 +171,7 @@ class _Maker:
         self._nodes(graph, -1)
         text = f"return {', '.join(map(self._name, graph.outputs))}".rstrip()
         self._append(Record("return", text, None, -1, *Facts("return")), graph.outputs)
-        return Model(graph, self.records, self.position_of, self.place_of, self.names)
+        return Model(graph, self.records, self.position_of, self.names)
 
     def _nodes(self, graph: Graph, parent: int) -> None:
         for node in graph.nodes:
@@ -203,13 +202,14 @@ class _Maker:
         return where
 
     def _append(self, record: Record, operands: tuple[Operand, ...]) -> int:
-        where = len(self.records)
+        records, place_of = self.records, self.place_of
+        where = len(records)
         record.takes = tuple([self._name(one) for one in operands])
-        places = [self.place_of.get(one, -1) for one in operands if isinstance(one, Value)]
-        record.inputs = tuple(dict.fromkeys([place for place in places if place >= 0]))
+        places = [place_of[one] for one in operands if isinstance(one, Value) and one in place_of]
+        record.inputs = tuple(places if len(places) < 2 else dict.fromkeys(places))
         for place in record.inputs:
-            self.records[place].users.append(where)
-        self.records.append(record)
+            records[place].users.append(where)
+        records.append(record)
         return where
 
     def _name(self, operand: Operand) -> str:
