@@ -1,0 +1,91 @@
+"""A step of several workers against JAX by hand: `python -m graphdist.tools.bench_workers`.
+
+`graphdist-run` starts the workers on this machine, each with one CPU device, joined by JAX's
+distributed runtime. There the same program runs on `MultiWorkerMirroredStrategy` and as a user of
+`jax.distributed` writes it: `jax.shard_map` and a `pmean` for each gradient. All workers take the
+same number of steps a turn, since they go hand in hand, and the systems take turns. Worker 0 prints
+medians, and the ratio of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+import graphdist as gd
+from graphdist.tools import run
+from graphdist.tools.bench_measure import OURS
+from graphdist.tools.bench_models import Mlp
+from graphdist.tools.bench_programs import Program
+from graphdist.tools.bench_systems import Graphdist, Running, ShardMap
+
+BY_HAND = "shard_map"
+FIRST_STEPS = 5
+PROGRAMS = (
+    Program("layers", "4 layers of 256", Mlp(4, 256), rows=64, bounds={BY_HAND: 1.05}),
+    Program("gradients", "100 gradients of 8 or 64", Mlp(50, 8), rows=16, bounds={BY_HAND: 0.3}),
+)
+
+
+def steps_in_turns(
+    systems: dict[str, Running], rounds: int, steps_a_turn: int
+) -> dict[str, list[float]]:
+    """Return the seconds of each step of each system; all workers make the same steps."""
+    timings: dict[str, list[float]] = {name: [] for name in systems}
+    for number in range(rounds):
+        names = list(systems) if number % 2 else list(reversed(systems))
+        for name in names:
+            systems[name].step()  # the first of a turn is not counted: caches are the other's
+            for _ in range(steps_a_turn):
+                start = time.perf_counter()
+                systems[name].step()
+                timings[name].append(time.perf_counter() - start)
+    return timings
+
+
+def measure(rounds: int, steps_a_turn: int) -> None:
+    """Be one of the workers."""
+    strategy = gd.MultiWorkerMirroredStrategy()
+    for program in PROGRAMS:
+        systems: dict[str, Running] = {
+            OURS: Graphdist(program, strategy),
+            BY_HAND: ShardMap(program, strategy),
+        }
+        losses = [[one.step() for _ in range(FIRST_STEPS)] for one in systems.values()]
+        for ours, theirs in zip(*losses, strict=True):
+            assert abs(ours - theirs) <= 1e-4 * abs(theirs), losses
+        timings = steps_in_turns(systems, rounds, steps_a_turn)
+        if strategy.extended.should_checkpoint:
+            print(_line(program, strategy, timings), flush=True)
+
+
+def _line(program: Program, strategy: gd.Strategy, timings: dict[str, list[float]]) -> str:
+    ours, theirs = (statistics.median(timings[name]) for name in (OURS, BY_HAND))
+    return (
+        f"{program.title}, {strategy.num_replicas_in_sync} workers: {ours * 1e3:.2f} ms a step, "
+        f"by hand {theirs * 1e3:.2f} ms: {ours / theirs:.2f}x, at most {program.bounds[BY_HAND]}x"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Start the workers, or be one of them."""
+    parser = argparse.ArgumentParser(description="Measure a step of several workers.")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=20, help="of each system in a round")
+    parser.add_argument("--is-worker", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.is_worker:
+        measure(given.rounds, given.steps)
+        return 0
+    program = ["-m", "graphdist.tools.bench_workers", "--is-worker"]
+    effort = ["--rounds", str(given.rounds), "--steps", str(given.steps)]
+    launcher = ["-n", str(given.workers), "--devices-per-worker", "1"]
+    return run.main([*launcher, *program, *effort])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
