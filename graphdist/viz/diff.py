@@ -139,10 +139,12 @@ class _Keys:
         keys: dict[Node, Hashable] = {}
         for node in graph.nodes:
             operands = tuple(
-                print_literal(one) if isinstance(one, Literal) else number_of.get(one)
-                for one in node.operands
+                [
+                    print_literal(one) if isinstance(one, Literal) else number_of.get(one)
+                    for one in node.operands
+                ]
             )
-            nested = tuple(hash(tuple(self._computed(one).values())) for one in node.graphs)
+            nested = tuple([hash(tuple(self._computed(one).values())) for one in node.graphs])
             key = keys[node] = hash((self.of_shape(node), operands, nested))
             read = _variable_of(node) if node.op.name == "read" else ""
             for number, value in enumerate(node.results):

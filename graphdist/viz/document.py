@@ -28,12 +28,12 @@ VERSION = 2
 _PLAIN = ("op", "bytes", "flops", "distribution", "origin", "scope", "variable")
 
 
+@collection_put_off()  # a hundred thousand objects are made and kept: none of them is garbage
 def render(program: Program) -> str:
     """Return a program as the text of a JSON document."""
     return json.dumps(document(program), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-@collection_put_off()  # a hundred thousand objects are made and kept: none of them is garbage
 def document(program: Program) -> dict[str, Any]:
     """Return a program as JSON: its name, and for each pass its graph and what the pass changed."""
     # Many passes leave the program as it is: there are fewer graphs than steps.

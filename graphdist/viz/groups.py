@@ -20,7 +20,6 @@ from functools import cache
 from itertools import takewhile
 from os.path import basename
 
-from graphdist.ir.source import Frame
 from graphdist.viz.model import Model, Record
 
 __all__ = ["CROWD", "Path", "paths"]
@@ -44,12 +43,11 @@ def paths(model: Model) -> list[Path]:
     >>> paths(model_of(graph))
     [('inputs',), (), ()]
     """
-    calls = [tuple(reversed(record.frames)) for record in model.records]
-    shared = _shared(calls)
+    shared = _shared(model.records)
     found: list[Path] = []
-    for record, call in zip(model.records, calls, strict=True):
+    for record in model.records:
         outer = _below(model.records, found, record)
-        found.append(outer + _own(record, call, shared))
+        found.append(outer + _own(record, shared))
     lost = [number for number, one in enumerate(model.records) if _is_lost(one)]
     for number in lost:
         found[number] = _beside(model.records, found, number, model.records[number].inputs)
@@ -93,11 +91,15 @@ def scope_path(scope: str) -> Path:
     return ("backward", *parts) if backward and parts else tuple(parts)
 
 
-def _shared(calls: list[tuple[Frame, ...]]) -> int:
+def _shared(records: list[Record]) -> int:
     """Return how many of the outermost frames are callers of all nodes."""
-    callers = [call[:-1] for call in dict.fromkeys(calls) if call]
-    levels = zip(*callers, strict=False)
-    return sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
+    callers = (record.frames[:0:-1] for record in records if record.frames)
+    shared = next(callers, ())
+    for call in callers:
+        if call[: len(shared)] != shared:
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(shared, call, strict=False))
+            shared = tuple(frame for frame, _ in same)
+    return len(shared)
 
 
 def _below(records: list[Record], found: list[Path], record: Record) -> Path:
@@ -107,11 +109,12 @@ def _below(records: list[Record], found: list[Path], record: Record) -> Path:
     return (*found[record.parent], f"{records[record.parent].op} {records[record.parent].id}")
 
 
-def _own(record: Record, call: tuple[Frame, ...], shared: int) -> Path:
+def _own(record: Record, shared: int) -> Path:
     if record.op in ("input", "variable"):
         return ("inputs" if record.op == "input" else "variables",) if record.parent < 0 else ()
     if scope := scope_path(record.scope):
         return scope
+    call = record.frames[::-1]
     if not call:
         return (record.origin,) if record.origin else ()
     if len(call) <= shared + 1:
