@@ -35,7 +35,7 @@ Number: TypeAlias = bool | int | float | complex
 
 def canonicalize(graph: Graph) -> Graph:
     """Return the graph without operations that change nothing."""
-    return rewrite(graph, _Canonicalizer().apply, NAME, lambda node: node.op.name in _RULES)
+    return rewrite(graph, _Canonicalizer().apply, NAME, _RULES)
 
 
 class _Canonicalizer:

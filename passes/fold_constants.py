@@ -72,7 +72,7 @@ def fold_constants(graph: Graph) -> Graph:
         constants[answer[0]] = array
         return answer
 
-    return rewrite(graph, rule, NAME, lambda node: node.op.name in _FOLDS)
+    return rewrite(graph, rule, NAME, _FOLDS)
 
 
 def _fold(

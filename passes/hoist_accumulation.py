@@ -41,7 +41,7 @@ _WIDTH = {"bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128}
 
 def hoist_accumulation(graph: Graph) -> Graph:
     """Return the graph with reductions that are only added up moved behind their loops."""
-    return rewrite(graph, _hoist, NAME, lambda node: node.op is SCAN)
+    return rewrite(graph, _hoist, NAME, {SCAN.name})
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,12 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join, 
 
 NAME = "infer_distribution"
 
+_CONTROL_FLOW = frozenset(op.name for op in (COND, SCAN, WHILE))
+
 
 def infer_distribution(graph: Graph) -> Graph:
     """Return the graph with a distribution on every value; raises `DistributionError`."""
-    inferred = rewrite(graph, _infer_node, NAME, lambda node: bool(node.graphs))
+    inferred = rewrite(graph, _infer_node, NAME, _CONTROL_FLOW)
     if graph.num_replicas > 1:
         _check(inferred)
     return inferred

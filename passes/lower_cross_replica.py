@@ -20,11 +20,12 @@ from graphdist.ir.rewrite import restage, rewrite
 NAME = "lower_cross_replica"
 
 _COLLECTIVE = {REDUCE: ALL_REDUCE, GATHER: ALL_GATHER}
+_LOWERED = frozenset(op.name for op in CROSS_REPLICA)
 
 
 def lower_cross_replica(graph: Graph) -> Graph:
     """Return the SPMD graph of a PLACED one."""
-    return restage(rewrite(graph, _lower, NAME, lambda n: n.op in CROSS_REPLICA), Stage.SPMD)
+    return restage(rewrite(graph, _lower, NAME, _LOWERED), Stage.SPMD)
 
 
 def _lower(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:

@@ -23,7 +23,7 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import any_node, rewrite
 
 NAME = "own_slices"
 
@@ -34,10 +34,11 @@ _LOOKED_AT = {*(op.name for op in (*_COLLECTIVES, REPLICA_ID)), *_INDEX, "jax.dy
 
 def own_slices(graph: Graph) -> Graph:
     """Return the graph without collectives of more than each replica wants."""
-    if not any(node.op in _COLLECTIVES for node in walk(graph)):
+    # Every rule ends in one of these.
+    if not any_node(graph, lambda node: node.op.name in (ALL_GATHER.name, "jax.dynamic_slice")):
         return graph
     rule = _OwnSlices(graph).apply
-    return rewrite(graph, rule, NAME, lambda node: node.op.name in _LOOKED_AT)
+    return rewrite(graph, rule, NAME, _LOOKED_AT)
 
 
 class _OwnSlices:

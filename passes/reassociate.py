@@ -56,7 +56,7 @@ def reassociate(graph: Graph) -> Graph:
     if not any(node.op is ALL_REDUCE for node in walk(graph)):
         return graph
     rule = _Reassociation(graph).apply
-    return rewrite(graph, rule, NAME, lambda node: node.op.name in _LOOKED_AT)
+    return rewrite(graph, rule, NAME, _LOOKED_AT)
 
 
 class _Reassociation:

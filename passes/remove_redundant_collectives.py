@@ -33,12 +33,14 @@ from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 
 NAME = "remove_redundant_collectives"
 
-_CANDIDATES = frozenset({ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, REPLICA_ID, SELECT_REPLICA})
+_CANDIDATES = frozenset(
+    op.name for op in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, REPLICA_ID, SELECT_REPLICA)
+)
 
 
 def remove_redundant_collectives(graph: Graph) -> Graph:
     """Return the graph without collectives that move nothing new."""
-    return rewrite(graph, _remove, NAME, lambda node: node.op in _CANDIDATES)
+    return rewrite(graph, _remove, NAME, _CANDIDATES)
 
 
 def _remove(

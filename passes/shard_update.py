@@ -52,7 +52,7 @@ class ShardUpdate:
         if not self.sharding.is_on or graph.num_replicas == 1:
             return graph
         needs, _ = wanted_in_slices(graph, self.sharding)
-        return _Sharder(graph, needs).run() if needs.wanted else graph
+        return graph if needs is None else _Sharder(graph, needs).run()
 
     def declined(self, graph: Graph) -> list[str]:
         """Return the variables that are assigned whole, each with the reason."""

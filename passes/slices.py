@@ -102,8 +102,8 @@ class Needs:
     wanted: frozenset[str]
     reduces: bool
     flags: dict[Operand, int] = field(default_factory=dict)
-    because: dict[Operand, str] = field(default_factory=dict)
-    """What needs a value whole, in words."""
+    because: dict[Operand, Node | str] = field(default_factory=dict)
+    """What needs a value whole, a node or in words."""
     sources: dict[Operand, Source] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -132,7 +132,14 @@ class Needs:
         """Return whether a value is needed in slices, and nothing needs all of it."""
         return self.flags.get(value, 0) & (SLICES | WHOLE) == SLICES
 
-    def _need(self, operand: Operand, flags: int, because: str = "") -> None:
+    def why_whole(self, value: Operand) -> str:
+        """Return what needs all of a value."""
+        because = self.because[value]
+        if isinstance(because, str):
+            return because
+        return f"{because.op.name} at {because.source} needs all of it"
+
+    def _need(self, operand: Operand, flags: int, because: Node | str = "") -> None:
         if type(operand) is Value:
             self.flags[operand] = self.flags.get(operand, 0) | flags
             if flags & WHOLE and operand not in self.because:
@@ -144,7 +151,7 @@ class Needs:
         kind = kind_of(node, self.graph.num_replicas)
         result = node.results[0] if len(node.results) == 1 else None
         self.sources.update(dict.fromkeys(node.results, node.source))
-        because = f"{node.op.name} at {node.source} needs all of it"
+        because: Node | str = node
         flags = WHOLE
         if result is not None:
             of_result = self.flags.get(result, 0)
@@ -166,21 +173,25 @@ def _is_cuttable(operand: Operand, num_replicas: int) -> bool:
     return type.distribution is MIRRORED and cut_of(type.shape, num_replicas) is not None
 
 
-def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs, dict[str, str]]:
-    """Return what is needed when all variables that gain are in slices, and why others are not."""
+def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, dict[str, str]]:
+    """Return what is needed when all variables that gain are in slices, and why others are not.
+
+    None if there is none that gains.
+    """
     reasons = {
         variable.name: _refusal(variable, graph.num_replicas, sharding)
         for variable in graph.assigned
     }
     for _ in range(_ROUNDS):
         wanted = frozenset(name for name, reason in reasons.items() if not reason)
+        if not wanted:
+            return None, reasons
         needs = Needs(graph, wanted, sharding.reduces)
-        refused = _without_gain(graph, needs) if wanted else {}
+        refused = _without_gain(graph, needs)
         if not refused:
             return needs, reasons
         reasons.update(refused)
-    given_up = dict.fromkeys(reasons, f"no agreement after {_ROUNDS} rounds")
-    return Needs(graph, frozenset(), sharding.reduces), given_up
+    return None, dict.fromkeys(reasons, f"no agreement after {_ROUNDS} rounds")
 
 
 def _refusal(variable: Variable, num_replicas: int, sharding: Sharding) -> str:
@@ -241,7 +252,7 @@ def _why_not(output: Operand, needs: Needs, made_by: dict[Operand, Node]) -> str
         seen.add(value)
         kind = kind_of(node, needs.graph.num_replicas)
         if needs.is_whole(value) and (kind == "all_reduce" or value is output):
-            return f"{'its gradient' if kind == 'all_reduce' else 'it'}: {needs.because[value]}"
+            return f"{'its gradient' if kind == 'all_reduce' else 'it'}: {needs.why_whole(value)}"
         if kind == "elementwise":
             pending.extend(node.operands)
         elif not kind and value.type.shape:

@@ -63,4 +63,4 @@ class StageReduceScatters:
             hint = node.results[0].hint
             return builder.add(node.op, operands, params, at=node.source, hint=hint)
 
-        return rewrite(graph, rule, NAME, lambda node: node.op is REDUCE_SCATTER)
+        return rewrite(graph, rule, NAME, {REDUCE_SCATTER.name})

@@ -8,7 +8,7 @@ nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
@@ -16,23 +16,28 @@ from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
 Rule = Callable[[Node, tuple[Operand, ...], Builder], Sequence[Operand] | None]
 
 
-def rewrite(
-    graph: Graph, rule: Rule, origin: str, only: Callable[[Node], bool] | None = None
-) -> Graph:
+def rewrite(graph: Graph, rule: Rule, origin: str, only: Container[str] | None = None) -> Graph:
     """Return the graph with `rule` applied to every node, nested graphs included.
 
-    `only` is a cheap test that says which nodes the rule has to be asked about.
+    `only` are the operations the rule is asked about, by name; None is all.
     """
+    if only is not None and not any_node(graph, lambda node: node.op.name in only):
+        return graph
     builder = Builder(origin)
     environment: dict[Operand, Operand] = {}
     for original in graph.nodes:
-        operands = substitute(environment, original.operands)
+        operands = substitute(environment, original.operands) if environment else original.operands
         node = original
         if node.graphs:
             node = with_graphs(
                 node, operands, tuple(rewrite(inner, rule, origin, only) for inner in node.graphs)
             )
-        answer = rule(node, operands, builder) if only is None or only(node) else None
+        answer: Sequence[Operand] | None = None
+        if only is None or node.op.name in only:
+            answer = rule(node, operands, builder)
+        elif operands is node.operands:
+            builder.nodes.append(node)
+            answer = node.results
         if answer is None:
             answer = builder.keep(node, operands, node.graphs)
         if answer is not original.results:
@@ -78,6 +83,8 @@ def any_node(graph: Graph, test: Callable[[Node], bool]) -> bool:
 
 def map_nested(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
     """Return the graph with `function` applied to the graphs nested directly in its nodes."""
+    if not any(node.graphs for node in graph.nodes):
+        return graph
     environment: dict[Operand, Operand] = {}
     builder = Builder()
     changed = False

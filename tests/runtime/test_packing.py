@@ -69,7 +69,7 @@ def test_a_staged_reduce_scatter_gives_each_replica_its_own_part() -> None:
             params = {**node.params, "stages": (2, 4)}
             return builder.add(node.op, operands, params, at=node.source)
 
-        return rewrite(graph, rule, "staged", lambda node: node.op is REDUCE_SCATTER)
+        return rewrite(graph, rule, "staged", {REDUCE_SCATTER.name})
 
     @gd.function(passes=[*pipeline(Target("cpu", shard_update=True)), staged])
     def step(x: Any) -> None:
