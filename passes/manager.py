@@ -4,7 +4,8 @@ The contract of a pass:
 
 1. it is a pure function from graph to graph, and looks at nothing else;
 2. the graph it is given verifies, and so must the one it returns; in between anything goes;
-3. it returns the same object if it had nothing to do;
+3. it returns the same object if it had nothing to do, and has nothing to do on what it returned:
+   one that stands twice in a pipeline is not run again if nothing changed in between;
 4. it states the stages it takes, and the stage it gives if that is another.
 
 The loop checks the stages, times each pass, verifies what changed, and keeps every graph. When a
@@ -78,10 +79,11 @@ def run_passes(
     the pass in `reproducer_folder`, if one is given. Errors keep their type and gain notes.
     """
     history = []
+    returned: dict[int, Graph] = {}
     for one in pipeline:
         start = time.perf_counter()
         try:
-            result = one(graph)
+            result = graph if returned.get(id(one)) is graph else one(graph)
             if verifies and result is not graph:
                 verify(result)
         except (DistributionError, TypeRuleError) as error:
@@ -95,7 +97,7 @@ def run_passes(
                     f"the graph before the pass: {path} (graphdist.passes.manager.replay)"
                 )
             raise
-        graph = result
+        graph = returned[id(one)] = result
         history.append(PassRecord(one.name, time.perf_counter() - start, graph))
     return tuple(history)
 

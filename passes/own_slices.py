@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
-from graphdist.ir.analyses import walk
+from graphdist.ir.analyses import operations, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID
-from graphdist.ir.rewrite import any_node, rewrite
+from graphdist.ir.rewrite import rewrite
 
 NAME = "own_slices"
 
@@ -35,7 +35,7 @@ _LOOKED_AT = {*(op.name for op in (*_COLLECTIVES, REPLICA_ID)), *_INDEX, "jax.dy
 def own_slices(graph: Graph) -> Graph:
     """Return the graph without collectives of more than each replica wants."""
     # Every rule ends in one of these.
-    if not any_node(graph, lambda node: node.op.name in (ALL_GATHER.name, "jax.dynamic_slice")):
+    if operations(graph).isdisjoint({ALL_GATHER.name, "jax.dynamic_slice"}):
         return graph
     rule = _OwnSlices(graph).apply
     return rewrite(graph, rule, NAME, _LOOKED_AT)

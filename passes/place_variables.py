@@ -43,6 +43,8 @@ from graphdist.ir.types import MIRRORED
 
 NAME = "place_variables"
 
+_OF_VARIABLES = frozenset({AGGREGATE, ASSIGN, READ})
+
 State = dict[str, Operand]
 
 
@@ -101,6 +103,9 @@ class _Placer:
         environment: dict[Operand, Operand] = {}
         for node in graph.nodes:
             operands = substitute(environment, node.operands)
+            if operands is node.operands and node.op not in _OF_VARIABLES and not node.graphs:
+                self.builder.nodes.append(node)
+                continue
             results = self._place(node, operands)
             if results is not node.results:
                 environment.update(zip(node.results, results, strict=True))

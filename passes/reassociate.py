@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias, cast
 
-from graphdist.ir.analyses import walk
+from graphdist.ir.analyses import operations, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE
@@ -53,7 +53,7 @@ Chain: TypeAlias = list[tuple[Node, int]]
 
 def reassociate(graph: Graph) -> Graph:
     """Return the graph with fewer reductions and factors, equal up to rounding."""
-    if not any(node.op is ALL_REDUCE for node in walk(graph)):
+    if ALL_REDUCE.name not in operations(graph):
         return graph
     rule = _Reassociation(graph).apply
     return rewrite(graph, rule, NAME, _LOOKED_AT)
@@ -74,22 +74,32 @@ class _Reassociation:
     ) -> Sequence[Operand]:
         """Return what stands for the results of the node."""
         first = len(builder.nodes)
-        answer: Sequence[Operand] | None = None
-        if node.results[0].type.dtype in _DTYPES:
-            if _is_linear_reduction(node):
-                answer = self._move_behind(node, operands[0], builder)
-            elif node.op.name in _ADDITIONS:
-                answer = self._add_first(node, operands, builder)
-            elif node.op.name in _FACTORS:
-                answer = self._join_factors(node, operands, builder)
+        answer = self._rewritten(node, operands, builder)
         if answer is None:
             answer = builder.keep(node, operands, node.graphs)
+            if answer is node.results:  # used as often as it was
+                self.definitions[answer[0]] = builder.nodes[-1]
+                return answer
         for made in builder.nodes[first:]:
             self.definitions[made.results[0]] = made
             self.uses[made.results[0]] = self.uses[made.results[0]] or 1
         for result, old in zip(answer, node.results, strict=True):
             self.uses[cast(Value, result)] = self.uses[old]
         return answer
+
+    def _rewritten(
+        self, node: Node, operands: tuple[Operand, ...], builder: Builder
+    ) -> Sequence[Operand] | None:
+        name = node.op.name
+        if (name in _MOVED and name not in _FACTORS) or node.results[0].type.dtype not in _DTYPES:
+            return None
+        if name in _ADDITIONS:
+            return self._add_first(node, operands, builder)
+        if name in _FACTORS:
+            return self._join_factors(node, operands, builder)
+        if _is_linear_reduction(node):
+            return self._move_behind(node, operands[0], builder)
+        return None
 
     def _single(self, operand: Operand) -> Node | None:
         """Return the node that makes the operand for one use."""

@@ -5,12 +5,16 @@ One unit between the passes that do something, so that none of these has to clea
 Before:  %a = jax.mul(%x, 1.0)   %b = jax.sin(%x)   %c = jax.sin(%a)   %d = jax.add(%b, %c)
 After:   %b = jax.sin(%x)   %d = jax.add(%b, %b)
 
-Each round lets the next one see more; most graphs are done after two. After `MAX_ROUNDS` rounds
-the graph is returned as it is: smaller than it was and just as right. Left alone is what the four
-passes leave alone.
+Each round lets the next one see more; most graphs are done in the second. After `MAX_ROUNDS`
+rounds the graph is returned as it is: smaller than it was and just as right. What is dead goes
+once, at the end: the others look at what values are made of, not at who uses them. Left alone is
+what the four passes leave alone.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle, islice
 
 from graphdist.ir.graph import Graph
 from graphdist.passes.canonicalize import canonicalize
@@ -22,20 +26,14 @@ __all__ = ["simplify"]
 
 MAX_ROUNDS = 8
 
-_STEPS = (
-    canonicalize,
-    fold_constants,
-    eliminate_common_subexpressions,
-    eliminate_dead_code,
-)
+_STEPS = canonicalize, fold_constants, eliminate_common_subexpressions
 
 
 def simplify(graph: Graph) -> Graph:
     """Return the graph after as many rounds of clean-up as change it, or `MAX_ROUNDS`."""
-    for _ in range(MAX_ROUNDS):
-        before = graph
-        for step in _STEPS:
-            graph = step(graph)
-        if graph is before:
+    returned: dict[Callable[[Graph], Graph], Graph] = {}
+    for step in islice(cycle(_STEPS), MAX_ROUNDS * len(_STEPS)):
+        if returned.get(step) is graph:  # and none of the others had anything to do since
             break
-    return graph
+        graph = returned[step] = step(graph)
+    return eliminate_dead_code(graph)

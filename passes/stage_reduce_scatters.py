@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
 
+from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.ops import REDUCE_SCATTER
-from graphdist.ir.rewrite import any_node, rewrite
+from graphdist.ir.rewrite import rewrite
 
 NAME = "stage_reduce_scatters"
 
@@ -51,7 +52,7 @@ class StageReduceScatters:
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with its reduce_scatters in stages."""
         stages = stages_of(graph.num_replicas) if self.is_staged else ()
-        if not stages or not any_node(graph, lambda node: node.op is REDUCE_SCATTER):
+        if not stages or REDUCE_SCATTER.name not in operations(graph):
             return graph
 
         def rule(

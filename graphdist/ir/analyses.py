@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 
 from graphdist.ir.graph import Graph, Node, Operand, Value
 
-__all__ = ["collectives", "node_count", "peak_bytes", "producers", "users", "walk"]
+__all__ = ["collectives", "node_count", "operations", "peak_bytes", "producers", "users", "walk"]
 
 T = TypeVar("T")
 
@@ -64,6 +64,13 @@ def producers(graph: Graph) -> dict[Value, Node]:
     {}
     """
     return {result: node for node in graph.nodes for result in node.results}
+
+
+@_kept
+def operations(graph: Graph) -> frozenset[str]:
+    """Return the names of the operations of all nodes, those of nested graphs included."""
+    nested = [operations(inner) for node in graph.nodes for inner in node.graphs]
+    return frozenset({node.op.name for node in graph.nodes}).union(*nested)
 
 
 @_kept

@@ -62,7 +62,7 @@ class Builder:
         The new node keeps the source, the origin and the hints, and the very results if their types
         are what they were: so what a rewrite changes does not spread to all that comes after.
         """
-        if graphs == node.graphs and _same(operands, node.operands):
+        if (operands is node.operands or _same(operands, node.operands)) and graphs == node.graphs:
             self.nodes.append(node)
             return node.results
         op = node.op
@@ -81,9 +81,7 @@ class Builder:
 
 def _same(operands: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
     """Return whether operands are the same objects; equal literals may differ: 0.0 and -0.0."""
-    return operands is others or (
-        len(operands) == len(others) and all(map(operator.is_, operands, others))
-    )
+    return len(operands) == len(others) and all(map(operator.is_, operands, others))
 
 
 def _result_types(

@@ -8,20 +8,21 @@ nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
 
 Rule = Callable[[Node, tuple[Operand, ...], Builder], Sequence[Operand] | None]
 
 
-def rewrite(graph: Graph, rule: Rule, origin: str, only: Container[str] | None = None) -> Graph:
+def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None = None) -> Graph:
     """Return the graph with `rule` applied to every node, nested graphs included.
 
     `only` are the operations the rule is asked about, by name; None is all.
     """
-    if only is not None and not any_node(graph, lambda node: node.op.name in only):
+    if only is not None and operations(graph).isdisjoint(only):
         return graph
     builder = Builder(origin)
     environment: dict[Operand, Operand] = {}
