@@ -36,6 +36,7 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
 _SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
+_CHAIN = re.compile(r'chain_id="(\d+)"')
 _WHILE = re.compile(r" while\(.*condition=%?([\w.-]+), body=%?([\w.-]+)")
 _TRIPS = re.compile(r'known_trip_count"?:\s*\{"n":"(\d+)"')
 _CALLED = re.compile(r"(?:calls|to_apply|called_computations|branch_computations)=\{?([^}\s]+)")
@@ -74,13 +75,20 @@ def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, .
     computations = _computations(text)
     times = _executions(computations)
     found = []
+    chains: set[tuple[str, str, object]] = set()
     for computation, lines in computations.items():
         for line in lines:
             match = _INSTRUCTION.match(line)
-            if match and not _is_local(match, line):
-                found.append(
-                    _collective(match, line, computation, times.get(computation, 1), num_devices)
-                )
+            if not match or _is_local(match, line):
+                continue
+            one = _collective(match, line, computation, times.get(computation, 1), num_devices)
+            # On TPU a collective beside computation stands where it starts, goes on and ends.
+            chain = _CHAIN.search(line)
+            key = (chain[1], one.kind, one.shapes) if chain else None
+            if key not in chains:
+                found.append(one)
+            if key is not None:
+                chains.add(key)
     return tuple(found)
 
 
@@ -150,7 +158,12 @@ def _collective(
         shapes = [(dtype, size * group) for dtype, size in shapes]
     if kind == "all_reduce" and _SCATTERING in computation:
         kind = "reduce_scatter"
-    in_async = "async" in computation or 'is_sync":false' in line or "async_collective" in line
+    in_async = (
+        "async" in computation
+        or 'is_sync":false' in line
+        or "async_collective" in line
+        or "chain_id" in line
+    )
     return ModuleCollective(
         match["name"],
         kind,

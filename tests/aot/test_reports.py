@@ -168,6 +168,14 @@ MODULE = """
   %f = f32[8]{0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%add
 }
 
+%fused_computation.1 (x: f32[4]) -> (f32[4], f32[16]) {
+  %c = f32[16]{0} all-gather(%x), replica_groups={{0,1,2,3}}, chain_id="0"
+}
+
+%async_collective_fusion.2 (x: f32[4], y: f32[4]) -> (f32[4], f32[16]) {
+  %d = f32[16]{0:S(1)} all-gather(%x), replica_groups={{0,1,2,3}}, chain_id="0"
+}
+
 ENTRY %main (x: f32[4]) -> f32[4] {
   %w = (s32[], f32[4]) while(%t), condition=%condition, body=%body
   %s = (f32[4]{0}, f32[16]{0}) all-gather-start(%x), replica_groups={{0,1,2,3}}
@@ -180,7 +188,9 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 def test_the_text_of_a_module_is_read() -> None:
     found = {one.name: one for one in module_collectives(MODULE, 8)}
-    assert set(found) == {"g", "r", "f", "s", "a", "p"}  # a send to the host is no collective
+    # A send to the host is no collective, and one that goes on in another computation is one.
+    assert set(found) == {"g", "r", "f", "s", "a", "p", "c"}
+    assert found["c"].is_async
     assert (found["f"].kind, found["f"].bytes, found["a"].kind) == (
         "reduce_scatter",
         32,
