@@ -38,7 +38,8 @@ def order_collectives(graph: Graph) -> Graph:
             waiting[place].append(node)
         else:
             places.append((position, node))
-        made_at.update(dict.fromkeys(node.results, place))
+        for result in node.results:
+            made_at[result] = place
     nodes = list(waiting[-1])
     for position, node in places:
         nodes.append(node)

@@ -90,7 +90,8 @@ def _looks_sound(graph: Graph) -> bool:
         for output in scope.outputs:
             if output.__class__ is Value and output not in defined:
                 return False
-        if placed and None in [value.type.distribution for value in defined]:
+        # `in` would ask each distribution whether it equals None.
+        if placed and any(value.type.distribution is None for value in defined):
             return False
     try:
         for invariant in _OF_THE_WHOLE_PLACED if placed else _OF_THE_WHOLE:
