@@ -13,11 +13,12 @@ from typing import Any  # Any: distributed values
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
 import graphdist as gd
+from tests.properties.effort import programs
 from tests.properties.exact import Array, random_arrays
 from tests.properties.steps import Body
 from tests.properties.test_data_parallel import (
@@ -42,7 +43,7 @@ def split(strategy: gd.Strategy, whole: Any, sizes: Sequence[int]) -> Any:
     )
 
 
-@settings(max_examples=6)  # each compiles a function of up to eight classes
+@programs(6)  # each compiles a function of up to eight classes
 @given(losses(), SIZES, st.integers(0, 2**16))
 def test_losses_of_unequal_batches(loss: Body, sizes: Sequence[int], seed: int) -> None:
     strategy = strategy_of(len(sizes))
@@ -133,7 +134,7 @@ STAGES = st.lists(
 )
 
 
-@settings(max_examples=8)
+@programs(8)
 @given(STAGES, SIZES, st.integers(0, 2**16))
 def test_programs_that_meet(stages: Sequence[Stage], sizes: Sequence[int], seed: int) -> None:
     strategy = strategy_of(len(sizes))
