@@ -125,7 +125,7 @@ def chosen(x: Array, w: Array, together: Any) -> Array:
     # Of squares: the plain sum of what is normalised is rounding alone, which would choose.
     total = together.all_reduce("SUM", (x**2).sum())
     return lax.cond(
-        total > 3, lambda: x - together.all_reduce("SUM", (x @ w).sum(0)), lambda: x @ w
+        total > 3, lambda: x - 0.1 * together.all_reduce("SUM", (x @ w).sum(0)), lambda: x @ w
     )
 
 
