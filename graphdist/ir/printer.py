@@ -24,9 +24,10 @@ from graphdist.ir.numerals import array_text, number_text, scalar_text
 from graphdist.ir.types import dtype_name, numpy_dtype
 
 __all__ = [
+    "Printer",
     "names",
-    "names_and_lines",
     "node_lines",
+    "op_text",
     "opaques",
     "print_graph",
     "print_literal",
@@ -66,7 +67,7 @@ def print_graph(graph: Graph, sources: bool = False) -> str:
       return per_replica %0
     }
     """
-    printer = _Printer(graph, sources)
+    printer = Printer(graph, sources)
     printer.print()
     return "\n".join(printer.lines)
 
@@ -77,11 +78,11 @@ def print_node(node: Node, graph: Graph | None = None) -> str:
     The names are those of the text of `graph`, the outermost one, if it is given and has the node.
     """
     if graph is not None:
-        printer = _Printer(graph)
+        printer = Printer(graph)
         printer.print()
         if node in printer.line_of:
             return printer.lines[printer.line_of[node]].strip()
-    printer = _Printer(graph)
+    printer = Printer(graph)
     for operand in node.operands:
         if isinstance(operand, Value):
             printer.define(operand)
@@ -99,45 +100,47 @@ def print_literal(literal: Literal) -> str:
     return f"{number_text(literal.value, literal.type.dtype)}:{literal.type.dtype}"
 
 
+def op_text(node: Node) -> str:
+    """Return the operation of a node, quoted if the text could not be read back otherwise."""
+    return _text_of_name(node.op.name, _OPERATION)
+
+
 def opaques(graph: Graph) -> tuple[object, ...]:
     """Return the parameters that the text names by number, in the order of the numbers."""
-    printer = _Printer(graph)
+    printer = Printer(graph)
     printer.print()
     return tuple(printer.opaques)
 
 
 def node_lines(graph: Graph) -> dict[Node, str]:
     """Return the line of each node as it stands in the text, nested graphs and all."""
-    return names_and_lines(graph)[1]
+    printer = Printer(graph)
+    printer.print()
+    return {node: printer.lines[number].strip() for node, number in printer.line_of.items()}
 
 
 def names(graph: Graph) -> dict[Value, str]:
     """Return the name, `%` included, that each value has in the text, nested graphs and all."""
-    return names_and_lines(graph)[0]
-
-
-def names_and_lines(
-    graph: Graph, ends: dict[Node, str] | None = None
-) -> tuple[dict[Value, str], dict[Node, str]]:
-    """Return what `names` and what `node_lines` return, for the price of one of them.
-
-    `ends` holds what is the same of a line in every graph that has the node; give it again for
-    graphs that share nodes.
-    """
-    printer = _Printer(graph, ends=ends)
+    printer = Printer(graph)
     printer.print()
-    lines = {node: printer.lines[number].strip() for node, number in printer.line_of.items()}
-    return printer.names, lines
+    return printer.names
 
 
-class _Printer:
-    """The lines printed so far, and the names and numbers given out in them."""
+class Printer:
+    """The lines printed so far, and the names and numbers given out in them.
+
+    Who wants only the parts of the lines asks for them in the order of the text: `begin` a graph,
+    `define` its inputs, then for each node `operand`, `define`, `parameters`, and what is nested.
+
+    `kept` has the parameters of nodes as text, where every graph that has the node prints the same:
+    give it again for graphs that share nodes.
+    """
 
     def __init__(
-        self, graph: Graph | None, sources: bool = False, ends: dict[Node, str] | None = None
+        self, graph: Graph | None, sources: bool = False, kept: dict[Node, str] | None = None
     ) -> None:
         self.graph = graph
-        self.ends: dict[Node, str] = {} if ends is None else ends
+        self.kept: dict[Node, str] = {} if kept is None else kept
         self._is_of_this_graph = False  # the text of parameters, since this was last reset
         self.sources = sources
         self.lines: list[str] = []
@@ -164,10 +167,7 @@ class _Printer:
 
     def block(self, head: str, graph: Graph, indent: str) -> None:
         """Print a graph from its inputs on."""
-        # Only a nested graph that two nodes share is printed twice, and its values named again.
-        # A value that a broken graph defines twice keeps its name: the error is about that.
-        again = graph in self._seen
-        self._seen.add(graph)
+        again = self.begin(graph)
         placed = graph.is_placed and graph is self.graph
         bound = [f" = {_variable_name(v)}" for v in graph.variables] if placed else []
         bound += [""] * (len(graph.inputs) - len(bound))
@@ -180,9 +180,19 @@ class _Printer:
             self.node(node, indent + "  ", again)
         self.lines += [f"{indent}  {self._return(graph, placed)}", f"{indent}}}"]
 
+    def begin(self, graph: Graph) -> bool:
+        """Begin a graph, and return whether it is one that two nodes share, printed before.
+
+        The values of such a one are named again. A value that a broken graph defines twice keeps
+        its name: the error is about that.
+        """
+        again = graph in self._seen
+        self._seen.add(graph)
+        return again
+
     def _return(self, graph: Graph, placed: bool) -> str:
         assigned = graph.assigned if placed else ()
-        outputs = [self._operand(output) for output in graph.outputs]
+        outputs = [self.operand(output) for output in graph.outputs]
         for position, variable in enumerate(assigned[: len(outputs)]):
             outputs[position] += f" -> {_variable_name(variable)}"
         for position, per_replica in enumerate(graph.returns_per_replica, len(assigned)):
@@ -195,24 +205,28 @@ class _Printer:
         if self.sources:
             self._source(node, indent)
         # Operands first: a node that uses its own result is broken, and shows it.
-        line = f"{_text_of_name(node.op.name, _OPERATION)}({self._operands(node.operands)})"
+        line = f"{op_text(node)}({', '.join([self.operand(one) for one in node.operands])})"
         if node.results:
             line = f"{', '.join([self.define(value, again) for value in node.results])} = {line}"
+        if node.params:
+            line += f" {{{self.parameters(node)}}}"
+        if node.results:
+            line += f" : {', '.join([str(value.type) for value in node.results])}"
         self.line_of.setdefault(node, len(self.lines))
-        self.lines.append(f"{indent}{line}{self.ends.get(node) or self._end(node)}")
+        self.lines.append(indent + line)
         if nested:
             for graph in node.graphs:
                 self.block(_text_of_name(graph.name, _WORD), graph, indent + "  ")
 
-    def _end(self, node: Node) -> str:
-        """Return the parameters and types of a node, and keep them for other graphs."""
-        self._is_of_this_graph = False
-        end = f" {{{self._items(node.params)}}}" if node.params else ""
-        if node.results:
-            end += f" : {', '.join([str(value.type) for value in node.results])}"
-        if not self._is_of_this_graph:
-            self.ends[node] = end
-        return end
+    def parameters(self, node: Node) -> str:
+        """Return the parameters of a node; keep them if every graph prints them the same."""
+        text = self.kept.get(node)
+        if text is None:
+            self._is_of_this_graph = False
+            text = self._items(node.params)
+            if not self._is_of_this_graph:
+                self.kept[node] = text
+        return text
 
     def _source(self, node: Node, indent: str) -> None:
         frame = node.source.frame
@@ -238,13 +252,11 @@ class _Printer:
         self._taken[name] = 0
         return name
 
-    def _operand(self, operand: Operand) -> str:
+    def operand(self, operand: Operand) -> str:
+        """Return the name of a value, or the text of a literal."""
         if isinstance(operand, Literal):
             return print_literal(operand)
         return self.names.get(operand) or f"%?{operand.hint}"
-
-    def _operands(self, operands: tuple[Operand, ...]) -> str:
-        return ", ".join([self._operand(operand) for operand in operands])
 
     def _items(self, items: Mapping[str, object]) -> str:
         return ", ".join(

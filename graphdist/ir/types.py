@@ -103,7 +103,7 @@ class Type(NamedTuple):
     @property
     def bytes(self) -> int:
         """Return the bytes one replica holds; 8 an element for random keys."""
-        return self.size * (8 if self.dtype.startswith("key") else numpy_dtype(self.dtype).itemsize)
+        return _bytes(self.dtype, self.shape)
 
     def distributed(self, distribution: Distribution | None) -> Type:
         """Return the same dtype and shape with this distribution."""
@@ -114,6 +114,11 @@ class Type(NamedTuple):
     def shaped(self, shape: tuple[int, ...]) -> Type:
         """Return the same dtype and distribution with this shape."""
         return Type(self.dtype, shape, self.distribution)
+
+
+@cache
+def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    return prod(shape) * (8 if dtype.startswith("key") else numpy_dtype(dtype).itemsize)
 
 
 def own_slice(whole: Type, dimension: int, num_replicas: int) -> Type:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any  # tracebacks of jaxlib have no public type
 
@@ -30,11 +30,15 @@ def source_of(source_info: Any) -> Source:
     """Return the lazily resolved source of an equation's `source_info`."""
 
     def resolve() -> tuple[tuple[Frame, ...], str]:
-        frames = [] if source_info.traceback is None else source_info.traceback.frames
-        users = _users([(f.file_name, f.line_num, f.function_name) for f in frames])
-        return users, str(source_info.name_stack)
+        traceback = source_info.traceback
+        return _users_in(traceback) if traceback else (), str(source_info.name_stack)
 
     return Source(resolve=resolve)
+
+
+@lru_cache(maxsize=4096)  # equations of one call, and of all turns of a loop, have equal tracebacks
+def _users_in(traceback: Any) -> tuple[Frame, ...]:
+    return _users([(f.file_name, f.line_num, f.function_name) for f in traceback.frames])
 
 
 def here() -> Source:
@@ -53,7 +57,10 @@ def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:
     ours = _our_files(len(sys.modules))
     outside = [frame for frame in frames if frame[0] not in ours and _is_outside(frame[0])]
     own = [frame for frame in outside if not frame[0].startswith(_INSTALLED)]
-    return tuple(Frame(file, line, name.rpartition(".")[2]) for file, line, name in own or outside)
+    return tuple(_frame(file, line, name.rpartition(".")[2]) for file, line, name in own or outside)
+
+
+_frame = lru_cache(maxsize=65536)(Frame)  # the outer frames are those of every equation
 
 
 @cache

@@ -116,7 +116,9 @@ class _Keys:
 
     def __init__(self) -> None:
         self._shapes: dict[Node, Hashable] = {}
-        self._computations: dict[Graph, dict[Node, Hashable]] = {}
+        self._computations: dict[Graph, dict[Node, int]] = {}
+        self._computed: dict[Node, tuple[int, tuple[Hashable, ...]]] = {}
+        self._number_of: dict[Value, Hashable] = {}  # in the graph looked at last that has it
 
     def of_shape(self, node: Node) -> Hashable:
         """Return what two nodes share if they do the same on operands that may be others."""
@@ -126,30 +128,44 @@ class _Keys:
             key = self._shapes[node] = node.op.name, shapes, parameter_key(node)
         return key
 
-    def of_computations(self, graph: Graph) -> dict[Node, Hashable]:
+    def of_computations(self, graph: Graph) -> dict[Node, int]:
         """Return for each node a number that equal computations of any two graphs share."""
         if graph not in self._computations:
-            self._computations[graph] = self._computed(graph)
+            self._computations[graph] = self._number(graph)
         return self._computations[graph]
 
-    def _computed(self, graph: Graph) -> dict[Node, Hashable]:
-        number_of: dict[Value, Hashable] = {}
+    def _number(self, graph: Graph) -> dict[Node, int]:
+        renumbered: set[Operand] = set()  # values that had another number in another graph
         for position, (name, value) in enumerate(_keyed_inputs(graph)):
-            number_of[value] = name or position
-        keys: dict[Node, Hashable] = {}
+            self._set(value, name or position, renumbered)
+        keys: dict[Node, int] = {}
         for node in graph.nodes:
-            operands = tuple(
-                [
-                    print_literal(one) if isinstance(one, Literal) else number_of.get(one)
-                    for one in node.operands
-                ]
-            )
-            nested = tuple([hash(tuple(self._computed(one).values())) for one in node.graphs])
-            key = keys[node] = hash((self.of_shape(node), operands, nested))
-            read = _variable_of(node) if node.op.name == "read" else ""
-            for number, value in enumerate(node.results):
-                number_of[value] = read or hash((key, number))
+            found = self._computed.get(node)
+            if found is None or (renumbered and not renumbered.isdisjoint(node.operands)):
+                found = self._computed[node] = self._computation(node)
+            keys[node], numbers = found
+            for value, number in zip(node.results, numbers, strict=True):
+                self._set(value, number, renumbered)
         return keys
+
+    def _set(self, value: Value, number: Hashable, renumbered: set[Operand]) -> None:
+        if self._number_of.setdefault(value, number) != number:
+            self._number_of[value] = number
+            renumbered.add(value)
+
+    def _computation(self, node: Node) -> tuple[int, tuple[Hashable, ...]]:
+        """Return the number of a node, and those of its results."""
+        operands = tuple(
+            [
+                print_literal(one) if isinstance(one, Literal) else self._number_of.get(one)
+                for one in node.operands
+            ]
+        )
+        nested = tuple([hash(tuple(self.of_computations(one).values())) for one in node.graphs])
+        key = hash((self.of_shape(node), operands, nested))
+        if node.op.name == "read" and (variable := _variable_of(node)):
+            return key, (variable,) * len(node.results)
+        return key, tuple([hash((key, number)) for number in range(len(node.results))])
 
     def are_equal(self, old: Node, new: Node) -> bool:
         """Whether two nodes do the same, and their results are distributed alike."""
@@ -250,15 +266,21 @@ class _Pairing:
             return isinstance(new, Literal) and print_literal(old) == print_literal(new)
         return self.values.get(old) is new
 
+    def _is_wired(self, old: Node, new: Node) -> bool:
+        """Whether each operand of the second node is the partner of the first one's."""
+        if old is new:
+            partner = self.values.get
+            return all(isinstance(one, Literal) or partner(one) is one for one in old.operands)
+        return len(old.operands) == len(new.operands) and all(
+            map(self._agree, old.operands, new.operands)
+        )
+
     def _sort(self) -> int:
         result, kept = self.result, 0
         result.removed.extend(_with_nested(n for n in self.before.nodes if n not in self.pairs))
         result.added.extend(_with_nested(n for n in self.after.nodes if n not in self.taken))
         for old, new in self.pairs.items():
-            wired = len(old.operands) == len(new.operands) and all(
-                map(self._agree, old.operands, new.operands)
-            )
-            if not wired:
+            if not self._is_wired(old, new):
                 result.rewired.append((old, new))
             elif not self.keys.are_equal(old, new):
                 result.changed.append((old, new))

@@ -3,29 +3,43 @@
 1. `version` grows when a reader of the last version could not read this one.
 2. What is empty, zero or none is left out. No times: the same program gives the same bytes.
 3. A node refers to another by its position in `nodes`.
-4. What does not depend on the graph a node is in stands once, in `facts`: passes share nodes.
+4. What many nodes share stands once, in a table, and is referred to by its position there: `facts`
+   (what does not depend on the graph a node is in), `sources` and `groups`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import groupby
-from typing import Any  # Any: JSON
+from typing import Any, Generic, TypeVar  # Any: JSON
 
 from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Graph, Node
+from graphdist.ir.source import Frame
 from graphdist.viz.diff import Diff, diffs
-from graphdist.viz.groups import paths
+from graphdist.viz.groups import Path, paths
 from graphdist.viz.memory import timeline
-from graphdist.viz.model import Model, Record, models_of
+from graphdist.viz.model import Facts, Model, Record, models_of
 from graphdist.viz.program import Program
 
 __all__ = ["FORMAT", "VERSION", "document", "render"]
 
 FORMAT = "graphdist.program"
-VERSION = 2
-_PLAIN = ("op", "bytes", "flops", "distribution", "origin", "scope", "variable")
+VERSION = 3
+_PLAIN = (
+    "op",
+    "parameters",
+    "types",
+    "bytes",
+    "flops",
+    "distribution",
+    "origin",
+    "scope",
+    "variable",
+)
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @collection_put_off()  # a hundred thousand objects are made and kept: none of them is garbage
@@ -48,42 +62,60 @@ def document(program: Program) -> dict[str, Any]:
             entry["diff"] = _diff(change, models[change.before], models[change.after])
         steps.append(entry)
         before = step.graph
-    facts = _Facts()
+    tables = _Tables()
     return {
         "format": FORMAT,
         "version": VERSION,
         "name": program.graph.name,
         "replicas": program.graph.num_replicas,
         "passes": steps,
-        "graphs": [_graph(model, facts) for model in models.values()],
-        "facts": facts.all,
+        "graphs": [_graph(model, tables) for model in models.values()],
+        "facts": tables.facts.entries,
+        "sources": tables.sources.entries,
+        "groups": tables.groups.entries,
     }
 
 
-class _Facts:
-    """What is the same of a node in every graph that it is in, once."""
+class _Table(Generic[Key]):
+    """Entries in the order they were met, equal ones once."""
 
-    def __init__(self) -> None:
-        self.all: list[dict[str, Any]] = []
-        self._position_of: dict[Node, int] = {}
+    def __init__(self, entry: Callable[[Key], Any]) -> None:
+        self.entries: list[Any] = []
+        self._entry = entry
+        self._position_of: dict[Key, int] = {}
 
-    def position(self, record: Record) -> int:
-        """Return where the facts of a record stand."""
-        position = self._position_of.get(record.node) if record.node is not None else None
+    def position(self, key: Key) -> int:
+        """Return where the entry of a key stands."""
+        position = self._position_of.get(key)
         if position is None:
-            position = len(self.all)
-            self.all.append(_facts(record))
-            if record.node is not None:
-                self._position_of[record.node] = position
+            position = self._position_of[key] = len(self.entries)
+            self.entries.append(self._entry(key))
         return position
 
 
-def _graph(model: Model, facts: _Facts) -> dict[str, Any]:
+class _Tables:
+    def __init__(self) -> None:
+        self.facts = _Table(_facts)
+        self.sources = _Table(_source)
+        self.groups = _Table[Path](list)
+        self._facts_of: dict[int, int] = {}  # by identity, for nodes of many graphs
+
+    def facts_position(self, facts: Facts) -> int:
+        """Return where the facts of a record stand."""
+        position = self._facts_of.get(id(facts))
+        if position is None:
+            *plain, frames = facts
+            source = self.sources.position(frames) if frames else None
+            position = self._facts_of[id(facts)] = self.facts.position((*plain, source))
+        return position
+
+
+def _graph(model: Model, tables: _Tables) -> dict[str, Any]:
     memory = timeline(model)
     return {
         "stage": model.graph.stage.value,
         "nodes": [
-            _node(record, path, facts.position(record))
+            _node(record, tables.facts_position(record.facts), tables.groups.position(path))
             for record, path in zip(model.records, paths(model), strict=True)
         ],
         "collectives": model.collectives,
@@ -96,32 +128,35 @@ def _graph(model: Model, facts: _Facts) -> dict[str, Any]:
     }
 
 
-def _node(record: Record, path: Sequence[str], facts: int) -> dict[str, Any]:
-    node: dict[str, Any] = {"id": record.id, "text": record.text, "facts": facts}
-    if record.takes:
-        node["operands"] = record.takes
-    if record.inputs:
-        node["inputs"] = record.inputs
-    if path:
-        node["group"] = path
+def _node(record: Record, facts: int, group: int) -> dict[str, Any]:
+    node: dict[str, Any] = {"id": record.id, "facts": facts, "group": group}
+    if len(record.results) != 1:
+        node["results"] = record.results
+    if record.operands:
+        node["operands"] = record.operands
     if record.parent >= 0:
         node["parent"] = record.parent
+    if record.own_text:
+        node["text"] = record.own_text
     return node
 
 
-def _facts(record: Record) -> dict[str, Any]:
-    facts = {name: value for name in _PLAIN if (value := getattr(record, name))}
-    if record.types:
-        facts["types"] = record.types
-    if record.frames:
-        facts["source"] = [[f.file, f.line, f.function] for f in record.frames]
-    if record.is_collective:
-        facts["collective"] = {
-            "reducer": record.reducer,
-            "bytes": record.moved,
-            "group_size": record.group_size,
+def _facts(key: tuple[Any, ...]) -> dict[str, Any]:
+    facts, source = Facts(*key[:-1]), key[-1]
+    found = {name: value for name in _PLAIN if (value := getattr(facts, name))}
+    if source is not None:
+        found["source"] = source
+    if facts.is_collective:
+        found["collective"] = {
+            "reducer": facts.reducer,
+            "bytes": facts.moved,
+            "group_size": facts.group_size,
         }
-    return facts
+    return found
+
+
+def _source(frames: tuple[Frame, ...]) -> list[tuple[str, int, str]]:
+    return [(frame.file, frame.line, frame.function) for frame in frames]
 
 
 def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:

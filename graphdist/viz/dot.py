@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphdist.viz.groups import Path, paths
-from graphdist.viz.model import Record, model_of
+from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import Program
 
 __all__ = ["render"]
@@ -28,11 +28,11 @@ def render(program: Program) -> str:
             lines.append(f"  subgraph cluster_{clusters} {{ label={_quoted(name)};")
             clusters += 1
         open_path = path
-        lines.append(f"  n{position} [{_attributes(model.records[position])}];")
+        lines.append(f"  n{position} [{_attributes(model, model.records[position])}];")
     lines += ["  }"] * len(open_path)
     for position, record in enumerate(model.records):
         for one in record.inputs:
-            label = _quoted(", ".join(model.records[one].types))
+            label = _quoted(", ".join(model.records[one].facts.types))
             lines.append(f"  n{one} -> n{position} [label={label}];")
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -44,12 +44,11 @@ def _shared(one: Path, other: Path) -> int:
     return count
 
 
-def _attributes(record: Record) -> str:
-    frame = record.frames[0] if record.frames else None
-    tooltip = record.text + (f"\n{frame.file}:{frame.line}" if frame else "")
-    label = f"{record.op}\n{record.id}"
+def _attributes(model: Model, record: Record) -> str:
+    tooltip = f"{model.text(record)}\n{record.facts.place}".rstrip()
+    label = f"{record.facts.op}\n{record.id}"
     attributes = [f"label={_quoted(label)}", f"tooltip={_quoted(tooltip)}"]
-    if record.is_collective:
+    if record.facts.is_collective:
         attributes.append('fillcolor="#ffd591"')
     return ", ".join(attributes)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from functools import cache
 from itertools import takewhile
 from os.path import basename
@@ -53,17 +52,16 @@ def paths(model: Model) -> list[Path]:
         found[number] = _beside(model.records, found, number, model.records[number].inputs)
     for number in reversed(lost):
         if model.records[number].parent < 0 and not found[number]:
-            found[number] = _beside(model.records, found, number, model.records[number].users)
+            found[number] = _beside(model.records, found, number, model.users[number])
     return _thinned(model.records, found)
 
 
 def _is_lost(record: Record) -> bool:
-    return record.node is not None and not (record.frames or record.scope or record.origin)
+    facts = record.facts
+    return record.node is not None and not (facts.frames or facts.scope or facts.origin)
 
 
-def _beside(
-    records: list[Record], found: list[Path], number: int, neighbours: Sequence[int]
-) -> Path:
+def _beside(records: list[Record], found: list[Path], number: int, neighbours: list[int]) -> Path:
     """Return the path of the first neighbour of a record that computes in the same graph."""
     for one in neighbours:
         if records[one].node is not None and records[one].parent == records[number].parent:
@@ -93,7 +91,7 @@ def scope_path(scope: str) -> Path:
 
 def _shared(records: list[Record]) -> int:
     """Return how many of the outermost frames are callers of all nodes."""
-    callers = (record.frames[:0:-1] for record in records if record.frames)
+    callers = (facts.frames[:0:-1] for facts in [one.facts for one in records] if facts.frames)
     shared = next(callers, ())
     for call in callers:
         if call[: len(shared)] != shared:
@@ -106,17 +104,19 @@ def _below(records: list[Record], found: list[Path], record: Record) -> Path:
     """Return the path that a node of a nested graph is grouped below; () at the top."""
     if record.parent < 0:
         return ()
-    return (*found[record.parent], f"{records[record.parent].op} {records[record.parent].id}")
+    parent = records[record.parent]
+    return (*found[record.parent], f"{parent.facts.op} {parent.id}")
 
 
 def _own(record: Record, shared: int) -> Path:
-    if record.op in ("input", "variable"):
-        return ("inputs" if record.op == "input" else "variables",) if record.parent < 0 else ()
-    if scope := scope_path(record.scope):
+    facts = record.facts
+    if facts.op in ("input", "variable"):
+        return (f"{facts.op}s",) if record.parent < 0 else ()
+    if scope := scope_path(facts.scope):
         return scope
-    call = record.frames[::-1]
+    call = facts.frames[::-1]
     if not call:
-        return (record.origin,) if record.origin else ()
+        return (facts.origin,) if facts.origin else ()
     if len(call) <= shared + 1:
         return (_line(record),)
     # Two calls of one function are two groups: the line of the call tells them apart.
@@ -147,7 +147,8 @@ def _thinned(records: list[Record], found: list[Path]) -> list[Path]:
 
 
 def _line(record: Record) -> str:
-    return _place(record.frames[0].file, record.frames[0].line) if record.frames else ""
+    frames = record.facts.frames
+    return _place(frames[0].file, frames[0].line) if frames else ""
 
 
 @cache

@@ -26,8 +26,8 @@ def render(program: Program) -> str:
     refuse_large(model, "mermaid")
     lines = ["flowchart TD"]
     for position, record in enumerate(model.records):
-        label = "<br/>".join(map(_escaped, (record.op, record.id, *record.types)))
-        left, right = ("{{", "}}") if record.is_collective else ("[", "]")
+        label = "<br/>".join(map(_escaped, (record.facts.op, record.id, *record.facts.types)))
+        left, right = ("{{", "}}") if record.facts.is_collective else ("[", "]")
         lines.append(f'  n{position}{left}"{label}"{right}')
     for position, record in enumerate(model.records):
         lines += [f"  n{one} --> n{position}" for one in record.inputs]

@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, cast
 
 from graphdist.ir.cost import of_node
 from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
-from graphdist.ir.printer import names_and_lines, print_literal
+from graphdist.ir.printer import Printer, op_text
 from graphdist.ir.source import Frame
 from graphdist.ir.types import Type
 
@@ -26,10 +27,12 @@ __all__ = ["Facts", "Model", "Record", "model_of", "models_of"]
 class Facts(NamedTuple):
     """What is known of a node whatever graph it is in.
 
-    `bytes` is what its results hold on one replica, `moved` what a collective takes in.
+    `op` and `parameters` are as in the text of a graph, `frames` the innermost first. `bytes` is
+    what its results hold on one replica, `moved` what a collective takes in.
     """
 
     op: str
+    parameters: str = ""
     types: tuple[str, ...] = ()
     bytes: int = 0
     distribution: str = ""
@@ -40,39 +43,40 @@ class Facts(NamedTuple):
     is_collective: bool = False
     origin: str = ""
     scope: str = ""
-    frames: tuple[Frame, ...] = ()
     variable: str = ""
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Return the file and line it came from, "" where they are unknown."""
+        return f"{self.frames[0].file}:{self.frames[0].line}" if self.frames else ""
+
+
+Reference = int | tuple[int, int] | str
+"""An operand: the position of a record of one result, position and result of another, or text."""
 
 
 @dataclass(slots=True)
 class Record:
     """One node of the picture.
 
-    `text` is its line in the text of the graph. `takes` are the names of its operands, `inputs` the
-    positions of the records that compute them, `users` those of the records that use it, each once.
-    `parent` is the position of the node it is nested in, -1 at the top. The rest is as in `Facts`.
+    `results` are names. `parent` is the position of the node it is nested in, -1 at the top.
+    `own_text` is the text of what is no node of the graph: of its inputs and its return.
     """
 
     id: str
-    text: str
     node: Node | None
     parent: int
-    op: str
-    types: tuple[str, ...]
-    bytes: int
-    distribution: str
-    flops: int
-    moved: int
-    group_size: int
-    reducer: str
-    is_collective: bool
-    origin: str
-    scope: str
-    frames: tuple[Frame, ...]
-    variable: str
-    takes: tuple[str, ...] = ()
-    inputs: tuple[int, ...] = ()
-    users: list[int] = field(default_factory=list)
+    facts: Facts
+    results: list[str]
+    operands: list[Reference]
+    own_text: str = ""
+
+    @property
+    def inputs(self) -> list[int]:
+        """Return the positions of the records that compute its operands, each once."""
+        found = [one for one in self.operands if not isinstance(one, str)]
+        return list(dict.fromkeys([one if isinstance(one, int) else one[0] for one in found]))
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,34 @@ class Model:
     @property
     def collectives(self) -> list[int]:
         """Return the positions of the collectives, in the order every replica reaches them."""
-        return [i for i, record in enumerate(self.records) if record.is_collective]
+        return [i for i, record in enumerate(self.records) if record.facts.is_collective]
+
+    @cached_property
+    def users(self) -> list[list[int]]:
+        """Return for each record the positions of those that use it, each once."""
+        users: list[list[int]] = [[] for _ in self.records]
+        for position, record in enumerate(self.records):
+            for one in record.inputs:
+                users[one].append(position)
+        return users
+
+    def text(self, record: Record) -> str:
+        """Return the line of a record in the text of the graph."""
+        if record.own_text:
+            return record.own_text
+        facts = record.facts
+        line = f"{facts.op}({', '.join(map(self._name, record.operands))})"
+        if record.results:
+            line = f"{', '.join(record.results)} = {line}"
+        if facts.parameters:
+            line += f" {{{facts.parameters}}}"
+        return f"{line} : {', '.join(facts.types)}" if facts.types else line
+
+    def _name(self, operand: Reference) -> str:
+        if isinstance(operand, str):
+            return operand
+        position, result = (operand, 0) if isinstance(operand, int) else operand
+        return self.records[position].results[result]
 
 
 def model_of(graph: Graph) -> Model:
@@ -100,7 +131,7 @@ def model_of(graph: Graph) -> Model:
     ...   return %y
     ... }''')
     >>> [(record.id, record.inputs) for record in model_of(graph).records]
-    [('%x', ()), ('%y', (0,)), ('return', (1,))]
+    [('%x', []), ('%y', [0]), ('return', [1])]
     """
     return models_of([graph])[graph]
 
@@ -116,21 +147,23 @@ class _Known:
 
     def __init__(self) -> None:
         self._facts: dict[Node, Facts] = {}
+        self._inputs: dict[tuple[Type, str], Facts] = {}
         self._types: dict[Type, tuple[str, int, str]] = {}
-        self.ends: dict[Node, str] = {}  # of the lines of the nodes
+        self.parameters: dict[Node, str] = {}
 
-    def facts(self, node: Node) -> Facts:
+    def facts(self, node: Node, parameters: str) -> Facts:
         found = self._facts.get(node)
-        if found is None:
-            found = self._facts[node] = self._facts_of(node)
+        if found is None or found.parameters != parameters:
+            found = self._facts[node] = self._facts_of(node, parameters)
         return found
 
-    def _facts_of(self, node: Node) -> Facts:
+    def _facts_of(self, node: Node, parameters: str) -> Facts:
         variable = node.params.get("variable")
         collects = node.op.is_collective
         return Facts(
-            node.op.name,
-            *self.results(node.results),
+            op_text(node),
+            parameters,
+            *self._results(node.results),
             flops=of_node(node).total_flops,
             moved=sum(operand.type.bytes for operand in node.operands) if collects else 0,
             group_size=cast(int, node.params["group_size"]) if collects else 0,
@@ -142,7 +175,15 @@ class _Known:
             variable=f"@{variable.name}" if isinstance(variable, Variable) else "",
         )
 
-    def results(self, values: tuple[Value, ...]) -> tuple[tuple[str, ...], int, str]:
+    def facts_of_input(self, value: Value, variable: str) -> Facts:
+        found = self._inputs.get((value.type, variable))
+        if found is None:
+            op = "variable" if variable else "input"
+            found = Facts(op, "", *self._results((value,)), variable=variable)
+            self._inputs[value.type, variable] = found
+        return found
+
+    def _results(self, values: tuple[Value, ...]) -> tuple[tuple[str, ...], int, str]:
         """Return the types of values, the bytes they hold, and how they are distributed."""
         found = [self._type(value.type) for value in values]
         kinds = dict.fromkeys(distribution for _, _, distribution in found if distribution)
@@ -156,63 +197,72 @@ class _Known:
 
 
 class _Maker:
+    """Goes through a graph in the order of its text, and names values as the printer does."""
+
     def __init__(self, graph: Graph, known: _Known) -> None:
         self.graph, self.known = graph, known
-        self.names, self.lines = names_and_lines(graph, known.ends)
+        self.printer = Printer(graph, kept=known.parameters)
         self.records: list[Record] = []
         self.position_of: dict[Node, int] = {}
-        self.place_of: dict[Value, int] = {}
+        self.reference_to: dict[Value, Reference] = {}
 
     def model(self) -> Model:
         graph = self.graph
         bound = [f"@{one.name}" for one in graph.variables] if graph.is_placed else []
+        again = self.printer.begin(graph)
         for position, value in enumerate(graph.inputs):
-            self._input(value, bound[position] if position < len(bound) else "", (), -1)
-        self._nodes(graph, -1)
-        text = f"return {', '.join(map(self._name, graph.outputs))}".rstrip()
-        self._append(Record("return", text, None, -1, *Facts("return")), graph.outputs)
-        return Model(graph, self.records, self.position_of, self.names)
+            variable = bound[position] if position < len(bound) else ""
+            self._input(value, again, (), -1, variable)
+        self._nodes(graph, again, -1)
+        text = f"return {', '.join(map(self.printer.operand, graph.outputs))}".rstrip()
+        operands = self._references(graph.outputs)
+        self.records.append(Record("return", None, -1, Facts("return"), [], operands, text))
+        return Model(graph, self.records, self.position_of, self.printer.names)
 
-    def _nodes(self, graph: Graph, parent: int) -> None:
+    def _nodes(self, graph: Graph, again: bool, parent: int) -> None:
         for node in graph.nodes:
-            position = self._node(node, parent)
+            position = self.position_of[node] = len(self.records)
+            self._node(node, again, parent)
             for nested in node.graphs:
-                # From the end: a branch takes what follows the index, a scan all it takes.
-                taken = node.operands[len(node.operands) - len(nested.inputs) :]
-                for number, value in enumerate(nested.inputs):
-                    operands = taken[number : number + 1]
-                    self._input(value, "", operands, position)
-                self._nodes(nested, position)
+                self._nested(nested, node.operands, position)
 
-    def _input(self, value: Value, variable: str, taken: tuple[Operand, ...], parent: int) -> None:
-        name = self.names[value]
-        text = f"{name}: {value.type}" + (f" = {variable}" if variable else "")
-        op = "variable" if variable else "input"
-        facts = Facts(op, *self.known.results((value,)), variable=variable)
-        self.place_of[value] = self._append(Record(name, text, None, parent, *facts), taken)
+    def _nested(self, graph: Graph, operands: tuple[Operand, ...], parent: int) -> None:
+        again = self.printer.begin(graph)
+        # From the end: a branch takes what follows the index, a scan all it takes.
+        taken = operands[len(operands) - len(graph.inputs) :]
+        for number, value in enumerate(graph.inputs):
+            self._input(value, again, taken[number : number + 1], parent)
+        self._nodes(graph, again, parent)
 
-    def _node(self, node: Node, parent: int) -> int:
-        where = len(self.records)
-        name = self.names[node.results[0]] if node.results else f"{node.op.name}#{where}"
-        record = Record(name, self.lines[node], node, parent, *self.known.facts(node))
-        self._append(record, node.operands)
-        self.position_of[node] = where
-        for value in node.results:
-            self.place_of[value] = where
-        return where
+    def _input(
+        self,
+        value: Value,
+        again: bool,
+        taken: tuple[Operand, ...],
+        parent: int,
+        variable: str = "",
+    ) -> None:
+        operands = self._references(taken)
+        name, facts = self.printer.define(value, again), self.known.facts_of_input(value, variable)
+        text = f"{name}: {facts.types[0]}" + (f" = {variable}" if variable else "")
+        self.reference_to[value] = len(self.records)
+        self.records.append(Record(name, None, parent, facts, [name], operands, text))
 
-    def _append(self, record: Record, operands: tuple[Operand, ...]) -> int:
-        records, place_of = self.records, self.place_of
-        where = len(records)
-        record.takes = tuple([self._name(one) for one in operands])
-        places = [place_of[one] for one in operands if isinstance(one, Value) and one in place_of]
-        record.inputs = tuple(places if len(places) < 2 else dict.fromkeys(places))
-        for place in record.inputs:
-            records[place].users.append(where)
-        records.append(record)
-        return where
+    def _node(self, node: Node, again: bool, parent: int) -> None:
+        position, results = len(self.records), node.results
+        operands = self._references(node.operands)
+        names = [self.printer.define(value, again) for value in results]
+        facts = self.known.facts(node, self.printer.parameters(node) if node.params else "")
+        name = names[0] if names else f"{node.op.name}#{position}"
+        self.records.append(Record(name, node, parent, facts, names, operands))
+        if len(results) == 1:
+            self.reference_to[results[0]] = position
+        else:
+            self.reference_to.update((v, (position, n)) for n, v in enumerate(results))
 
-    def _name(self, operand: Operand) -> str:
-        return (
-            self.names.get(operand, "%?") if isinstance(operand, Value) else print_literal(operand)
-        )
+    def _references(self, operands: tuple[Operand, ...]) -> list[Reference]:
+        known = self.reference_to
+        return [
+            known[one] if isinstance(one, Value) and one in known else self.printer.operand(one)
+            for one in operands
+        ]

@@ -39,33 +39,37 @@ def _node(model: Model, position: int, path: tuple[str, ...]) -> dict[str, Any]:
     record = model.records[position]
     node: dict[str, Any] = {
         "id": str(position),
-        "label": record.op,
+        "label": record.facts.op,
         "namespace": "/".join(one.replace("/", "\N{DIVISION SLASH}") for one in path),
-        "attrs": [{"key": key, "value": value} for key, value in _attributes(record) if value],
+        "attrs": [
+            {"key": key, "value": value}
+            for key, value in _attributes(record, model.text(record))
+            if value
+        ],
         "incomingEdges": [
             {"sourceNodeId": str(one), "sourceNodeOutputId": "0", "targetNodeInputId": str(number)}
             for number, one in enumerate(record.inputs)
         ],
         "outputsMetadata": [
             {"id": str(number), "attrs": [{"key": "tensor_shape", "value": one}]}
-            for number, one in enumerate(record.types)
+            for number, one in enumerate(record.facts.types)
         ],
     }
-    if record.is_collective:
+    if record.facts.is_collective:
         node["style"] = {"backgroundColor": _ORANGE}
     return node
 
 
-def _attributes(record: Record) -> list[tuple[str, str]]:
-    frame = record.frames[0] if record.frames else None
+def _attributes(record: Record, text: str) -> list[tuple[str, str]]:
+    facts = record.facts
     return [
         ("name", record.id),
-        ("text", record.text),
-        ("distribution", record.distribution),
-        ("bytes", str(record.bytes)),
-        ("flops", str(record.flops)),
-        ("source", f"{frame.file}:{frame.line}" if frame else ""),
-        ("pass", record.origin),
+        ("text", text),
+        ("distribution", facts.distribution),
+        ("bytes", str(facts.bytes)),
+        ("flops", str(facts.flops)),
+        ("source", facts.place),
+        ("pass", facts.origin),
     ]
 
 
@@ -74,7 +78,10 @@ def _overlays(model: Model) -> dict[str, Any]:
     for position in model.collectives:
         record = model.records[position]
         edges = [{"sourceNodeId": str(one), "targetNodeId": str(position)} for one in record.inputs]
-        edges += [{"sourceNodeId": str(position), "targetNodeId": str(one)} for one in record.users]
-        name = f"{record.op} {record.id}, {record.moved:,} bytes"
+        edges += [
+            {"sourceNodeId": str(position), "targetNodeId": str(one)}
+            for one in model.users[position]
+        ]
+        name = f"{record.facts.op} {record.id}, {record.facts.moved:,} bytes"
         overlays.append({"name": name, "edgeColor": _ORANGE, "edges": edges})
     return {"type": "edge_overlays", "name": "Collectives", "overlays": overlays}

@@ -60,7 +60,7 @@ def render(program: Program) -> str:
 
 def _files(content: dict[str, Any]) -> dict[str, list[str]]:
     """Return the lines of each file that a node came from and that is still there."""
-    names = {frame[0] for facts in content["facts"] for frame in facts.get("source", ())}
+    names = {file for source in content["sources"] for file, _, _ in source}
     lines = {name: linecache.getlines(name) for name in sorted(names)}
     return {name: [one.rstrip("\r\n") for one in text] for name, text in lines.items() if text}
 

@@ -11,7 +11,7 @@ from typing import Any  # Any: JSON
 
 from graphdist.ir.cost import bytes_touched
 from graphdist.viz.memory import timeline
-from graphdist.viz.model import Record, model_of
+from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import Program
 
 __all__ = ["render"]
@@ -34,14 +34,14 @@ def render(program: Program) -> str:
         duration = max(1, round(bytes_touched(record.node) / 1024))
         events.append(
             {
-                "name": f"{record.op} {record.id}",
-                "cat": "collective" if record.is_collective else "compute",
+                "name": f"{record.facts.op} {record.id}",
+                "cat": "collective" if record.facts.is_collective else "compute",
                 "ph": "X",
                 "ts": now,
                 "dur": duration,
                 "pid": 1,
-                "tid": _COLLECTIVES if record.is_collective else _COMPUTE,
-                "args": _arguments(record),
+                "tid": _COLLECTIVES if record.facts.is_collective else _COMPUTE,
+                "args": _arguments(model, record),
             }
         )
         held_now = {"bytes": held}
@@ -55,12 +55,11 @@ def _name(kind: str, name: str, thread: int) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": 1, "tid": thread, "args": {"name": name}}
 
 
-def _arguments(record: Record) -> dict[str, Any]:
-    frame = record.frames[0] if record.frames else None
+def _arguments(model: Model, record: Record) -> dict[str, Any]:
     return {
-        "text": record.text,
-        "flops": record.flops,
-        "bytes": record.bytes,
-        "source": f"{frame.file}:{frame.line}" if frame else "",
-        "pass": record.origin,
+        "text": model.text(record),
+        "flops": record.facts.flops,
+        "bytes": record.facts.bytes,
+        "source": record.facts.place,
+        "pass": record.facts.origin,
     }

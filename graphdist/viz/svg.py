@@ -31,7 +31,7 @@ def render(program: Program) -> str:
         for position, record in enumerate(model.records)
         for one in record.inputs
     ]
-    boxes = [_box(one, place) for one, place in zip(model.records, places, strict=True)]
+    boxes = [_box(model, one, place) for one, place in zip(model.records, places, strict=True)]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -76,14 +76,15 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
     return f'<path d="M{x} {y}C{x} {middle} {to_x} {middle} {to_x} {to_y}"/>'
 
 
-def _box(record: Record, place: tuple[int, int]) -> str:
+def _box(model: Model, record: Record, place: tuple[int, int]) -> str:
     x, y = place
-    kind = ' class="collective"' if record.is_collective else ""
+    types = ", ".join(record.facts.types)
+    kind = ' class="collective"' if record.facts.is_collective else ""
     return (
-        f"<g{kind}><title>{_text(record.text)}</title>"
+        f"<g{kind}><title>{_text(model.text(record))}</title>"
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
-        f'<text x="{x + 8}" y="{y + 19}">{_text(_cut(f"{record.op} {record.id}"))}</text>'
-        f'<text class="type" x="{x + 8}" y="{y + 36}">{_text(_cut(", ".join(record.types)))}</text>'
+        f'<text x="{x + 8}" y="{y + 19}">{_text(_cut(f"{record.facts.op} {record.id}"))}</text>'
+        f'<text class="type" x="{x + 8}" y="{y + 36}">{_text(_cut(types))}</text>'
         "</g>"
     )
 

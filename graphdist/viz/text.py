@@ -62,11 +62,10 @@ def collectives(program: Program, *, colour: bool = False) -> str:
     rows = [("kind", "reducer", "bytes", "replicas", "made by", "node", "source")]
     for position in model.collectives:
         one = model.records[position]
-        source = f"{one.frames[0].file}:{one.frames[0].line}" if one.frames else "unknown source"
-        made_by = one.origin or "the program"
-        rows.append(
-            (one.op, one.reducer, f"{one.moved:,}", str(one.group_size), made_by, one.id, source)
-        )
+        facts = one.facts
+        made_by, source = facts.origin or "the program", facts.place or "unknown source"
+        moved, group_size = f"{facts.moved:,}", str(facts.group_size)
+        rows.append((facts.op, facts.reducer, moved, group_size, made_by, one.id, source))
     if len(rows) == 1:
         return "no collectives\n"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -77,7 +76,7 @@ def collectives(program: Program, *, colour: bool = False) -> str:
         ).rstrip()
         for row in rows
     ]
-    total = sum(model.records[position].moved for position in model.collectives)
+    total = sum(model.records[position].facts.moved for position in model.collectives)
     count = len(rows) - 1
     lines.append(f"{count} collective{'s' * (count > 1)}, {total:,} bytes a replica")
     return "\n".join([_paint(lines[0], _BOLD, colour), *map(_safe, lines[1:])]) + "\n"
@@ -94,7 +93,7 @@ def selected(model: Model, chosen: Collection[int], *, colour: bool = False) -> 
         if left_out:
             lines.append(_paint(_left_out(left_out), _DIM, colour))
         left_out = 0
-        lines.append(_line("  " * (_depth(model.records, record) + 1) + record.text, colour))
+        lines.append(_line("  " * (_depth(model.records, record) + 1) + model.text(record), colour))
     if left_out:
         lines.append(_paint(_left_out(left_out), _DIM, colour))
     return "\n".join(lines) + "\n"
@@ -111,7 +110,7 @@ def matching(model: Model, pattern: str) -> set[int]:
     return {
         position
         for position, record in enumerate(model.records)
-        if any(map(found.search, (record.text, record.scope, *_places(record))))
+        if any(map(found.search, (model.text(record), record.facts.scope, *_places(record))))
     }
 
 
@@ -131,14 +130,14 @@ def neighbourhood(model: Model, name: str, depth: int) -> set[int]:
         )
     found = edge = {known[wanted]}
     for _ in range(depth):
-        records = [model.records[position] for position in edge]
-        edge = {near for one in records for near in (*one.inputs, *one.users)} - found
+        around = [(*model.records[one].inputs, *model.users[one]) for one in edge]
+        edge = set().union(*around) - found
         found = found | edge
     return found
 
 
 def _places(record: Record) -> list[str]:
-    return [f"{frame.file}:{frame.line}" for frame in record.frames]
+    return [f"{frame.file}:{frame.line}" for frame in record.facts.frames]
 
 
 def _depth(records: list[Record], record: Record) -> int:

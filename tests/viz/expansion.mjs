@@ -13,6 +13,7 @@ page.on("console", (one) => seen.console.push(one.text()));
 page.on("pageerror", (one) => seen.console.push(String(one)));
 await page.goto(pathToFileURL(file).href);
 await page.waitForFunction(() => globalThis.graphdist?.view.scene);
+seen.lines = await page.evaluate(() => graphdist.graph.nodes.slice(0, 100).map((one) => one.text));
 const boxes = () => page.evaluate(() => graphdist.view.scene.boxes.size);
 // The largest closed group that is in the window, below the one that was opened last.
 const largest = (within) => page.evaluate((within) => {

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+import graphdist as gd
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Stage, Value
 from graphdist.ir.ops import ALL_REDUCE, SCALE
@@ -41,6 +46,20 @@ def blocks(size: int) -> Graph:
     return Graph(
         "blocks", Stage.SPMD, 4, (x,), tuple(builder.nodes), (value,), returns_per_replica=(True,)
     )
+
+
+def nested(size: int = 3) -> Graph:
+    """Return a traced program: nodes of no, one and two results, literals, nested graphs."""
+
+    @gd.function
+    def step(x: jax.Array, flag: jax.Array) -> tuple[jax.Array, jax.Array]:
+        jax.debug.callback(lambda _: None, x)
+        sign, logarithm = jnp.linalg.slogdet(x)
+        _, keys = lax.scan(lambda c, row: (c + row[0], lax.sort((row, row))), logarithm, x)
+        x = lax.cond(flag, lambda v: v * 2.0, lambda v: jnp.take(v, jnp.array([1, 0]), axis=0), x)
+        return x + keys[0], sign
+
+    return step.trace(jnp.eye(2) * size, jnp.bool_(True)).graph
 
 
 def hostile() -> Graph:

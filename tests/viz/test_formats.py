@@ -17,9 +17,11 @@ import pytest
 import graphdist as gd
 from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
+from graphdist.ir.printer import node_lines
+from graphdist.viz.model import model_of
 from graphdist.viz.program import Program, Step
 from tests.viz.browser import browse
-from tests.viz.graphs import HOSTILE, chain, hostile
+from tests.viz.graphs import HOSTILE, chain, hostile, nested
 from tests.viz.schemas import MODEL_EXPLORER, TRACE_EVENTS
 
 GRAPHS = {"plain": lambda: chain(60), "hostile": hostile}
@@ -40,6 +42,36 @@ def test_json_follows_its_schema(make: Callable[[], Graph]) -> None:
     document = json.loads(gd.viz.render(steps, "json"))
     jsonschema.validate(document, schema)
     assert document["passes"][1]["diff"]["added"]
+
+
+def line(document: Any, graph: Any, node: Any) -> str:
+    """Return the line of a node as the schema says it is made."""
+    facts = document["facts"][node["facts"]]
+    names = [one.get("results", [one["id"]]) for one in graph["nodes"]]
+    operands = [
+        one
+        if isinstance(one, str)
+        else names[one][0]
+        if isinstance(one, int)
+        else names[one[0]][one[1]]
+        for one in node.get("operands", ())
+    ]
+    results = ", ".join(node.get("results", [node["id"]]))
+    parameters = f" {{{facts['parameters']}}}" if "parameters" in facts else ""
+    text = f"{results} = {facts['op']}({', '.join(operands)}){parameters}".removeprefix(" = ")
+    return text + (f" : {', '.join(facts['types'])}" if "types" in facts else "")
+
+
+@pytest.mark.parametrize("make", [hostile, nested])
+def test_lines_made_of_json_are_those_of_the_text(make: Callable[[], Graph]) -> None:
+    graph = make()
+    document = json.loads(gd.viz.render(graph, "json"))
+    (shown,) = document["graphs"]
+    made = [line(document, shown, node) for node in shown["nodes"] if "text" not in node]
+    assert made == list(node_lines(graph).values())
+    assert [
+        model.text(one) for model in [model_of(graph)] for one in model.records if one.node
+    ] == made
 
 
 @both

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
+from graphdist.ir.printer import node_lines
 from graphdist.passes import pipeline
 from graphdist.tools.viz import main
 from graphdist.viz.program import Program, Step
 from tests.viz.browser import ROOT, browse
-from tests.viz.graphs import blocks, chain, hostile
+from tests.viz.graphs import blocks, chain, hostile, nested
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +71,16 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(gd.viz.render(hostile(), "html"), encoding="utf-8")
     assert use(page)["selected"] == "all_reduce"
+
+
+def test_the_lines_are_those_of_the_text(tmp_path: Path) -> None:
+    graph = nested()
+    page = tmp_path / "page.html"
+    page.write_text(gd.viz.render(graph, "html"), encoding="utf-8")
+    seen = browse("expansion.mjs", str(page), str(page.parent / "shots"))
+    assert seen["console"] == []
+    assert len(seen["lines"]) > 20
+    assert set(node_lines(graph).values()) <= set(seen["lines"])
 
 
 def expand(page: Path) -> Any:

@@ -21,7 +21,7 @@ export function panel(app, position) {
   return element("section", { id: "panel", "aria-label": "Selected node" },
     element("h2", {}, element("span", { class: "op" }, node.op), " ", element("span", { class: "id" }, node.id)),
     element("dl", {}, rows.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)])),
-    neighbours(app, "Operands", node.inputs, node.operands.filter((one) => !one.startsWith("%"))),
+    neighbours(app, "Operands", node.inputs, node.operands.filter((one) => typeof one === "string")),
     neighbours(app, "Users", node.users, []),
     source(app, node),
     element("h3", {}, "In the text"),

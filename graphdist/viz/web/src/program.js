@@ -5,22 +5,31 @@ export async function readProgram() {
   const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const program = JSON.parse(await new Response(stream).text());
-  for (const graph of program.graphs) index(graph, program.facts);
+  for (const facts of program.facts) if ("source" in facts) facts.source = program.sources[facts.source];
+  for (const graph of program.graphs) index(graph, program);
   return program;
 }
 
-function index(graph, facts) {
+function index(graph, { facts, groups }) {
   graph.byId = new Map();
   graph.nodes.forEach((node, position) => {
-    Object.assign(node, facts[node.facts], { position });
-    node.group ??= [];
-    node.inputs ??= [];
-    node.users = [];
+    Object.assign(node, facts[node.facts], { position, users: [] });
+    node.group = groups[node.group];
+    node.results ??= [node.id];
     node.operands ??= [];
+    node.inputs = [...new Set(node.operands.filter((one) => typeof one !== "string").map((one) => (Array.isArray(one) ? one[0] : one)))];
+    node.text ??= line(graph, node);
     graph.byId.set(node.id, position);
     for (const one of node.inputs) graph.nodes[one].users.push(position);
   });
   graph.root = tree(graph);
+}
+
+// The line of a node in the text of its graph.
+function line(graph, { results, op, operands, parameters, types }) {
+  const name = (one) => (typeof one === "string" ? one : Array.isArray(one) ? graph.nodes[one[0]].results[one[1]] : graph.nodes[one].results[0]);
+  const call = `${op}(${operands.map(name).join(", ")})${parameters ? ` {${parameters}}` : ""}`;
+  return results.length ? `${results.join(", ")} = ${call} : ${types.join(", ")}` : call;
 }
 
 // The groups as a tree. A group knows its own nodes, what leads from one thing in it to another, and of the nodes
