@@ -6,6 +6,7 @@ memory than a device has, and compiler options that the platform's compiler does
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Protocol  # Any: compiler options are whatever XLA takes
@@ -49,13 +50,12 @@ class CompilerOptionError(GraphdistError, ValueError):
 def compile_lowered(
     lowered: Lowered, devices: Devices, compiler_options: Mapping[str, Any] | None = None
 ) -> Compiled:
-    """Compile for these devices.
+    """Compile for these devices; `compiler_options` go over those that the function has.
 
     Raises `DeviceMemoryError` and `CompilerOptionError`; other errors are XLA's.
     """
-    options = {**_needed_options(devices), **(compiler_options or {})}
     try:
-        return lowered.compile(options or None)
+        return lowered.compile(dict(compiler_options or {}) or None)
     except jax.errors.JaxRuntimeError as error:
         refusal = refused(str(error), devices)
         if refusal is None:
@@ -80,10 +80,26 @@ def combining_options(target: PackingTarget) -> dict[str, Any]:
     return dict.fromkeys(_COMBINING.get(target.platform, ()), size) if size else {}
 
 
-def _needed_options(devices: Devices) -> dict[str, Any]:
-    """Return where the compiler for absent GPUs finds the rest of CUDA."""
-    folder = cuda_folder() if devices.is_absent and devices.platform == "gpu" else None
-    return {} if folder is None else {"xla_gpu_cuda_data_dir": str(folder)}
+def device_options(devices: Devices) -> dict[str, Any]:
+    """Return what the devices themselves ask of their compiler.
+
+    The compiler for absent GPUs is told where the rest of CUDA is. Host devices that are as many as
+    the cores compute with one thread each: a product that each of them cuts up for all cores makes
+    them wait for each other, a tenth of a step of large layers on two devices and two cores.
+    """
+    if devices.is_absent:
+        folder = cuda_folder() if devices.platform == "gpu" else None
+        return {} if folder is None else {"xla_gpu_cuda_data_dir": str(folder)}
+    if devices.platform == "cpu" and len(devices.local_replicas) >= available_cores():
+        return {"xla_cpu_multi_thread_eigen": False}
+    return {}
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def refused(text: str, devices: Devices) -> GraphdistError | None:

@@ -31,6 +31,7 @@ from graphdist.runtime.buffers import (
     reader,
     writer,
 )
+from graphdist.runtime.compilation import device_options
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
 from graphdist.runtime.worker_steps import supervised
@@ -114,7 +115,10 @@ def with_shardings(
     devices: Devices,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return `jax.jit` of a function of the graph's inputs, with its shardings and donation."""
+    """Return `jax.jit` of a function of the graph's inputs, with its shardings and donation.
+
+    `compiler_options` are XLA's, over those that the devices ask for.
+    """
     inputs, outputs = input_distributions(graph), output_distributions(graph)
     donated = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
     return jax.jit(
@@ -123,7 +127,7 @@ def with_shardings(
         out_shardings=[devices.sharding(distribution) for distribution in outputs],
         donate_argnums=donated,
         keep_unused=True,
-        compiler_options=dict(compiler_options or {}) or None,
+        compiler_options={**device_options(devices), **(compiler_options or {})} or None,
     )
 
 
