@@ -22,6 +22,7 @@ _COLOURS = {
     "jit": ("#7d97bd", "#5f7fb5"),
     "pmap": ("#a9bad3", "#48618c"),
     "tensorflow": ("#d98e2b", "#f0ab4a"),
+    "floor": ("#b9b9b9", "#6b6b6b"),
     "ddp": ("#c2502e", "#f07a55"),
 }
 """Of each system, in a light theme and in a dark one."""

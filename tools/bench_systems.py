@@ -1,10 +1,11 @@
-"""The systems of the benchmark that stand on JAX: graphdist, and JAX by hand in three ways.
+"""The systems of the benchmark that stand on JAX: graphdist, and JAX by hand in four ways.
 
 * `graphdist`: variables of a strategy, `all_reduce` in replica context, `gd.accumulate`,
   `gd.metrics`;
 * `shard_map`: one replica's program, a `pmean` for each gradient, state donated;
 * `jit`: the program of the whole batch, with sharding annotations; XLA finds the collectives;
-* `pmap`: as `shard_map`, with state stacked by replica.
+* `pmap`: as `shard_map`, with state stacked by replica;
+* `floor`: as `shard_map`, without communication, to say how much there is to gain.
 
 By hand, accumulated gradients are reduced after the loop and metrics are summed over the replicas
 in each step, as users of JAX write it. Where the devices are only a topology everything is shapes,
@@ -325,6 +326,23 @@ class Pmap(ByHand):
         return float(scalar.addressable_shards[0].data.reshape(()))
 
 
+class Floor(ShardMap):
+    """One replica's program without communication: what a step takes if that were free.
+
+    Each replica goes its own way, so the losses are others'.
+    """
+
+    def mean(self, tree: Tree) -> Tree:
+        """Return what this replica has."""
+        return tree
+
+    def sum(self, tree: Tree) -> Tree:
+        """Return what this replica has."""
+        return tree
+
+
+FLOOR = "floor"
+
 SYSTEMS: dict[str, Callable[[Program, gd.Strategy], Running]] = {
     "graphdist": Graphdist,
     "shard_map": ShardMap,
@@ -334,3 +352,4 @@ SYSTEMS: dict[str, Callable[[Program, gd.Strategy], Running]] = {
 
 if hasattr(jax, "pmap"):  # on its way out of JAX
     SYSTEMS["pmap"] = Pmap
+SYSTEMS[FLOOR] = Floor
