@@ -32,7 +32,7 @@ from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketColle
 from graphdist.passes.manager import Pass
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slices import SHARDING, Sharding
-from graphdist.passes.stage_reduce_scatters import StageReduceScatters
+from graphdist.passes.stage_collectives import StageCollectives
 
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
 
@@ -62,7 +62,7 @@ PASSES = {
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
-        Pass("stage_reduce_scatters", StageReduceScatters(True), _SPMD),
+        Pass("stage_collectives", StageCollectives(True), _SPMD),
     )
 }
 """Every pass by name; `shard_update` for any size, `bucket_collectives` for the CPU."""
@@ -126,5 +126,5 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # Last, on what is left: buckets are filled in the order in which values are ready.
         PASSES["order_collectives"],
         Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
-        *((PASSES["stage_reduce_scatters"],) if is_staged else ()),
+        *((PASSES["stage_collectives"],) if is_staged else ()),
     )

@@ -83,7 +83,10 @@ def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
-    return [lax.all_gather(operands[0], REPLICA, axis=cast(int, node.params["axis"]), tiled=True)]
+    axis, whole = cast(int, node.params["axis"]), operands[0]
+    for groups in reversed(_groups(cast("tuple[int, ...]", node.params.get("stages", ())))):
+        whole = lax.all_gather(whole, REPLICA, axis=axis, tiled=True, axis_index_groups=groups)
+    return [whole]
 
 
 def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:

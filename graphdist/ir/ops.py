@@ -286,7 +286,8 @@ DESCRIPTIONS = {
     ALL_REDUCE: "The replicas' values reduced by `reducer` (sum, mean, max, min), held by each: "
     "mirrored. No mean of integers, no sum or mean of bools, nothing of random keys.",
     ALL_GATHER: "The replicas' values joined along `axis`, held by each: mirrored, that dimension "
-    "`group_size` times as long. Not for scalars.",
+    "`group_size` times as long. Not for scalars. With `stages` over groups of so many, the last "
+    "first.",
     REDUCE_SCATTER: "The replicas' values reduced by `reducer`, of which each keeps a slice along "
     "`axis`: sharded(axis). The dimension divides by `group_size`. With `stages` in several, over "
     "groups of so many.",

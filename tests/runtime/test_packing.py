@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import graphdist as gd
 from graphdist.ir.graph import Graph
-from graphdist.ir.ops import REDUCE_SCATTER
+from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER
+from graphdist.ir.parser import parse
 from graphdist.ir.rewrite import rewrite
-from graphdist.passes import Target, pipeline
+from graphdist.passes import PASSES, Target, pipeline
 from graphdist.runtime.compilation import combining_options
 
 VALUES = 8
@@ -59,7 +61,7 @@ def test_accelerators_get_it_as_an_option_of_their_compiler() -> None:
     assert combining_options(Target("cpu", bytes_per_pack=5)) == {}
 
 
-def test_a_staged_reduce_scatter_gives_each_replica_its_own_part() -> None:
+def test_staged_collectives_give_what_those_in_one_stage_do() -> None:
     strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(8)], shard_update=True)
     with strategy.scope():
         m = gd.Variable(jnp.zeros((8, 3)))
@@ -69,14 +71,20 @@ def test_a_staged_reduce_scatter_gives_each_replica_its_own_part() -> None:
             params = {**node.params, "stages": (2, 4)}
             return builder.add(node.op, operands, params, at=node.source)
 
-        return rewrite(graph, rule, "staged", {REDUCE_SCATTER.name})
+        return rewrite(graph, rule, "staged", {REDUCE_SCATTER.name, ALL_GATHER.name})
 
-    @gd.function(passes=[*pipeline(Target("cpu", shard_update=True)), staged])
+    passes = [*pipeline(Target("cpu", shard_update=True)), staged]
+
+    @gd.function(passes=passes)
     def step(x: Any) -> None:
         def replica_fn(x: Any) -> None:
             m.assign(gd.get_replica_context().all_reduce("MEAN", x) + m * 0.5)
 
         strategy.run(replica_fn, args=(x,))
+
+    @gd.function(passes=passes)
+    def read() -> jax.Array:
+        return m.read_value()
 
     rows = np.arange(24, dtype="f").reshape(8, 3)
     x = strategy.experimental_distribute_values_from_function(
@@ -84,4 +92,17 @@ def test_a_staged_reduce_scatter_gives_each_replica_its_own_part() -> None:
     )
     step(x)
     np.testing.assert_allclose(m.read_value(), rows * 3.5)
+    np.testing.assert_allclose(read(), rows * 3.5)
     assert step.trace(x).lower().as_text("stablehlo").count('"stablehlo.reduce_scatter"') == 2
+    assert read.trace().lower().as_text("stablehlo").count('"stablehlo.all_gather"') == 2
+
+
+@pytest.mark.parametrize(("rows", "is_staged"), [(2**15, True), (2**15 + 1, False)])
+def test_all_gathers_of_more_than_16_mib_are_the_compilers(rows: int, is_staged: bool) -> None:
+    graph = parse(f"""graph f on 64 replicas, stage spmd
+(%x: f32[{rows},2] sharded(0)) {{
+  %g = all_gather(%x) {{group_size=64, axis=0}} : f32[{64 * rows},2] mirrored
+  return %g
+}}""")
+    (node,) = PASSES["stage_collectives"].run(graph).nodes
+    assert ("stages" in node.params) == is_staged

@@ -11,6 +11,32 @@ graph f on 16 replicas, stage spmd
   return per_replica %s
 }
 
+# title: gathered in stages on 64 replicas, where an all_reduce is made of it
+graph f on 64 replicas, stage spmd
+(%x: f32[2,3] sharded(0)) {
+  %g = all_gather(%x) {group_size=64, axis=0} : f32[128,3] mirrored
+  return %g
+}
+-->
+graph f on 64 replicas, stage spmd
+(%x: f32[2,3] sharded(0)) {
+  %g = all_gather(%x) {group_size=64, axis=0, stages=(8, 8)} : f32[128,3] mirrored
+  return %g
+}
+
+# title: gathered as it is on 16
+graph f on 16 replicas, stage spmd
+(%x: f32[2] sharded(0)) {
+  %g = all_gather(%x) {group_size=16, axis=0} : f32[32] mirrored
+  return %g
+}
+-->
+graph f on 16 replicas, stage spmd
+(%x: f32[2] sharded(0)) {
+  %g = all_gather(%x) {group_size=16, axis=0} : f32[32] mirrored
+  return %g
+}
+
 # title: few replicas need no stages
 graph f on 8 replicas, stage spmd
 (%x: f32[16] per_replica) {
