@@ -73,7 +73,7 @@ def test_staged_collectives_give_what_those_in_one_stage_do() -> None:
 
         return rewrite(graph, rule, "staged", {REDUCE_SCATTER.name, ALL_GATHER.name})
 
-    passes = [*pipeline(Target("cpu", shard_update=True)), staged]
+    passes: list[Any] = [*pipeline(Target("cpu", shard_update=True)), staged]
 
     @gd.function(passes=passes)
     def step(x: Any) -> None:
