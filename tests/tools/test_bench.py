@@ -282,3 +282,19 @@ def test_fields_of_the_file_are_documented() -> None:
     for name in (*said, *said["measurements"][0]):
         assert f"`{name}`" in report.__doc__, name
     assert {one.name for one in fields(Run)} - {"titles"} <= set(said)
+
+
+@needs_tpu
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["v5e:4x4", "v5e:8x8"])
+def test_a_sharded_update_sends_no_more_than_is_asked(topology: str) -> None:
+    program, strategy = PROGRAMS["large"], gd.TPUStrategy(topology=topology)
+    _, found = compiled_on(program, strategy, ["graphdist"])
+    module = found["graphdist"].module
+    assert module is not None
+    replicas = strategy.num_replicas_in_sync
+    bound = 2 * (replicas - 1) / replicas * 4 * 8 * (1024 * 1024 + 1024)
+    # Over groups the compiler joins the last, smallest reduce_scatters in one all_reduce.
+    assert bound <= module.moved_bytes <= 1.08 * bound
+    assert module.collectives["reduce_scatter"] >= 8
+    assert module.collectives["all_gather"] >= 8
