@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+import traceback
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -30,15 +31,15 @@ def source_of(source_info: Any) -> Source:
     """Return the lazily resolved source of an equation's `source_info`."""
 
     def resolve() -> tuple[tuple[Frame, ...], str]:
-        traceback = source_info.traceback
-        return _users_in(traceback) if traceback else (), str(source_info.name_stack)
+        calls = source_info.traceback
+        return _users_in(calls) if calls else (), str(source_info.name_stack)
 
     return Source(resolve=resolve)
 
 
 @lru_cache(maxsize=4096)  # equations of one call, and of all turns of a loop, have equal tracebacks
-def _users_in(traceback: Any) -> tuple[Frame, ...]:
-    return _users([(f.file_name, f.line_num, f.function_name) for f in traceback.frames])
+def _users_in(calls: Any) -> tuple[Frame, ...]:
+    return _users([(f.file_name, f.line_num, f.function_name) for f in calls.frames])
 
 
 def here() -> Source:
@@ -49,6 +50,16 @@ def here() -> Source:
         frames.append((code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back  # type: ignore[assignment]
     users = _users(frames)
+    return Source(resolve=lambda: (users, ""))
+
+
+def where_raised(error: BaseException) -> Source:
+    """Return the source of the line of the user's in which an error was raised."""
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    users = _users(frames[::-1])
     return Source(resolve=lambda: (users, ""))
 
 

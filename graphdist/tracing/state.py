@@ -25,7 +25,7 @@ from graphdist.ir.errors import GraphdistError
 from graphdist.ir.graph import Variable
 from graphdist.ir.types import Type
 from graphdist.tracing.primitives import aggregate_p, read_variable_p
-from graphdist.tracing.sources import here
+from graphdist.tracing.sources import here, where_raised
 
 Output = TypeVar("Output")
 
@@ -185,6 +185,15 @@ class Trace:
                 "jax.lax.cond, or pass a static argument"
             )
             raise
+        except NotImplementedError as error:
+            if "State effect not supported in vmap-of-cond" not in str(error):
+                raise
+            raise TraceError(
+                "a branch under jax.vmap uses a variable: JAX takes no state into branches whose "
+                "predicate may differ from example to example",
+                source=where_raised(error),
+                hint="read the variable outside jax.vmap, and use that value in the branch",
+            ) from error
         finally:
             _state.trace = previous
 

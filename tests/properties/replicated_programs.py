@@ -1,7 +1,8 @@
 """Random programs in the strategy's words: run, reduce, gather, collectives, variables.
 
-1. What a replica function may contain depends on where it stands: no write under `vmap`, no
-   variable in a checkpoint, no collective where replicas may take different ways.
+1. What a replica function may contain depends on where it stands: no write and no variable in a
+   branch under `vmap`, no variable in a checkpoint, no collective where replicas may take different
+   ways.
 2. Numbers stay whole: what is averaged is a multiple of 12, which every number of replicas from 1
    to 4 divides.
 """
@@ -105,15 +106,18 @@ class StatefulMaker(Maker):
         reads: bool = True,
         writes: bool = True,
         communicates: bool = True,
+        is_mapped: bool = False,
     ) -> None:
         super().__init__(draw, takes, depth, in_reverse)
         self.world = world
         self.reads = reads
         self.writes = writes
         self.communicates = communicates
+        self.is_mapped = is_mapped
 
     def inside(self, within: str, takes: Sequence[Kind], in_reverse: bool) -> Maker:
-        reads = self.reads and within != "checkpoint"
+        is_without_state = within == "checkpoint" or (self.is_mapped and within == "branch")
+        reads = self.reads and not is_without_state
         return type(self)(
             self.draw,
             takes,
@@ -123,6 +127,7 @@ class StatefulMaker(Maker):
             reads=reads,
             writes=self.writes and reads and within not in ("vmap", "test"),
             communicates=self.communicates and self.is_uniform(within),
+            is_mapped=self.is_mapped or within == "vmap",
         )
 
     def is_uniform(self, within: str) -> bool:

@@ -29,6 +29,20 @@ def assignment_under_vmap(refused: Refused) -> None:
     assert gd.function(lambda x: w.assign(x))(jnp.ones(2)).tolist() == [1, 1]
 
 
+def variable_in_a_branch_under_vmap(refused: Refused) -> None:
+    w = gd.Variable(2.0, name="w")
+
+    @gd.function
+    def step(batch: jax.Array) -> jax.Array:
+        def scaled(x: jax.Array) -> jax.Array:
+            return jax.lax.cond(x > 0, lambda: x * w, lambda: x)
+
+        return jax.vmap(scaled)(batch)
+
+    with refused(RuntimeError):
+        step(jnp.ones(3))
+
+
 def addition_under_vmap(refused: Refused) -> None:
     w = _weights()
 
