@@ -83,9 +83,10 @@ def combining_options(target: PackingTarget) -> dict[str, Any]:
 def device_options(devices: Devices) -> dict[str, Any]:
     """Return what the devices themselves ask of their compiler.
 
-    The compiler for absent GPUs is told where the rest of CUDA is. Host devices that are as many as
-    the cores compute with one thread each: a product that each of them cuts up for all cores makes
-    them wait for each other, a tenth of a step of large layers on two devices and two cores.
+    The compiler for absent GPUs is told where the rest of CUDA is. Host devices of this process
+    that are as many as its cores compute with one thread each: a product that each of them cuts up
+    for all cores makes them wait for each other, a tenth of a step of large layers on two devices
+    and two cores.
     """
     if devices.is_absent:
         folder = cuda_folder() if devices.platform == "gpu" else None

@@ -1,8 +1,8 @@
 """SPMD graph -> a function of JAX arrays: what one device runs, node by node.
 
 The graph is the program: every node is bound once, in order, and nothing else is added. One
-collective node is one collective in the module. `REPLICA` is the mesh axis the collectives run
-over.
+collective node is one collective in the module, one a stage if it has `stages`. `REPLICA` is the
+mesh axis the collectives run over.
 """
 
 from __future__ import annotations

@@ -306,8 +306,11 @@ def dispatcher(
         except BaseException as error:
             if results and not isinstance(error, RuntimeFailure):
                 write(buffers, results[0])  # interrupted before what the step gave was noted
+            if isinstance(error, ValueError) and not HOLDS_BUFFERS[type(jnp.zeros(()))]:
+                # JAX takes compiler options at the outermost level alone.
+                error = _called_while_traced()
             failed(error)
-            raise
+            raise error
         return take(outputs)
 
     return dispatch

@@ -49,7 +49,7 @@ class Source:
     def _get(self) -> tuple[tuple[Frame, ...], str]:
         if self._resolved is None:
             self._resolved = self.resolve()
-            self.resolve = _nothing  # lets go of the traceback
+            self.resolve = _nothing  # lets go of the equation
         return self._resolved
 
     @property

@@ -189,10 +189,11 @@ class Trace:
             if "State effect not supported in vmap-of-cond" not in str(error):
                 raise
             raise TraceError(
-                "a branch under jax.vmap uses a variable: JAX takes no state into branches whose "
-                "predicate may differ from example to example",
+                "a branch under jax.vmap uses a variable or a ref: JAX takes no state into "
+                "branches whose predicate may differ from example to example",
                 source=where_raised(error),
-                hint="read the variable outside jax.vmap, and use that value in the branch",
+                hint="read it outside jax.vmap and use the value in the branch; return what is to "
+                "be assigned, and assign it outside",
             ) from error
         finally:
             _state.trace = previous

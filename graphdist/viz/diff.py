@@ -29,6 +29,9 @@ from graphdist.ir.printer import node_lines, print_literal
 
 __all__ = ["Diff", "diff", "diffs"]
 
+Operands = tuple[Hashable, ...]
+"""Of operands or results: a number for each, that equal computations share; a literal as it is."""
+
 
 @dataclass(frozen=True)
 class Diff:
@@ -117,8 +120,7 @@ class _Keys:
     def __init__(self) -> None:
         self._shapes: dict[Node, Hashable] = {}
         self._computations: dict[Graph, dict[Node, int]] = {}
-        self._computed: dict[Node, tuple[int, tuple[Hashable, ...]]] = {}
-        self._number_of: dict[Value, Hashable] = {}  # in the graph looked at last that has it
+        self._computed: dict[Node, tuple[Operands, int, Operands]] = {}  # for these operands
 
     def of_shape(self, node: Node) -> Hashable:
         """Return what two nodes share if they do the same on operands that may be others."""
@@ -135,34 +137,27 @@ class _Keys:
         return self._computations[graph]
 
     def _number(self, graph: Graph) -> dict[Node, int]:
-        renumbered: set[Operand] = set()  # values that had another number in another graph
+        number_of: dict[Operand, Hashable] = {}
         for position, (name, value) in enumerate(_keyed_inputs(graph)):
-            self._set(value, name or position, renumbered)
+            number_of[value] = name or position
         keys: dict[Node, int] = {}
         for node in graph.nodes:
+            # Literals are slow to hash: they stand for themselves.
+            operands = tuple(
+                [one if isinstance(one, Literal) else number_of.get(one) for one in node.operands]
+            )
             found = self._computed.get(node)
-            if found is None or (renumbered and not renumbered.isdisjoint(node.operands)):
-                found = self._computed[node] = self._computation(node)
-            keys[node], numbers = found
-            for value, number in zip(node.results, numbers, strict=True):
-                self._set(value, number, renumbered)
+            if found is None or found[0] != operands:
+                found = self._computed[node] = (operands, *self._computation(node, operands))
+            keys[node] = found[1]
+            number_of.update(zip(node.results, found[2], strict=True))
         return keys
 
-    def _set(self, value: Value, number: Hashable, renumbered: set[Operand]) -> None:
-        if self._number_of.setdefault(value, number) != number:
-            self._number_of[value] = number
-            renumbered.add(value)
-
-    def _computation(self, node: Node) -> tuple[int, tuple[Hashable, ...]]:
+    def _computation(self, node: Node, operands: Operands) -> tuple[int, Operands]:
         """Return the number of a node, and those of its results."""
-        operands = tuple(
-            [
-                print_literal(one) if isinstance(one, Literal) else self._number_of.get(one)
-                for one in node.operands
-            ]
-        )
+        texts = [print_literal(one) if isinstance(one, Literal) else one for one in operands]
         nested = tuple([hash(tuple(self.of_computations(one).values())) for one in node.graphs])
-        key = hash((self.of_shape(node), operands, nested))
+        key = hash((self.of_shape(node), tuple(texts), nested))
         if node.op.name == "read" and (variable := _variable_of(node)):
             return key, (variable,) * len(node.results)
         return key, tuple([hash((key, number)) for number in range(len(node.results))])

@@ -4,7 +4,7 @@
 2. What is empty, zero or none is left out. No times: the same program gives the same bytes.
 3. A node refers to another by its position in `nodes`.
 4. What many nodes share stands once, in a table, and is referred to by its position there: `facts`
-   (what does not depend on the graph a node is in), `sources` and `groups`.
+   (all but names, operands and place in the picture), `sources` and `groups`.
 """
 
 from __future__ import annotations

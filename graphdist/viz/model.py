@@ -25,10 +25,11 @@ __all__ = ["Facts", "Model", "Record", "model_of", "models_of"]
 
 
 class Facts(NamedTuple):
-    """What is known of a node whatever graph it is in.
+    """What is known of a node whatever graph it is in, in most cases its parameters as text too.
 
-    `op` and `parameters` are as in the text of a graph, `frames` the innermost first. `bytes` is
-    what its results hold on one replica, `moved` what a collective takes in.
+    `op` and `parameters` are as in the text of a graph, which numbers what has no text of its own.
+    `frames` are the innermost first. `bytes` is what the results hold on one replica, `moved` what
+    a collective takes in.
     """
 
     op: str

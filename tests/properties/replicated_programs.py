@@ -1,8 +1,8 @@
 """Random programs in the strategy's words: run, reduce, gather, collectives, variables.
 
-1. What a replica function may contain depends on where it stands: no write and no variable in a
-   branch under `vmap`, no variable in a checkpoint, no collective where replicas may take different
-   ways.
+1. What a replica function may contain depends on where it stands: no write under `vmap`, and
+   no read in a branch there, no variable in a checkpoint, no collective where replicas may take
+   different ways.
 2. Numbers stay whole: what is averaged is a multiple of 12, which every number of replicas from 1
    to 4 divides.
 """

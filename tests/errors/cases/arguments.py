@@ -107,6 +107,16 @@ def function_traced_by_jit(refused: Refused) -> None:
     assert count() == 2
 
 
+def function_with_compiler_options_traced_by_jit(refused: Refused) -> None:
+    options = {"xla_cpu_multi_thread_eigen": False}  # as CPU devices that take all cores have
+    w = gd.Variable(1.0, name="w")
+    count = gd.function(lambda: w.assign_add(1.0), compiler_options=options)
+    assert count() == 2
+    with refused(RuntimeError):
+        jax.jit(lambda x: x + count())(1.0)
+    assert count() == 3
+
+
 def static_name_unknown(refused: Refused) -> None:
     def step(x: Any, mode: str) -> Any:
         return x if mode == "keep" else x * 2
