@@ -2,10 +2,10 @@
 
 The TPU compiler makes a reduce_scatter over all chips of a slice of 16 or more an all_reduce and a
 slice of it, and an all_gather of up to 16 MiB over 64 or more an all_reduce of mostly zeros: twice
-the bytes. Over groups of them it does not, but for small reduce_scatters of several variables, which
-it joins in one all_reduce (libtpu 0.0.42, compiled for v5e, v6e and v5p of up to 512 chips). So
-replicas are numbered (a, b), a the larger digit. To scatter, those of one b scatter a-th parts, and
-then those of one a scatter the b-th parts of these: replica (a, b) ends with the part it would have
+the bytes. Over groups of them it does not, but for small reduce_scatters of several variables,
+which it joins in one all_reduce (libtpu 0.0.42, compiled for v5e, v6e and v5p of up to 512 chips).
+So replicas are numbered (a, b), a the larger digit. To scatter, those of one b scatter a-th parts,
+and then those of one a scatter the b-th parts of these: replica (a, b) ends with the part it would have
 had. To gather, the same backwards. As many bytes are sent as in one stage.
 
 Before:  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16}
