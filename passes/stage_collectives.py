@@ -5,8 +5,8 @@ slice of it, and an all_gather of up to 16 MiB over 64 or more an all_reduce of 
 the bytes. Over groups of them it does not, but for small reduce_scatters of several variables,
 which it joins in one all_reduce (libtpu 0.0.42, compiled for v5e, v6e and v5p of up to 512 chips).
 So replicas are numbered (a, b), a the larger digit. To scatter, those of one b scatter a-th parts,
-and then those of one a scatter the b-th parts of these: replica (a, b) ends with the part it would have
-had. To gather, the same backwards. As many bytes are sent as in one stage.
+and then those of one a scatter the b-th parts of these: replica (a, b) ends with the part it would
+have had. To gather, the same backwards. As many bytes are sent as in one stage.
 
 Before:  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16}
 After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(4, 4)}
