@@ -149,6 +149,7 @@ SHOWCASES = (
         Program("", "50 layers of 16, updates shared out", Mlp(50, 16), 16),
         True,
     ),
+    Showcase("stage_collectives", Program("", "4 layers of 512, shared out", _LAYERS, 16), True),
 )
 """A program for each pass that saves collectives, bytes or memory."""
 
@@ -182,11 +183,13 @@ def effects(where: str, names: Sequence[str] = ()) -> list[PassEffect]:
         strategy_of = gd.MirroredStrategy
     else:
         strategy_of = partial(strategy_for, find_topology(where))
-    return [
-        effect(showcase, strategy_of(shard_update=showcase.shard_update))
-        for showcase in SHOWCASES
-        if not names or showcase.pass_name in names
-    ]
+    found = []
+    for showcase in SHOWCASES:
+        strategy = strategy_of(shard_update=showcase.shard_update)
+        passes = {one.name for one in pipeline(strategy.target)}
+        if showcase.pass_name in passes.intersection(names or passes):
+            found.append(effect(showcase, strategy))
+    return found
 
 
 def effects_elsewhere(where: str) -> list[PassEffect]:

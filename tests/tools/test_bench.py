@@ -26,7 +26,7 @@ from graphdist.tools.bench_measure import (
     measured,
     with_first_steps,
 )
-from graphdist.tools.bench_passes import SHOWCASES, PassEffect, Side, effect
+from graphdist.tools.bench_passes import SHOWCASES, PassEffect, Side, effect, effects
 from graphdist.tools.bench_process import PACKAGES, Process, is_installed
 from graphdist.tools.bench_programs import PROGRAMS, TINY
 from graphdist.tools.bench_report import Run, bounds_of, passes_table
@@ -228,8 +228,25 @@ def test_bounds_are_of_medians() -> None:
     assert not bounds_of(small, [replace(one, step_seconds=None) for one in shown])
 
 
+ON_TPU = "stage_collectives"
+
+
+@needs_tpu
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [one.pass_name for one in SHOWCASES])
+def test_stages_halve_what_is_sent() -> None:
+    (showcase,) = [one for one in SHOWCASES if one.pass_name == ON_TPU]
+    found = effect(showcase, gd.TPUStrategy(topology="v5e:8x8", shard_update=True))
+    assert found.with_it.module.moved_bytes < 0.55 * found.without.module.moved_bytes
+    assert found.with_it.module.peak_bytes < found.without.module.peak_bytes
+    assert found.target == "v5e:8x8"
+
+
+def test_a_pass_that_a_target_does_without_is_not_shown() -> None:
+    assert effects("2", [ON_TPU]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [one.pass_name for one in SHOWCASES if one.pass_name != ON_TPU])
 def test_each_pass_saves_something(name: str) -> None:
     showcase = next(one for one in SHOWCASES if one.pass_name == name)
     strategy = gd.MirroredStrategy(
