@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import cast
 
@@ -25,6 +25,7 @@ from graphdist.ir.types import dtype_name, numpy_dtype
 
 __all__ = [
     "Printer",
+    "line_text",
     "names",
     "node_lines",
     "op_text",
@@ -103,6 +104,26 @@ def print_literal(literal: Literal) -> str:
 def op_text(node: Node) -> str:
     """Return the operation of a node, quoted if the text could not be read back otherwise."""
     return _text_of_name(node.op.name, _OPERATION)
+
+
+def line_text(
+    results: Sequence[str],
+    op: str,
+    operands: Sequence[str],
+    parameters: str,
+    types: Sequence[str],
+) -> str:
+    """Return the line of a node, made of its parts.
+
+    >>> line_text(["%y"], "scale", ["%x"], "factor=2.0", ["f32[2]"])
+    '%y = scale(%x) {factor=2.0} : f32[2]'
+    """
+    line = f"{op}({', '.join(operands)})"
+    if results:
+        line = f"{', '.join(results)} = {line}"
+    if parameters:
+        line += f" {{{parameters}}}"
+    return f"{line} : {', '.join(types)}" if types else line
 
 
 def opaques(graph: Graph) -> tuple[object, ...]:
@@ -205,13 +226,11 @@ class Printer:
         if self.sources:
             self._source(node, indent)
         # Operands first: a node that uses its own result is broken, and shows it.
-        line = f"{op_text(node)}({', '.join([self.operand(one) for one in node.operands])})"
-        if node.results:
-            line = f"{', '.join([self.define(value, again) for value in node.results])} = {line}"
-        if node.params:
-            line += f" {{{self.parameters(node)}}}"
-        if node.results:
-            line += f" : {', '.join([str(value.type) for value in node.results])}"
+        operands = [self.operand(one) for one in node.operands]
+        results = [self.define(value, again) for value in node.results]
+        parameters = self.parameters(node) if node.params else ""
+        types = [str(value.type) for value in node.results]
+        line = line_text(results, op_text(node), operands, parameters, types)
         self.line_of.setdefault(node, len(self.lines))
         self.lines.append(indent + line)
         if nested:

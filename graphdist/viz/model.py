@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 from graphdist.ir.cost import of_node
 from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
-from graphdist.ir.printer import Printer, op_text
+from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
 from graphdist.ir.types import Type
 
@@ -107,13 +107,8 @@ class Model:
         """Return the line of a record in the text of the graph."""
         if record.own_text:
             return record.own_text
-        facts = record.facts
-        line = f"{facts.op}({', '.join(map(self._name, record.operands))})"
-        if record.results:
-            line = f"{', '.join(record.results)} = {line}"
-        if facts.parameters:
-            line += f" {{{facts.parameters}}}"
-        return f"{line} : {', '.join(facts.types)}" if facts.types else line
+        facts, operands = record.facts, [self._name(one) for one in record.operands]
+        return line_text(record.results, facts.op, operands, facts.parameters, facts.types)
 
     def _name(self, operand: Reference) -> str:
         if isinstance(operand, str):
