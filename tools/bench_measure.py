@@ -1,9 +1,13 @@
 """The measurement of a program on several systems: in turns, in one run.
 
 First every system compiles, then every one runs the same first steps, whose losses must agree, and
-then they are timed in turns, some steps at a time: what disturbs one disturbs all. Of the compiled
-module count the collectives, as often as they run in a step; the bytes a device sends for them
-around a ring (`graphdist.explanation.bytes_sent`); and the memory that a device needs at most.
+then they are timed in rounds, in which each has a turn of some steps. A machine that others use is
+slower for minutes at a time, and not by as much for each system; the turns of one round are close
+together, so two systems are compared round by round, and the median of the ratios counts.
+
+Of the compiled module count the collectives, as often as they run in a step; the bytes a device
+sends for them around a ring (`graphdist.explanation.bytes_sent`); and the memory that a device
+needs at most.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Protocol  # Any: JSON
 
 import jax
@@ -27,6 +32,8 @@ from graphdist.tools.bench_systems import FLOOR, SYSTEMS, Running
 
 OURS = "graphdist"
 FIRST_STEPS = 3
+FEWEST_STEPS = 5
+"""Of a turn, however long they take."""
 TOLERANCE = 1e-4
 """How far losses may differ, relative to them: systems add up in different orders."""
 
@@ -53,31 +60,45 @@ class Module:
 class Measurement:
     """A program on a system. None where there is nothing to say: seconds of steps that do not run.
 
-    `losses` are those of the first steps, `results` its metrics after them. `step_seconds` is the
-    median of `timings`.
+    `losses` are those of the first steps, `results` its metrics after them. `turns` has the seconds
+    of each step in each round.
     """
 
     program: str
     system: str
     losses: tuple[float, ...] = ()
     results: Mapping[str, float] = field(default_factory=dict)
-    step_seconds: float | None = None
-    timings: tuple[float, ...] = ()
+    turns: tuple[tuple[float, ...], ...] = ()
     compile_seconds: float | None = None
     module: Module | None = None
 
     @property
+    def step_seconds(self) -> float | None:
+        """Return what a step takes: the median of all."""
+        return statistics.median(chain(*self.turns)) if self.turns else None
+
+    @property
     def quick_seconds(self) -> float | None:
         """Return what a step takes in the quickest tenth of them: what a busy machine hides."""
-        return sorted(self.timings)[len(self.timings) // 10] if self.timings else None
+        seconds = sorted(chain(*self.turns))
+        return seconds[len(seconds) // 10] if seconds else None
+
+    def of(self, other: Measurement) -> float | None:
+        """Return how many times as long its steps take as another system's, round by round."""
+        if not self.turns or not other.turns:
+            return None
+        rounds = zip(self.turns, other.turns, strict=True)
+        return statistics.median(
+            statistics.median(ours) / statistics.median(theirs) for ours, theirs in rounds
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the measurement as JSON has it."""
         found = asdict(self)
         module = found.pop("module") or dict.fromkeys(("collectives", "moved_bytes", "peak_bytes"))
         count = self.module.num_collectives if self.module else None
-        quick = self.quick_seconds
-        return {**found, **module, "num_collectives": count, "quick_seconds": quick}
+        seconds = {"step_seconds": self.step_seconds, "quick_seconds": self.quick_seconds}
+        return {**found, **seconds, **module, "num_collectives": count}
 
 
 @dataclass(frozen=True)
@@ -185,11 +206,7 @@ def measured(
         for process in processes:
             process.close()
     return [
-        replace(
-            found[name],
-            timings=tuple(seconds[name]),
-            step_seconds=statistics.median(seconds[name]),
-        )
+        replace(found[name], turns=tuple(map(tuple, seconds[name])))
         for name in systems
         if name in found
     ]
@@ -203,24 +220,24 @@ def with_first_steps(measurement: Measurement, running: Running) -> Measurement:
 
 def in_turns(
     timed: Mapping[str, Callable[[int], list[float]]], effort: Effort
-) -> dict[str, list[float]]:
-    """Return the seconds of steps, taken in turns; every round begins with another system.
+) -> dict[str, list[list[float]]]:
+    """Return the seconds of the steps of each turn; every round begins with another system.
 
     The first step of a turn, in which caches are another's, does not count.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in timed}
+    seconds: dict[str, list[list[float]]] = {name: [] for name in timed}
     names = list(timed)
     steps = {name: _steps_of(timed[name](2)[1], effort.turn_seconds) for name in names}
     for turn in range(effort.rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            seconds[name] += timed[name](1 + steps[name])[1:]
+            seconds[name].append(timed[name](1 + steps[name])[1:])
     return seconds
 
 
 def _steps_of(seconds: float, turn_seconds: float) -> int:
     """Return how many steps a turn has, if one takes so many seconds."""
-    return min(max(round(turn_seconds / seconds), 1), 50)
+    return min(max(round(turn_seconds / seconds), FEWEST_STEPS), 50)
 
 
 def check_agreement(measurements: Sequence[Measurement]) -> None:

@@ -2,17 +2,18 @@
 
 The file has, of a run:
 
-* `format`: 1;
+* `format`: 2;
 * `target`: "2 CPU devices", or a topology's name; `replicas`: how many;
 * `versions`: of the packages that took part, by name; `cores`: of the processor;
 * `units`: "s" and "bytes" throughout;
 * `measurements`: a list, one entry for each program and system, of `program`, `title`, `system`,
   `losses` (of the first steps), `results` (metrics after them), `step_seconds` (median),
-  `quick_seconds` (that of the quickest tenth), `timings` (each step's, in order),
+  `quick_seconds` (that of the quickest tenth), `turns` (each step's, a list for each round),
   `compile_seconds` (median; of systems outside JAX, the first step without a later one's time),
   `collectives` (of the compiled module, by kind, as often as they run), `num_collectives`,
   `moved_bytes` (a device sends in a step), `peak_bytes` (of a device). What is not known is null;
-* `bounds`: a list of `program`, `system`, `ratio` (of our median to the system's), `bound`, `met`;
+* `bounds`: a list of `program`, `system`, `ratio` (of our time to the system's in the same round,
+  the median), `bound`, `met`;
 * `overheads`: a list of `name`, `ours`, `peer` (seconds) and `bound` (words);
 * `passes`: a list of `pass`, `program`, `target`, `replicas`, and `with` and `without` it:
   `collectives`, `num_collectives`, `moved_bytes`, `peak_bytes`, `held_bytes` (of variables).
@@ -81,7 +82,7 @@ class Run:
     def to_json(self) -> dict[str, Any]:
         """Return the run as JSON has it; see the module's docstring."""
         return {
-            "format": 1,
+            "format": 2,
             "target": self.target,
             "replicas": self.replicas,
             "versions": versions(),
@@ -122,13 +123,13 @@ def versions() -> dict[str, str]:
 
 def bounds_of(program: Program, measurements: Sequence[Measurement]) -> list[Bound]:
     """Return what was measured against what the program is bound to."""
-    seconds = {one.system: one.step_seconds for one in measurements}
-    ours = seconds.get(OURS)
+    by_system = {one.system: one for one in measurements}
     found = []
     for system, bound in program.bounds.items():
-        peer = seconds.get(system)
-        if ours is not None and peer is not None:
-            found.append(Bound(program.name, system, ours / peer, bound))
+        if OURS in by_system and system in by_system:
+            ratio = by_system[OURS].of(by_system[system])
+            if ratio is not None:
+                found.append(Bound(program.name, system, ratio, bound))
     return found
 
 
@@ -137,7 +138,6 @@ _HEADER = (
     "step",
     "ours is",
     "quickest tenth",
-    "ours is",
     "compile",
     "collectives",
     "moved",
@@ -159,23 +159,17 @@ def program_table(
 
 def _row(one: Measurement, ours: Measurement | None) -> tuple[str, ...]:
     module = one.module
-    peer = None if one is ours else ours
+    ratio = None if ours is None or one is ours else ours.of(one)
     return (
         f"  {one.system}",
-        *_seconds(one.step_seconds, None if peer is None else peer.step_seconds),
-        *_seconds(one.quick_seconds, None if peer is None else peer.quick_seconds),
+        "" if one.step_seconds is None else time_text(one.step_seconds),
+        "" if ratio is None else f"{ratio:.2f}x",
+        "" if one.quick_seconds is None else time_text(one.quick_seconds),
         "" if one.compile_seconds is None else time_text(one.compile_seconds),
         "" if module is None else f"{module.num_collectives:,}",
         "" if module is None else size_text(module.moved_bytes),
         "" if module is None else size_text(module.peak_bytes),
     )
-
-
-def _seconds(seconds: float | None, ours: float | None) -> tuple[str, str]:
-    """Return a time and, where there is one, what ours is of it."""
-    if seconds is None:
-        return "", ""
-    return time_text(seconds), "" if ours is None else f"{ours / seconds:.2f}x"
 
 
 _PASSES_HEADER = ("on", "collectives", "", "moved", "", "peak", "", "variables", "")

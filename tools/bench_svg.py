@@ -36,10 +36,12 @@ def picture(title: str, titles: dict[str, str], measurements: Sequence[Measureme
     body: list[str] = []
     top = _TOP
     for program, name in titles.items():
+        of_program = {one.system: one for one in measurements if one.program == program}
+        ours = of_program.get(OURS)
         shown = [
-            (one.system, bar)
-            for one in measurements
-            if one.program == program and (bar := value(one)) is not None
+            (system, bar, _ratio(ours, one, value))
+            for system, one in of_program.items()
+            if (bar := value(one)) is not None
         ]
         if shown:
             body += _panel(name, shown, text, top)
@@ -69,18 +71,34 @@ def _moved(one: Measurement) -> float | None:
     return None if one.module is None else one.module.moved_bytes
 
 
+def _ratio(
+    ours: Measurement | None,
+    other: Measurement,
+    value: Callable[[Measurement], float | None],
+) -> float | None:
+    """Return what ours is of another's: of the time, round by round, or of the bytes."""
+    if ours is None or ours is other:
+        return None
+    if value is _seconds:
+        return ours.of(other)
+    mine, theirs = value(ours), value(other)
+    return mine / theirs if mine is not None and theirs else None
+
+
 def _panel(
-    name: str, shown: Sequence[tuple[str, float]], text: Callable[[float], str], top: int
+    name: str,
+    shown: Sequence[tuple[str, float, float | None]],
+    text: Callable[[float], str],
+    top: int,
 ) -> list[str]:
-    longest = max(bar for _, bar in shown) or 1.0
-    ours = dict(shown).get(OURS)
+    longest = max(bar for _, bar, _ in shown) or 1.0
     found = [f'<text class="panel" x="16" y="{top + 16}">{escape(name)}</text>']
-    for i, (system, bar) in enumerate(shown):
+    for i, (system, bar, ratio) in enumerate(shown):
         y = top + _TITLE + i * _ROW
         width = max(_BARS * bar / longest, 1.0)
         said = text(bar)
-        if ours is not None and bar and system != OURS:
-            said += f"   ours {ours / bar:.2f}x"
+        if ratio is not None:
+            said += f"   ours {ratio:.2f}x"
         found += [
             f'<text class="label" x="{_LABELS}" y="{y + 12}">{escape(system)}</text>',
             f'<rect class="{system}" x="{_LABELS + 10}" y="{y + 1}" width="{width:.1f}" '

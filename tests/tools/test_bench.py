@@ -43,7 +43,7 @@ SCHEMA = {
     "type": "object",
     "required": ["format", "target", "replicas", "versions", "cores", "units", "measurements"],
     "properties": {
-        "format": {"const": 1},
+        "format": {"const": 2},
         "measurements": {
             "type": "array",
             "minItems": 1,
@@ -59,7 +59,10 @@ SCHEMA = {
                     "results": {"type": "object"},
                     "step_seconds": SECONDS,
                     "quick_seconds": SECONDS,
-                    "timings": {"type": "array", "items": {"type": "number"}},
+                    "turns": {
+                        "type": "array",
+                        "items": {"type": "array", "items": {"type": "number"}},
+                    },
                     "compile_seconds": SECONDS,
                     "collectives": {"type": ["object", "null"]},
                     "num_collectives": BYTES,
@@ -97,7 +100,7 @@ def test_measurements_are_complete() -> None:
     assert [one.system for one in found] == list(SYSTEMS)
     for one in found:
         assert len(one.losses) == 3
-        assert len(one.timings) == 1
+        assert [len(turn) for turn in one.turns] == [5]
         assert one.step_seconds is not None
         assert one.compile_seconds is not None
         assert one.module is not None
@@ -152,8 +155,9 @@ def test_systems_take_turns() -> None:
         return run
 
     effort = Effort(rounds=2, turn_seconds=1.0)
-    found = in_turns({"fast": timed("fast", 0.25), "slow": timed("slow", 5.0)}, effort)
-    assert found == {"fast": [0.25] * 8, "slow": [5.0] * 2}  # the first of each turn is left out
+    found = in_turns({"fast": timed("fast", 0.125), "slow": timed("slow", 5.0)}, effort)
+    # The first of each turn is left out.
+    assert found == {"fast": [[0.125] * 8] * 2, "slow": [[5.0] * 5] * 2}
     assert calls[2:] == ["fast", "slow", "slow", "fast"]
 
 
@@ -218,15 +222,25 @@ def test_picture_of_a_topology_shows_bytes() -> None:
     assert "2.00 KiB   ours 0.50x" in texts
 
 
-def test_bounds_are_of_medians() -> None:
+def test_systems_are_compared_round_by_round() -> None:
+    # The machine gets slower: the medians of all steps would say 5.0 against 3.5.
+    ours = Measurement("small", "graphdist", turns=((1.0, 1.0, 9.0), (4.0,), (6.0, 6.0)))
+    theirs = Measurement("small", "shard_map", turns=((2.0, 2.0, 2.0), (5.0,), (12.0, 12.0)))
+    assert ours.of(theirs) == 0.5
+    assert ours.step_seconds == 5.0
+    assert ours.quick_seconds == 1.0
+    assert ours.of(replace(theirs, turns=())) is None
+
+
+def test_bounds_are_of_ratios() -> None:
     small = PROGRAMS["small"]
     seconds = {"graphdist": 1.0, "shard_map": 10.0, "tensorflow": 1.0}
-    shown = [Measurement("small", name, step_seconds=one) for name, one in seconds.items()]
+    shown = [Measurement("small", name, turns=((one,),)) for name, one in seconds.items()]
     by_system = {bound.system: bound for bound in bounds_of(small, shown)}
     assert by_system["shard_map"].met
     assert not by_system["tensorflow"].met
     assert str(by_system["tensorflow"]) == "1.00x tensorflow, at most 0.5x: MISSED"
-    assert not bounds_of(small, [replace(one, step_seconds=None) for one in shown])
+    assert not bounds_of(small, [replace(one, turns=()) for one in shown])
 
 
 ON_TPU = "stage_collectives"
