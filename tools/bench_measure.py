@@ -17,8 +17,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain
-from typing import Any, Protocol  # Any: JSON
+from typing import Any  # Any: JSON
 
 import jax
 
@@ -85,12 +86,7 @@ class Measurement:
 
     def of(self, other: Measurement) -> float | None:
         """Return how many times as long its steps take as another system's, round by round."""
-        if not self.turns or not other.turns:
-            return None
-        rounds = zip(self.turns, other.turns, strict=True)
-        return statistics.median(
-            statistics.median(ours) / statistics.median(theirs) for ours, theirs in rounds
-        )
+        return ratio(self.turns, other.turns) if self.turns and other.turns else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the measurement as JSON has it."""
@@ -99,6 +95,16 @@ class Measurement:
         count = self.module.num_collectives if self.module else None
         seconds = {"step_seconds": self.step_seconds, "quick_seconds": self.quick_seconds}
         return {**found, **seconds, **module, "num_collectives": count}
+
+
+def ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
+    """Return the median over the rounds of our turn's median over theirs.
+
+    >>> ratio([[1.0, 1.0, 9.0], [4.0]], [[2.0, 2.0, 2.0], [8.0]])
+    0.5
+    """
+    medians = ([statistics.median(turn) for turn in turns] for turns in (ours, theirs))
+    return statistics.median(mine / its for mine, its in zip(*medians, strict=True))
 
 
 @dataclass(frozen=True)
@@ -127,26 +133,14 @@ def _sent(kind: str, put_in: int, replicas: int) -> float:
     return put_in  # to one other device
 
 
-class _Timed(Protocol):
-    """What can be timed: a program on a system in this process or another."""
-
-    def seconds(self, steps: int) -> list[float]:
-        """Run so many steps and return the seconds of each."""
-
-
-class _Here:
-    """A program on a system in this process."""
-
-    def __init__(self, running: Running) -> None:
-        self.running = running
-
-    def seconds(self, steps: int) -> list[float]:
-        found = []
-        for _ in range(steps):
-            start = time.perf_counter()
-            self.running.step()
-            found.append(time.perf_counter() - start)
-        return found
+def seconds_of(running: Running, steps: int) -> list[float]:
+    """Run so many steps and return the seconds of each."""
+    found = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        running.step()
+        found.append(time.perf_counter() - start)
+    return found
 
 
 def compiled_on(
@@ -188,7 +182,9 @@ def measured(
     Raises `DifferentProgramsError` where their losses differ.
     """
     running, found = compiled_on(program, strategy, systems, effort.compilations)
-    timed: dict[str, _Timed] = {name: _Here(one) for name, one in running.items()}
+    timed: dict[str, Callable[[int], list[float]]] = {
+        name: partial(seconds_of, one) for name, one in running.items()
+    }
     for name, one in running.items():
         found[name] = with_first_steps(found[name], one)
     replicas = strategy.num_replicas_in_sync
@@ -198,10 +194,10 @@ def measured(
         for name in elsewhere:
             process = Process(name, program.name, replicas, is_tiny=is_tiny)
             processes.append(process)
-            timed[name] = process
+            timed[name] = process.seconds
             found[name] = Measurement(program.name, name, **process.start(FIRST_STEPS))
         check_agreement(list(found.values()))
-        seconds = in_turns({name: one.seconds for name, one in timed.items()}, effort)
+        seconds = in_turns(timed, effort)
     finally:
         for process in processes:
             process.close()

@@ -4,7 +4,7 @@
 distributed runtime. There the same program runs on `MultiWorkerMirroredStrategy` and as a user of
 `jax.distributed` writes it: `jax.shard_map` and a `pmean` for each gradient. All workers take the
 same number of steps a turn, since they go hand in hand, and the systems take turns. Worker 0 prints
-medians, and the ratio of them.
+medians, and their ratio round by round.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Sequence
+from itertools import chain
 
 import graphdist as gd
 from graphdist.tools import run
-from graphdist.tools.bench_measure import OURS
+from graphdist.tools.bench_measure import OURS, ratio, seconds_of
 from graphdist.tools.bench_models import Mlp
 from graphdist.tools.bench_programs import Program
 from graphdist.tools.bench_systems import Graphdist, Running, ShardMap
@@ -32,18 +32,15 @@ PROGRAMS = (
 
 def steps_in_turns(
     systems: dict[str, Running], rounds: int, steps_a_turn: int
-) -> dict[str, list[float]]:
-    """Return the seconds of each step of each system; all workers make the same steps."""
-    timings: dict[str, list[float]] = {name: [] for name in systems}
+) -> dict[str, list[list[float]]]:
+    """Return the seconds of each step of each turn; all workers make the same steps."""
+    turns: dict[str, list[list[float]]] = {name: [] for name in systems}
     for number in range(rounds):
         names = list(systems) if number % 2 else list(reversed(systems))
         for name in names:
             systems[name].step()  # the first of a turn is not counted: caches are the other's
-            for _ in range(steps_a_turn):
-                start = time.perf_counter()
-                systems[name].step()
-                timings[name].append(time.perf_counter() - start)
-    return timings
+            turns[name].append(seconds_of(systems[name], steps_a_turn))
+    return turns
 
 
 def measure(rounds: int, steps_a_turn: int) -> None:
@@ -57,16 +54,17 @@ def measure(rounds: int, steps_a_turn: int) -> None:
         losses = [[one.step() for _ in range(FIRST_STEPS)] for one in systems.values()]
         for ours, theirs in zip(*losses, strict=True):
             assert abs(ours - theirs) <= 1e-4 * abs(theirs), losses
-        timings = steps_in_turns(systems, rounds, steps_a_turn)
+        turns = steps_in_turns(systems, rounds, steps_a_turn)
         if strategy.extended.should_checkpoint:
-            print(_line(program, strategy, timings), flush=True)
+            print(_line(program, strategy, turns), flush=True)
 
 
-def _line(program: Program, strategy: gd.Strategy, timings: dict[str, list[float]]) -> str:
-    ours, theirs = (statistics.median(timings[name]) for name in (OURS, BY_HAND))
+def _line(program: Program, strategy: gd.Strategy, turns: dict[str, list[list[float]]]) -> str:
+    ours, theirs = (statistics.median(chain(*turns[name])) for name in (OURS, BY_HAND))
+    times = ratio(turns[OURS], turns[BY_HAND])
     return (
         f"{program.title}, {strategy.num_replicas_in_sync} workers: {ours * 1e3:.2f} ms a step, "
-        f"by hand {theirs * 1e3:.2f} ms: {ours / theirs:.2f}x, at most {program.bounds[BY_HAND]}x"
+        f"by hand {theirs * 1e3:.2f} ms: {times:.2f}x, at most {program.bounds[BY_HAND]}x"
     )
 
 
