@@ -6,7 +6,6 @@ memory than a device has, and compiler options that the platform's compiler does
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Any, Protocol  # Any: compiler options are whatever XLA takes
@@ -81,26 +80,9 @@ def combining_options(target: PackingTarget) -> dict[str, Any]:
 
 
 def device_options(devices: Devices) -> dict[str, Any]:
-    """Return what the devices themselves ask of their compiler.
-
-    The compiler for absent GPUs is told where the rest of CUDA is. Host devices of this process
-    that are as many as its cores compute with one thread each: a product that each of them cuts up
-    for all cores makes them wait for each other, a tenth of a step of large layers on two devices
-    and two cores.
-    """
-    if devices.is_absent:
-        folder = cuda_folder() if devices.platform == "gpu" else None
-        return {} if folder is None else {"xla_gpu_cuda_data_dir": str(folder)}
-    if devices.platform == "cpu" and len(devices.local_replicas) >= available_cores():
-        return {"xla_cpu_multi_thread_eigen": False}
-    return {}
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return what devices ask of their compiler: for absent GPUs, where the rest of CUDA is."""
+    folder = cuda_folder() if devices.is_absent and devices.platform == "gpu" else None
+    return {} if folder is None else {"xla_gpu_cuda_data_dir": str(folder)}
 
 
 def refused(text: str, devices: Devices) -> GraphdistError | None:

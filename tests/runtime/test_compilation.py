@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any  # Any: JAX's settings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast  # Any: JAX's settings
 from unittest import mock
 
 import jax
@@ -11,22 +13,19 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.compilation import device_options
-from graphdist.runtime.devices import find_devices
+from graphdist.runtime.devices import Devices
 
 OPTION = "xla_cpu_multi_thread_eigen"
-CORES = "graphdist.runtime.compilation.available_cores"
 
 
-@pytest.mark.parametrize(
-    ("devices", "cores", "options"),
-    [(1, 2, {}), (2, 2, {OPTION: False}), (4, 2, {OPTION: False}), (2, 8, {})],
-)
-def test_host_devices_that_take_all_cores_have_one_thread_each(
-    devices: int, cores: int, options: dict[str, Any]
-) -> None:
-    found = find_devices([f"cpu:{number}" for number in range(devices)])
-    with mock.patch(CORES, return_value=cores):
-        assert device_options(found) == options
+@pytest.mark.parametrize("is_absent", [True, False])
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_the_compiler_for_absent_gpus_is_told_where_cuda_is(platform: str, is_absent: bool) -> None:
+    devices = cast(Devices, SimpleNamespace(platform=platform, is_absent=is_absent))
+    with mock.patch("graphdist.runtime.compilation.cuda_folder", return_value=Path("/cuda")):
+        told = device_options(devices)
+    expects_it = platform == "gpu" and is_absent
+    assert told == ({"xla_gpu_cuda_data_dir": str(Path("/cuda"))} if expects_it else {})
 
 
 @pytest.mark.parametrize("given", [{}, {OPTION: True}])
@@ -39,6 +38,9 @@ def test_the_user_has_the_last_word(given: dict[str, Any]) -> None:
 
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     step = gd.function(lambda x: strategy.run(lambda: x * 3), compiler_options=given)
-    with mock.patch("jax.jit", noting), mock.patch(CORES, return_value=2):
+    devices_ask = mock.patch(
+        "graphdist.runtime.executable.device_options", return_value={OPTION: False}
+    )
+    with mock.patch("jax.jit", noting), devices_ask:
         assert strategy.experimental_local_results(step(jnp.float32(2)))[1] == 6
     assert {OPTION: False} | given in asked

@@ -108,7 +108,7 @@ def function_traced_by_jit(refused: Refused) -> None:
 
 
 def function_with_compiler_options_traced_by_jit(refused: Refused) -> None:
-    options = {"xla_cpu_multi_thread_eigen": False}  # as CPU devices that take all cores have
+    options = {"xla_cpu_multi_thread_eigen": False}
     w = gd.Variable(1.0, name="w")
     count = gd.function(lambda: w.assign_add(1.0), compiler_options=options)
     assert count() == 2
