@@ -128,6 +128,8 @@ def _check_numbers(options: argparse.Namespace, *, is_list: bool) -> None:
             raise ArgumentError(
                 f"{getattr(options, what)} {what} are asked for: there is at least 1", source=here()
             )
+    if not options.turn >= 0:
+        raise ArgumentError(f"turns of {options.turn} seconds are asked for", source=here())
     if len(options.topology) > 1 and not is_list:
         raise ArgumentError(
             f"{len(options.topology)} topologies are asked for in one run",

@@ -201,6 +201,7 @@ def test_command_writes_json_and_picture(
         (["small", "--devices", "2,4"], "'2,4'"),
         (["small", "--topology", "v5e:4x4", "--topology", "v5e:2x2"], "2 topologies"),
         (["small", "--rounds", "0"], "0 rounds"),
+        (["small", "--turn", "-1"], "turns of -1.0 seconds"),
     ],
 )
 def test_command_refuses(
