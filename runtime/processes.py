@@ -6,12 +6,12 @@ to be, on a free port of the same host, and `jax.distributed` is started. All th
 until then (an address, a port, a worker that is not there) is an error with a time limit.
 
 From then on JAX is told to leave failures to us (`jax_enable_recoverability`): by itself it aborts
-the process. What the coordination server tells of a worker becomes this process's `failure`, and
-everything that waits for other workers raises it. Only the end of worker 0, which takes JAX's
-service with it, cannot be caught: the error is printed, and the process ends with it.
+the process. It does so all the same when its service disappears, which is in worker 0, so the
+others reach that through a relay (`relay.py`). What the coordination server tells of a worker
+becomes this process's `failure`, and everything that waits for other workers raises it.
 
-At its end a worker says goodbye. Worker 0 stays until the others are gone, since JAX aborts those
-whose service disappears.
+At its end a worker says goodbye. Worker 0 stays until the others are gone: they take leave of JAX's
+service, and would wait for an answer. Those whose worker 0 failed end without that.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ import jax
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.addresses import WorkerError, free_port, listen, listener_host, split_address
 from graphdist.runtime.coordination import PROTOCOL, Connection, LeftError, Server
+from graphdist.runtime.relay import Relay
 from graphdist.runtime.workers import WorkerTimeoutError, set_workers
 
 SECONDS_TO_LEAVE = 5.0
-"""How long worker 0, when it fails, keeps JAX's service up for the others to say so."""
+"""How long worker 0, when it fails, keeps JAX's service up, and others wait for its answer."""
 SECONDS_TO_NOTICE = 2.0
 """How much later than a collective's failure the news of a dead worker may come."""
 EXIT_CODE = 1
@@ -68,9 +69,10 @@ class Workers:
         self.failure: WorkerError | None = None
         self._connection: Any = None  # from `start` on
         self._server: Server | None = None
+        self._relay: Relay | None = None
         self._ordinals: dict[str, int] = {}
         self._failed = threading.Event()
-        self._is_stuck = self._runs_jax = False
+        self._is_stuck = False
         self._crash = ""
 
     def __len__(self) -> int:
@@ -87,7 +89,6 @@ class Workers:
     def start(self, at: Source = UNKNOWN) -> None:
         """Meet the others and start JAX; raises `WorkerError` for what keeps it from that."""
         self._start_jax(self.meet(at))
-        self._runs_jax = True
         atexit.register(self._leave)
         hook = sys.excepthook
 
@@ -223,11 +224,12 @@ class Workers:
         """Say goodbye to the others."""
         self._connection.leave()
         self._connection.close()
-        if self._server is not None:
-            self._server.stop()
+        for served in (self._server, self._relay):
+            if served is not None:
+                served.stop()
 
     def note_stuck(self) -> None:
-        """Note that a thread is held up for ever: the interpreter cannot end as usual."""
+        """Note that something is held up for ever: the interpreter cannot end as usual."""
         self._is_stuck = True
 
     # How it starts.
@@ -289,6 +291,10 @@ class Workers:
         jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         host, port = split_address(address)
+        if self.index != 0:
+            self._relay = Relay(host, port)
+            self._relay.start()
+            address = self._relay.address
         jax.distributed.initialize(
             address,
             len(self),
@@ -308,6 +314,8 @@ class Workers:
     # How it fails.
 
     def _note_failure(self, worker: int, why: str) -> None:
+        if worker == 0 and why == "died":
+            self.note_stuck()  # JAX would wait for its service
         if worker == self.index or self.failure is not None:
             return
         self.failure = WorkerError(
@@ -315,19 +323,12 @@ class Workers:
             hint="all workers stop when one does: look at what that one said, and start all again",
         )
         self._failed.set()
-        if worker == 0 and why == "died" and self._runs_jax:
-            self._end_with_worker_0()
 
     def _ended_early(self, worker: int) -> WorkerError:
         return WorkerError(
             f"{self.name(worker)} ended its program before the others",
             hint="all workers run the same number of steps: see what ends the loop of that one",
         )
-
-    def _end_with_worker_0(self) -> NoReturn:
-        """End before JAX aborts the process, which it does when worker 0 is gone."""
-        assert self.failure is not None
-        end_process(self.failure)
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -351,13 +352,25 @@ class Workers:
         self._connection.leave()
         if self._server is not None:
             self._server.all_left.wait(None if is_well else SECONDS_TO_LEAVE)
-        if self._is_stuck:
+        limit = self.patience.silence if is_well else SECONDS_TO_LEAVE
+        if self._is_stuck or not _shut_down_jax(limit):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(EXIT_CODE)
+        self.leave()
+
+
+def _shut_down_jax(seconds: float) -> bool:
+    """Return whether JAX takes leave of its service in time; it may go away meanwhile."""
+
+    def shut_down() -> None:
         with suppress(Exception):  # the service of a job that fails may be gone already
             jax.distributed.shutdown()
-        self.leave()
+
+    thread = threading.Thread(target=shut_down, name="graphdist-shutdown", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
 
 
 def end_process(error: WorkerError) -> NoReturn:

@@ -28,6 +28,10 @@ def test_a_killed_worker_is_named(victim: int) -> None:
     outcome = run(2, "faulty", "kill", str(victim), variables=PATIENCE)
     assert outcome.status == 128 + 9
     assert re.search(f"WorkerError: worker {victim} .* died", errors_of(outcome, 1 - victim))
+    [(number, caught)] = outcome.said[1 - victim]  # an exception as any other, worker 0's too
+    assert number == 6
+    assert re.fullmatch(rf"worker {victim} \(127.0.0.1:\d+\) died", caught)
+    assert "Terminating process" not in outcome.err  # what JAX says when it aborts
     assert f"[graphdist-run] worker {victim} was ended by SIGKILL" in outcome.err
 
 

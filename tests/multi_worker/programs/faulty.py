@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -36,7 +37,12 @@ elif fault == "variable":
 
 one = strategy.experimental_distribute_values_from_function(lambda context: np.float32(1))
 for number in range(100):
-    step(one)
+    try:
+        step(one)
+    except gd.WorkerError as error:
+        if fault == "kill":
+            print("SAYS", json.dumps([number, error.what]), flush=True)
+        raise
     if is_victim and number == 5:
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

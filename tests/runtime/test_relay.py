@@ -1,0 +1,147 @@
+"""What a relay passes on, and what it keeps to itself: that the service is gone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from graphdist.runtime.addresses import free_port
+from graphdist.runtime.relay import Relay
+
+HOST = "127.0.0.1"
+Connected = Callable[[], tuple[socket.socket, socket.socket]]
+
+
+@pytest.fixture
+def service() -> Iterator[socket.socket]:
+    with socket.create_server((HOST, 0)) as listener:
+        listener.settimeout(10)
+        yield listener
+
+
+@pytest.fixture
+def relay(service: socket.socket) -> Iterator[Relay]:
+    started = Relay(HOST, service.getsockname()[1])
+    started.start()
+    yield started
+    started.stop()
+    started.join(10)
+    assert not started.is_alive()
+
+
+@pytest.fixture
+def connected(relay: Relay, service: socket.socket) -> Iterator[Connected]:
+    """Return what makes a connection through the relay: the client's end and the service's."""
+    made: list[socket.socket] = []
+
+    def connect() -> tuple[socket.socket, socket.socket]:
+        client = to(relay)
+        accepted, _ = service.accept()
+        accepted.settimeout(10)
+        made.extend((client, accepted))
+        return client, accepted
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+def to(relay: Relay) -> socket.socket:
+    host, port = relay.address.split(":")
+    client = socket.create_connection((host, int(port)), 10)
+    client.settimeout(10)
+    return client
+
+
+def received(stream: socket.socket, count: int) -> bytes:
+    read = bytearray()
+    while len(read) < count:
+        read += stream.recv(count - len(read))
+    return bytes(read)
+
+
+def is_silent(stream: socket.socket) -> bool:
+    """Return whether nothing comes for a while, not even an end."""
+    stream.settimeout(0.2)
+    try:
+        stream.recv(1)
+    except TimeoutError:
+        return True
+    return False
+
+
+def test_both_sides_hear_each_other(connected: Connected) -> None:
+    client, service = connected()
+    client.sendall(b"question")
+    assert received(service, 8) == b"question"
+    service.sendall(b"answer")
+    assert received(client, 6) == b"answer"
+
+
+def test_connections_are_kept_apart(connected: Connected) -> None:
+    pairs = [connected() for _ in range(3)]
+    for number, (client, _) in enumerate(pairs):
+        client.sendall(bytes([number]))
+    assert [received(service, 1) for _, service in pairs] == [b"\0", b"\1", b"\2"]
+
+
+def test_more_than_the_sockets_hold_is_kept_in_order(connected: Connected) -> None:
+    client, service = connected()
+    sent = bytes(range(256)) * 32_768  # 8 MiB, which nobody reads at first
+    threads = [
+        threading.Thread(target=one.sendall, args=(sent,), daemon=True) for one in (client, service)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    assert received(service, len(sent)) == sent
+    assert received(client, len(sent)) == sent
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_service_that_goes_is_not_noticed(connected: Connected, relay: Relay) -> None:
+    client, service = connected()
+    service.sendall(b"last words")
+    service.close()
+    assert received(client, 10) == b"last words"
+    assert is_silent(client)
+    client.sendall(b"are you there?")
+    assert is_silent(client)
+    again = to(relay)  # nor by one that comes later
+    again.sendall(b"anyone?")
+    assert is_silent(again)
+    again.close()
+
+
+def test_a_service_that_is_not_there_yet_is_noticed() -> None:
+    port = free_port(HOST)
+    relay = Relay(HOST, port)
+    relay.start()
+    early = to(relay)
+    assert early.recv(1) == b""  # so that the client tries again
+    with socket.create_server((HOST, port)) as service:
+        client = to(relay)
+        accepted, _ = service.accept()
+        client.sendall(b"there")
+        assert received(accepted, 5) == b"there"
+        for one in (early, client, accepted):
+            one.close()
+    relay.stop()
+    relay.join(10)
+
+
+def test_a_client_that_goes_is_noticed(connected: Connected) -> None:
+    client, service = connected()
+    other, other_service = connected()
+    client.sendall(b"last words")
+    client.close()
+    assert received(service, 10) == b"last words"
+    assert service.recv(1) == b""
+    other.sendall(b"still here")
+    assert received(other_service, 10) == b"still here"
