@@ -5,10 +5,8 @@ Theory of operation. Worker 0's address in the cluster is where the workers meet
 to be, on a free port of the same host, and `jax.distributed` is started. All that can be wrong
 until then (an address, a port, a worker that is not there) is an error with a time limit.
 
-From then on JAX is told to leave failures to us (`jax_enable_recoverability`): by itself it aborts
-the process. It does so all the same when its service disappears, which is in worker 0, so the
-others reach that through a relay (`relay.py`). What the coordination server tells of a worker
-becomes this process's `failure`, and everything that waits for other workers raises it.
+From then on JAX leaves failures to us (`jax_service.py`). What the coordination server tells of a
+worker becomes this process's `failure`, and everything that waits for other workers raises it.
 
 At its end a worker says goodbye. Worker 0 stays until the others are gone: they take leave of JAX's
 service, and would wait for an answer. Those whose worker 0 failed end without that.
@@ -25,17 +23,14 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, cast  # Any: JSON
 
-import jax
-
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.addresses import WorkerError, free_port, listen, listener_host, split_address
 from graphdist.runtime.coordination import PROTOCOL, Connection, LeftError, Server
-from graphdist.runtime.relay import Relay
+from graphdist.runtime.jax_service import JaxService
 from graphdist.runtime.workers import WorkerTimeoutError, set_workers
 
 SECONDS_TO_LEAVE = 5.0
@@ -68,8 +63,8 @@ class Workers:
         self.addresses, self.index, self.patience = tuple(addresses), index, patience
         self.failure: WorkerError | None = None
         self._connection: Any = None  # from `start` on
+        self._jax: Any = None  # the same
         self._server: Server | None = None
-        self._relay: Relay | None = None
         self._ordinals: dict[str, int] = {}
         self._failed = threading.Event()
         self._is_stuck = False
@@ -88,7 +83,8 @@ class Workers:
 
     def start(self, at: Source = UNKNOWN) -> None:
         """Meet the others and start JAX; raises `WorkerError` for what keeps it from that."""
-        self._start_jax(self.meet(at))
+        address, patience = self.meet(at), self.patience
+        self._jax = JaxService(address, len(self), self.index, patience.start, patience.silence)
         atexit.register(self._leave)
         hook = sys.excepthook
 
@@ -224,9 +220,8 @@ class Workers:
         """Say goodbye to the others."""
         self._connection.leave()
         self._connection.close()
-        for served in (self._server, self._relay):
-            if served is not None:
-                served.stop()
+        if self._server is not None:
+            self._server.stop()
 
     def note_stuck(self) -> None:
         """Note that something is held up for ever: the interpreter cannot end as usual."""
@@ -286,27 +281,6 @@ class Workers:
             self._connection.tell_failed(f"gave up: {what}")
         return error
 
-    def _start_jax(self, address: str) -> None:
-        jax.config.update("jax_enable_recoverability", True)
-        jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        host, port = split_address(address)
-        if self.index != 0:
-            self._relay = Relay(host, port)
-            self._relay.start()
-            address = self._relay.address
-        jax.distributed.initialize(
-            address,
-            len(self),
-            self.index,
-            local_device_ids=None,
-            cluster_detection_method="deactivate",
-            initialization_timeout=max(1, int(self.patience.start)),
-            # Longer than ours, which comes with a name.
-            heartbeat_timeout_seconds=int(2 * self.patience.silence) + 10,
-            coordinator_bind_address=f"{listener_host(host)}:{port}" if self.index == 0 else None,
-        )
-
     def _missing(self, key: str) -> list[int]:
         given = self._connection.who_gave(key)
         return [worker for worker in range(len(self)) if worker not in given]
@@ -353,24 +327,11 @@ class Workers:
         if self._server is not None:
             self._server.all_left.wait(None if is_well else SECONDS_TO_LEAVE)
         limit = self.patience.silence if is_well else SECONDS_TO_LEAVE
-        if self._is_stuck or not _shut_down_jax(limit):
+        if self._is_stuck or not self._jax.leave(limit):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(EXIT_CODE)
         self.leave()
-
-
-def _shut_down_jax(seconds: float) -> bool:
-    """Return whether JAX takes leave of its service in time; it may go away meanwhile."""
-
-    def shut_down() -> None:
-        with suppress(Exception):  # the service of a job that fails may be gone already
-            jax.distributed.shutdown()
-
-    thread = threading.Thread(target=shut_down, name="graphdist-shutdown", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
 
 
 def end_process(error: WorkerError) -> NoReturn:
