@@ -23,10 +23,12 @@ from graphdist.context import (
     get_strategy,
     in_replica_context_of_a_run,
 )
+from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.metrics.examples import by_example
 from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import PerReplica, array_of
+from graphdist.values import PerReplica, array_of, kind_of
 from graphdist.variables import Variable
 
 
@@ -75,11 +77,11 @@ class Metric:
 
     def contributions(self, *arrays: Any, **options: Any) -> list[jax.Array]:
         """Return what an update with these arrays adds to each variable."""
-        raise NotImplementedError
+        raise self._undefined("contributions", "what an update adds to each variable")
 
     def value(self, *sums: Any) -> jax.Array:
         """Return the result for these values of the variables."""
-        raise NotImplementedError
+        raise self._undefined("value", "the result for the values of the variables")
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Add what was seen: `values`, or `y_true` and `y_pred`; and `sample_weight`.
@@ -112,16 +114,50 @@ class Metric:
         self.strategy.run(self._add if is_one_a_replica else self._add_once, arrays, named)
 
     def _add(self, *arrays: Any, **named: Any) -> None:
-        deltas = self.contributions(*arrays, **named)
-        for variable, delta in zip(self._variables, deltas, strict=True):
-            variable.assign_add(jnp.asarray(delta, self.dtype))
+        for variable, delta in self._deltas(arrays, named):
+            variable.assign_add(delta)
 
     def _add_once(self, *arrays: Any, **named: Any) -> None:
         """Add on one replica what all were given."""
         is_first = get_replica_context().replica_id_in_sync_group == 0
-        deltas = self.contributions(*arrays, **named)
+        for variable, delta in self._deltas(arrays, named):
+            variable.assign_add(jnp.where(is_first, delta, 0))
+
+    def _deltas(
+        self, arrays: tuple[Any, ...], named: dict[str, Any]
+    ) -> list[tuple[Variable, jax.Array]]:
+        """Return what to add to each variable; all of it fits, so that none is added to alone."""
+        where = f"{type(self).__name__}.contributions returns"
+        given = self.contributions(*arrays, **named)
+        if not isinstance(given, list | tuple):
+            raise ArgumentTypeError(
+                f"{where} {kind_of(given)}, which is no list",
+                source=here(),
+                hint="return a list with one array for each variable",
+            )
+        if len(given) != len(self._variables):
+            names = ", ".join(variable.name for variable in self._variables) or "none"
+            raise ArgumentError(
+                f"{where} {len(given)} arrays for {len(self._variables)} variables ({names})",
+                source=here(),
+                hint="return one array for each variable, in the order of add_variable",
+            )
+        deltas = [jnp.asarray(delta, self.dtype) for delta in given]
         for variable, delta in zip(self._variables, deltas, strict=True):
-            variable.assign_add(jnp.where(is_first, delta, 0).astype(self.dtype))
+            if delta.shape != variable.shape:
+                raise ArgumentError(
+                    f"{where} an array of shape {delta.shape} for {variable.name!r}, which has "
+                    f"shape {variable.shape}",
+                    source=here(),
+                )
+        return list(zip(self._variables, deltas, strict=True))
+
+    def _undefined(self, method: str, returns: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{type(self).__name__} has no {method}()",
+            source=here(),
+            hint=f"define {method}() in it: it returns {returns}",
+        )
 
     def result(self) -> jax.Array:
         """Return the metric of all that was seen; in a replica function, by this replica."""
@@ -221,7 +257,7 @@ class MeanOverPairs(Mean):
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return the values to average, with the examples along dimension 0."""
-        raise NotImplementedError
+        raise self._undefined("compare", "the values to average, examples along dimension 0")
 
 
 class MeanMetricWrapper(MeanOverPairs):

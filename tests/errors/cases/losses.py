@@ -62,6 +62,53 @@ def metric_with_too_many_weights(refused: Refused) -> None:
         gd.metrics.Mean().update_state([1.0, 2.0], sample_weight=[1.0, 1.0, 1.0])
 
 
+def metric_without_contributions(refused: Refused) -> None:
+    class Largest(gd.metrics.Metric):
+        pass
+
+    with refused(NotImplementedError):
+        Largest("largest").update_state([1.0])
+
+
+def metric_without_a_value(refused: Refused) -> None:
+    class Largest(gd.metrics.Metric):
+        pass
+
+    with refused(NotImplementedError):
+        Largest("largest").result()
+
+
+def metric_with_a_contribution_missing(refused: Refused) -> None:
+    class Spread(gd.metrics.Mean):
+        def contributions(self, values: jax.Array) -> list[jax.Array]:  # type: ignore[override]
+            return [jnp.sum(values)]
+
+    spread = Spread()
+    with refused(ValueError):
+        spread.update_state([1.0, 2.0])
+    assert float(spread.total.read_value()) == 0
+
+
+def metric_with_contributions_in_no_list(refused: Refused) -> None:
+    class Total(gd.metrics.Sum):
+        def contributions(self, values: jax.Array) -> jax.Array:  # type: ignore[override]
+            return jnp.sum(values)
+
+    with refused(TypeError):
+        Total().update_state([1.0, 2.0])
+
+
+def metric_with_a_contribution_of_another_shape(refused: Refused) -> None:
+    class Spread(gd.metrics.Mean):
+        def contributions(self, values: jax.Array) -> list[jax.Array]:  # type: ignore[override]
+            return [jnp.sum(values), jnp.ones_like(values)]
+
+    spread = Spread()
+    with refused(ValueError):
+        spread.update_state([1.0, 2.0])
+    assert float(spread.total.read_value()) == 0
+
+
 def replica_key_in_cross_replica_context(refused: Refused) -> None:
     with pair().scope(), refused(RuntimeError):
         gd.random.replica_key(jax.random.key(0))
