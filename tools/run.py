@@ -227,12 +227,11 @@ class Job:
             return 0
         first = next((worker for worker in failed if not worker.follows_another()), failed[0])
         assert first.status is not None
-        killed = first.process.returncode < 0
-        how = (
-            f"was ended by {signal.Signals(-first.process.returncode).name}"
-            if killed
-            else f"failed with exit status {first.status}"
-        )
+        by = signal.Signals(-first.process.returncode) if first.process.returncode < 0 else None
+        how = f"was ended by {by.name}" if by else f"failed with exit status {first.status}"
+        if self.is_asked_to_end and by in ENDING:  # there is no failure to look for
+            say(f"worker {first.number} {how}")
+            return first.status
         say(f"worker {first.number} {how}" + (", and said last:" if first.last_lines else ""))
         sys.stderr.writelines(first.last_lines)
         sys.stderr.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -56,7 +57,11 @@ def test_restarts_are_counted(tmp_path: Path) -> None:
 def started(what: str) -> tuple[subprocess.Popen[str], list[int]]:
     """Start a job that waits, and return it with the processes it has made."""
     job = subprocess.Popen(
-        command(2, "plain", what), env=environment(), stdout=subprocess.PIPE, text=True
+        command(2, "plain", what),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert job.stdout is not None
     pids = []
@@ -76,8 +81,10 @@ def test_signals_reach_the_workers() -> None:
 def test_an_interrupt_ends_all() -> None:
     job, pids = started("child")
     job.send_signal(signal.SIGINT)
-    job.communicate(timeout=30)
-    assert job.returncode != 0
+    _, err = job.communicate(timeout=30)
+    assert job.returncode == 128 + signal.SIGINT
+    assert err.count("KeyboardInterrupt") == 2  # once a worker: nothing is shown again
+    assert re.search(r"\[graphdist-run\] worker [01] was ended by SIGINT\n\Z", err)
     assert_gone(pids)
 
 
