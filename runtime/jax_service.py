@@ -44,6 +44,8 @@ class JaxService:
             heartbeat_timeout_seconds=int(2 * silence_seconds) + 10,
             coordinator_bind_address=f"{listener_host(host)}:{port}" if index == 0 else None,
         )
+        if self._relay is not None:
+            self._relay.hides_loss = True
 
     def leave(self, timeout_seconds: float) -> bool:
         """Take leave, and return whether that was done in time; the service may go meanwhile."""

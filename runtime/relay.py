@@ -2,9 +2,9 @@
 
 JAX's client ends the process, without an exception, as soon as its connection to the service
 breaks, and the service is in worker 0. So on every other worker the client is given a port of this
-process, and what comes there is passed on to the service. When the service is gone the client's
-side stays open and silent: the failure is ours to tell (`processes.py`). JAX gives up by itself
-once its heartbeats have had no answer for their time.
+process, and what comes there is passed on to the service. Once JAX runs (`hides_loss`), and the
+service is gone, the client's side stays open and silent: the failure is ours to tell
+(`processes.py`). JAX gives up by itself when its heartbeats have had no answer for their time.
 
 One thread passes everything on; it is little, and all of it belongs to the start of JAX and of
 collectives.
@@ -44,8 +44,9 @@ class Relay(threading.Thread):
         self._is_stopped = False
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         """Where to connect to instead."""
-        self.is_lost = False
-        """Whether the service was there and is gone."""
+        self.hides_loss = False
+        """Whether a service that goes is kept from the client."""
+        self._is_lost = False
 
     def run(self) -> None:
         """Pass on."""
@@ -69,7 +70,7 @@ class Relay(threading.Thread):
         except OSError:
             return
         client = _End(stream, is_client=True)
-        if not self.is_lost:
+        if not self._is_lost:
             try:
                 service = _End(
                     socket.create_connection(self._service, SECONDS_TO_CONNECT), is_client=False
@@ -115,7 +116,7 @@ class Relay(threading.Thread):
         other, end.other = end.other, None
         if other is not None:
             other.other = None
-            if end.is_client:
-                self._lose(other)
+            if self.hides_loss and not end.is_client:
+                self._is_lost = True
             else:
-                self.is_lost = True
+                self._lose(other)

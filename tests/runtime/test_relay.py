@@ -105,8 +105,15 @@ def test_more_than_the_sockets_hold_is_kept_in_order(connected: Connected) -> No
         assert not thread.is_alive()
 
 
-def test_a_service_that_goes_is_not_noticed(connected: Connected, relay: Relay) -> None:
+def test_a_service_that_goes_is_noticed_at_first(connected: Connected) -> None:
     client, service = connected()
+    service.close()
+    assert client.recv(1) == b""
+
+
+def test_a_service_that_goes_can_be_hidden(connected: Connected, relay: Relay) -> None:
+    client, service = connected()
+    relay.hides_loss = True
     service.sendall(b"last words")
     service.close()
     assert received(client, 10) == b"last words"
