@@ -22,7 +22,7 @@ from graphdist.runtime.worker_steps import WorkerStep
 @pytest.fixture
 def pair() -> Iterator[list[Workers]]:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
-    made = [Workers(addresses, index, Patience(start=5.0)) for index in range(2)]
+    made = [Workers(addresses, index, Patience(start=30.0)) for index in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(Workers.meet, made))
     yield made
