@@ -1,4 +1,4 @@
-"""Clean up: canonicalize, fold, merge and remove, until nothing changes any more.
+"""Clean up: fold, canonicalize, merge and remove, until nothing changes any more.
 
 One unit between the passes that do something, so that none of these has to clean up after itself.
 
@@ -26,7 +26,8 @@ __all__ = ["simplify"]
 
 MAX_ROUNDS = 8
 
-_STEPS = canonicalize, fold_constants, eliminate_common_subexpressions
+# Folding first: the rules of canonicalize look at constants, so that one round does for most.
+_STEPS = fold_constants, canonicalize, eliminate_common_subexpressions
 
 
 def simplify(graph: Graph) -> Graph:
