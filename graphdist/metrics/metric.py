@@ -138,7 +138,8 @@ class Metric:
         if len(given) != len(self._variables):
             names = ", ".join(variable.name for variable in self._variables) or "none"
             raise ArgumentError(
-                f"{where} a list of {len(given)}, and the variables are {len(self._variables)}: {names}",
+                f"{where} a list of {len(given)}, the number of variables is "
+                f"{len(self._variables)}: {names}",
                 source=here(),
                 hint="return one array for each variable, in the order of add_variable",
             )
