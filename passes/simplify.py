@@ -5,10 +5,10 @@ One unit between the passes that do something, so that none of these has to clea
 Before:  %a = jax.mul(%x, 1.0)   %b = jax.sin(%x)   %c = jax.sin(%a)   %d = jax.add(%b, %c)
 After:   %b = jax.sin(%x)   %d = jax.add(%b, %b)
 
-Each round lets the next one see more; most graphs are done in the first. After `MAX_ROUNDS`
-rounds the graph is returned as it is: smaller than it was and just as right. What is dead goes
-once, at the end: the others look at what values are made of, not at who uses them. Left alone is
-what the four passes leave alone.
+Each round lets the next one see more; most graphs are done after one or in the second. After
+`MAX_ROUNDS` rounds the graph is returned as it is: smaller than it was and just as right. What is
+dead goes once, at the end: the others look at what values are made of, not at who uses them. Left
+alone is what the four passes leave alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["simplify"]
 
 MAX_ROUNDS = 8
 
-# Folding first: the rules of canonicalize look at constants, so that one round does for most.
+# Folding first: the rules of canonicalize look at constants.
 _STEPS = fold_constants, canonicalize, eliminate_common_subexpressions
 
 
