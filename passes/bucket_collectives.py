@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -117,45 +117,59 @@ class BucketCollectives:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Collectives of one level that share a buffer."""
+
+    level: int
+    nodes: list[Node]
+
+
 def _bucket(graph: Graph, packing: Packing) -> Graph:
     graph = map_nested(graph, lambda inner: _bucket(inner, packing))
     levels, packable = _levels(graph.nodes, packing)
-    buckets = [bucket for bucket in _fill(packable, packing) if len(bucket) > 1]
+    buckets = [bucket for bucket in _fill(packable, packing) if len(bucket.nodes) > 1]
     if not buckets:
         return graph
-    packed = {node for bucket in buckets for node in bucket}
-    ordered: dict[int, list[Node | list[Node]]] = defaultdict(list)
-    for node in graph.nodes:
-        if node not in packed:
-            ordered[levels[node]].append(node)
+    packed = {node for bucket in buckets for node in bucket.nodes}
+    ordered: dict[int, list[Node | _Bucket]] = {level: [] for level in sorted(set(levels))}
+    for node, level in zip(graph.nodes, levels, strict=True):
+        if not node.op.is_collective or node not in packed:
+            ordered[level].append(node)
     for bucket in buckets:
-        ordered[levels[bucket[0]]].append(bucket)
+        ordered[bucket.level].append(bucket)
     builder = Builder(NAME)
     environment: dict[Operand, Operand] = {}
-    for level in sorted(ordered):
-        for item in ordered[level]:
-            if isinstance(item, list):
-                _pack(builder, item, environment)
+    for items in ordered.values():
+        for item in items:
+            if isinstance(item, _Bucket):
+                _pack(builder, item.nodes, environment)
                 continue
-            results = builder.keep(item, substitute(environment, item.operands), item.graphs)
+            operands = substitute(environment, item.operands)
+            if operands is item.operands:
+                builder.nodes.append(item)
+                continue
+            results = builder.keep(item, operands, item.graphs)
             if results is not item.results:
                 environment.update(zip(item.results, results, strict=True))
     return graph.replace(nodes=tuple(builder.nodes), outputs=substitute(environment, graph.outputs))
 
 
-def _levels(
-    nodes: Sequence[Node], packing: Packing
-) -> tuple[dict[Node, int], dict[Key, list[Node]]]:
-    """Return each node's level, and the packable collectives by level, kind and dtype."""
-    of_value: dict[Operand, int] = {}
-    of_node: dict[Node, int] = {}
+def _levels(nodes: Sequence[Node], packing: Packing) -> tuple[list[int], dict[Key, list[Node]]]:
+    """Return the nodes' levels, and the packable collectives by level, kind and dtype."""
+    of_value: dict[Operand, int] = {}  # but 0, that of most
+    of_nodes: list[int] = []
     packable: dict[Key, list[Node]] = defaultdict(list)
     last_effect = 0
     for node in nodes:
-        level = max([of_value.get(operand, 0) for operand in node.operands], default=0)
+        level = 0
+        for operand in node.operands:
+            # Literals are slow to hash, and stand at level 0.
+            if type(operand) is Value and operand in of_value:
+                level = max(level, of_value[operand])
         if node.op.has_effect:
             level = last_effect = max(level, last_effect)
-        of_node[node] = level
+        of_nodes.append(level)
         if node.op.is_collective and packing.takes(node):
             reducer = str(node.params.get("reducer", ""))
             packable[level, node.op.name, reducer, node.operands[0].type.dtype].append(node)
@@ -163,19 +177,19 @@ def _levels(
         if level:
             for result in node.results:
                 of_value[result] = level
-    return of_node, packable
+    return of_nodes, packable
 
 
-def _fill(packable: dict[Key, list[Node]], packing: Packing) -> list[list[Node]]:
+def _fill(packable: dict[Key, list[Node]], packing: Packing) -> list[_Bucket]:
     buckets = []
-    for nodes in packable.values():
-        bucket: list[Node] = []
+    for (level, *_), nodes in packable.items():
+        bucket = _Bucket(level, [])
         size = 0
         for node in nodes:
-            if bucket and size + node.operands[0].type.bytes > packing.buffer:
+            if bucket.nodes and size + node.operands[0].type.bytes > packing.buffer:
                 buckets.append(bucket)
-                bucket, size = [], 0
-            bucket.append(node)
+                bucket, size = _Bucket(level, []), 0
+            bucket.nodes.append(node)
             size += node.operands[0].type.bytes
         buckets.append(bucket)
     return buckets

@@ -58,7 +58,7 @@ class _Seen:
     are parameters looked at, and literals to the bit.
     """
 
-    first: dict[Hashable, tuple[Node, Results]] = field(default_factory=dict)
+    first: dict[Hashable, Node] = field(default_factory=dict)
     further: dict[Hashable, dict[Hashable, Results]] = field(default_factory=dict)
     writes: dict[str, int] = field(default_factory=dict)
 
@@ -69,12 +69,12 @@ class _Seen:
             return None
         if key not in self.first:
             results = builder.keep(node, operands, node.graphs)
-            self.first[key] = builder.nodes[-1], results
+            self.first[key] = builder.nodes[-1]
             return results
         others = self.further.get(key)
         if others is None:
-            one, results = self.first[key]
-            others = self.further[key] = {_exact(one.params, one.operands): results}
+            one = self.first[key]
+            others = self.further[key] = {_exact(one.params, one.operands): one.results}
         exact = _exact(node.params, operands)
         equal = others.get(exact)
         if equal is not None and [v.type for v in equal] == [v.type for v in node.results]:

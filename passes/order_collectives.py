@@ -28,21 +28,22 @@ def order_collectives(graph: Graph) -> Graph:
     graph = map_nested(graph, order_collectives)
     if not any(node.op.is_collective for node in graph.nodes):
         return graph
+    needed = {operand for node in graph.nodes if node.op.is_collective for operand in node.operands}
     made_at: dict[Operand, int] = {}
     waiting: dict[int, list[Node]] = defaultdict(list)
-    places: list[tuple[int, Node]] = []
     for position, node in enumerate(graph.nodes):
         place = position
         if node.op.is_collective:
             place = max((made_at.get(operand, -1) for operand in node.operands), default=-1)
             waiting[place].append(node)
-        else:
-            places.append((position, node))
         for result in node.results:
-            made_at[result] = place
+            if result in needed:
+                made_at[result] = place
     nodes = list(waiting[-1])
-    for position, node in places:
-        nodes.append(node)
-        nodes += waiting[position]
+    for position, node in enumerate(graph.nodes):
+        if not node.op.is_collective:
+            nodes.append(node)
+        if position in waiting:
+            nodes += waiting[position]
     ordered = tuple(nodes)
     return graph if ordered == graph.nodes else graph.replace(nodes=ordered)

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
+from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Stage, Value, Variable
 from graphdist.ir.ops import (
@@ -283,15 +284,12 @@ def _insert(items: tuple[Item, ...], *pieces: tuple[int, tuple[Item, ...]]) -> t
 
 def _variables(graphs: Iterable[Graph], op: Op | None = None) -> dict[str, Variable]:
     """Return the variables that the graphs read or assign (or only `op`), in order of first use."""
+    ops = (READ, ASSIGN) if op is None else (op,)
     found: dict[str, Variable] = {}
-    pending = [node for graph in graphs for node in graph.nodes]
-    pending.reverse()
-    while pending:
-        node = pending.pop()
-        if node.op in (READ, ASSIGN) if op is None else node.op is op:
-            found.setdefault(_variable(node).name, _variable(node))
-        for graph in reversed(node.graphs):
-            pending.extend(reversed(graph.nodes))
+    for graph in graphs:
+        for node in walk(graph):
+            if node.op in ops:
+                found.setdefault(_variable(node).name, _variable(node))
     return found
 
 

@@ -133,7 +133,8 @@ class _Reassociation:
         self, node: Node, operands: tuple[Operand, ...], builder: Builder
     ) -> Sequence[Operand] | None:
         """Add what goes into two reductions in place of what comes out."""
-        left, right = (self._reduction_of(operand) for operand in operands)
+        left = self._reduction_of(operands[0])
+        right = left and self._reduction_of(operands[1])
         if left is None or right is None or left[0].params != right[0].params:
             return None
         terms = []

@@ -33,11 +33,14 @@ def shard_inputs(graph: Graph) -> Graph:
         shard = Value(value.type.shaped((1,)), value.hint)
         (environment[value],) = builder.add(RESHAPE, (shard,), {"shape": ()}, at=UNKNOWN)
         inputs.append(shard)
-    for node in graph.nodes:
-        operands = substitute(environment, node.operands)
-        results = builder.keep(node, operands, node.graphs)
-        if results is not node.results:
-            environment.update(zip(node.results, results, strict=True))
+    if not environment:
+        builder.nodes.extend(graph.nodes)
+    else:
+        for node in graph.nodes:
+            operands = substitute(environment, node.operands)
+            results = builder.keep(node, operands, node.graphs)
+            if results is not node.results:
+                environment.update(zip(node.results, results, strict=True))
     outputs = []
     before = len(builder.nodes)
     distributions = output_distributions(graph)

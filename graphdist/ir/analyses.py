@@ -77,12 +77,10 @@ def operations(graph: Graph) -> frozenset[str]:
 def walk(graph: Graph) -> tuple[Node, ...]:
     """Return all nodes, those of nested graphs after the node they are nested in."""
     found: list[Node] = []
-    pending = list(reversed(graph.nodes))
-    while pending:
-        node = pending.pop()
+    for node in graph.nodes:
         found.append(node)
-        for nested in reversed(node.graphs):
-            pending.extend(reversed(nested.nodes))
+        for nested in node.graphs:
+            found += walk(nested)
     return tuple(found)
 
 

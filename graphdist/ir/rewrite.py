@@ -36,10 +36,10 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
         answer: Sequence[Operand] | None = None
         if only is None or node.op.name in only:
             answer = rule(node, operands, builder)
-        elif operands is node.operands:
+        if answer is None and operands is node.operands:
             builder.nodes.append(node)
             answer = node.results
-        if answer is None:
+        elif answer is None:
             answer = builder.keep(node, operands, node.graphs)
         if answer is not original.results:
             environment.update(zip(original.results, answer, strict=True))

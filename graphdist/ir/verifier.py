@@ -83,7 +83,10 @@ def _looks_sound(graph: Graph) -> bool:
                 return False
             if node.graphs:
                 pending.extend(node.graphs)
-            defined.update(node.results)
+            for value in node.results:
+                if placed and value.type.distribution is None:
+                    return False
+                defined.add(value)
             count += len(node.results)
         if len(defined) != count:
             return False
@@ -91,7 +94,7 @@ def _looks_sound(graph: Graph) -> bool:
             if output.__class__ is Value and output not in defined:
                 return False
         # `in` would ask each distribution whether it equals None.
-        if placed and any(value.type.distribution is None for value in defined):
+        if placed and any(value.type.distribution is None for value in scope.inputs):
             return False
     try:
         for invariant in _OF_THE_WHOLE_PLACED if placed else _OF_THE_WHOLE:
