@@ -53,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--pass", dest="step", default="last", metavar="NAME", help="after which pass, or all")
     add("--diff", nargs=2, metavar=("A", "B"), help="what changed from pass A to pass B")
-    add("--format", default="text", help=", ".join((*FORMATS, *MODULES)))
-    add("-o", "--output", type=Path, metavar="FILE", help="write to a file")
+    add("--format", help=", ".join((*FORMATS, *MODULES)))
+    add("-o", "--output", type=Path, metavar="FILE", help="write to a file, in its ending's format")
     add("--open", action="store_true", help="open the page in a browser")
     add("--sources", action="store_true", help="the user's lines above the nodes, in text")
     add("--collectives", action="store_true", help="the table of collectives alone")
@@ -65,13 +65,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    form = format_named("html" if options.open and options.format == "text" else options.format)
+    form = _form(options)
     if options.depth < 0:
         raise ArgumentError(f"--depth {options.depth} is negative", source=here())
     target = load(options.target, options.strategy, options.set, options.args)
     colour = form == "text" and options.output is None and _is_coloured()
     shown = _shown(target, options, form, colour)
-    if options.open and form == "html":
+    if options.open:
         print(open_page(shown, options.output))
     elif options.output is not None:
         options.output.write_text(shown, encoding="utf-8", errors="surrogateescape")
@@ -79,6 +79,22 @@ def _run(options: argparse.Namespace) -> None:
         pydoc.pager(shown)  # pages what is longer than the screen, if a pager is there
     else:
         sys.stdout.write(shown)
+
+
+def _form(options: argparse.Namespace) -> str:
+    """Return the format that is asked for, or that the file's name ends in; else text."""
+    if options.format is None:
+        ending = options.output.suffix[1:] if options.output else ""
+        by_name = ending if ending in (*FORMATS, *MODULES) else "text"
+        return "html" if options.open else by_name
+    form = format_named(options.format)
+    if options.open and form != "html":
+        raise ArgumentError(
+            f"--open shows a page, not {form}",
+            source=here(),
+            hint="leave --format away, or write to a file with -o",
+        )
+    return form
 
 
 def _shown(target: Target, options: argparse.Namespace, form: str, colour: bool) -> str:

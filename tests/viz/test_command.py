@@ -58,6 +58,27 @@ def test_collectives_are_a_table(saved: str, capsys: pytest.CaptureFixture[str])
     assert table.splitlines()[-1] == "1 collective, 256 bytes a replica"
 
 
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("a.svg", "<svg"), ("a.html", "<!doctype html>"), ("a.dot", "digraph"), ("a.txt", "graph ")],
+)
+def test_a_file_has_the_format_its_name_ends_in(
+    saved: str, name: str, begins: str, tmp_path: Path
+) -> None:
+    assert main([saved, "-o", str(tmp_path / name)]) == 0
+    assert (tmp_path / name).read_text().startswith(begins)
+
+
+def test_a_format_that_is_named_is_taken_whatever_the_file_is_called(
+    saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.svg"
+    assert main([saved, "--format", "text", "-o", str(path)]) == 0
+    assert path.read_text() == Path(saved).read_text() + "\n"
+    refused = refusal(capsys, saved, "--open", "--format", "svg")
+    assert refused.startswith("graphdist-viz: --open shows a page, not svg\n")
+
+
 @pytest.mark.slow
 def test_a_step_of_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
