@@ -7,6 +7,7 @@ and assigns the variable by name, until `place_variables` threads the state thro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any  # Any: equations of JAX are untyped
 
 import jax
@@ -109,7 +110,8 @@ def _batched(
             for x, before in zip(step(*arguments[of_condition:]), old, strict=True)
         ]
 
-    avals = (*condition.in_avals[:of_condition], *body.in_avals)
+    # Copies: JAX refuses one ref twice, and tells refs apart by the identity of their types.
+    avals = map(copy, (*condition.in_avals[:of_condition], *body.in_avals))
     return (
         jax.make_jaxpr(any_goes_on)(*condition.in_avals),
         jax.make_jaxpr(step_where_it_goes_on)(*avals),

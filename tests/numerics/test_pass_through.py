@@ -101,6 +101,25 @@ def test_an_effect_nobody_uses_stays() -> None:
     assert answers == [1.5, 1.5]
 
 
+def test_a_loop_under_vmap_reads_a_variable_in_condition_and_body(strategy: gd.Strategy) -> None:
+    with strategy.scope():
+        step = gd.Variable([1.0, 2.0])
+
+    def climbed(rows: jax.Array, read: Callable[[], jax.Array]) -> jax.Array:
+        def climb(row: jax.Array) -> jax.Array:
+            return jax.lax.while_loop(
+                lambda x: x.sum() < 4 * read().sum(), lambda x: x + read(), row
+            )
+
+        return jax.vmap(climb)(rows)
+
+    rows = jnp.arange(8.0).reshape(4, 2)
+    expected = climbed(rows, lambda: jnp.array([1.0, 2.0]))
+    results = gd.function(lambda: strategy.run(lambda: climbed(rows, step.read_value)))()
+    for result in results.values:
+        check_same(expected, result, EXACT)
+
+
 def test_a_write_in_the_condition_of_a_loop_is_refused(strategy: gd.Strategy) -> None:
     with strategy.scope():
         count = gd.Variable(0.0, "count", synchronization=gd.VariableSynchronization.ON_READ)

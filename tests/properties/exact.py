@@ -61,6 +61,15 @@ def random_arrays(kinds: Sequence[Kind], *seeds: int) -> list[Array]:
     return [jnp.asarray(random_array(kind, numbers)) for kind in kinds]
 
 
+def check_arrays(given: Any, expected: Any, where: str) -> None:
+    """Compare two arrays: 0.0 equals -0.0, and nan nan, which NumPy denies in bfloat16."""
+    given, expected = np.asarray(given), np.asarray(expected)
+    assert (given.dtype, given.shape) == (expected.dtype, expected.shape), where
+    if given.dtype == jnp.bfloat16:
+        given, expected = given.astype("f"), expected.astype("f")
+    np.testing.assert_array_equal(given, expected, where)
+
+
 UNARY: dict[str, dict[str, Callable[[Array], Array]]] = {
     "f32": {
         "neg": jnp.negative,

@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
-from tests.properties.exact import random_arrays
+from tests.properties.exact import check_arrays, random_arrays
 from tests.properties.programs import programs
 from tests.properties.steps import Body
 
 
 def check_equal(given: Any, expected: Any) -> None:
-    """Compare two lists of arrays: dtype, shape, values; 0.0 equals -0.0."""
+    """Compare two lists of arrays."""
     assert len(given) == len(expected)
     for position, (one, other) in enumerate(zip(given, expected, strict=True)):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape), f"output {position}"
-        np.testing.assert_array_equal(np.asarray(one), np.asarray(other), f"output {position}")
+        check_arrays(one, other, f"output {position}")
 
 
 @given(programs(), st.integers(0, 9))

@@ -20,7 +20,7 @@ from graphdist.ir.arrays import Held
 from graphdist.ir.interpreter import Outcome
 from tests.passes.execution import execute
 from tests.properties.effort import programs
-from tests.properties.exact import random_arrays
+from tests.properties.exact import check_arrays, random_arrays
 from tests.properties.probes import check_mirrored
 from tests.properties.replicated_programs import (
     MIRRORED,
@@ -74,9 +74,7 @@ def check_equal(given: Sequence[Held], expected: Sequence[Held]) -> None:
     assert len(given) == len(expected)
     for number, (ours, theirs) in enumerate(zip(given, expected, strict=True)):
         for replica, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            where = f"value {number} on replica {replica}"
-            assert one.dtype == other.dtype, where
-            np.testing.assert_array_equal(one.reshape(other.shape), other, where)
+            check_arrays(one.reshape(other.shape), other, f"value {number} on replica {replica}")
 
 
 def check_outcome(given: Outcome, expected: Outcome) -> None:
