@@ -30,7 +30,7 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE, SCAN, SELECT_REPLICA
 from graphdist.ir.rewrite import rewrite, substitute
-from graphdist.ir.types import PER_REPLICA
+from graphdist.ir.types import MIRRORED, PER_REPLICA
 
 NAME = "hoist_accumulation"
 
@@ -96,6 +96,9 @@ def _start(operand: Operand, one: _Accumulation, builder: Builder) -> Operand:
 def _accumulation(body: Graph, num_consts: int, place: int) -> _Accumulation | None:
     """Return how a carry is only added to, if it is."""
     carry, new = body.inputs[num_consts + place], body.outputs[place]
+    # A carry that differs between replicas begins so, or a factor of each replica's own makes it so.
+    if carry.type.distribution is not MIRRORED:
+        return None
     if carry.type.dtype not in _WIDTH or type(new) is not Value or not _is_used_once(body, carry):
         return None
     addition = producers(body).get(new)

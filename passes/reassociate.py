@@ -133,6 +133,9 @@ class _Reassociation:
         self, node: Node, operands: tuple[Operand, ...], builder: Builder
     ) -> Sequence[Operand] | None:
         """Add what goes into two reductions in place of what comes out."""
+        # What differs between replicas was made so by a factor of each replica's own.
+        if any(operand.type.distribution is not MIRRORED for operand in operands):
+            return None
         left = self._reduction_of(operands[0])
         right = left and self._reduction_of(operands[1])
         if left is None or right is None or left[0].params != right[0].params:

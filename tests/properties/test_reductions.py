@@ -50,6 +50,11 @@ def by_shared(inner: Term) -> Term:
     return lambda x, shared: inner(x, shared) * shared
 
 
+def by_own(inner: Term) -> Term:
+    """Multiply by what differs between replicas: the product is not what any reduction gives."""
+    return lambda x, shared: inner(x, shared) * jnp.sign(x)
+
+
 def turned(inner: Term) -> Term:
     return lambda x, shared: inner(x.T, shared.T).T
 
@@ -70,6 +75,7 @@ TERMS = st.recursive(
     lambda inner: st.one_of(
         st.builds(scaled, inner, FACTORS, st.sampled_from(["mul", "div", "neg"])),
         st.builds(by_shared, inner),
+        st.builds(by_own, inner),
         st.builds(turned, inner),
         st.builds(reduced_after, inner, KINDS),
         st.builds(added, inner, inner, st.sampled_from([1, -1])),
