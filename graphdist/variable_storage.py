@@ -17,6 +17,7 @@ import numpy as np
 
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, Distribution, sharded
+from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.checkpoints import host_copy
 from graphdist.variable_checks import require_value
 
@@ -83,7 +84,7 @@ class StoredValue:
     def buffer(self, array: jax.Array) -> None:
         if self.pack is None:
             self.strategy.buffers.buffers[self.place] = array
-        elif self.pack.buffer.is_deleted():  # lost in a step: what is assigned is a new beginning
+        elif is_lost(self.pack.buffer):  # in a step: what is assigned is a new beginning
             self._leave_pack(array)
         else:
             self.pack.write(self.piece, array)

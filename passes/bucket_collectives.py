@@ -26,7 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from graphdist.ir.analyses import walk
+from graphdist.ir.analyses import has_effect, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import (
@@ -167,7 +167,7 @@ def _levels(nodes: Sequence[Node], packing: Packing) -> tuple[list[int], dict[Ke
             # Literals are slow to hash, and stand at level 0.
             if type(operand) is Value and operand in of_value:
                 level = max(level, of_value[operand])
-        if node.op.has_effect:
+        if has_effect(node):
             level = last_effect = max(level, last_effect)
         of_nodes.append(level)
         if node.op.is_collective and packing.takes(node):

@@ -15,10 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from graphdist.ir.analyses import has_effect
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import COND, SCAN
-from graphdist.ir.rewrite import any_node, substitute
+from graphdist.ir.rewrite import substitute
 
 __all__ = ["eliminate_dead_code"]
 
@@ -39,7 +40,7 @@ def eliminate_dead_code(graph: Graph) -> Graph:
     nodes: list[Node] = []  # from the last to the first
     narrowed: dict[Node, _Narrowed] = {}
     for node in reversed(graph.nodes):
-        if live.isdisjoint(node.results) and not _has_effect(node):
+        if live.isdisjoint(node.results) and not has_effect(node):
             continue
         nodes.append(node)
         for operand in node.operands:
@@ -53,12 +54,6 @@ def eliminate_dead_code(graph: Graph) -> Graph:
     if narrowed:
         return _rebuild(graph, nodes, narrowed)
     return graph if len(nodes) == len(graph.nodes) else graph.replace(nodes=tuple(nodes))
-
-
-def _has_effect(node: Node) -> bool:
-    if node.op.has_effect:
-        return True
-    return any(any_node(graph, lambda inner: inner.op.has_effect) for graph in node.graphs)
 
 
 def _narrow(node: Node, live: set[Value]) -> _Narrowed:

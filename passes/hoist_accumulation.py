@@ -96,7 +96,7 @@ def _start(operand: Operand, one: _Accumulation, builder: Builder) -> Operand:
 def _accumulation(body: Graph, num_consts: int, place: int) -> _Accumulation | None:
     """Return how a carry is only added to, if it is."""
     carry, new = body.inputs[num_consts + place], body.outputs[place]
-    # A carry that differs between replicas begins so, or a factor of each replica's own makes it so.
+    # One that differs between replicas begins so, or a factor of each replica's own makes it so.
     if carry.type.distribution is not MIRRORED:
         return None
     if carry.type.dtype not in _WIDTH or type(new) is not Value or not _is_used_once(body, carry):

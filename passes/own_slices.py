@@ -10,7 +10,8 @@ After:   %mine is %x
 A slice is a replica's own if it is one of R equal ones along one dimension and begins at the
 replica's number times its length, as `lax.dynamic_slice_in_dim` and NumPy's indexing write it. Left
 alone: a reduced value that something else needs whole, a slice of one that something else needs,
-and slices along other dimensions than the one that was gathered.
+slices along other dimensions than the one that was gathered, and what is reduced by max or min,
+which no reduce_scatter does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ NAME = "own_slices"
 
 _COLLECTIVES = (ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER)
 _INDEX = ("jax.mul", "jax.add", "jax.lt", "jax.select_n", "jax.convert_element_type")
+_NUMBERS = ("i32", "u32", "i64", "u64")
+"""The dtypes that hold the number of every replica, and its products with lengths."""
 _LOOKED_AT = {*(op.name for op in (*_COLLECTIVES, REPLICA_ID)), *_INDEX, "jax.dynamic_slice"}
 
 
@@ -92,7 +95,7 @@ class _OwnSlices:
             return None
         if made.op is ALL_GATHER:
             return made.operands if made.params["axis"] == axis else None
-        if self.uses[cast(Value, whole)] > 1:
+        if self.uses[cast(Value, whole)] > 1 or made.params["reducer"] not in ("sum", "mean"):
             return None
         hint = node.results[0].hint
         params = {**made.params, "axis": axis}
@@ -115,7 +118,7 @@ class _OwnSlices:
     def _factor_of_number(self, operand: Operand) -> int | None:
         """Return k if the operand is k times the replica's number."""
         node = self.definitions.get(operand) if type(operand) is Value else None
-        if node is None:
+        if node is None or operand.type.dtype not in _NUMBERS:
             return None
         if node.op is REPLICA_ID:
             return 1

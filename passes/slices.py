@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 
+from graphdist.ir.analyses import has_effect
 from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, OWN_SLICE
@@ -122,7 +123,7 @@ class Needs:
 
     def of_node(self, node: Node) -> bool:
         """Return whether anything needs the node."""
-        return node.op.has_effect or any(self.flags.get(result) for result in node.results)
+        return has_effect(node) or any(self.flags.get(result) for result in node.results)
 
     def is_whole(self, value: Operand) -> bool:
         """Return whether something needs all of a value."""

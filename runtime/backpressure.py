@@ -7,7 +7,8 @@ bound are unfinished. On CPU the bound is 1; elsewhere the devices run steps in 
 only keeps the host from running so far ahead that inputs pile up in memory.
 
 A step's token is one of its outputs. If a later step has consumed it (it was a variable's buffer),
-the next unfinished token stands for it.
+the next unfinished token stands for it. A step that failed is done: its error is for those who use
+what it gave, which the next step to be dispatched need not.
 """
 
 from __future__ import annotations
@@ -38,15 +39,19 @@ class Backpressure:
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def wait(self) -> None:
-        """Return once another step may be dispatched."""
-        tokens, bound = self._tokens, self.bound
+    def wait(self) -> Exception | None:
+        """Return once another step may be dispatched: why a step failed that was waited for."""
+        tokens, bound, failure = self._tokens, self.bound, None
         while len(tokens) >= bound:
             token = tokens.popleft()
             if not token.is_deleted():
-                token.block_until_ready()
+                try:
+                    token.block_until_ready()
+                except Exception as error:
+                    failure = error
             elif tokens:
                 bound = len(tokens)  # the next one stands for it, and is waited for in its place
+        return failure
 
     def dispatched(self, token: jax.Array) -> None:
         """Note a step that was dispatched."""

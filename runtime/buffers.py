@@ -87,7 +87,12 @@ class BorrowedBuffers:
         self.buffers: Any = self
         self.lock = owners[0][0].lock
         self._owners, self._shardings = owners, shardings
-        self.layout = 0  # copies lie as the step wants them, whatever the buffers do
+        self._stores = tuple(dict.fromkeys(store for store, _ in owners))
+
+    @property
+    def layout(self) -> int:
+        """Return another number whenever an owner lays a buffer out anew."""
+        return sum(store.layout for store in self._stores)
 
     def __getitem__(self, places: int | slice) -> Any:
         if isinstance(places, slice):

@@ -74,12 +74,33 @@ def _scope(node: Node) -> Any:  # Any: the two context managers share no public 
 
 
 def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
-    (x,) = operands
+    x = jnp.asarray(operands[0])
     reduce: dict[str, Any] = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
     reducer = reduce[cast(str, node.params["reducer"])]
     if x.dtype == jnp.bool_:
         return [reducer(x.astype(jnp.int32), REPLICA).astype(jnp.bool_)]
-    return [reducer(jnp.asarray(x), REPLICA)]
+    if reducer in (lax.pmax, lax.pmin) and jnp.issubdtype(x.dtype, jnp.floating):
+        return [_extreme(x, reducer)]
+    return [reducer(x, REPLICA)]
+
+
+def _extreme(x: Array, reducer: Any) -> Array:
+    """Reduce floats by max or min, as integers of the same order, nan beyond all numbers.
+
+    Collectives may choose the number of a number and nan, and do on CPU: the largest of gradients
+    of which one is nan would look sound.
+    """
+    kind = np.float64 if x.dtype == np.float64 else np.float32
+    integer = np.iinfo(np.int64 if kind is np.float64 else np.int32)
+    wide = x.astype(kind)
+    nan = integer.max if reducer is lax.pmax else integer.min
+
+    def flipped(bits: Array) -> Array:
+        return jnp.where(bits < 0, bits ^ integer.max, bits)  # of negatives larger bits are less
+
+    bits = flipped(lax.bitcast_convert_type(wide, integer.dtype))
+    chosen = reducer(jnp.where(jnp.isnan(wide), nan, bits), REPLICA)
+    return lax.bitcast_convert_type(flipped(chosen), kind).astype(x.dtype)
 
 
 def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
@@ -127,7 +148,11 @@ def _select_replica(node: Node, operands: list[Array]) -> list[Array]:
 
 def _scale(node: Node, operands: list[Array]) -> list[Array]:
     (x,) = operands
-    return [lax.mul(x, lax.full_like(x, cast(float, node.params["factor"])))]
+    factor = cast(float, node.params["factor"])
+    if jnp.iscomplexobj(x):  # each part by itself: infinity times 0j is nan
+        real, imag = lax.real(x), lax.imag(x)
+        return [lax.complex(real * real.dtype.type(factor), imag * imag.dtype.type(factor))]
+    return [lax.mul(x, lax.full_like(x, factor))]
 
 
 def _pack(node: Node, operands: list[Array]) -> list[Array]:

@@ -26,6 +26,7 @@ from graphdist.runtime.buffers import (
     BorrowedBuffers,
     BufferStore,
     RuntimeFailure,
+    is_lost,
     moving_in,
     moving_out,
     reader,
@@ -293,7 +294,9 @@ def dispatcher(
             with lock:
                 if store.layout != layout:
                     return laid_out_anew(leaves)
-                wait()
+                failure = wait()
+                if failure is not None and any(map(is_lost, read(buffers))):
+                    raise failure
                 # In one piece: Ctrl-C after the call would else take what it returned, and with
                 # it the only buffers the variables have.
                 results.extend(starmap(function, ((*read(buffers), *inputs),)))

@@ -12,7 +12,16 @@ from typing import TypeVar, cast
 
 from graphdist.ir.graph import Graph, Node, Operand, Value
 
-__all__ = ["collectives", "node_count", "operations", "peak_bytes", "producers", "users", "walk"]
+__all__ = [
+    "collectives",
+    "has_effect",
+    "node_count",
+    "operations",
+    "peak_bytes",
+    "producers",
+    "users",
+    "walk",
+]
 
 T = TypeVar("T")
 
@@ -71,6 +80,16 @@ def operations(graph: Graph) -> frozenset[str]:
     """Return the names of the operations of all nodes, those of nested graphs included."""
     nested = [operations(inner) for node in graph.nodes for inner in node.graphs]
     return frozenset({node.op.name for node in graph.nodes}).union(*nested)
+
+
+def has_effect(node: Node) -> bool:
+    """Return whether a node, or one nested in it, has an effect."""
+    return node.op.has_effect or any(map(_has_effects, node.graphs))
+
+
+@_kept
+def _has_effects(graph: Graph) -> bool:
+    return any(map(has_effect, graph.nodes))
 
 
 @_kept

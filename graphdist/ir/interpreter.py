@@ -279,8 +279,12 @@ def _own_slices(held: Held, params: Params) -> Held:
 
 def _scale(arrays: list[Array], params: Params) -> list[Array]:
     (array,) = arrays
-    factor = np.asarray(params["factor"]).astype(array.dtype)
-    return [np.asarray(np.multiply(array, factor))]
+    factor = np.asarray(params["factor"]).astype(array.real.dtype)
+    if array.dtype.kind != "c":
+        return [np.asarray(np.multiply(array, factor))]
+    scaled = np.empty_like(array)  # each part by itself: infinity times 0j is nan
+    scaled.real, scaled.imag = array.real * factor, array.imag * factor
+    return [scaled]
 
 
 def _concatenate(arrays: list[Array], params: Params) -> list[Array]:

@@ -134,6 +134,8 @@ def _reduce_scatter(
     types: Sequence[Type], params: Params, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     type = _one(types, "reduce_scatter")
+    if params["reducer"] not in ("sum", "mean"):
+        raise TypeRuleError(f"reduce_scatter is by sum or mean, not by {params['reducer']!r}")
     _check_reducer(type, params, "reduce_scatter")
     return (_slice_of(type, params, "reduce_scatter"),)
 
