@@ -28,6 +28,15 @@ def check_options(variable: Variable) -> None:
             source=here(),
             hint="use ON_READ for a variable each replica keeps for itself",
         )
+    if variable.aggregation is not VariableAggregation.NONE and jnp.issubdtype(
+        variable.dtype, jax.dtypes.prng_key
+    ):
+        raise ArgumentError(
+            f"variable {variable.name!r} has aggregation {variable.aggregation.name} and dtype "
+            f"{variable.dtype}: random keys cannot be combined",
+            source=here(),
+            hint="leave aggregation away: assign one key on all replicas, or make it ON_READ",
+        )
     if variable.aggregation is VariableAggregation.MEAN and jnp.issubdtype(
         variable.dtype, jnp.integer
     ):

@@ -31,6 +31,7 @@ from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE, SCAN, SELECT_REPLICA
 from graphdist.ir.rewrite import rewrite, substitute
 from graphdist.ir.types import MIRRORED, PER_REPLICA
+from graphdist.passes.linear_chains import Chain, reduction_behind
 
 NAME = "hoist_accumulation"
 
@@ -52,9 +53,8 @@ class _Accumulation:
     addition: Node
     term: int
     """Which operand of the addition the term is."""
-    chain: tuple[tuple[Node, int], ...]
-    """Linear operations from the term back, each with the place of the operand before."""
     reduction: Node
+    chain: Chain
 
 
 def _hoist(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
@@ -113,22 +113,15 @@ def _accumulation(body: Graph, num_consts: int, place: int) -> _Accumulation | N
     return None if made is None else _Accumulation(place, addition, term, *made)
 
 
-def _reduction_of(
-    body: Graph, operand: Operand
-) -> tuple[tuple[tuple[Node, int], ...], Node] | None:
+def _reduction_of(body: Graph, operand: Operand) -> tuple[Node, Chain] | None:
     """Return the reduction that a term is made of, and how."""
-    if type(operand) is not Value or not _is_used_once(body, operand):
-        return None
-    node = producers(body).get(operand)
-    if node is None:
-        return None
-    if node.op is ALL_REDUCE:
-        return ((), node) if node.params["reducer"] in ("sum", "mean") else None
-    for place in _linear_in(node):
-        made = _reduction_of(body, node.operands[place])
-        if made is not None:
-            return ((node, place), *made[0]), made[1]
-    return None
+
+    def made_by(operand: Operand) -> Node | None:
+        if type(operand) is not Value or not _is_used_once(body, operand):
+            return None
+        return producers(body).get(operand)
+
+    return reduction_behind(operand, made_by, _linear_in)
 
 
 def _is_used_once(body: Graph, value: Value) -> bool:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeAlias, cast
+from typing import cast
 
 from graphdist.ir.analyses import operations, walk
 from graphdist.ir.builder import Builder
@@ -35,6 +35,7 @@ from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE
 from graphdist.ir.rewrite import rewrite
 from graphdist.ir.source import join
 from graphdist.ir.types import MIRRORED
+from graphdist.passes.linear_chains import Chain, is_linear_reduction, reduction_behind
 
 NAME = "reassociate"
 
@@ -46,9 +47,6 @@ _DTYPES = ("f32", "f64", "bf16", "c64", "c128")
 _LOOKED_AT = {ALL_REDUCE.name, *_LINEAR, *_ADDITIONS}
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**127
 """Factors are normal numbers of float32, and of bfloat16."""
-
-Chain: TypeAlias = list[tuple[Node, int]]
-"""Linear operations, the last first, each with the place of the operand that the next one made."""
 
 
 def reassociate(graph: Graph) -> Graph:
@@ -97,7 +95,7 @@ class _Reassociation:
             return self._add_first(node, operands, builder)
         if name in _FACTORS:
             return self._join_factors(node, operands, builder)
-        if _is_linear_reduction(node):
+        if is_linear_reduction(node):
             return self._move_behind(node, operands[0], builder)
         return None
 
@@ -152,18 +150,7 @@ class _Reassociation:
         return builder.add(ALL_REDUCE, added, left[0].params, at=at, hint=hint)
 
     def _reduction_of(self, operand: Operand) -> tuple[Node, Chain] | None:
-        """Return the reduction that an operand is made of, and how, the last operation first."""
-        node = self._single(operand)
-        if node is None:
-            return None
-        if _is_linear_reduction(node):
-            return node, []
-        for place in _linear_in(node):
-            if node.operands[place].type.size == node.results[0].type.size:
-                found = self._reduction_of(node.operands[place])
-                if found is not None:
-                    return found[0], [(node, place), *found[1]]
-        return None
+        return reduction_behind(operand, self._single, _linear_in_as_large)
 
     def _join_factors(
         self, node: Node, operands: tuple[Operand, ...], builder: Builder
@@ -179,10 +166,6 @@ class _Reassociation:
             return None
         hint = node.results[0].hint
         return builder.add(SCALE, inner[1:], {"factor": product}, at=node.source, hint=hint)
-
-
-def _is_linear_reduction(node: Node) -> bool:
-    return node.op is ALL_REDUCE and node.params["reducer"] in ("sum", "mean")
 
 
 def _worth_moving(chain: Chain) -> int:
@@ -204,6 +187,12 @@ def _linear_in(node: Node) -> tuple[int, ...]:
     if name == "jax.mul":
         return tuple(i for i, operand in enumerate(node.operands) if type(operand) is Value)
     return (0,) if name in _LINEAR and type(node.operands[0]) is Value else ()
+
+
+def _linear_in_as_large(node: Node) -> list[int]:
+    """Return those of these places whose operands are as large as the result."""
+    size = node.results[0].type.size
+    return [place for place in _linear_in(node) if node.operands[place].type.size == size]
 
 
 def _only_varying(node: Node) -> int | None:

@@ -130,7 +130,7 @@ class _Sharder:
             if kind == "all_reduce" and self.needs.in_slices(result):
                 self.slices[result] = self._reduce_scattered(node, result)
                 return
-        if kind == "sliced" and not self.needs.is_whole(node.operands[0]):
+        if kind == "sliced" and self._is_sliced(node.operands[0]):
             self.wholes[node.results[0]] = self._slice(node.operands[0])
             return
         if kind == "reduction" and self._is_only_cut(node.operands[0]):
@@ -141,6 +141,12 @@ class _Sharder:
         self.wholes.update(zip(node.results, results, strict=True))
         if kind == "gathered":
             self.slices[node.results[0]] = operands[0]
+        elif kind == "sliced":
+            self.slices.setdefault(node.operands[0], results[0])
+
+    def _is_sliced(self, operand: Operand) -> bool:
+        """Return whether a slice of the operand is there, or can be made without the whole."""
+        return operand in self.slices or operand in self.put_off
 
     def _is_only_cut(self, operand: Operand) -> bool:
         return operand in self.slices and operand not in self.wholes

@@ -93,3 +93,32 @@ graph f on 2 replicas, stage spmd
     }
   return %a, %b, %c, %ys
 }
+
+# title: left alone: a factor of each replica's own, and a carry that begins differently
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %d0: f32[2] per_replica, %x: f32[4,2] per_replica) {
+  %c, %d = scan(%c0, %d0, %x) {num_consts=0, num_carry=2, length=4, reverse=false, unroll=1} : f32[2] per_replica, f32[2] per_replica
+    body(%total: f32[2] per_replica, %other: f32[2] per_replica, %row: f32[2] per_replica) {
+      %a = all_reduce(%row) {reducer="sum", group_size=2} : f32[2] mirrored
+      %own = jax.mul(%a, %row) {out_dtype=none} : f32[2] per_replica
+      %new = jax.add(%total, %own) : f32[2] per_replica
+      %b = all_reduce(%row) {reducer="mean", group_size=2} : f32[2] mirrored
+      %next = jax.add(%other, %b) : f32[2] per_replica
+      return %new, %next
+    }
+  return per_replica %c, per_replica %d
+}
+-->
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %d0: f32[2] per_replica, %x: f32[4,2] per_replica) {
+  %c, %d = scan(%c0, %d0, %x) {num_consts=0, num_carry=2, length=4, reverse=false, unroll=1} : f32[2] per_replica, f32[2] per_replica
+    body(%total: f32[2] per_replica, %other: f32[2] per_replica, %row: f32[2] per_replica) {
+      %a = all_reduce(%row) {reducer="sum", group_size=2} : f32[2] mirrored
+      %own = jax.mul(%a, %row) {out_dtype=none} : f32[2] per_replica
+      %new = jax.add(%total, %own) : f32[2] per_replica
+      %b = all_reduce(%row) {reducer="mean", group_size=2} : f32[2] mirrored
+      %next = jax.add(%other, %b) : f32[2] per_replica
+      return %new, %next
+    }
+  return per_replica %c, per_replica %d
+}

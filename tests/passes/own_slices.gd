@@ -84,3 +84,28 @@ graph f on 2 replicas, stage spmd
   %d = jax.dynamic_slice(%all, %start, 0:i32) {slice_sizes=(3, 4)} : f32[3,4] per_replica
   return per_replica %a, per_replica %b, per_replica %c, per_replica %d
 }
+
+# title: left alone: a start that is no whole multiple of the replica's number, and a maximum
+graph f on 2 replicas, stage spmd
+(%x: f32[2] per_replica, %y: f32[2] per_replica) {
+  %r = replica_id() {group_size=2} : i32[] per_replica
+  %flag = jax.convert_element_type(%r) {new_dtype=dtype<bool>, weak_type=false, sharding=none} : bool[] per_replica
+  %start = jax.convert_element_type(%flag) {new_dtype=dtype<i32>, weak_type=false, sharding=none} : i32[] per_replica
+  %sum = all_reduce(%x) {reducer="sum", group_size=2} : f32[2] mirrored
+  %a = jax.dynamic_slice(%sum, %start) {slice_sizes=(1,)} : f32[1] per_replica
+  %most = all_reduce(%y) {reducer="max", group_size=2} : f32[2] mirrored
+  %b = jax.dynamic_slice(%most, %r) {slice_sizes=(1,)} : f32[1] per_replica
+  return per_replica %a, per_replica %b
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[2] per_replica, %y: f32[2] per_replica) {
+  %r = replica_id() {group_size=2} : i32[] per_replica
+  %flag = jax.convert_element_type(%r) {new_dtype=dtype<bool>, weak_type=false, sharding=none} : bool[] per_replica
+  %start = jax.convert_element_type(%flag) {new_dtype=dtype<i32>, weak_type=false, sharding=none} : i32[] per_replica
+  %sum = all_reduce(%x) {reducer="sum", group_size=2} : f32[2] mirrored
+  %a = jax.dynamic_slice(%sum, %start) {slice_sizes=(1,)} : f32[1] per_replica
+  %most = all_reduce(%y) {reducer="max", group_size=2} : f32[2] mirrored
+  %b = jax.dynamic_slice(%most, %r) {slice_sizes=(1,)} : f32[1] per_replica
+  return per_replica %a, per_replica %b
+}

@@ -144,3 +144,22 @@ graph f on 2 replicas, stage spmd
   %sum = all_reduce(%scaled) {reducer="sum", group_size=2} : f32[3,2] mirrored
   return %sum
 }
+
+# title: left alone: a factor of each replica's own, which makes the sum differ between them
+graph f on 2 replicas, stage spmd
+(%x: f32[4] per_replica, %y: f32[4] per_replica) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %own = jax.mul(%a, %y) {out_dtype=none} : f32[4] per_replica
+  %b = all_reduce(%y) {reducer="sum", group_size=2} : f32[4] mirrored
+  %sum = jax.add(%own, %b) : f32[4] per_replica
+  return per_replica %sum
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[4] per_replica, %y: f32[4] per_replica) {
+  %a = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %own = jax.mul(%a, %y) {out_dtype=none} : f32[4] per_replica
+  %b = all_reduce(%y) {reducer="sum", group_size=2} : f32[4] mirrored
+  %sum = jax.add(%own, %b) : f32[4] per_replica
+  return per_replica %sum
+}

@@ -1,0 +1,50 @@
+"""What lies between a reduction and where its result is added up.
+
+A chain is linear operations, the last first, each with the place of the operand that the next one
+made. The passes that look for one say which operations they take to be linear, and which values
+they may follow back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from graphdist.ir.graph import Node, Operand
+from graphdist.ir.ops import ALL_REDUCE
+
+__all__ = ["Chain", "is_linear_reduction", "reduction_behind"]
+
+Chain: TypeAlias = list[tuple[Node, int]]
+
+
+def is_linear_reduction(node: Node) -> bool:
+    """Return whether a node is an all_reduce by sum or mean."""
+    return node.op is ALL_REDUCE and node.params["reducer"] in ("sum", "mean")
+
+
+def reduction_behind(
+    operand: Operand,
+    made_by: Callable[[Operand], Node | None],
+    linear_in: Callable[[Node], Sequence[int]],
+) -> tuple[Node, Chain] | None:
+    """Return the reduction that an operand is made of, and the chain in between.
+
+    `made_by` returns the node that makes an operand, None for one not to follow; `linear_in` the
+    places of the operands in each of which a node is linear. Chains may be long: no recursion.
+    """
+    chain: Chain = []
+    pending: list[tuple[Operand, int, Chain]] = [(operand, 0, [])]
+    while pending:
+        operand, length, step = pending.pop()
+        chain[length:] = step  # after a way that led nowhere, back to where it began
+        node = made_by(operand)
+        if node is None:
+            continue
+        if is_linear_reduction(node):
+            return node, chain
+        pending.extend(
+            (node.operands[place], len(chain), [(node, place)])
+            for place in reversed(linear_in(node))
+        )
+    return None
