@@ -7,7 +7,8 @@ a division by k or a cast is enough to stop it there, and is no obstacle here.
 
 How it works. A carry of a scan is only accumulated if its one use in the body is in `carry + term`
 or `carry - term`, which is nothing but the carry's next value, and the term is made of one
-all_reduce by linear operations, each value used once. Then the body adds what the reduction took,
+all_reduce by linear operations, each value used once. It is the same on every replica, so that it
+begins alike and no factor on the way is a replica's own. Then the body adds what the reduction took,
 with the same operations applied, and the reduction is of the last carry. The carry begins with what
 it began with: on all replicas under a mean, on the first alone under a sum.
 
@@ -15,8 +16,9 @@ Before:  %c = scan(%zero, %xs) { %g = all_reduce(%x)  %h = jax.mul(%g, 0.25)  %n
 After:   %p = scan(%zero, %xs) { %h = jax.mul(%x, 0.25)  %new = %c_in + %h }  %c = all_reduce(%p)
 
 It changes the order of additions, and with it the last bits of results. Sums are kept in the dtype
-of the carry: with gradients in bfloat16 and a carry in float32 they are better than before. Left
-alone: carries the body reads for something else, float16 carries, and `while` loops.
+of the carry: with gradients in bfloat16 and a carry in float32 they are better than before; near
+the largest number of a dtype they may overflow, since the mean is taken last. Left alone: carries
+the body reads for something else, float16 carries, narrowing casts, and `while` loops.
 """
 
 from __future__ import annotations

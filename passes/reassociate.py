@@ -16,9 +16,11 @@ Before:  %a = all_reduce(%x)  %b = all_reduce(%y)  %c = jax.mul(%b, 0.5)  %d = j
 After:   %c = jax.mul(%y, 0.5)  %s = jax.add(%x, %c)  %d = all_reduce(%s)
 
 All of it changes how results are rounded, in their last bits, and can be left out:
-`gd.function(allow_reassociation=False)`. Left alone: float16, whose range a factor may be there to
-keep; values that something else uses too; widening, without which the sum would lose bits the user
-asked for; and max and min.
+`gd.function(allow_reassociation=False)`. A factor below 1 that moves behind a sum no longer keeps
+it in range: where values come near the largest number of their dtype, 3e38 in float32 and bfloat16,
+leave it out. Left alone: float16, whose range is small; factors that differ between replicas, which
+no reduction has taken in; values that something else uses too; widening, without which the sum
+would lose bits the user asked for; and max and min.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ bound are unfinished. On CPU the bound is 1; elsewhere the devices run steps in 
 only keeps the host from running so far ahead that inputs pile up in memory.
 
 A step's token is one of its outputs. If a later step has consumed it (it was a variable's buffer),
-the next unfinished token stands for it. A step that failed is done: its error is for those who use
-what it gave, which the next step to be dispatched need not.
+the next unfinished token stands for it. A step that failed is done: its error is kept for the next step
+of its program, and is nothing to the program that happens to wait for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Backpressure:
 
     >>> steps = Backpressure(bound=1)
     >>> steps.wait()
-    >>> steps.dispatched(jax.numpy.ones(3))
+    >>> steps.dispatched(jax.numpy.ones(3), [])
     >>> len(steps)
     1
     """
@@ -34,28 +34,27 @@ class Backpressure:
     def __init__(self, bound: int) -> None:
         """Allow `bound` unfinished steps."""
         self.bound = bound
-        self._tokens: deque[jax.Array] = deque()
+        self._tokens: deque[tuple[jax.Array, list[Exception]]] = deque()
 
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def wait(self) -> Exception | None:
-        """Return once another step may be dispatched: why a step failed that was waited for."""
-        tokens, bound, failure = self._tokens, self.bound, None
+    def wait(self) -> None:
+        """Return once another step may be dispatched."""
+        tokens, bound = self._tokens, self.bound
         while len(tokens) >= bound:
-            token = tokens.popleft()
+            token, failures = tokens.popleft()
             if not token.is_deleted():
                 try:
                     token.block_until_ready()
                 except Exception as error:
-                    failure = error
+                    failures.append(error)
             elif tokens:
                 bound = len(tokens)  # the next one stands for it, and is waited for in its place
-        return failure
 
-    def dispatched(self, token: jax.Array) -> None:
-        """Note a step that was dispatched."""
-        self._tokens.append(token)
+    def dispatched(self, token: jax.Array, failures: list[Exception]) -> None:
+        """Note a step that was dispatched, and where to put why it failed, if it does."""
+        self._tokens.append((token, failures))
 
 
 _by_kind: dict[tuple[str, bool], Backpressure] = {}

@@ -241,7 +241,7 @@ class Executable:
         self.backpressure.wait()
         outputs: list[jax.Array] = self.function(*arrays)
         if self.token is not None:
-            self.backpressure.dispatched(outputs[self.token])
+            self.backpressure.dispatched(outputs[self.token], [])
         return outputs
 
     @property
@@ -284,6 +284,7 @@ def dispatcher(
     function, token, lock = executable.function, executable.token, store.lock
     wait, dispatched = executable.backpressure.wait, executable.backpressure.dispatched
     layout = store.layout
+    failures: list[Exception] = []  # of steps of this program that were dispatched
 
     def dispatch(leaves: Sequence[Any]) -> Any:
         results: list[list[jax.Array]] = []
@@ -294,9 +295,12 @@ def dispatcher(
             with lock:
                 if store.layout != layout:
                     return laid_out_anew(leaves)
-                failure = wait()
-                if failure is not None and any(map(is_lost, read(buffers))):
-                    raise failure
+                wait()
+                if failures:
+                    failure = failures.pop()
+                    failures.clear()
+                    if any(map(is_lost, read(buffers))):  # and not assigned anew since
+                        raise failure
                 # In one piece: Ctrl-C after the call would else take what it returned, and with
                 # it the only buffers the variables have.
                 results.extend(starmap(function, ((*read(buffers), *inputs),)))
@@ -304,7 +308,7 @@ def dispatcher(
                 if token is not None:
                     if not HOLDS_BUFFERS[type(outputs[token])]:
                         raise _called_while_traced()
-                    dispatched(outputs[token])
+                    dispatched(outputs[token], failures)
                 write(buffers, outputs)
         except BaseException as error:
             if results and not isinstance(error, RuntimeFailure):

@@ -133,10 +133,10 @@ def test_steps_in_flight_are_bounded() -> None:
     steps, tokens = Backpressure(2), [Token() for _ in range(4)]
     for token in tokens[:2]:
         steps.wait()
-        steps.dispatched(token)  # type: ignore[arg-type]
+        steps.dispatched(token, [])  # type: ignore[arg-type]
     assert not tokens[0].waited_for
     steps.wait()
-    steps.dispatched(tokens[2])  # type: ignore[arg-type]
+    steps.dispatched(tokens[2], [])  # type: ignore[arg-type]
     assert tokens[0].waited_for
     assert not tokens[1].waited_for
     tokens[1].deleted = True  # consumed by a later step: the one after it stands for it

@@ -117,6 +117,77 @@ def test_a_failed_step_loses_what_it_was_given(strategy: gd.Strategy) -> None:
     np.testing.assert_array_equal(counters.all[5].read_value(), np.full((5, 2), 2.0))
 
 
+def test_a_step_that_fails_on_its_way_loses_what_it_was_given(strategy: gd.Strategy) -> None:
+    fails = False
+
+    def load(value: Any) -> Any:
+        if fails:
+            raise ValueError("bad data")
+        return value
+
+    with strategy.scope():
+        packed = [gd.Variable(np.full(2, i, "f"), name=f"v{i}") for i in range(5)]
+        other = gd.Variable(0.0, name="other")
+
+    @gd.function
+    def step() -> None:
+        def replica_fn() -> None:
+            shape = jax.ShapeDtypeStruct((2,), np.float32)
+            loaded = jax.pure_callback(load, shape, packed[0][...])
+            for variable in packed:
+                variable.assign_add(gd.get_replica_context().all_reduce("MEAN", loaded))
+
+        strategy.run(replica_fn)
+
+    count = gd.function(lambda: strategy.run(lambda: other.assign_add(1.0)))
+    step()
+    fails = True
+    with pytest.raises(gd.RuntimeFailure, match="'v0', 'v1', 'v2', 'v3', 'v4' were given to it"):
+        for _ in range(40):
+            step()
+            count()  # which has no part in it
+    fails = False
+    counted = float(other)
+    for variable in packed:
+        variable.assign(np.full(2, 7.0, "f"))
+    step()
+    count()
+    for variable in packed:
+        np.testing.assert_array_equal(variable.read_value(), [14.0, 14.0])
+    assert float(other) == counted + 1
+
+
+@pytest.mark.parametrize("owner", [None, gd.OneDeviceStrategy("cpu:0")], ids=str)
+def test_a_step_of_another_strategy_sees_them_packed(
+    strategy: gd.Strategy, owner: gd.Strategy | None
+) -> None:
+    own: Any = owner or gd.get_strategy()
+    with own.scope():
+        several = [gd.Variable(np.full(2, i, "f")) for i in range(1, 6)]
+
+    def each(function: Any) -> Any:
+        def all_of_them() -> None:
+            for variable in several:
+                variable.assign(function(variable))
+
+        return all_of_them
+
+    double = gd.function(lambda: strategy.run(each(lambda x: x * 2)))
+    increment = gd.function(lambda: own.run(each(lambda x: x + 1)))
+    double()
+    increment()
+    assert all(one.pack is not None for one in several)
+    with own.scope():
+        others = [gd.Variable(np.full(2, 100, "f")) for _ in range(6)]
+    double()
+    increment()
+    double()
+    for i, variable in enumerate(several, 1):
+        np.testing.assert_array_equal(variable.read_value(), np.full(2, 8 * i + 6.0))
+    for variable in others:
+        np.testing.assert_array_equal(variable.read_value(), [100.0, 100.0])
+
+
 def test_a_variable_can_go(strategy: gd.Strategy) -> None:
     counters = Counters(strategy)
     counters.step(1.0)

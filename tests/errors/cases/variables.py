@@ -89,6 +89,11 @@ def variable_mean_of_integers(refused: Refused) -> None:
         gd.Variable(1, name="w", aggregation=Aggregation.MEAN)
 
 
+def variable_of_keys_combined(refused: Refused) -> None:
+    with pair().scope(), refused(ValueError):
+        gd.Variable(jax.random.key(0), name="w", aggregation=Aggregation.ONLY_FIRST_REPLICA)
+
+
 def variable_pickled(refused: Refused) -> None:
     w = gd.Variable(1.0, name="w")
     with refused(TypeError):
