@@ -8,9 +8,9 @@ a division by k or a cast is enough to stop it there, and is no obstacle here.
 How it works. A carry of a scan is only accumulated if its one use in the body is in `carry + term`
 or `carry - term`, which is nothing but the carry's next value, and the term is made of one
 all_reduce by linear operations, each value used once. It is the same on every replica, so that it
-begins alike and no factor on the way is a replica's own. Then the body adds what the reduction took,
-with the same operations applied, and the reduction is of the last carry. The carry begins with what
-it began with: on all replicas under a mean, on the first alone under a sum.
+begins alike and no factor on the way is a replica's own. Then the body adds what the reduction
+took, with the same operations applied, and the reduction is of the last carry. The carry begins
+with what it began with: on all replicas under a mean, on the first alone under a sum.
 
 Before:  %c = scan(%zero, %xs) { %g = all_reduce(%x)  %h = jax.mul(%g, 0.25)  %new = %c_in + %h }
 After:   %p = scan(%zero, %xs) { %h = jax.mul(%x, 0.25)  %new = %c_in + %h }  %c = all_reduce(%p)

@@ -7,8 +7,8 @@ bound are unfinished. On CPU the bound is 1; elsewhere the devices run steps in 
 only keeps the host from running so far ahead that inputs pile up in memory.
 
 A step's token is one of its outputs. If a later step has consumed it (it was a variable's buffer),
-the next unfinished token stands for it. A step that failed is done: its error is kept for the next step
-of its program, and is nothing to the program that happens to wait for it.
+the next unfinished token stands for it. A step that failed is done: its error is kept for the next
+step of its program, and is nothing to the program that happens to wait for it.
 """
 
 from __future__ import annotations

@@ -140,12 +140,16 @@ def test_a_step_that_fails_on_its_way_loses_what_it_was_given(strategy: gd.Strat
         strategy.run(replica_fn)
 
     count = gd.function(lambda: strategy.run(lambda: other.assign_add(1.0)))
-    step()
-    fails = True
-    with pytest.raises(gd.RuntimeFailure, match="'v0', 'v1', 'v2', 'v3', 'v4' were given to it"):
+
+    def train() -> None:
         for _ in range(40):
             step()
             count()  # which has no part in it
+
+    step()
+    fails = True
+    with pytest.raises(gd.RuntimeFailure, match="'v0', 'v1', 'v2', 'v3', 'v4' were given to it"):
+        train()
     fails = False
     counted = float(other)
     for variable in packed:
