@@ -16,7 +16,7 @@ from graphdist.scatter import IndexedSlices
 from graphdist.tracing.class_trace import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p, to_replicas
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.values import DistributedValues, Mirrored, TracedPerReplica, array_of
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class ReplicaContext:
                 return inside
             return leaf
 
-        with entered(Entry(self._strategy)):
+        with fresh_trace(), entered(Entry(self._strategy)):
             merged = merge_fn(
                 self._strategy,
                 *jax.tree.map(leave, tuple(args)),

@@ -25,6 +25,7 @@ from graphdist.ir.source import Source
 from graphdist.ir.types import dtype_name
 from graphdist.tracing.primitives import Merged, merge_call_p
 from graphdist.tracing.sources import here
+from graphdist.tracing.state import fresh_trace
 from graphdist.values import (
     DistributedValues,
     PerReplica,
@@ -260,7 +261,7 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
         for i, local in zip(dynamic, locals, strict=True):
             filled[i] = TracedPerReplica(local, unequal([leaf.shape for leaf in rows[i]]))
         args, kwargs = jax.tree.unflatten(structure, filled)
-        with entered(Entry(strategy)):
+        with fresh_trace(), entered(Entry(strategy)):
             result = merge_fn(strategy, *args, **kwargs)
         leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)
         found = [TracedPerReplica(jnp.asarray(leaf)) if is_array(leaf) else leaf for leaf in leaves]

@@ -25,7 +25,7 @@ from graphdist.strategies.replica_classes import run_by_class
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p, to_replicas
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import current_trace
+from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.values import (
     DistributedValues,
     Mirrored,
@@ -112,7 +112,7 @@ def _run_once(
         return TracedPerReplica(array) if strategy.num_replicas_in_sync > 1 else array
 
     entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
-    with entered(Entry(strategy, context)):
+    with fresh_trace(), entered(Entry(strategy, context)):
         results = fn(*entered_args, **entered_kwargs)
     return jax.tree.map(leave, results, is_leaf=is_distributed)
 

@@ -63,6 +63,7 @@ def import_jaxpr(
     those the trace touched. Raises `TraceError` where a program cannot mean the same as a graph.
     """
     importer = Importer(num_replicas)
+    importer.taken.update(variable.name for variable in variables)
     environment: Environment = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     importer.bind_constants(closed, environment)
     importer.run(closed.jaxpr, environment)
@@ -87,6 +88,8 @@ class Importer:
         self.num_replicas = num_replicas
         self.builder = Builder()
         self.locals: list[Variable] = parent.locals if parent else []
+        self.taken: set[str] = parent.taken if parent else set()
+        """The names of variables, which cells must not have."""
         self.versions: Versions = parent.versions if parent else Versions()
         self.in_checkpoint: bool = parent is not None and parent.in_checkpoint
         self.is_replay: bool = parent is not None and parent.is_replay
@@ -203,8 +206,12 @@ class Importer:
             return
         value = self.operand(atom, environment)
         distribution = MIRRORED if self.num_replicas == 1 else PER_REPLICA
+        name = f"cell_{len(self.locals)}"
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
         cell = Variable(
-            f"cell_{len(self.locals)}",
+            name,
             value.type.distributed(distribution),
             synchronization="on_read",
             is_local=True,

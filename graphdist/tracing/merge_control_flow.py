@@ -48,7 +48,7 @@ def _merge_scan(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> li
     length, reverse = _agreed(aligned, lambda p: (p["length"], p["reverse"]))
     consts = [row[:num_consts] for row in operands]
     bodies = [equation.params["jaxpr"] for equation in aligned]
-    arrays = [slot.array for slot in operands[0][num_consts:]]
+    arrays = _entering(aligned, [row[num_consts:] for row in operands])
     carried = [_strong(array) for array in arrays[:num_carry]]
 
     def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -83,7 +83,8 @@ def _merge_while(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> l
     def body(carry: Any) -> list[Any]:
         return _like(carry, _shared(aligned, merge(bodies, rows(of_condition, start, carry))))
 
-    carried = [_strong(slot.array) for slot in operands[0][start:]]
+    entering = _entering(aligned, [row[start:] for row in operands])
+    carried = [_strong(array) for array in entering]
     return list(lax.while_loop(condition, body, carried))
 
 
@@ -106,7 +107,8 @@ def _merge_cond(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> li
 
         return run
 
-    return list(lax.switch(operands[0][0].array, [branch(number) for number in range(count)]))
+    (index,) = _entering(aligned, [row[:1] for row in operands])
+    return list(lax.switch(index, [branch(number) for number in range(count)]))
 
 
 _KINDS = {"scan": _merge_scan, "while": _merge_while, "cond": _merge_cond}
@@ -128,6 +130,23 @@ def _differ(aligned: Sequence[Equation]) -> TraceError:
         source=source_of(aligned[-1].source_info),
         hint="let all replicas loop alike, or move the collective out",
     )
+
+
+def _entering(aligned: Sequence[Equation], rows: Rows) -> list[Any]:
+    """Return the arrays with which the classes enter a loop or branch; `TraceError` if they differ.
+
+    Classes share the array of an operand where it has one dtype and rank.
+    """
+    for slots in zip(*rows, strict=True):
+        kinds = {f"{slot.array.dtype}{list(slot.shape)}" for slot in slots}
+        if any(slot.array is not slots[0].array for slot in slots):
+            raise TraceError(
+                f"replicas that are not alike come to {aligned[0].primitive.name} with "
+                f"{' and '.join(sorted(kinds))}, and a collective or an assignment is inside",
+                source=source_of(aligned[0].source_info),
+                hint="give all of them values of one dtype and rank",
+            )
+    return [slot.array for slot in rows[0]]
 
 
 def _slots(arrays: Sequence[Any], like: Sequence[Slot]) -> list[Slot]:

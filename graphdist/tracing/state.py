@@ -245,5 +245,8 @@ def make_jaxpr(
 
 
 def fresh_trace() -> AbstractContextManager[None]:
-    """Keep JAX from reusing the trace of an inner `jax.jit` from before this `with` block."""
+    """Keep JAX from reusing the trace of an inner `jax.jit` from outside this `with` block.
+
+    What a function means depends on the context it is called in: a replica's, or that of all.
+    """
     return _trace_token(next(_numbers))

@@ -1,14 +1,15 @@
 """Whether a replayed read of a variable means the same as the first one.
 
 `jax.checkpoint` runs its body again in the backward pass, reads of variables included. Every write
-of a variable starts a new version of it. A read is remembered by its line and the version it saw;
-the replay of that line must see the same version, or the program would mean something else with the
-checkpoint than without it.
+of a variable starts a new version of it. A read is remembered by its line and the version it saw. A
+line that was read at several versions, in a loop of Python's or a function that is called again,
+replays one of them, and nobody says which. So a replay must see the one version that its line ever
+saw, or the program would mean something else with the checkpoint than without it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from graphdist.ir.graph import Variable
 from graphdist.ir.source import Frame, Source
@@ -16,13 +17,13 @@ from graphdist.tracing.state import TraceError
 
 
 class Versions:
-    """Counts the writes of each variable, and what each reading line saw last."""
+    """Counts the writes of each variable, and what each reading line saw."""
 
     def __init__(self) -> None:
         """Start before any write."""
         self._written: Counter[str] = Counter()
         self._written_at: dict[str, Source] = {}
-        self._seen: dict[tuple[str, tuple[Frame, ...]], int] = {}
+        self._seen: dict[tuple[str, tuple[Frame, ...]], set[int]] = defaultdict(set)
         self._pending: list[tuple[Variable, Source, int]] = []
 
     def written(self, variable: Variable, source: Source) -> None:
@@ -38,9 +39,9 @@ class Versions:
             self._pending.append((variable, source, version))
             return
         for earlier, where, seen in self._pending:
-            self._seen[earlier.name, where.frames] = seen
+            self._seen[earlier.name, where.frames].add(seen)
         self._pending.clear()
-        if version != self._seen.get((variable.name, source.frames), 0):
+        if self._seen.get((variable.name, source.frames), {0}) != {version}:
             raise TraceError(
                 f"variable {variable.name!r} is read inside jax.checkpoint and assigned before the "
                 f"backward pass reads it again: the two reads would differ",
