@@ -371,7 +371,7 @@ def _variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) -
     left = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
     found = []
     for wanted in graph.variables:
-        match = next((one for one in left if _is_it(one, wanted)), None)
+        match = _match(name, left, wanted)
         if match is None:
             names = ", ".join(f"{one.name!r} {one.spec(one.name).type}" for one in left[:8])
             raise ArgumentError(
@@ -391,8 +391,21 @@ def _variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) -
     return found
 
 
-def _is_it(variable: Variable, wanted: Any) -> bool:
-    """Return whether a variable is the one; its name in a graph may have a number after it."""
+def _match(name: str, left: list[Variable], wanted: Any) -> Variable | None:
+    """Return the one variable that has the name and the type of one in the graph."""
     base, _, number = wanted.name.rpartition("_")
-    same_name = variable.name == wanted.name or (number.isdigit() and variable.name == base)
-    return same_name and variable.spec(wanted.name).type == wanted.type
+    # The graph numbers those of one name; one that has the name as it is goes first.
+    for wanted_name in (wanted.name, base) if number.isdigit() else (wanted.name,):
+        named = [one for one in left if one.name == wanted_name]
+        found = [one for one in named if one.spec(wanted.name).type == wanted.type]
+        if len(found) > 1:
+            raise ArgumentError(
+                f"{name} needs a variable {wanted.name!r} {wanted.type}, and {len(found)} of those "
+                f"given are called {wanted_name!r}: any of them could be meant",
+                source=here(),
+                hint="give variables names of their own where they are made, before the step is "
+                "saved",
+            )
+        if found:
+            return found[0]
+    return None

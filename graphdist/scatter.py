@@ -96,7 +96,9 @@ class ScatterUpdates:
         self.claim(trace)
         entry = current_entry()
         context = None if entry is None else entry.replica_context
-        if context is not None and self.aggregation in _COMBINED:
+        # Replicas write a plain variable one after the other: as if one did with the slices of all.
+        in_turn = self.is_plain and method != "scatter_update"
+        if context is not None and (self.aggregation in _COMBINED or in_turn):
             slices, context = _combined(self, context, slices), None
         value = _scattered(trace.read(self), method, slices)
         trace.write(self, value, "cross" if context is None else "replica")

@@ -17,7 +17,7 @@ divergence:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any  # Any: pytrees and initial values
+from typing import TYPE_CHECKING, Any, NoReturn  # Any: pytrees and initial values
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from graphdist.context import (
     in_replica_context_of_a_run,
     require_same_strategy,
 )
-from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.one_line import LARGEST, devices_of, values_of
@@ -333,6 +333,25 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
 
     def __jax_array__(self) -> jax.Array:
         return self.read_value()
+
+    def __iadd__(self, other: Any) -> NoReturn:
+        raise self._in_place("+=", "assign_add(value)")
+
+    def __isub__(self, other: Any) -> NoReturn:
+        raise self._in_place("-=", "assign_sub(value)")
+
+    def __imul__(self, other: Any) -> NoReturn:
+        raise self._in_place("*=", "assign(v * value)")
+
+    def __itruediv__(self, other: Any) -> NoReturn:
+        raise self._in_place("/=", "assign(v / value)")
+
+    def _in_place(self, operator: str, method: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"variable {self.name!r} {operator} value would put an array in the variable's place",
+            source=here(),
+            hint=f"write v.{method}",
+        )
 
     def __eq__(self, other: object) -> bool:
         return self is other

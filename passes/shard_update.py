@@ -36,6 +36,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, OWN_SLICE, REDUCE_SCATTER
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import Type, own_slice
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.slices import REDUCERS, Needs, Sharding, cut_of, kind_of, wanted_in_slices
 
 NAME = "shard_update"
@@ -90,7 +91,8 @@ class _Sharder:
         if (nodes, outputs, variables) == (graph.nodes, graph.outputs, graph.variables):
             return graph
         inputs = (*inputs, *rest)
-        return graph.replace(inputs=inputs, outputs=outputs, nodes=nodes, variables=variables)
+        rebuilt = graph.replace(inputs=inputs, outputs=outputs, nodes=nodes, variables=variables)
+        return eliminate_dead_code(rebuilt)  # what was made in the form that nobody took
 
     def _stored(self, variable: Variable, value: Value) -> Variable:
         """Return the variable as it is stored from now on."""

@@ -176,6 +176,7 @@ def write_checkpoint(
 
     def begin() -> None:
         if group.index == 0:
+            _check_replaceable(path)
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
 
@@ -213,6 +214,16 @@ def _together(group: Workers, name: str, act: Callable[[], None], doing: str) ->
             raise CheckpointError(
                 f"worker {worker} of {group.count} failed while {doing}: {answer}"
             )
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise `CheckpointError` for what is there and is no checkpoint: it would be lost."""
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not is_empty and not (path / INDEX).is_file():
+        raise CheckpointError(
+            f"{path.name!r} is there and is no checkpoint, which would take its place",
+            hint=f"give a path in it, such as {path.name}/checkpoint, or one where nothing is",
+        )
 
 
 def _give_name(partial: Path, path: Path) -> None:

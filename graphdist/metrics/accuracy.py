@@ -115,6 +115,8 @@ class SparseTopKCategoricalAccuracy(MeanOverPairs):
 
 
 def _is_in_top(k: int, labels: jax.Array, scores: jax.Array) -> jax.Array:
-    """Return where fewer than `k` classes score higher than the label's."""
-    score = jnp.take_along_axis(scores, labels[..., None], axis=-1)
-    return jnp.sum(scores > score, axis=-1) < k
+    """Return where fewer than `k` classes score higher than the label's, which is a number."""
+    is_class = (labels >= 0) & (labels < scores.shape[-1])
+    score = jnp.take_along_axis(scores, jnp.where(is_class, labels, 0)[..., None], axis=-1)
+    is_in_top = jnp.sum(scores > score, axis=-1) < k
+    return is_in_top & is_class & jnp.isfinite(score[..., 0])

@@ -73,6 +73,7 @@ class _Crossentropy(MeanOverPairs):
         self.from_logits = from_logits
 
     def _log_probabilities(self, y_pred: jax.Array) -> jax.Array:
+        y_pred = y_pred.astype(self.dtype)  # in bfloat16 one less epsilon is one
         if self.from_logits:
             return jax.nn.log_softmax(y_pred, axis=-1)
         return jnp.log(jnp.clip(y_pred, _EPSILON, 1 - _EPSILON))
@@ -90,6 +91,7 @@ class BinaryCrossentropy(_Crossentropy):
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return the cross-entropy of each truth."""
         y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = y_true.astype(self.dtype), y_pred.astype(self.dtype)
         if self.from_logits:
             return jax.nn.softplus(y_pred) - y_true * y_pred
         y_pred = jnp.clip(y_pred, _EPSILON, 1 - _EPSILON)

@@ -30,7 +30,7 @@ import jax
 import numpy as np
 
 from graphdist.data.iterators import ElementIterator
-from graphdist.errors import ArgumentTypeError
+from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.metrics.metric import Metric
 from graphdist.random import Generator
 from graphdist.runtime.checkpoints import can_be_written
@@ -137,9 +137,22 @@ class Entries:
         for tree in reversed(self.trees):
             tree.finish()
 
+    def _add(self, name: str, entry: Entry) -> None:
+        self._check_free(name)
+        self.by_name[name] = entry
+
+    def _check_free(self, name: str) -> None:
+        if name in self.by_name or name in self.aliases:
+            raise ArgumentError(
+                f"two values of a checkpoint have the name {name!r}: one would be lost",
+                source=here(),
+                hint="a slash joins the keys of a pytree: give keys without one, and other keys",
+            )
+
     def _is_new(self, name: str, holder: Any) -> bool:
         known = self._names.get(id(holder))
         if known is not None:
+            self._check_free(name)
             self.aliases[name] = known
             return False
         self._names[id(holder)] = name
@@ -150,7 +163,7 @@ class Entries:
         """Add what is restored in its place; return whether it is of that kind."""
         if isinstance(leaf, Variable):
             if self._is_new(name, leaf):
-                self.by_name[name] = _of_variable(name, leaf)
+                self._add(name, _of_variable(name, leaf))
         elif isinstance(leaf, Metric):
             for inner, variable in _named_variables(leaf):
                 self._collect_state(f"{name}/{inner}", variable)
@@ -158,7 +171,7 @@ class Entries:
             self._collect_state(f"{name}/state", leaf.state)
         elif _has_state(leaf):
             if self._is_new(name, leaf):
-                self.by_name[name] = StateEntry(name, leaf.get_state, leaf.set_state)
+                self._add(name, StateEntry(name, leaf.get_state, leaf.set_state))
         elif isinstance(leaf, Objects):
             if id(leaf) not in self._inside:
                 with self._entered(leaf):
@@ -196,9 +209,9 @@ class Entries:
     def _collect_value(self, name: str, leaf: Any, put: Put) -> None:
         """Add what is replaced when it is restored; raises `ArgumentTypeError` for other kinds."""
         if isinstance(leaf, jax.Array | np.ndarray | np.generic):
-            self.by_name[name] = _of_array(name, leaf, put)
+            self._add(name, _of_array(name, leaf, put))
         elif isinstance(leaf, bool | int | float | str):
-            self.by_name[name] = ValueEntry(name, leaf, put)
+            self._add(name, ValueEntry(name, leaf, put))
         else:
             is_per_replica = isinstance(leaf, PerReplica)
             raise ArgumentTypeError(

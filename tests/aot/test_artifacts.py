@@ -121,6 +121,17 @@ def test_variables_are_found_by_name_shape_and_dtype(path_for_two: Path) -> None
         gd.aot.load(path_for_two, strategy=strategy, variables=make_step(cpus(2))[1])
 
 
+def test_a_variable_that_has_the_name_as_it_is_goes_first(tmp_path: Path) -> None:
+    strategy = gd.OneDeviceStrategy("cpu:0")
+    with strategy.scope():
+        params = gd.variables({"dense": np.float32(1), "dense_1": np.float32(100)})
+    step = gd.function(lambda: strategy.run(lambda: params["dense_1"].assign_add(1.0)))
+    path = tmp_path / "step.gdx"
+    gd.aot.save(path, step.trace().lower().compile())
+    gd.aot.load(path, strategy=strategy, variables=params)()
+    assert [float(params[name]) for name in ("dense", "dense_1")] == [1, 101]
+
+
 def test_other_devices_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "step.gdx", cpus(2))
     with pytest.raises(gd.ArtifactError, match=r"compiled for 2 replicas, .* has 4"):

@@ -79,6 +79,21 @@ def mirrored(replicas: int = 2) -> gd.MirroredStrategy:
     return gd.MirroredStrategy([f"cpu:{i}" for i in range(replicas)])
 
 
+def test_a_score_that_is_no_number_is_not_among_the_highest() -> None:
+    scores = [[np.nan] * 3, [0.1, np.nan, 0.2], [0.3, 0.2, 0.1], [0.3, 0.2, 0.1]]
+    metric = metrics.SparseTopKCategoricalAccuracy(k=3)
+    np.testing.assert_array_equal(metric([0, 1, 2, 0], scores), 0.5)
+    for outside in (-1, 3):  # as in tf.math.in_top_k
+        assert metrics.SparseTopKCategoricalAccuracy(k=3)([outside], scores[3:]) == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_crossentropy_of_certainty_in_few_bits(dtype: str) -> None:
+    certain = jnp.array([1.0, 0.0], dtype)
+    loss = metrics.BinaryCrossentropy()([1.0, 0.0], certain)
+    assert 0 <= float(loss) < 1e-6
+
+
 @pytest.mark.parametrize(("make", "updates", "expected"), UPDATES)
 def test_numbers(make: Callable[[], Any], updates: list[tuple[Any, ...]], expected: float) -> None:
     metric = make()

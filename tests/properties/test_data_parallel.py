@@ -64,10 +64,12 @@ class Batch:
         )
 
 
-def check_close(given: Any, expected: Any) -> None:
+def check_close(given: Any, expected: Any, loss: Body) -> None:
+    # In bfloat16 the rows of each replica are rounded, and 1/n is, before they come together.
+    tolerance = 1e-2 if "bf16" in str(loss) else TOLERANCE
     for one, other in zip(jax.tree.leaves(given), jax.tree.leaves(expected), strict=True):
         largest = np.abs(other).max(initial=1)
-        np.testing.assert_allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE * largest)
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * largest)
 
 
 replicas, seeds = st.integers(1, 4), st.integers(0, 9)
@@ -87,7 +89,7 @@ def test_the_mean_of_gradients_is_the_gradient_of_the_mean(
     results = step(batch.weights, batch.shards)
     given = jax.tree.map(lambda leaf: leaf.values[-1], results) if num_replicas > 1 else results
     plain = jax.jit(jax.value_and_grad(lambda weights: mean_loss(loss, weights, batch.whole)))
-    check_close(given, plain(batch.weights))
+    check_close(given, plain(batch.weights), loss)
 
 
 @given(losses(), replicas, seeds)
@@ -111,4 +113,4 @@ def test_gradients_across_run(loss: Body, num_replicas: int, seed: int) -> None:
         return jnp.sum(each * scale) + 2 * jnp.mean(each) + 3 * jnp.sum(each)
 
     given = gd.function(jax.value_and_grad(total))(batch.weights, batch.shards)
-    check_close(given, jax.jit(jax.value_and_grad(plain))(batch.weights))
+    check_close(given, jax.jit(jax.value_and_grad(plain))(batch.weights), loss)

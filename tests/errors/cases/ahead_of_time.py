@@ -13,6 +13,7 @@ import graphdist as gd
 from graphdist.runtime.compilation import refused as refused_by_xla
 from graphdist.runtime.devices import Devices
 from graphdist.tools.targets import load_factory, make_step
+from tests.errors.programs import pair
 from tests.errors.refusal import Refused
 
 OUT_OF_MEMORY = (
@@ -87,6 +88,22 @@ def artifact_for_other_devices(refused: Refused) -> None:
         gd.aot.save(path, step.trace(spec).lower().compile())
         with refused(ValueError):
             gd.aot.load(path, strategy=gd.MirroredStrategy(["cpu:0"]))
+
+
+def artifact_with_variables_of_one_name(refused: Refused) -> None:
+    strategy = pair()
+    with strategy.scope():
+        params, momentum = gd.variables({"w": jnp.ones(2)}), gd.variables({"w": jnp.ones(2)})
+
+    @gd.function
+    def step() -> None:
+        strategy.run(lambda: params["w"].assign_sub(momentum["w"]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "step.gdx")
+        gd.aot.save(path, step.trace().lower().compile())
+        with refused(ValueError):
+            gd.aot.load(path, strategy=strategy, variables=[params, momentum])
 
 
 def artifact_with_options_that_name_files(refused: Refused) -> None:

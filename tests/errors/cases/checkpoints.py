@@ -53,6 +53,22 @@ def checkpoint_with_other_entries(refused: Refused) -> None:
         status.expect_partial()
 
 
+def checkpoint_over_something_else(refused: Refused) -> None:
+    with _in_a_folder():
+        Path("results").mkdir()
+        Path("results/table.csv").write_text("x,y\n")
+        checkpoint = gd.train.Checkpoint(step=3)
+        with refused(ValueError):
+            checkpoint.write("results")
+            checkpoint.sync()
+        assert Path("results/table.csv").read_text() == "x,y\n"
+
+
+def checkpoint_with_one_name_twice(refused: Refused) -> None:
+    with _in_a_folder(), refused(ValueError):
+        gd.train.Checkpoint(tree={"a/b": 1.0, "a": {"b": 2.0}}).write("c")
+
+
 def checkpoint_of_a_function(refused: Refused) -> None:
     with refused(TypeError):
         gd.train.Checkpoint(model={"activation": np.tanh})
