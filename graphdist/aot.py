@@ -22,9 +22,10 @@ from typing import Any  # Any: users' arguments and results, JSON
 
 import jax
 
+from graphdist.aot_variables import variables_for
 from graphdist.config import compiler_flags
 from graphdist.context import current_entry
-from graphdist.errors import ArgumentError, ArtifactError, ContextError, GraphdistError
+from graphdist.errors import ArgumentError, ArtifactError, GraphdistError
 from graphdist.ir.graph import Graph
 from graphdist.manifest import (
     boundary_from_json,
@@ -157,7 +158,7 @@ def _loaded(
     else:
         options = _options(name, manifest, devices, compiler_options)
         executable = load_module(members["module.mlir"], graph, devices, options, here())
-    owned = _variables_for(name, graph, chosen, variables)
+    owned = variables_for(name, graph, chosen, variables)
     return LoadedStep(manifest, members, graph, chosen, owned, executable)
 
 
@@ -364,48 +365,3 @@ def _strategy_for(
             hint=f"save it for {platform} too: gd.aot.save(path, compiled, platforms=[..])",
         )
     return strategy
-
-
-def _variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) -> list[Variable]:
-    """Return the variables that a step reads and assigns, found by name, shape and dtype."""
-    left = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
-    found = []
-    for wanted in graph.variables:
-        match = _match(name, left, wanted)
-        if match is None:
-            names = ", ".join(f"{one.name!r} {one.spec(one.name).type}" for one in left[:8])
-            raise ArgumentError(
-                f"{name} needs a variable {wanted.name!r} {wanted.type}, which is not among the "
-                f"{len(left)} given that are left{': ' if names else ''}{names}",
-                source=here(),
-                hint="make the variables as for the function, and pass them: "
-                "load(path, variables=[params, state])",
-            )
-        if match.strategy is not strategy and not match.is_plain:
-            raise ContextError(
-                f"variable {match.name!r} belongs to {match.strategy}, the step runs on {strategy}",
-                source=here(),
-            )
-        left = [one for one in left if one is not match]
-        found.append(match)
-    return found
-
-
-def _match(name: str, left: list[Variable], wanted: Any) -> Variable | None:
-    """Return the one variable that has the name and the type of one in the graph."""
-    base, _, number = wanted.name.rpartition("_")
-    # The graph numbers those of one name; one that has the name as it is goes first.
-    for wanted_name in (wanted.name, base) if number.isdigit() else (wanted.name,):
-        named = [one for one in left if one.name == wanted_name]
-        found = [one for one in named if one.spec(wanted.name).type == wanted.type]
-        if len(found) > 1:
-            raise ArgumentError(
-                f"{name} needs a variable {wanted.name!r} {wanted.type}, and {len(found)} of those "
-                f"given are called {wanted_name!r}: any of them could be meant",
-                source=here(),
-                hint="give variables names of their own where they are made, before the step is "
-                "saved",
-            )
-        if found:
-            return found[0]
-    return None
