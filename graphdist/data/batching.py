@@ -94,6 +94,12 @@ class PaddedBatch(Batch):
     def stacked(self, group: list[Element]) -> Element:
         """Return elements as one batch; raises `ArgumentError` for one larger than its shape."""
         structure = jax.tree.structure(group[0])
+        for element in group:
+            if jax.tree.structure(element) != structure:
+                raise ArgumentError(
+                    f"elements of one batch differ: {structure} and {jax.tree.structure(element)}",
+                    hint="give all one structure",
+                )
         columns = zip(*map(jax.tree.leaves, group), strict=True)
         shapes, values = of_leaves(self.shapes, structure), of_leaves(self.values, structure)
         padded = [
@@ -138,12 +144,26 @@ def opened(shape: Sequence[int | None]) -> Dimensions:
 
 def _padded(column: Sequence[Array], shape: Sequence[int | None] | None, value: Any) -> Array:
     """Return the arrays padded to a shape and stacked."""
+    if len({np.ndim(leaf) for leaf in column}) > 1:
+        shapes = sorted({str(np.shape(leaf)) for leaf in column})
+        raise ArgumentError(
+            f"elements of one batch differ: their shapes are {', '.join(shapes)}",
+            hint="give all one number of dimensions",
+        )
     full = largest([np.shape(leaf) for leaf in column])
     if shape is not None:
         full = _checked_shape(full, opened(shape))
-    padded = np.zeros((len(column), *full), column[0].dtype)
+    # As `np.stack` has it, so that no element is rounded.
+    dtypes = {leaf.dtype for leaf in column}
+    dtype = np.result_type(*dtypes) if len(dtypes) > 1 else column[0].dtype
+    padded = np.zeros((len(column), *full), dtype)
     if value is not None:
         padded[...] = value
+        if dtype.kind in "iu" and not np.array_equal(np.asarray(value).astype(dtype), value):
+            raise ArgumentError(
+                f"elements of dtype {dtype} are padded with {value}, which it cannot hold",
+                hint="give padding_values of the elements' dtype, or convert the elements",
+            )
     for row, leaf in enumerate(column):
         padded[row][tuple(map(slice, np.shape(leaf)))] = leaf
     return padded

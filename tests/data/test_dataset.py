@@ -198,6 +198,22 @@ def test_a_signature_gives_numbers_their_dtype() -> None:
     assert dataset.element_spec == signature
 
 
+def test_padding_rounds_nothing_and_mixes_nothing() -> None:
+    def padded(*elements: Any, **options: Any) -> list[Any]:
+        return list(Dataset.from_generator(lambda: iter(elements)).padded_batch(2, **options))
+
+    (batch,) = padded(np.array([1, 2]), np.array([1.5]))
+    np.testing.assert_array_equal(batch, [[1, 2], [1.5, 0]])
+    (batch,) = padded(np.array([1], np.uint8), np.array([300, -1]))
+    np.testing.assert_array_equal(batch, [[1, 0], [300, -1]])
+    with pytest.raises(gd.ArgumentError, match="padded with 0.5, which it cannot hold"):
+        padded(np.array([1, 2]), np.array([3]), padding_values=0.5)
+    with pytest.raises(gd.ArgumentError, match="elements of one batch differ"):
+        padded({"a": np.ones(2), "b": np.ones(1)}, {"a": np.ones(2), "c": np.ones(1)})
+    with pytest.raises(gd.ArgumentError, match=r"their shapes are \(2, 2\), \(2,\)"):
+        padded(np.ones(2), np.ones((2, 2)))
+
+
 def test_padding() -> None:
     rows = numbers(1, 4).map(lambda size: {"x": np.full(size, 7), "y": np.ones(size)})
     assert lists(rows.padded_batch(2)) == [
