@@ -93,7 +93,7 @@ class PaddedBatch(Batch):
 
     def stacked(self, group: list[Element]) -> Element:
         """Return elements as one batch; raises `ArgumentError` for one larger than its shape."""
-        structure = jax.tree.structure(group[0])
+        structure: Any = jax.tree.structure(group[0])
         for element in group:
             if jax.tree.structure(element) != structure:
                 raise ArgumentError(
