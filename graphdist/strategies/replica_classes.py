@@ -45,6 +45,13 @@ if TYPE_CHECKING:
 _OUTPUT = object()
 
 
+@dataclass(frozen=True)
+class _HandedBack:
+    """An output that is an argument as it came: where all classes hand it back, the argument."""
+
+    value: Any
+
+
 def run_by_class(
     strategy: StrategyBase,
     fn: Callable[..., Any],
@@ -149,7 +156,7 @@ def _trace(
             returned = fn(*args, **kwargs)
         found, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
         result[:] = [shape, *found]
-        return [jnp.asarray(leaf) for leaf in found if _is_output(leaf, outside)]
+        return [jnp.asarray(leaf) for leaf in found if _is_output(leaf)]
 
     avals = [
         jax.ShapeDtypeStruct(_shape_of(leaves[i], one.replica), leaves[i].local.dtype)
@@ -157,14 +164,18 @@ def _trace(
     ]
     with fresh_trace():
         jaxpr = jax.make_jaxpr(body)(*avals)
-    return _Traced(
-        jaxpr, result[0], [_OUTPUT if _is_output(leaf, outside) else leaf for leaf in result[1:]]
-    )
+    return _Traced(jaxpr, result[0], [_known(leaf, outside) for leaf in result[1:]])
 
 
-def _is_output(leaf: Any, outside: Sequence[Any]) -> bool:
-    is_handed_back = any(leaf is value for value in outside)
-    return is_array(leaf) and not is_handed_back and not _is_distributed(leaf)
+def _is_output(leaf: Any) -> bool:
+    return is_array(leaf) and not _is_distributed(leaf)
+
+
+def _known(leaf: Any, outside: Sequence[Any]) -> Any:
+    """Return what a class knows of a result: the Python value it is, or that it is an output."""
+    if not _is_output(leaf):
+        return leaf
+    return _HandedBack(leaf) if any(leaf is value for value in outside) else _OUTPUT
 
 
 def _put_together(
@@ -179,7 +190,7 @@ def _put_together(
     ]
     is_one_structure = all(one.structure == traced[0].structure for one in traced)
     # Without results in common, classes that meet in different collectives are told so first.
-    positions = [_positions(one.leaves) if is_one_structure else [] for one in traced]
+    positions = _positions(traced) if is_one_structure else [[] for _ in traced]
     count = strategy.num_replicas_in_sync
     slots = merge_classes(
         _class_number(classes, count), [one.jaxpr for one in traced], arguments, positions
@@ -196,15 +207,32 @@ def _put_together(
     results = []
     for place in range(len(traced[0].leaves)):
         row = [slots[number][place] for number in number_of]
-        statics = [traced[number].leaves[place] for number in number_of]
+        statics = [_static(traced[number].leaves[place]) for number in number_of]
         results.append(_leaf(row, statics))
     return jax.tree.unflatten(traced[0].structure, results)
 
 
-def _positions(leaves: Sequence[Any]) -> list[int | None]:
-    """Return which output of the jaxpr each leaf is, None for Python values."""
-    outputs = iter(range(len(leaves)))
-    return [next(outputs) if leaf is _OUTPUT else None for leaf in leaves]
+def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:
+    """Return, of each class, which output of the jaxpr each leaf is; None for what needs none."""
+    rows: list[list[int | None]] = []
+    for one in traced:
+        outputs = iter(range(len(one.leaves)))
+        rows.append([next(outputs) if _is_from_jaxpr(leaf) else None for leaf in one.leaves])
+    for place, leaves in enumerate(zip(*(one.leaves for one in traced), strict=True)):
+        if all(isinstance(leaf, _HandedBack) for leaf in leaves) and all(
+            leaf.value is leaves[0].value for leaf in leaves
+        ):
+            for row in rows:
+                row[place] = None
+    return rows
+
+
+def _is_from_jaxpr(leaf: Any) -> bool:
+    return leaf is _OUTPUT or isinstance(leaf, _HandedBack)
+
+
+def _static(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, _HandedBack) else leaf
 
 
 def _numbers(classes: Sequence[ReplicaClass], count: int) -> list[int]:

@@ -281,3 +281,28 @@ def test_the_number_bounds_a_slice_or_a_shape(strategy: gd.Strategy) -> None:
     part, zeros = strategy.run(replica_fn)
     assert lists(part) == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
     assert lists(zeros) == [[], [0], [0, 0], [0, 0, 0]]
+
+
+def test_a_class_hands_its_argument_back_and_another_does_not() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+
+    def by_number(x: Any) -> Any:
+        number = gd.get_replica_context().replica_id_in_sync_group
+        return (x + number if number else x), x
+
+    summed, same = strategy.run(by_number, args=(jnp.float32(1),))
+    assert [float(value) for value in summed.values] == [1, 2]
+    assert float(same) == 1
+
+    def by_rows(w: Any, x: Any) -> Any:
+        return w if x.shape[0] == 0 else w * jnp.sum(x)
+
+    rows = strategy.experimental_distribute_values_from_function(
+        lambda context: np.ones(2 - 2 * context.replica_id_in_sync_group, np.float32)
+    )
+
+    @gd.function
+    def step(w: Any, rows: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(by_rows, args=(w, rows)), axis=None)
+
+    assert float(step(jnp.float32(5), rows)) == 15
