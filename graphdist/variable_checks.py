@@ -68,7 +68,7 @@ def checked_value(variable: Variable, value: Any) -> jax.Array:
             if not array.shape
             else "",
         )
-    if array.dtype != variable.dtype and not array.weak_type:
+    if array.dtype != variable.dtype and not (array.weak_type and _fits(array, variable.dtype)):
         raise ArgumentError(
             f"variable {variable.name!r} has dtype {variable.dtype}, "
             f"the value assigned to it has dtype {array.dtype}",
@@ -76,6 +76,17 @@ def checked_value(variable: Variable, value: Any) -> jax.Array:
             hint=f"convert it: value.astype({str(variable.dtype)!r})",
         )
     return _of_dtype(array, variable.dtype)
+
+
+def _fits(array: jax.Array, dtype: Any) -> bool:
+    """Return whether numbers of Python's are of no wider kind: 0.5 is no integer."""
+    return all(
+        jnp.issubdtype(dtype, wide) or not jnp.issubdtype(array.dtype, kind)
+        for kind, wide in (
+            (jnp.complexfloating, jnp.complexfloating),
+            (jnp.floating, jnp.inexact),
+        )
+    )
 
 
 def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:

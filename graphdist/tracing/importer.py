@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias  # Any: equations, avals and parameters of JAX are untyped
 
+import jax
 import numpy as np
 from jax import dtypes
 from jax.core import Tracer
@@ -272,6 +273,14 @@ class Importer:
         if not isinstance(variable, Variable):
             raise TraceError("a ref that is not a variable", source=source_of(equation.source_info))
         value = equation.outvars[0] if equation.outvars else equation.invars[1]
+        views = jax.tree.unflatten(equation.params["tree"], equation.invars[plain:])
+        for view in views:  # beside indices: of another dtype, shape or order
+            if not hasattr(view, "indices"):
+                raise TraceError(
+                    f"{_ref_name(variable)} is seen through a {type(view).__name__}",
+                    source=source_of(equation.source_info),
+                    hint="read the whole, ref[...], and transform what is read",
+                )
         if len(equation.invars) != plain or tuple(value.aval.shape) != variable.type.shape:
             raise TraceError(
                 f"{_ref_name(variable)} of shape {list(variable.type.shape)} is read or written "

@@ -94,6 +94,12 @@ def variable_of_keys_combined(refused: Refused) -> None:
         gd.Variable(jax.random.key(0), name="w", aggregation=Aggregation.ONLY_FIRST_REPLICA)
 
 
+def variable_of_integers_assigned_a_half(refused: Refused) -> None:
+    w = gd.Variable(1, name="w")
+    with refused(ValueError):
+        w.assign_add(0.5)
+
+
 def variable_added_to_in_place(refused: Refused) -> None:
     w = gd.Variable(1.0, name="w")
     with refused(NotImplementedError):
