@@ -88,7 +88,8 @@ class _Sharder:
         of_variables = list(map(self._output, assigned, graph.outputs))
         outputs = (*of_variables, *map(self._whole, graph.outputs[len(of_variables) :]))
         nodes = tuple(self.builder.nodes)
-        if (nodes, outputs, variables) == (graph.nodes, graph.outputs, graph.variables):
+        # What was put off stands elsewhere: the same nodes in another order are nothing new.
+        if (set(nodes), outputs, variables) == (set(graph.nodes), graph.outputs, graph.variables):
             return graph
         inputs = (*inputs, *rest)
         rebuilt = graph.replace(inputs=inputs, outputs=outputs, nodes=nodes, variables=variables)
