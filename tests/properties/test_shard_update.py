@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
-from graphdist.passes import Target, pipeline
+from graphdist.passes import PASSES, Target, pipeline
 from graphdist.passes.manager import run_passes
 from tests.passes.execution import execute
 from tests.properties.effort import programs
@@ -123,6 +123,8 @@ def test_updates_mean_the_same_shared_out(
     expected = execute(graph, held, state)
     for along in (graph.variables, stored):
         history = run_passes(graph.replace(variables=along), pipeline(Target("cpu", True)))
+        (shared_out,) = [one.graph for one in history if one.pass_name == "shard_update"]
+        assert PASSES["shard_update"](shared_out) is shared_out
         given = execute(history[-1].graph, held, state)
         for one, other in zip(given.outputs, expected.outputs, strict=True):
             for ours, theirs in zip(one, other, strict=True):
