@@ -17,7 +17,8 @@ How it works. Every variable worth it is *wanted* in slices (`Sharding` has the 
 outputs backwards each value learns how it is needed: whole, in slices, or either way, which is how
 a reduction to a scalar needs it (a global norm: the slices are reduced, and the scalars
 all_reduced). An operation that computes each element by itself hands on what is needed of its
-result; any other needs its operands whole. A variable into whose slices no reduce_scatter flows
+result, and what may be either way is cut where it meets a slice; any other operation needs its
+operands whole. A variable into whose slices no reduce_scatter flows
 gains nothing, and is no longer wanted; that may change what others need, so it is asked again until
 all that are wanted gain (`passes/slices.py`). Then the graph is built anew, each value in the form
 that is needed, the other form made from it where something wants that after all: a wrong guess
@@ -127,7 +128,7 @@ class _Sharder:
             if kind in ("broadcast", "gathered"):
                 self.put_off[result] = node
                 return
-            if kind == "elementwise" and self._is_best_cut(node, result):
+            if kind == "elementwise" and self.needs.in_slices(result):
                 self.slices[result] = self._elementwise(node, result)
                 return
             if kind == "all_reduce" and self.needs.in_slices(result):
@@ -136,7 +137,7 @@ class _Sharder:
         if kind == "sliced" and self._is_sliced(node.operands[0]):
             self.wholes[node.results[0]] = self._slice(node.operands[0])
             return
-        if kind == "reduction" and self._is_only_cut(node.operands[0]):
+        if kind == "reduction" and self.needs.is_cut(node.operands[0]):
             self.wholes[node.results[0]] = self._reduced(node)
             return
         operands = tuple(map(self._whole, node.operands))
@@ -150,12 +151,6 @@ class _Sharder:
     def _is_sliced(self, operand: Operand) -> bool:
         """Return whether a slice of the operand is there, or can be made without the whole."""
         return operand in self.slices or operand in self.put_off
-
-    def _is_only_cut(self, operand: Operand) -> bool:
-        return operand in self.slices and operand not in self.wholes
-
-    def _is_best_cut(self, node: Node, result: Value) -> bool:
-        return self.needs.in_slices(result) or any(map(self._is_only_cut, node.operands))
 
     def _elementwise(self, node: Node, result: Value) -> Operand:
         operands = [self._slice(operand) for operand in node.operands]

@@ -20,6 +20,9 @@ WHOLE, SLICES, EITHER = 1, 2, 4
 REDUCERS = {"jax.reduce_sum": "sum", "jax.reduce_max": "max", "jax.reduce_min": "min"}
 """What reduces slices first and then over the replicas, and how."""
 
+_CUT = frozenset({"elementwise", "all_reduce", "gathered", "stored"})
+"""Of which kinds a value is made in slices where that is how it is needed."""
+
 _ROUNDS = 16
 """How often variables are given up and the rest asked again, before all are."""
 
@@ -106,6 +109,8 @@ class Needs:
     because: dict[Operand, Node | str] = field(default_factory=dict)
     """What needs a value whole, a node or in words."""
     sources: dict[Operand, Source] = field(default_factory=dict)
+    kinds: dict[Operand, str] = field(default_factory=dict)
+    """In what way what makes a value deals with slices; "stored" for a variable that is cut."""
 
     def __post_init__(self) -> None:
         """Ask, from the outputs backwards."""
@@ -120,6 +125,11 @@ class Needs:
             self._need(output, WHOLE, "the function returns it")
         for node in reversed(graph.nodes):
             self._ask(node)
+        for variable, value in zip(graph.variables, graph.inputs, strict=False):
+            is_held_cut = variable.held(graph.num_replicas) != value.type
+            if is_held_cut or variable.name in self.wanted:
+                self.kinds[value] = "stored"
+        self._settle()
 
     def of_node(self, node: Node) -> bool:
         """Return whether anything needs the node."""
@@ -132,6 +142,10 @@ class Needs:
     def in_slices(self, value: Operand) -> bool:
         """Return whether a value is needed in slices, and nothing needs all of it."""
         return self.flags.get(value, 0) & (SLICES | WHOLE) == SLICES
+
+    def is_cut(self, value: Operand) -> bool:
+        """Return whether a value is made in slices, and never whole."""
+        return self.in_slices(value) and self.kinds.get(value) in _CUT
 
     def why_whole(self, value: Operand) -> str:
         """Return what needs all of a value."""
@@ -152,6 +166,7 @@ class Needs:
         kind = kind_of(node, self.graph.num_replicas)
         result = node.results[0] if len(node.results) == 1 else None
         self.sources.update(dict.fromkeys(node.results, node.source))
+        self.kinds.update(dict.fromkeys(node.results, kind))
         because: Node | str = node
         flags = WHOLE
         if result is not None:
@@ -167,6 +182,30 @@ class Needs:
             self.sources.setdefault(operand, node.source)
             is_cut = flags & WHOLE or _is_cuttable(operand, self.graph.num_replicas)
             self._need(operand, flags if is_cut else WHOLE, because)
+
+    def _settle(self) -> None:
+        """Cut what may be either way where it meets a slice, as operand or as result.
+
+        Both ways, from value to value: what is left whole then shares no operation with a slice,
+        so that nothing is computed whole and cut afterwards.
+        """
+        meets: dict[Operand, list[Operand]] = {}
+        for node in self.graph.nodes:
+            for result in node.results:
+                if self.flags.get(result) == EITHER and self.kinds[result] == "elementwise":
+                    meets.setdefault(result, []).extend(node.operands)
+                    for operand in node.operands:
+                        meets.setdefault(operand, []).append(result)
+        for value, kind in self.kinds.items():
+            if kind in ("stored", "gathered") and self.flags.get(value) == EITHER:
+                self.flags[value] = SLICES
+        pending = [value for value in meets if self.is_cut(value)]
+        while pending:
+            for value in meets.get(pending.pop(), ()):
+                if self.flags.get(value) == EITHER:
+                    self.flags[value] = SLICES
+                    if self.is_cut(value):
+                        pending.append(value)
 
 
 def _is_cuttable(operand: Operand, num_replicas: int) -> bool:

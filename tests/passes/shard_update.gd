@@ -74,6 +74,40 @@ graph f on 2 replicas, stage spmd
   return %new -> @w, %total_1
 }
 
+# title: what only norms want is cut with all it meets, or else left whole
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+  variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true}
+(%m: f32[4] mirrored = @m, %w: f32[4] mirrored = @w, %x: f32[4] per_replica) {
+  %g = all_reduce(%x) {reducer="mean", group_size=2} : f32[4] mirrored
+  %half = jax.mul(%w, 0.5:f32) {out_dtype=none} : f32[4] mirrored
+  %of_half = jax.reduce_max(%half) {axes=(0,), out_sharding=none} : f32[] mirrored
+  %decayed = jax.add(%g, %half) : f32[4] mirrored
+  %largest = jax.reduce_max(%decayed) {axes=(0,), out_sharding=none} : f32[] mirrored
+  %double = jax.mul(%w, 2.0:f32) {out_dtype=none} : f32[4] mirrored
+  %of_double = jax.reduce_max(%double) {axes=(0,), out_sharding=none} : f32[] mirrored
+  %new = jax.sub(%g, %largest) : f32[4] mirrored
+  return %new -> @m, %of_half, %of_double
+}
+-->
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+  variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true}
+(%m: f32[2] sharded(0) = @m, %w: f32[4] mirrored = @w, %x: f32[4] per_replica) {
+  %g = reduce_scatter(%x) {reducer="mean", group_size=2, axis=0} : f32[2] sharded(0)
+  %0 = own_slice(%w) {axis=0, group_size=2} : f32[2] sharded(0)
+  %half = jax.mul(%0, 0.5:f32) {out_dtype=none} : f32[2] sharded(0)
+  %of_half = jax.reduce_max(%half) {axes=(0,), out_sharding=none} : f32[] per_replica
+  %of_half_1 = all_reduce(%of_half) {reducer="max", group_size=2} : f32[] mirrored
+  %decayed = jax.add(%g, %half) : f32[2] sharded(0)
+  %largest = jax.reduce_max(%decayed) {axes=(0,), out_sharding=none} : f32[] per_replica
+  %largest_1 = all_reduce(%largest) {reducer="max", group_size=2} : f32[] mirrored
+  %double = jax.mul(%w, 2.0:f32) {out_dtype=none} : f32[4] mirrored
+  %of_double = jax.reduce_max(%double) {axes=(0,), out_sharding=none} : f32[] mirrored
+  %new = jax.sub(%g, %largest_1) : f32[2] sharded(0)
+  return %new -> @m, %of_half_1, %of_double
+}
+
 # title: stored in slices by an earlier program: neither gathered nor cut
 graph f on 2 replicas, stage spmd
   variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
