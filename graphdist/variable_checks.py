@@ -73,7 +73,7 @@ def checked_value(variable: Variable, value: Any) -> jax.Array:
             f"variable {variable.name!r} has dtype {variable.dtype}, "
             f"the value assigned to it has dtype {array.dtype}",
             source=here(),
-            hint=f"convert it: value.astype({str(variable.dtype)!r})",
+            hint=f"convert it: jnp.asarray(value, {str(variable.dtype)!r})",
         )
     return _of_dtype(array, variable.dtype)
 
