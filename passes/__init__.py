@@ -17,7 +17,6 @@ from graphdist.passes import (
     eliminate_common_subexpressions,
     eliminate_dead_code,
     fold_constants,
-    hoist_accumulation,
     infer_distribution,
     lower_cross_replica,
     order_collectives,
@@ -29,6 +28,7 @@ from graphdist.passes import (
     simplify,
 )
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
+from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.manager import Pass
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slices import SHARDING, Sharding
@@ -58,7 +58,7 @@ PASSES = {
         ),
         Pass("own_slices", own_slices.own_slices, _SPMD),
         Pass("reassociate", reassociate.reassociate, _SPMD),
-        Pass("hoist_accumulation", hoist_accumulation.hoist_accumulation, _SPMD),
+        Pass("hoist_accumulation", HoistAccumulation(), _SPMD),
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),

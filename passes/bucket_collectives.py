@@ -161,6 +161,7 @@ def _levels(nodes: Sequence[Node], packing: Packing) -> tuple[list[int], dict[Ke
     of_nodes: list[int] = []
     packable: dict[Key, list[Node]] = defaultdict(list)
     last_effect = 0
+    buffers: set[Operand] = set()  # filled by an earlier run: what is done to them is done
     for node in nodes:
         level = 0
         for operand in node.operands:
@@ -170,7 +171,11 @@ def _levels(nodes: Sequence[Node], packing: Packing) -> tuple[list[int], dict[Ke
         if has_effect(node):
             level = last_effect = max(level, last_effect)
         of_nodes.append(level)
-        if node.op.is_collective and packing.takes(node):
+        if node.op is PACK or node.op is PACK_SLICES:
+            buffers.update(node.results)
+        if node.op.is_collective and not buffers.isdisjoint(node.operands):
+            level += 1
+        elif node.op.is_collective and packing.takes(node):
             reducer = str(node.params.get("reducer", ""))
             packable[level, node.op.name, reducer, node.operands[0].type.dtype].append(node)
             level += 1

@@ -53,6 +53,7 @@ class _Canonicalizer:
         answer = _RULES[name](self, node, operands)
         if answer is not None and not all(map(_fits, answer, node.results)):
             answer = None
+            builder.take_back(first)
         if answer is None:
             if name not in _LOOKED_BACK_AT:
                 return None
@@ -275,6 +276,10 @@ def _convert(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
     original = inner.operands[0].type.dtype
     if operands[0].type.dtype not in _WIDENS.get(original, "").split():
         return None
+    # A float beyond an integer's range becomes its last number, an integer its own last bits.
+    is_by_float = _is_integer(original) and not _is_integer(operands[0].type.dtype)
+    if is_by_float and _is_integer(wanted) and wanted not in (original, *_WIDENS[original].split()):
+        return None
     return inner.operands if original == wanted else _rebuilt(self, node, inner.operands)
 
 
@@ -290,10 +295,9 @@ def _scale(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
     product = before * factor
     if abs(product) >= 2**15:  # not a number of every dtype
         return None
+    is_exact = dtype in ("f16", "bf16", "f32", "f64") and _grows(before) and _grows(factor)
     if _is_integer(dtype):
         is_exact = isinstance(product, int)
-    else:
-        is_exact = dtype in ("f16", "bf16", "f32", "f64") and _grows(before) and _grows(factor)
     return _rebuilt(self, node, inner.operands, factor=product) if is_exact else None
 
 
@@ -326,9 +330,9 @@ def _rebuilt(
 ) -> Sequence[Operand]:
     """Add the node's operation to other operands, with some parameters changed."""
     types = None if node.op.rule else [value.type for value in node.results]
-    hint = node.results[0].hint
+    params, hint = {**node.params, **params}, node.results[0].hint if node.results else ""
     return self.builder.add(
-        node.op, operands, {**node.params, **params}, at=node.source, types=types, hint=hint
+        node.op, operands, params, node.graphs, at=node.source, types=types, hint=hint
     )
 
 
@@ -342,14 +346,11 @@ def _cond(self: _Canonicalizer, node: Node, operands: Operands) -> Answer:
     environment: dict[Operand, Operand] = dict(zip(branch.inputs, rest, strict=True))
     for inner in branch.nodes:
         # New nodes: the same branch may stand in another `cond` of this graph.
-        results = self.builder.add(
-            inner.op,
-            substitute(environment, inner.operands),
-            inner.params,
-            inner.graphs,
-            at=inner.source,
-            types=None if inner.op.rule else [value.type for value in inner.results],
-        )
+        results = _rebuilt(self, inner, substitute(environment, inner.operands))
+        if inner.op.name in _RULES:  # more is known of its operands here than in the branch
+            (made,) = self.builder.take_back(len(self.builder.nodes) - 1)
+            answer = self.apply(made, made.operands, self.builder)
+            results = answer or self.builder.keep(made, made.operands, made.graphs)
         environment.update(zip(inner.results, results, strict=True))
     return substitute(environment, branch.outputs)
 

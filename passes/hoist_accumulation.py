@@ -18,38 +18,60 @@ After:   %p = scan(%zero, %xs) { %h = jax.mul(%x, 0.25)  %new = %c_in + %h }  %c
 It changes the order of additions, and with it the last bits of results. Sums are kept in the dtype
 of the carry: with gradients in bfloat16 and a carry in float32 they are better than before; near
 the largest number of a dtype they may overflow, since the mean is taken last. Left alone: carries
-the body reads for something else, float16 carries, narrowing casts, and `while` loops.
+the body reads for something else, float16 carries, narrowing casts, what would send more than the
+loop does (a broadcast number into a large carry), and `while` loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from graphdist.ir.analyses import producers, users
+from graphdist.ir.analyses import operations, producers, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE, SCAN, SELECT_REPLICA
 from graphdist.ir.rewrite import rewrite, substitute
 from graphdist.ir.types import MIRRORED, PER_REPLICA
-from graphdist.passes.linear_chains import Chain, reduction_behind
+from graphdist.passes.canonicalize import canonicalize
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.linear_chains import Chain, is_linear_reduction, reduction_behind
 
 NAME = "hoist_accumulation"
 
 _ADDITIONS = ("jax.add", "jax.sub", "jax.add_any")
-_FIRST_OPERAND = (RESHAPE.name, SCALE.name, "jax.neg", "jax.div", "jax.reshape", "jax.transpose")
-_WIDTH = {"bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128}
+_EXACT = (RESHAPE.name, "jax.broadcast_in_dim", "jax.neg", "jax.reshape", "jax.transpose")
+_WIDER = {
+    "f16": ("f32", "f64", "c64", "c128"),
+    "bf16": ("f32", "f64", "c64", "c128"),
+    "f32": ("f64", "c64", "c128"),
+    "f64": ("c128",),
+    "c64": ("c128",),
+}
+_INEXACT = ("bf16", "f32", "f64", "c64", "c128")
+_INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+_SMALL = 64 * 2**10
+"""Bytes that are sent in about the time that a collective takes to begin."""
 
 
-def hoist_accumulation(graph: Graph) -> Graph:
-    """Return the graph with reductions that are only added up moved behind their loops."""
-    return rewrite(graph, _hoist, NAME, {SCAN.name})
+@dataclass(frozen=True, slots=True)
+class HoistAccumulation:
+    """The pass."""
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with reductions that are only added up moved behind their loops."""
+        return rewrite(graph, _hoist, NAME, {SCAN.name})
+
+    def declined(self, graph: Graph) -> list[str]:
+        """Return the carries that reductions are added to in each turn of a loop, and why."""
+        return [reason for node in walk(graph) if node.op is SCAN for reason in _declined(node)]
 
 
 @dataclass(frozen=True)
 class _Accumulation:
-    """A carry that is only added to: its place, and how the reduction got into the sum."""
+    """A carry that is only added to, and how the reduction got into the sum."""
 
     place: int
     addition: Node
@@ -60,15 +82,9 @@ class _Accumulation:
 
 
 def _hoist(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
-    (body,) = node.graphs
     num_consts = cast(int, node.params["num_consts"])
-    if cast(int, node.params["length"]) < 2:
-        return None
-    found = [
-        accumulation
-        for place in range(cast(int, node.params["num_carry"]))
-        if (accumulation := _accumulation(body, num_consts, place)) is not None
-    ]
+    body = _body(node)
+    found = [one for one in _carries(node, body) if isinstance(one, _Accumulation)]
     if not found:
         return None
     start = list(operands)
@@ -95,58 +111,100 @@ def _start(operand: Operand, one: _Accumulation, builder: Builder) -> Operand:
     return builder.add(SELECT_REPLICA, (operand,), params, at=one.reduction.source)[0]
 
 
-def _accumulation(body: Graph, num_consts: int, place: int) -> _Accumulation | None:
-    """Return how a carry is only added to, if it is."""
-    carry, new = body.inputs[num_consts + place], body.outputs[place]
+def _body(node: Node) -> Graph:
+    """Return the body of a loop without what does nothing, which would seem to use its values."""
+    (body,) = node.graphs
+    if ALL_REDUCE.name not in operations(body):
+        return body
+    return eliminate_dead_code(canonicalize(body))
+
+
+def _carries(node: Node, body: Graph) -> Iterator[_Accumulation | str]:
+    """Return how each carry of a loop is only added to, or why it is not hoisted."""
+    length, num_carry = cast(int, node.params["length"]), cast(int, node.params["num_carry"])
+    if length < 2 or ALL_REDUCE.name not in operations(body):
+        return
+    inputs = body.inputs[cast(int, node.params["num_consts"]) :]
+    operands = [operand for node in body.nodes for operand in node.operands]
+    uses = Counter(one for one in (*operands, *body.outputs) if type(one) is Value)
+    for place, carry in enumerate(inputs[:num_carry]):
+        yield _accumulation(body, place, carry, uses, length)
+
+
+def _accumulation(
+    body: Graph, place: int, carry: Value, uses: Counter[Value], length: int
+) -> _Accumulation | str:
+    """Return how a carry is only added to, or why it is not."""
+    new, made_by = body.outputs[place], producers(body)
     # One that differs between replicas begins so, or a factor of each replica's own makes it so.
     if carry.type.distribution is not MIRRORED:
-        return None
-    if carry.type.dtype not in _WIDTH or type(new) is not Value or not _is_used_once(body, carry):
-        return None
-    addition = producers(body).get(new)
-    if addition is None or addition.op.name not in _ADDITIONS:
-        return None
-    if users(body)[new] or body.outputs.count(new) > 1 or carry not in addition.operands:
-        return None
+        return "it differs between replicas"
+    if carry.type.dtype not in (*_INEXACT, *_INTEGERS):
+        return f"it is of dtype {carry.type.dtype}"
+    addition = made_by.get(new) if type(new) is Value else None
+    if addition is None or addition.op.name not in _ADDITIONS or carry not in addition.operands:
+        return "it is not only added to"
+    if uses[carry] > 1 or uses[addition.results[0]] > 1:
+        return "the loop reads it for something else"
     term = 1 - addition.operands.index(carry)
     if addition.op.name == "jax.sub" and term == 0:
-        return None
-    made = _reduction_of(body, addition.operands[term])
-    return None if made is None else _Accumulation(place, addition, term, *made)
+        return "it is subtracted from what is added"
 
-
-def _reduction_of(body: Graph, operand: Operand) -> tuple[Node, Chain] | None:
-    """Return the reduction that a term is made of, and how."""
-
-    def made_by(operand: Operand) -> Node | None:
-        if type(operand) is not Value or not _is_used_once(body, operand):
+    def followed(operand: Operand) -> Node | None:
+        if type(operand) is not Value or uses[operand] > 1:
             return None
-        return producers(body).get(operand)
+        return made_by.get(operand)
 
-    return reduction_behind(operand, made_by, _linear_in)
+    made = reduction_behind(addition.operands[term], followed, _linear_in)
+    if made is None:
+        return "what is added is not made of one reduction, used once, by linear operations"
+    sent = made[0].operands[0].type.bytes * length
+    if carry.type.bytes > max(sent, _SMALL):
+        return f"its {carry.type.bytes:,} bytes are more than the {sent:,} that the loop reduces"
+    return _Accumulation(place, addition, term, *made)
 
 
-def _is_used_once(body: Graph, value: Value) -> bool:
-    """Return whether one node uses a value, once, and the body does not return it."""
-    using = users(body)[value]
-    return (
-        len(using) == 1 and using[0].operands.count(value) == 1 and value not in body.outputs
-    ) or (not using and body.outputs.count(value) == 1)
+def _declined(node: Node) -> Iterator[str]:
+    """Return of the carries of a loop that depend on a reduction there, why each is left."""
+    body = _body(node)
+    reductions = [one for one in body.nodes if is_linear_reduction(one)]
+    for place, one in enumerate(_carries(node, body)):
+        if isinstance(one, _Accumulation):
+            continue
+        reduction = _behind(body.outputs[place], body, reductions)
+        if reduction is not None:
+            yield f"{reduction.op.name} at {reduction.source} into a carry of a loop: {one}"
+
+
+def _behind(operand: Operand, body: Graph, reductions: Sequence[Node]) -> Node | None:
+    """Return a reduction that an output depends on, if there is one."""
+    pending, seen = [operand], set[Operand]()
+    while pending:
+        operand = pending.pop()
+        node = producers(body).get(operand) if type(operand) is Value else None
+        if node is None or operand in seen:
+            continue
+        if node in reductions:
+            return node
+        seen.add(operand)
+        pending.extend(node.operands)
+    return None
 
 
 def _linear_in(node: Node) -> Sequence[int]:
     """Return the places of the operands that may be added up in place of the result."""
     name, result = node.op.name, node.results[0].type
-    if name == "jax.mul":
-        places: Sequence[int] = (0, 1)
-    elif name in _FIRST_OPERAND:
-        places = (0,)
-    elif name == "jax.convert_element_type":
-        operand = node.operands[0].type
-        places = (0,) if _WIDTH.get(operand.dtype, 999) <= _WIDTH.get(result.dtype, 0) else ()
-    else:
-        places = ()
-    return [place for place in places if node.operands[place].type.size == result.size]
+    if name == "jax.convert_element_type":
+        return (0,) if result.dtype in _WIDER.get(node.operands[0].type.dtype, ()) else ()
+    linear: Sequence[str] = ()
+    if result.dtype in _INEXACT:
+        linear = (*_EXACT, SCALE.name, "jax.div")
+    elif result.dtype in _INTEGERS:  # sums that wrap are the same in any order
+        linear = _EXACT
+    if name == "jax.mul" and linear:
+        sizes = [operand.type.size for operand in node.operands]
+        return [place for place, size in enumerate(sizes) if size == result.size]
+    return (0,) if name in linear else ()
 
 
 def _local(body: Graph, num_consts: int, found: Sequence[_Accumulation]) -> Graph:

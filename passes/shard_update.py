@@ -2,11 +2,11 @@
 
 Data-parallel training reduces a gradient to every replica, and every replica then makes the same
 update of all parameters and keeps all of the optimizer's state. Shared out, a gradient is
-reduce_scattered, each replica updates its slice, and the new parameters are gathered: as many bytes
-are moved, R times fewer computed on, and state that is read in slices only (an optimizer's slots)
-is kept in slices between steps: `sharded_along` of the variable. The values are the same. (Xu et
-al. 2020, "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training"; stage 1 of
-Rajbhandari et al. 2020, "ZeRO".)
+reduce_scattered, each replica updates its slice, and the new parameters are gathered: R times fewer
+computed on, as many bytes moved where a gradient updates one parameter, and state that is read in
+slices only (an optimizer's slots) is kept in slices between steps: `sharded_along` of the variable.
+The values are the same. (Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in
+Data-Parallel Training"; stage 1 of Rajbhandari et al. 2020, "ZeRO".)
 
 Before:  %g = all_reduce(%x)  %m1 = mul(%m, 0.9)  %m2 = add(%m1, %g)  %w2 = sub(%w, %m2)
          return %m2 -> @m, %w2 -> @w
@@ -38,7 +38,15 @@ from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, OWN_SLICE, REDUCE_SCATTER
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import Type, own_slice
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.slices import REDUCERS, Needs, Sharding, cut_of, kind_of, wanted_in_slices
+from graphdist.passes.slices import (
+    REDUCERS,
+    Needs,
+    Sharding,
+    cut_of,
+    is_shared,
+    kind_of,
+    wanted_in_slices,
+)
 
 NAME = "shard_update"
 
@@ -153,7 +161,12 @@ class _Sharder:
         return operand in self.slices or operand in self.put_off
 
     def _elementwise(self, node: Node, result: Value) -> Operand:
-        operands = [self._slice(operand) for operand in node.operands]
+        operands = [
+            (self._whole if is_shared(operand, result, self.graph.num_replicas) else self._slice)(
+                operand
+            )
+            for operand in node.operands
+        ]
         return self._add(node, operands, self._slice_type(result))
 
     def _reduce_scattered(self, node: Node, result: Value) -> Operand:
@@ -195,9 +208,7 @@ class _Sharder:
         return self.builder.add(ALL_GATHER, (self.slices[value],), params, at=at, hint=hint)[0]
 
     def _slice(self, operand: Operand) -> Operand:
-        """Return a replica's slice of a value; all of one without dimensions."""
-        if not operand.type.shape:
-            return self._whole(operand)
+        """Return a replica's slice of a value."""
         found = self.slices.get(operand)
         if found is None:
             found = self.slices[operand] = self._made_slice(operand)

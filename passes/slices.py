@@ -69,7 +69,7 @@ def kind_of(node: Node, num_replicas: int) -> str:
     """Return in what way a node deals with slices; "" for one that needs wholes."""
     name = node.op.name
     if name in ELEMENTWISE:
-        return "elementwise" if _keeps_shape(node) else ""
+        return "elementwise" if _keeps_slices(node, num_replicas) else ""
     if name == "jax.broadcast_in_dim":
         is_scalar = len(node.operands) == 1 and not node.operands[0].type.shape
         return "broadcast" if is_scalar else ""
@@ -92,10 +92,24 @@ def _is_own_cut(node: Node, whole: Operand, num_replicas: int) -> bool:
     return is_slice and cut_of(whole.type.shape, num_replicas) == axis
 
 
-def _keeps_shape(node: Node) -> bool:
-    (result,) = node.results
-    shape = result.type.shape
-    return bool(shape) and all(operand.type.shape in ((), shape) for operand in node.operands)
+def _keeps_slices(node: Node, num_replicas: int) -> bool:
+    """Return whether a slice of the result takes slices, cut alike, and what all slices share."""
+    result = node.results[0]
+    shape, cut = result.type.shape, cut_of(result.type.shape, num_replicas)
+    return bool(shape) and all(
+        operand.type.shape == shape
+        or is_shared(operand, result, num_replicas)
+        or (cut is not None and cut_of(operand.type.shape, num_replicas) == cut)
+        for operand in node.operands
+    )
+
+
+def is_shared(operand: Operand, result: Value, num_replicas: int) -> bool:
+    """Return whether every slice of a result takes all of an operand: it has one element there."""
+    if not operand.type.shape:
+        return True
+    cut = cut_of(result.type.shape, num_replicas)
+    return cut is not None and operand.type.shape[cut] == 1
 
 
 @dataclass
@@ -117,7 +131,9 @@ class Needs:
         graph = self.graph
         count = len(graph.assigned)
         for variable, output in zip(graph.assigned, graph.outputs, strict=False):
-            if variable.name in self.wanted and _is_cuttable(output, graph.num_replicas):
+            is_slice = output.type.shape != variable.type.shape  # cut already
+            is_cuttable = not is_slice and _is_cuttable(output, graph.num_replicas)
+            if variable.name in self.wanted and is_cuttable:
                 self._need(output, SLICES)
             else:
                 self._need(output, WHOLE, f"variable {variable.name!r} is stored whole")
@@ -163,7 +179,8 @@ class Needs:
     def _ask(self, node: Node) -> None:
         if not self.of_node(node):
             return
-        kind = kind_of(node, self.graph.num_replicas)
+        num_replicas = self.graph.num_replicas
+        kind = kind_of(node, num_replicas)
         result = node.results[0] if len(node.results) == 1 else None
         self.sources.update(dict.fromkeys(node.results, node.source))
         self.kinds.update(dict.fromkeys(node.results, kind))
@@ -180,7 +197,9 @@ class Needs:
                 flags = SLICES
         for operand in node.operands:
             self.sources.setdefault(operand, node.source)
-            is_cut = flags & WHOLE or _is_cuttable(operand, self.graph.num_replicas)
+            is_cut = _is_cuttable(operand, num_replicas)
+            if kind == "elementwise" and is_shared(operand, node.results[0], num_replicas):
+                is_cut = False
             self._need(operand, flags if is_cut else WHOLE, because)
 
     def _settle(self) -> None:
@@ -296,5 +315,5 @@ def _why_not(output: Operand, needs: Needs, made_by: dict[Operand, Node]) -> str
         if kind == "elementwise":
             pending.extend(node.operands)
         elif not kind and value.type.shape:
-            found = f"{node.op.name} at {node.source} is not computed element by element"
+            found = f"{node.op.name} at {node.source} is not computed slice by slice"
     return found

@@ -175,7 +175,7 @@ def _with_options(one: Pass) -> str:
     """Return the name of a pass, with its options if it has some."""
     if inspect.isfunction(one.run):
         return one.name
-    return one.name + repr(one.run).removeprefix(type(one.run).__name__)
+    return one.name + repr(one.run).removeprefix(type(one.run).__name__).removesuffix("()")
 
 
 _CONTROL_FLOW = frozenset({SCAN, WHILE, COND})

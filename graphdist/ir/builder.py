@@ -78,6 +78,12 @@ class Builder:
         )
         return results
 
+    def take_back(self, count: int) -> list[Node]:
+        """Remove the nodes after the first `count`, and return them."""
+        taken = self.nodes[count:]
+        del self.nodes[count:]
+        return taken
+
 
 def _same(operands: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
     """Return whether operands are the same objects; equal literals may differ: 0.0 and -0.0."""

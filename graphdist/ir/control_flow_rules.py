@@ -35,7 +35,8 @@ def _check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> 
     for position, (operand, wanted) in enumerate(zip(operands, inputs, strict=True)):
         if (operand.dtype, operand.shape) != (wanted.dtype, wanted.shape):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
-        if wanted.distribution not in (operand.distribution, PER_REPLICA, None):
+        agree = operand.distribution is MIRRORED  # as they may where each could have its own
+        if not agree and wanted.distribution not in (operand.distribution, PER_REPLICA, None):
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
 
 

@@ -28,7 +28,7 @@ from graphdist.ir.ops import (
     Op,
 )
 from graphdist.ir.printer import names, print_literal, print_node
-from graphdist.ir.types import PER_REPLICA, Type
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
 
 __all__ = ["verify"]
 
@@ -225,7 +225,7 @@ def _first_outputs_are_assigned(graph: Graph) -> None:
         held = variable.held(graph.num_replicas)
         type, wanted = output.type, held.distribution
         # Replicas that agree may write a variable they could differ in, but not the other way.
-        fits = type.distribution == wanted or wanted is PER_REPLICA
+        fits = type.distribution in (wanted, MIRRORED) or wanted is PER_REPLICA
         shapes = held.shape, _at_boundary(held).shape
         if not fits or type.dtype != held.dtype or type.shape not in shapes:
             name = _name(graph, output)

@@ -208,7 +208,8 @@ class Maker:
         elif kind <= 4:
             self.add(ops.ALL_GATHER, (y,), {"axis": 0} | count)
         elif x is not None and x.type.shape and x.type.shape[0] % self.graph.num_replicas == 0:
-            self.add(ops.REDUCE_SCATTER, (x,), {"axis": 0} | reducer | count)
+            kept = draw(st.sampled_from(["sum", "mean"]))
+            self.add(ops.REDUCE_SCATTER, (x,), {"axis": 0, "reducer": kept} | count)
 
     def of_variable(self) -> None:
         params: dict[str, object] = {"variable": self.draw(st.sampled_from(self.graph.variables))}

@@ -378,8 +378,8 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[4] per_replica) {
-  %0 = jax.floor(%x) : f32[4] per_replica
-  return per_replica %0
+  %s = jax.floor(%x) : f32[4] per_replica
+  return per_replica %s
 }
 
 # title: inside a loop
@@ -420,4 +420,73 @@ graph f on 2 replicas, stage spmd
   %p = constant() {value=array<bool[4]: true, true, true, true>} : bool[4] mirrored
   %b = jax.floor(%w) : f32[4] mirrored
   return per_replica %b
+}
+
+# title: left alone: integers by way of a float, which are cut off, where integers wrap
+graph f on 1 replica, stage spmd
+(%x: i8[3] mirrored) {
+  %a = jax.convert_element_type(%x) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[3] mirrored
+  %b = jax.convert_element_type(%a) {new_dtype=dtype<u8>, weak_type=false, sharding=none} : u8[3] mirrored
+  %c = jax.convert_element_type(%a) {new_dtype=dtype<i32>, weak_type=false, sharding=none} : i32[3] mirrored
+  return %b, %c
+}
+-->
+graph f on 1 replica, stage spmd
+(%x: i8[3] mirrored) {
+  %a = jax.convert_element_type(%x) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[3] mirrored
+  %b = jax.convert_element_type(%a) {new_dtype=dtype<u8>, weak_type=false, sharding=none} : u8[3] mirrored
+  %c = jax.convert_element_type(%x) {new_dtype=dtype<i32>, weak_type=false, sharding=none} : i32[3] mirrored
+  return %b, %c
+}
+
+# title: a branch that is known to be taken, with operands of which more is known outside
+graph f on 2 replicas, stage spmd
+(%x: f32[4] mirrored) {
+  %z = jax.broadcast_in_dim(0.0:f32) {shape=(4,), broadcast_dimensions=(), sharding=none} : f32[4] mirrored
+  %y = cond(0:i32, %x, %z) : f32[4] mirrored
+    branch_0(%p: f32[4] mirrored, %q: f32[4] mirrored) {
+      %s = jax.sub(%p, %q) : f32[4] mirrored
+      return %s
+    }
+    branch_1(%p: f32[4] mirrored, %q: f32[4] mirrored) {
+      return %p
+    }
+  return %y
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[4] mirrored) {
+  %z = jax.broadcast_in_dim(0.0:f32) {shape=(4,), broadcast_dimensions=(), sharding=none} : f32[4] mirrored
+  return %x
+}
+
+# title: a variable stored in slices is assigned a number that all slices share
+graph f on 2 replicas, stage spmd
+  variable @m: i32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%m: i32[2] sharded(0) = @m) {
+  %b = jax.broadcast_in_dim(0:i32) {shape=(2,), broadcast_dimensions=(), sharding=none} : i32[2] mirrored
+  %own = jax.mul(%m, %b) {out_dtype=none} : i32[2] sharded(0)
+  return %own -> @m
+}
+-->
+graph f on 2 replicas, stage spmd
+  variable @m: i32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%m: i32[2] sharded(0) = @m) {
+  %b = jax.broadcast_in_dim(0:i32) {shape=(2,), broadcast_dimensions=(), sharding=none} : i32[2] mirrored
+  return %b -> @m
+}
+
+# title: an answer that does not fit leaves nothing behind
+graph f on 2 replicas, stage spmd
+(%x: f32[8] per_replica) {
+  %r = reduce_scatter(%x) {reducer="sum", axis=0, group_size=2} : f32[4] sharded(0)
+  %u = unpack(%r) {shapes=((2,2),), axes=(1,)} : f32[2,2] sharded(1)
+  return per_replica %u
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[8] per_replica) {
+  %r = reduce_scatter(%x) {reducer="sum", axis=0, group_size=2} : f32[4] sharded(0)
+  %u = unpack(%r) {shapes=((2, 2),), axes=(1,)} : f32[2,2] sharded(1)
+  return per_replica %u
 }

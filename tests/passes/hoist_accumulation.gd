@@ -122,3 +122,54 @@ graph f on 2 replicas, stage spmd
     }
   return per_replica %c, per_replica %d
 }
+
+# title: a broadcast number, integers, a widened float16, a carry that is only renamed, and a factor that nothing needs
+graph f on 2 replicas, stage spmd
+(%c0: f32[3] mirrored, %x: f32[4,3] per_replica, %n: i32[4,2] per_replica) {
+  %c, %i, %w = scan(%c0, 0:i32, 0.0:f32, %x, %n) {num_consts=0, num_carry=3, length=4, reverse=false, unroll=1} : f32[3] mirrored, i32[] mirrored, f32[] mirrored
+    body(%total: f32[3] mirrored, %count: i32[] mirrored, %wide: f32[] mirrored, %row: f32[3] per_replica, %ns: i32[2] per_replica) {
+      %g = jax.reduce_sum(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
+      %mean = all_reduce(%g) {reducer="mean", group_size=2} : f32[] mirrored
+      %dead = jax.mul(%mean, 3.0:f32) {out_dtype=none} : f32[] mirrored
+      %all = jax.broadcast_in_dim(%mean) {shape=(3,), broadcast_dimensions=(), sharding=none} : f32[3] mirrored
+      %new = jax.add(%total, %all) : f32[3] mirrored
+      %k = jax.reduce_sum(%ns) {axes=(0,), out_sharding=none} : i32[] per_replica
+      %sum = all_reduce(%k) {reducer="sum", group_size=2} : i32[] mirrored
+      %twice = jax.mul(%sum, 2:i32) {out_dtype=none} : i32[] mirrored
+      %next = jax.sub(%count, %twice) : i32[] mirrored
+      %small = jax.convert_element_type(%k) {new_dtype=dtype<f16>, weak_type=false, sharding=none} : f16[] per_replica
+      %half = all_reduce(%small) {reducer="mean", group_size=2} : f16[] mirrored
+      %single = jax.convert_element_type(%half) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[] mirrored
+      %same = jax.convert_element_type(%wide) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[] mirrored
+      %later = jax.add(%same, %single) : f32[] mirrored
+      return %new, %next, %later
+    }
+  return %c, %i, %w
+}
+-->
+graph f on 2 replicas, stage spmd
+(%c0: f32[3] mirrored, %x: f32[4,3] per_replica, %n: i32[4,2] per_replica) {
+  %c, %i, %w = scan(%c0, 0:i32, 0.0:f32, %x, %n) {num_consts=0, num_carry=3, length=4, reverse=false, unroll=1} : f32[3] per_replica, i32[] per_replica, f32[] per_replica
+    body(%total: f32[3] per_replica, %count: i32[] per_replica, %wide: f32[] per_replica, %row: f32[3] per_replica, %ns: i32[2] per_replica) {
+      %g = jax.reduce_sum(%row) {axes=(0,), out_sharding=none} : f32[] per_replica
+      %mean = all_reduce(%g) {reducer="mean", group_size=2} : f32[] mirrored
+      %all = jax.broadcast_in_dim(%mean) {shape=(3,), broadcast_dimensions=(), sharding=none} : f32[3] mirrored
+      %all_1 = jax.broadcast_in_dim(%g) {shape=(3,), broadcast_dimensions=(), sharding=none} : f32[3] per_replica
+      %new = jax.add(%total, %all_1) : f32[3] per_replica
+      %k = jax.reduce_sum(%ns) {axes=(0,), out_sharding=none} : i32[] per_replica
+      %sum = all_reduce(%k) {reducer="sum", group_size=2} : i32[] mirrored
+      %twice = jax.mul(%sum, 2:i32) {out_dtype=none} : i32[] mirrored
+      %twice_1 = jax.mul(%k, 2:i32) {out_dtype=none} : i32[] per_replica
+      %next = jax.sub(%count, %twice_1) : i32[] per_replica
+      %small = jax.convert_element_type(%k) {new_dtype=dtype<f16>, weak_type=false, sharding=none} : f16[] per_replica
+      %half = all_reduce(%small) {reducer="mean", group_size=2} : f16[] mirrored
+      %single = jax.convert_element_type(%half) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[] mirrored
+      %single_1 = jax.convert_element_type(%small) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[] per_replica
+      %later = jax.add(%wide, %single_1) : f32[] per_replica
+      return %new, %next, %later
+    }
+  %c_1 = all_reduce(%c) {reducer="mean", group_size=2} : f32[3] mirrored
+  %i_1 = all_reduce(%i) {reducer="sum", group_size=2} : i32[] mirrored
+  %w_1 = all_reduce(%w) {reducer="mean", group_size=2} : f32[] mirrored
+  return %c_1, %i_1, %w_1
+}

@@ -177,3 +177,43 @@ graph f on 2 replicas, stage spmd
   %nc = jax.sub(%c, %gc) : f32[3] mirrored
   return %na -> @a, %nb -> @b, %nc -> @c, %ga
 }
+
+# title: factors for each column and each row: the one is shared by the slices, the other is cut
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4,3] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+(%m: f32[4,3] mirrored = @m, %x: f32[4,3] per_replica, %column: f32[1,3] mirrored, %row: f32[4,1] mirrored) {
+  %g = all_reduce(%x) {reducer="mean", group_size=2} : f32[4,3] mirrored
+  %a = jax.mul(%g, %column) {out_dtype=none} : f32[4,3] mirrored
+  %b = jax.mul(%a, %row) {out_dtype=none} : f32[4,3] mirrored
+  %new = jax.sub(%m, %b) : f32[4,3] mirrored
+  return %new -> @m
+}
+-->
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4,3] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%m: f32[2,3] sharded(0) = @m, %x: f32[4,3] per_replica, %column: f32[1,3] mirrored, %row: f32[4,1] mirrored) {
+  %g = reduce_scatter(%x) {reducer="mean", group_size=2, axis=0} : f32[2,3] sharded(0)
+  %a = jax.mul(%g, %column) {out_dtype=none} : f32[2,3] sharded(0)
+  %0 = own_slice(%row) {axis=0, group_size=2} : f32[2,1] sharded(0)
+  %b = jax.mul(%a, %0) {out_dtype=none} : f32[2,3] sharded(0)
+  %new = jax.sub(%m, %b) : f32[2,3] sharded(0)
+  return %new -> @m
+}
+
+# title: stored in slices by an earlier program, and set to a number
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%m: f32[2] sharded(0) = @m, %s: f32[] mirrored) {
+  %full = jax.broadcast_in_dim(%s) {shape=(4,), broadcast_dimensions=(), sharding=none} : f32[4] mirrored
+  %e = jax.exp(%full) {accuracy=none} : f32[4] mirrored
+  %own = own_slice(%e) {axis=0, group_size=2} : f32[2] sharded(0)
+  return %own -> @m
+}
+-->
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%m: f32[2] sharded(0) = @m, %s: f32[] mirrored) {
+  %full = jax.broadcast_in_dim(%s) {shape=(2,), broadcast_dimensions=(), sharding=none} : f32[2] mirrored
+  %e = jax.exp(%full) {accuracy=none} : f32[2] mirrored
+  return %e -> @m
+}

@@ -44,6 +44,7 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
     "turn": lambda x: x[::-1] if x.ndim else x,
     "cumulative": lambda x: jnp.cumsum(x, axis=0) if x.ndim else x,
     "rows": lambda x: x - x.sum(axis=0, keepdims=True) if x.ndim else x,
+    "columns": lambda x: x - x.max(axis=-1, keepdims=True) if x.ndim else x,
     "branch": lambda x: jax.lax.cond(x.sum() > 0, lambda x: x + 1, lambda x: x, x),
 }
 
@@ -68,8 +69,12 @@ def value(number: int) -> Expression:
     return lambda values: values[number % len(values)]
 
 
+def all_of(number: float) -> Expression:
+    return lambda values: jnp.full_like(values[0], number)
+
+
 EXPRESSIONS = st.recursive(
-    st.integers(0, 3).map(value),
+    st.one_of(st.integers(0, 3).map(value), st.sampled_from([0.0, 2.0]).map(all_of)),
     lambda inner: st.one_of(
         st.builds(two, st.sampled_from(sorted(ELEMENTWISE)), inner, inner),
         st.builds(halved, inner),

@@ -159,6 +159,28 @@ def test_assigning_keeps_the_slices() -> None:
     assert slot.read_value().max() < 3
 
 
+@pytest.mark.parametrize("value", [0.0, 2.0])
+def test_slots_are_set_to_a_number_by_a_function(value: float) -> None:
+    training = Training(optax.adam(1e-2), 2, shard_update=True)
+    (batch,) = training.batches(1)
+    training.step(batch)
+    slot = training.state[0].mu["first"]
+
+    @gd.function
+    def restart() -> None:
+        def replica_fn() -> None:
+            zeros = jax.tree.map(lambda old: jnp.full_like(old, value), gd.read(training.state))
+            gd.assign(training.state, zeros)
+
+        training.strategy.run(replica_fn)
+
+    assert slot.sharded_along is not None
+    restart()
+    assert slot.sharded_along is not None
+    for variable in jax.tree.leaves(training.state):
+        np.testing.assert_array_equal(variable.read_value(), np.full(variable.shape, value))
+
+
 def test_functions_compiled_before_and_after_see_the_same() -> None:
     training = adam()
     slot = training.state[0].mu["first"]
