@@ -49,7 +49,7 @@ from graphdist.stages import Compiled
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.tracing.sources import here
-from graphdist.variable_storage import lay_out
+from graphdist.variable_storage import held, lay_out
 from graphdist.variables import Variable
 from graphdist.version import versions
 
@@ -219,13 +219,14 @@ class LoadedStep:
         shapes = [tuple(shape) for shape in manifest["boundary"]["output_shapes"]]
         along = [variable.sharded_along for variable in graph.variables]
 
-        def lay_out_again() -> None:
+        def again() -> int:
             """Have variables lie as the step takes them: it cannot be compiled for others."""
-            lay_out(variables, along, alone=True)
+            with held(variables, strategy) as stores:
+                lay_out(variables, along, alone=True)
+                return stores.layout
 
-        lay_out_again()
         self._program = Program(
-            self._interface, variables, variables, graph, shapes, executable, lay_out_again
+            self._interface, variables, variables, graph, shapes, executable, again(), again
         )
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from threading import RLock
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
@@ -49,7 +50,7 @@ from graphdist.tracing.state import NeedsReplicaNumber, Trace, make_jaxpr
 from graphdist.values import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.variable_checks import require_value
 from graphdist.variable_packs import pack_small, packed, packs_of
-from graphdist.variable_storage import as_stored, lay_out
+from graphdist.variable_storage import as_stored, held, lay_out
 from graphdist.variables import Variable
 
 Result = TypeVar("Result")
@@ -222,26 +223,35 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
     """Compile a traced function; raises `DeviceError` for devices that are not here."""
     if traced.devices.is_absent:
         traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
-    lowered, variables = traced.lower(), traced.variables
-    lay_out(variables, [one.sharded_along for one in lowered.graph.variables], alone=False)
-    pack_small(interface.strategy, variables, lowered.graph)
-    packs, holders = packs_of(variables, lowered.graph)
+    variables = traced.variables
+    stores = held(variables, interface.strategy)
+    lowered = traced.lower()
+    with stores:
+        graph = as_stored(traced.graph, variables)
+        is_current = graph is traced.graph
+        if is_current:
+            lay_out(variables, [one.sharded_along for one in lowered.graph.variables], alone=False)
+            pack_small(interface.strategy, variables, lowered.graph)
+            packs, holders = packs_of(variables, lowered.graph)
+            lies, layout = [variable.lies for variable in variables], stores.layout
+    if not is_current:  # another thread has laid them out since it was traced
+        return compile_program(replace(traced, graph=graph), interface)
     lowered = packed(lowered, packs)
     agree_on(lowered.graph, traced.devices, here())
     compiled = lowered.compile()
     wait_until_compiled(lowered.graph, traced.devices, here())
     shapes = [output.type.shape for output in traced.graph.outputs]
-    lies = [variable.lies for variable in variables]
 
-    def again() -> Program | None:
-        """Compile anew if variables lie otherwise by now."""
-        if lies == [variable.lies for variable in variables]:
-            return None
-        graph = as_stored(traced.graph, variables)
+    def again() -> Program | int:
+        """Compile anew if variables lie otherwise by now, or return their layout."""
+        with stores:
+            if lies == [variable.lies for variable in variables]:
+                return stores.layout
+            graph = as_stored(traced.graph, variables)
         return compile_program(replace(traced, graph=graph), interface)
 
     graph, executable = compiled.graph, compiled.executable
-    return Program(interface, variables, holders, graph, shapes, executable, again)
+    return Program(interface, variables, holders, graph, shapes, executable, layout, again)
 
 
 class Program:
@@ -255,15 +265,18 @@ class Program:
         graph: Graph,
         output_shapes: Sequence[tuple[int, ...]],
         executable: Executable,
-        again: Callable[[], Program | None],
+        layout: int,
+        again: Callable[[], Program | int],
     ) -> None:
         """Take an executable of a graph; of that its inputs, outputs and variables count.
 
         `holders` hold the state of the graph's variables: they are the user's variables, or packs
-        of several. `output_shapes` are those of the user's results, as they were traced. `again`
-        compiles a program for how the variables lie, if that is not how this one takes them.
+        of several. `output_shapes` are those of the user's results, as they were traced. `layout`
+        is that of the variables' stores for which this was compiled; `again` returns another if the
+        variables lie as they did, or else a program compiled for how they lie.
         """
-        self._again = again
+        self._layout, self._again = layout, again
+        self._changing = RLock()
         self._interface, self._executable = interface, executable
         self._variables, self._holders = tuple(variables), tuple(holders)
         self._assigned = [
@@ -292,16 +305,20 @@ class Program:
             self._feeds,
             self._taker(),
             self._failed,
+            self._layout,
             self._laid_out_anew,
         )
 
     def _laid_out_anew(self, leaves: Sequence[Any]) -> Any:
         """Call with variables of which some lie otherwise than when this was compiled."""
-        other = self._again()
-        if other is not None:
-            vars(self).update(vars(other))
-        self.call = self._dispatcher()
-        return self.call(leaves)
+        with self._changing:  # one thread compiles, others find what it compiled
+            found = self._again()
+            if isinstance(found, Program):
+                vars(self).update(vars(found), _changing=self._changing)
+            else:
+                self._layout = found
+            self.call = call = self._dispatcher()
+        return call(leaves)
 
     def _buffers(self) -> tuple[Any, list[int], list[int]]:
         """Return where the variables' buffers are, and the places of all and of those assigned."""

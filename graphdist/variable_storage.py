@@ -17,12 +17,12 @@ import numpy as np
 
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, Distribution, sharded
-from graphdist.runtime.buffers import is_lost
+from graphdist.runtime.buffers import Held, is_lost
 from graphdist.runtime.checkpoints import host_copy
 from graphdist.variable_checks import require_value
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import Strategy
+    from graphdist.strategies.base import Strategy, StrategyBase
     from graphdist.variable_packs import VariablePack
     from graphdist.variables import Variable
 
@@ -149,6 +149,11 @@ class StoredValue:
         with self.strategy.buffers.lock:
             require_value(variable)
             return host_copy(self.buffer)
+
+
+def held(variables: Sequence[StoredValue], strategy: StrategyBase) -> Held:
+    """Return the stores that a strategy's step on these variables reads, to be held."""
+    return Held([variable.strategy.buffers for variable in variables] or [strategy.buffers])
 
 
 def as_stored(graph: Graph, variables: Sequence[StoredValue]) -> Graph:

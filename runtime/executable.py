@@ -264,6 +264,7 @@ def dispatcher(
     feeds: Sequence[tuple[int, Callable[[Any], jax.Array]]],
     take: Callable[[list[jax.Array]], Any],
     failed: Callable[[BaseException], None],
+    layout: int,
     laid_out_anew: Callable[[Sequence[Any]], Any],
 ) -> Callable[[Sequence[Any]], Any]:
     """Return what runs a step on the leaves of a call's arguments and on variables of a store.
@@ -271,7 +272,8 @@ def dispatcher(
     `places` are those of all its variables, `assigned` those of the ones it assigns. `feeds` make
     the other inputs: each says which leaf, and what turns it into an array. `take` makes the user's
     result of the outputs; `failed` is told of an error before it is raised, and may raise its own.
-    Once a buffer is laid out anew, `laid_out_anew` is called in place of the step.
+    Once the store has another layout than the executable is for, `laid_out_anew` is called in place
+    of the step.
 
     It is paid at every step, by code the step has just pushed out of the processor's caches: each
     Python function it goes through costs a microsecond or two (see the dispatch benchmark).
@@ -283,7 +285,6 @@ def dispatcher(
         write = moving_out(write, len(assigned), devices.home(None))
     function, token, lock = executable.function, executable.token, store.lock
     wait, dispatched = executable.backpressure.wait, executable.backpressure.dispatched
-    layout = store.layout
     failures: list[Exception] = []  # of steps of this program that were dispatched
 
     def dispatch(leaves: Sequence[Any]) -> Any:
@@ -293,23 +294,23 @@ def dispatcher(
             for leaf, feed in feeds:  # not a comprehension, which is a call of its own
                 inputs.append(feed(leaves[leaf]))
             with lock:
-                if store.layout != layout:
-                    return laid_out_anew(leaves)
-                wait()
-                if failures:
-                    failure = failures.pop()
-                    failures.clear()
-                    if any(map(is_lost, read(buffers))):  # and not assigned anew since
-                        raise failure
-                # In one piece: Ctrl-C after the call would else take what it returned, and with
-                # it the only buffers the variables have.
-                results.extend(starmap(function, ((*read(buffers), *inputs),)))
-                (outputs,) = results
-                if token is not None:
-                    if not HOLDS_BUFFERS[type(outputs[token])]:
-                        raise _called_while_traced()
-                    dispatched(outputs[token], failures)
-                write(buffers, outputs)
+                is_current = store.layout == layout
+                if is_current:
+                    wait()
+                    if failures:
+                        failure = failures.pop()
+                        failures.clear()
+                        if any(map(is_lost, read(buffers))):  # and not assigned anew since
+                            raise failure
+                    # In one piece: Ctrl-C after the call would else take what it returned, and with
+                    # it the only buffers the variables have.
+                    results.extend(starmap(function, ((*read(buffers), *inputs),)))
+                    (outputs,) = results
+                    if token is not None:
+                        if not HOLDS_BUFFERS[type(outputs[token])]:
+                            raise _called_while_traced()
+                        dispatched(outputs[token], failures)
+                    write(buffers, outputs)
         except BaseException as error:
             if results and not isinstance(error, RuntimeFailure):
                 write(buffers, results[0])  # interrupted before what the step gave was noted
@@ -318,7 +319,8 @@ def dispatcher(
                 error = _called_while_traced()
             failed(error)
             raise error
-        return take(outputs)
+        # Without the lock, which another thread's step may wait for.
+        return take(outputs) if is_current else laid_out_anew(leaves)
 
     return dispatch
 
