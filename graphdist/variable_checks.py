@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, RuntimeFailure
 from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.runtime.buffers import is_lost
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import TraceError, current_trace
 from graphdist.values import PerReplica, array_of
@@ -107,8 +108,11 @@ def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> Non
         )
 
 
-def require_value(variable: Variable) -> None:
-    """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step."""
+def require_value(variable: Variable, *, waits: bool = False) -> None:
+    """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step.
+
+    One that waits for the step that computes the value knows whether that failed.
+    """
     if isinstance(variable.holder, jax.ShapeDtypeStruct):
         if variable.strategy.devices.is_absent:
             what = f"the value of variable {variable.name!r}"
@@ -119,7 +123,8 @@ def require_value(variable: Variable) -> None:
             source=here(),
             hint=f"give it one first: {variable.name}.assign(value)",
         )
-    if variable.holder.is_deleted():
+    holder = variable.holder
+    if is_lost(holder) if waits else holder.is_deleted():
         raise RuntimeFailure(
             f"the value of variable {variable.name!r} is lost: a step failed that its buffer was "
             f"given to",

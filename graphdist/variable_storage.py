@@ -119,7 +119,9 @@ class StoredValue:
     def copy_of_value(self) -> jax.Array:
         """Return a copy of the buffer, taken between steps, with mirrored values whole."""
         with self.strategy.buffers.lock:
-            require_value(cast("Variable", self))
+            # Elsewhere the copy is one more thing for the devices to do, and the host goes on.
+            waits = self.strategy.devices.platform == "cpu"
+            require_value(cast("Variable", self), waits=waits)
             if self.pack is not None:
                 return self.pack.read(self.piece)
             if self.sharded_along is None:
@@ -147,7 +149,7 @@ class StoredValue:
             value = variable.read_value()
             return value if is_key else np.asarray(value)
         with self.strategy.buffers.lock:
-            require_value(variable)
+            require_value(variable, waits=True)
             return host_copy(self.buffer)
 
 

@@ -135,6 +135,42 @@ def test_a_step_that_fails_on_the_devices_says_what_is_lost() -> None:
     assert float(total.read_value()) == 6
 
 
+def test_reading_what_a_step_lost_on_several_devices_says_so() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    fails = False
+
+    def load(value: np.ndarray) -> np.ndarray:
+        if fails:
+            raise ValueError("bad data")
+        return value
+
+    with strategy.scope():
+        total = gd.Variable(np.ones(6000, np.float32), name="total")
+
+    @gd.function
+    def step() -> None:
+        def replica_fn() -> None:
+            shape = jax.ShapeDtypeStruct((), np.float32)
+            loaded = jax.pure_callback(load, shape, total.read_value()[0])
+            total.assign(total.read_value() + loaded)
+
+        strategy.run(replica_fn)
+
+    step()
+    jax.block_until_ready(total.holder)
+    fails = True
+    step()
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.block_until_ready(total.holder)
+    for read in (np.asarray, gd.Variable.host_value, gd.Variable.read_value):
+        with pytest.raises(gd.RuntimeFailure, match="'total'"):
+            read(total)
+    fails = False
+    total.assign(np.ones(6000, np.float32))
+    step()
+    assert float(total.read_value()[0]) == 2
+
+
 def test_a_function_is_compiled_once_by_xla(strategy: gd.Strategy) -> None:
     compiled: list[object] = []
 
