@@ -223,13 +223,11 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
     """Compile a traced function; raises `DeviceError` for devices that are not here."""
     if traced.devices.is_absent:
         traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
-    variables = traced.variables
+    lowered, variables = traced.lower(), traced.variables
     stores = held(variables, interface.strategy)
-    lowered = traced.lower()
     with stores:
         graph = as_stored(traced.graph, variables)
-        is_current = graph is traced.graph
-        if is_current:
+        if is_current := graph is traced.graph:
             lay_out(variables, [one.sharded_along for one in lowered.graph.variables], alone=False)
             pack_small(interface.strategy, variables, lowered.graph)
             packs, holders = packs_of(variables, lowered.graph)

@@ -23,7 +23,7 @@ from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.topologies import find_topology
 from graphdist.tools.bench_measure import Effort, compiled_on, measured
 from graphdist.tools.bench_overheads import OVERHEADS
-from graphdist.tools.bench_passes import SHOWCASES, effects_elsewhere
+from graphdist.tools.bench_passes import SHOWCASES, check_devices, effects_elsewhere
 from graphdist.tools.bench_process import PACKAGES, is_installed
 from graphdist.tools.bench_programs import PROGRAMS, TINY
 from graphdist.tools.bench_report import Run, passes_table, program_table
@@ -85,6 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GraphdistError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted: no file is written", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -101,8 +104,13 @@ def _checked(options: argparse.Namespace) -> list[str]:
                     source=here(),
                     hint=f"choose from {', '.join(all_of_them)}",
                 )
+    for path in (options.json, options.svg):
+        if path is not None and not path.parent.is_dir():
+            raise ArgumentError(f"there is no folder {str(path.parent)!r}", source=here())
     names = list(options.names)
     _check_numbers(options, is_list=PASSES in names)
+    if PASSES in names:
+        check_devices([int(one) for one in (options.devices or "2").split(",")])
     if PASSES in names and len(names) > 1:
         raise ArgumentError(
             f"{PASSES} and {', '.join(set(names) - {PASSES})} are asked for in one run: each "
@@ -142,6 +150,11 @@ def _systems(options: argparse.Namespace) -> list[str]:
     return list(ALL_SYSTEMS) if options.systems is None else options.systems.split(",")
 
 
+def _require_one(systems: Sequence[str], hint: str) -> None:
+    if not systems:
+        raise ArgumentError("there is no system left to measure", source=here(), hint=hint)
+
+
 def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
     """Measure on CPU devices of this process."""
     devices = int(options.devices or 2)
@@ -158,6 +171,8 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
     for name in PACKAGES:
         if name in systems and not is_installed(name):
             print(f"{name} is not installed here: not measured against it")
+            systems.remove(name)
+    _require_one(systems, 'install them: pip install "graphdist[bench]"')
     effort = Effort(options.rounds, options.turn, options.compilations)
     for name in [name for name in names if name in programs]:
         strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(devices)])
@@ -169,6 +184,8 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
 
 def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
     """Compile for a topology: counts, bytes and memory, and nothing that needs to run."""
+    systems = [name for name in _systems(options) if name in SYSTEMS]
+    _require_one(systems, f"compiled ahead of time are {', '.join(SYSTEMS)}")
     prepare_command()
     (name,) = options.topology
     topology = find_topology(name)
@@ -177,7 +194,7 @@ def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
     compiled_on(TINY["small"], strategy, list(SYSTEMS)[:1])  # the compiler is loaded once
     for chosen in [name for name in names if name in PROGRAMS]:
         program = (TINY if options.tiny else PROGRAMS)[chosen]
-        _, found = compiled_on(program, strategy, _systems(options))
+        _, found = compiled_on(program, strategy, systems)
         measurements = list(found.values())
         print(program_table(program, measurements, run.add(program, measurements)), flush=True)
     return run

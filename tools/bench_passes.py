@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 import graphdist as gd
+from graphdist.errors import ArgumentError
 from graphdist.explanation import measure
 from graphdist.passes import pipeline
 from graphdist.runtime.topologies import find_topology
@@ -29,6 +30,7 @@ from graphdist.tools.bench_programs import PROGRAMS, RATE, Program
 from graphdist.tools.bench_systems import Graphdist
 from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import prepare_command
+from graphdist.tracing.sources import here
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class Showcase:
     shard_update: bool | str = False
 
 
-_LAYERS = Mlp(4, 512)
+_SIZE = 512
+_LAYERS = Mlp(4, _SIZE)
 
 SHOWCASES = (
     Showcase(
@@ -152,6 +155,17 @@ SHOWCASES = (
     Showcase("stage_collectives", Program("", "4 layers of 512, shared out", _LAYERS, 16), True),
 )
 """A program for each pass that saves collectives, bytes or memory."""
+
+
+def check_devices(numbers: Sequence[int]) -> None:
+    """Raise `ArgumentError` for numbers of devices that layers cannot be shared out over."""
+    for number in numbers:
+        if _SIZE % number:
+            raise ArgumentError(
+                f"the passes are shown on layers of {_SIZE}, which {number} devices do not divide",
+                source=here(),
+                hint="give powers of two, such as 2,4,8",
+            )
 
 
 def effect(showcase: Showcase, strategy: gd.Strategy) -> PassEffect:

@@ -202,6 +202,10 @@ def test_command_writes_json_and_picture(
         (["small", "--topology", "v5e:4x4", "--topology", "v5e:2x2"], "2 topologies"),
         (["small", "--rounds", "0"], "0 rounds"),
         (["small", "--turn", "-1"], "turns of -1.0 seconds"),
+        (["passes", "--devices", "2,3"], "which 3 devices do not divide"),
+        (["small", "--topology", "v5e:4x4", "--systems", "ddp"], "no system left to measure"),
+        (["small", "--json", "nowhere/run.json"], "there is no folder 'nowhere'"),
+        (["small", "--svg", "nowhere/run.svg"], "there is no folder 'nowhere'"),
     ],
 )
 def test_command_refuses(
@@ -209,6 +213,26 @@ def test_command_refuses(
 ) -> None:
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_command_without_a_system_that_is_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("graphdist.config.set_logical_cpu_devices", lambda number: None)
+    monkeypatch.setattr("graphdist.tools.bench.is_installed", lambda name: False)
+    assert main(["small", "--tiny", "--systems", "ddp,tensorflow"]) == 2
+    said = capsys.readouterr()
+    assert "ddp is not installed here" in said.out
+    assert "there is no system left to measure" in said.err
+
+
+def test_command_that_is_interrupted_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("graphdist.config.set_logical_cpu_devices", lambda number: None)
+    monkeypatch.setattr("graphdist.tools.bench.measured", mock.Mock(side_effect=KeyboardInterrupt))
+    assert main(["small", "--tiny", "--systems", "graphdist"]) == 130
+    assert "interrupted" in capsys.readouterr().err
 
 
 def test_picture_of_a_topology_shows_bytes() -> None:
