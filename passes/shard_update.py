@@ -18,11 +18,11 @@ outputs backwards each value learns how it is needed: whole, in slices, or eithe
 a reduction to a scalar needs it (a global norm: the slices are reduced, and the scalars
 all_reduced). An operation that computes each element by itself hands on what is needed of its
 result, and what may be either way is cut where it meets a slice; any other operation needs its
-operands whole. A variable into whose slices no reduce_scatter flows
-gains nothing, and is no longer wanted; that may change what others need, so it is asked again until
-all that are wanted gain (`passes/slices.py`). Then the graph is built anew, each value in the form
-that is needed, the other form made from it where something wants that after all: a wrong guess
-would cost time and never a wrong result.
+operands whole. A variable into whose slices no reduce_scatter flows gains nothing, and is no longer
+wanted; that may change what others need, so it is asked again until all that are wanted gain
+(`passes/slices.py`). Then the graph is built anew, each value in the form that is needed, the other
+form made from it where something wants that after all: a wrong guess would cost time and never a
+wrong result.
 
 Left alone: bodies of loops and branches, variables none of whose dimensions divides.
 """
