@@ -35,6 +35,7 @@ from graphdist.manifest import (
 )
 from graphdist.program import Program
 from graphdist.runtime.artifact import read_artifact, sha256, write_artifact
+from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Executable
 from graphdist.runtime.serialization import (
@@ -49,7 +50,7 @@ from graphdist.stages import Compiled
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.tracing.sources import here
-from graphdist.variable_storage import held, lay_out
+from graphdist.variable_storage import lay_out, layout_of
 from graphdist.variables import Variable
 from graphdist.version import versions
 
@@ -221,9 +222,9 @@ class LoadedStep:
 
         def again() -> int:
             """Have variables lie as the step takes them: it cannot be compiled for others."""
-            with held(variables, strategy) as stores:
+            with BufferStore.lock:
                 lay_out(variables, along, alone=True)
-                return stores.layout
+                return layout_of(variables, strategy)
 
         self._program = Program(
             self._interface, variables, variables, graph, shapes, executable, again(), again

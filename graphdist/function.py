@@ -23,7 +23,8 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.interface import Interface
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
-from graphdist.program import Program, compile_program, trace_program
+from graphdist.program import Program, compile_program
+from graphdist.program_tracing import trace_program
 from graphdist.signature import (
     ARRAY_KEYS,
     KEYS,

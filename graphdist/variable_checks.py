@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, RuntimeFailure
 from graphdist.options import VariableAggregation, VariableSynchronization
-from graphdist.runtime.buffers import is_lost
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import TraceError, current_trace
 from graphdist.values import PerReplica, array_of
@@ -108,10 +107,10 @@ def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> Non
         )
 
 
-def require_value(variable: Variable, *, waits: bool = False) -> None:
+def require_value(variable: Variable, *, is_known_lost: bool = False) -> None:
     """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step.
 
-    One that waits for the step that computes the value knows whether that failed.
+    Under the lock of the buffers: between two steps only what is deleted is lost.
     """
     if isinstance(variable.holder, jax.ShapeDtypeStruct):
         if variable.strategy.devices.is_absent:
@@ -123,8 +122,7 @@ def require_value(variable: Variable, *, waits: bool = False) -> None:
             source=here(),
             hint=f"give it one first: {variable.name}.assign(value)",
         )
-    holder = variable.holder
-    if is_lost(holder) if waits else holder.is_deleted():
+    if is_known_lost or variable.holder.is_deleted():
         raise RuntimeFailure(
             f"the value of variable {variable.name!r} is lost: a step failed that its buffer was "
             f"given to",

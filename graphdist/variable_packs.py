@@ -82,7 +82,10 @@ def _put(buffer: jax.Array, array: jax.Array, start: Any) -> jax.Array:
 
 
 def pack_small(strategy: StrategyBase, variables: Sequence[Variable], graph: Graph) -> None:
-    """Have the small variables that a placed graph assigns share a buffer, by dtype."""
+    """Have the small variables that a placed graph assigns share a buffer, by dtype.
+
+    Between steps: whoever calls holds the lock of the buffers.
+    """
     largest = LARGEST.get(strategy.devices.platform, 0)
     if strategy.devices.parameter_device is not None or strategy.devices.workers is not None:
         return  # what lies elsewhere, or on other workers too, is not joined here
@@ -90,11 +93,10 @@ def pack_small(strategy: StrategyBase, variables: Sequence[Variable], graph: Gra
     for variable, spec in zip(variables, graph.variables, strict=True):
         if spec.assigned and variable.strategy is strategy and variable.is_packable(largest):
             by_dtype[variable.dtype].append(variable)
-    with strategy.buffers.lock:
-        for group in by_dtype.values():
-            if len(group) >= FEWEST:
-                VariablePack(strategy, group)
-                strategy.buffers.layout += 1
+    for group in by_dtype.values():
+        if len(group) >= FEWEST:
+            VariablePack(strategy, group)
+            strategy.buffers.layout += 1
 
 
 def packs_of(variables: Sequence[Variable], graph: Graph) -> tuple[list[Pack], list[Any]]:

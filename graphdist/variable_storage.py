@@ -17,7 +17,7 @@ import numpy as np
 
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, Distribution, sharded
-from graphdist.runtime.buffers import Held, is_lost
+from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.checkpoints import host_copy
 from graphdist.variable_checks import require_value
 
@@ -82,12 +82,15 @@ class StoredValue:
 
     @buffer.setter
     def buffer(self, array: jax.Array) -> None:
-        if self.pack is None:
-            self.strategy.buffers.buffers[self.place] = array
-        elif is_lost(self.pack.buffer):  # in a step: what is assigned is a new beginning
-            self._leave_pack(array)
-        else:
-            self.pack.write(self.piece, array)
+        holder = self.holder
+        is_known_lost = self.pack is not None and is_lost(holder)  # waits: without the lock
+        with self.strategy.buffers.lock:
+            if self.pack is None:
+                self.strategy.buffers.buffers[self.place] = array
+            elif is_known_lost and self.pack.buffer is holder:  # what is assigned begins anew
+                self._leave_pack(array)
+            else:
+                self.pack.write(self.piece, array)
 
     def _leave_pack(self, array: jax.Array) -> None:
         self.keep(array)
@@ -116,12 +119,36 @@ class StoredValue:
         """Return all that a program is compiled for of where the value lies."""
         return self.sharded_along, self.pack
 
+    def require_kept(self, *, waits: bool = False) -> jax.Array:
+        """Return the holder; `RuntimeFailure` where a step is known to have lost the value.
+
+        The step that computes it is waited for if asked, and on CPU. Elsewhere reading is one more
+        thing for the devices to do, and the host goes on.
+        """
+        holder = self.holder
+        # Without the lock, which code that the step calls back may need.
+        is_gone = (waits or self.strategy.devices.platform == "cpu") and is_lost(holder)
+        with self.strategy.buffers.lock:
+            is_known_lost = is_gone and self.holder is holder  # not taken by another thread's step
+            require_value(cast("Variable", self), is_known_lost=is_known_lost)
+        return holder
+
+    def begin_anew_if_lost(self) -> None:
+        """Put zeros in the place of a lost value, of which a step that assigns it makes no use."""
+        variable, holder = cast("Variable", self), self.holder
+        is_here = isinstance(holder, jax.Array) and self.strategy.devices.workers is None
+        is_key = jnp.issubdtype(variable.dtype, jax.dtypes.prng_key)
+        if is_here and not is_key and is_lost(holder):
+            zeros = jnp.zeros(variable.shape, variable.dtype)
+            buffer = self.strategy.place_variable(zeros, self.stored)
+            with self.strategy.buffers.lock:
+                if self.holder is holder:
+                    self.buffer = buffer
+
     def copy_of_value(self) -> jax.Array:
         """Return a copy of the buffer, taken between steps, with mirrored values whole."""
+        self.require_kept()
         with self.strategy.buffers.lock:
-            # Elsewhere the copy is one more thing for the devices to do, and the host goes on.
-            waits = self.strategy.devices.platform == "cpu"
-            require_value(cast("Variable", self), waits=waits)
             if self.pack is not None:
                 return self.pack.read(self.piece)
             if self.sharded_along is None:
@@ -148,14 +175,17 @@ class StoredValue:
         if is_key or self.pack is not None or not self.is_whole_here:
             value = variable.read_value()
             return value if is_key else np.asarray(value)
+        holder = self.require_kept(waits=True)
         with self.strategy.buffers.lock:
-            require_value(variable, waits=True)
-            return host_copy(self.buffer)
+            if self.holder is holder:
+                return host_copy(self.buffer)
+        return np.asarray(variable.read_value())  # another step computes it anew
 
 
-def held(variables: Sequence[StoredValue], strategy: StrategyBase) -> Held:
-    """Return the stores that a strategy's step on these variables reads, to be held."""
-    return Held([variable.strategy.buffers for variable in variables] or [strategy.buffers])
+def layout_of(variables: Sequence[StoredValue], strategy: StrategyBase) -> int:
+    """Return another number whenever a variable that a strategy's step takes is laid out anew."""
+    stores = {variable.strategy.buffers for variable in variables} or {strategy.buffers}
+    return sum(store.layout for store in stores)
 
 
 def as_stored(graph: Graph, variables: Sequence[StoredValue]) -> Graph:

@@ -192,6 +192,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         trace = current_trace()
         if trace is None:
             if not self.is_mirrored:
+                self.require_kept()
                 return self.through_function("read_value")
             value = self.copy_of_value()
             require_no_jax_trace(self, value, "read")
@@ -256,6 +257,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
                 self.buffer = buffer
             else:
                 require_no_jax_trace(self, array, "assigned")
+                (self.begin_anew_if_lost if method == "assign" else self.require_kept)()
                 self.through_function("write", method, array)
             return
         self.claim(trace)

@@ -153,6 +153,10 @@ def _extreme(function: Callable[..., object]) -> Fold:
     return fold
 
 
+def _product(arrays: list[Array], node: Node) -> Array | None:
+    return None if node.params.get("out_dtype") else _by(np.multiply)(arrays, node)
+
+
 def _negative(arrays: list[Array], node: Node) -> Array | None:
     (array,) = arrays
     return None if array.dtype.kind == "b" else np.asarray(np.negative(array))
@@ -230,7 +234,7 @@ _FOLDS: dict[str, Fold] = {
     "jax.lt": _by(np.less),
     "jax.max": _extreme(np.maximum),
     "jax.min": _extreme(np.minimum),
-    "jax.mul": _by(np.multiply),
+    "jax.mul": _product,
     "jax.ne": _by(np.not_equal, _ORDINARY),
     "jax.neg": _negative,
     "jax.not": _by(np.invert, _BITWISE),

@@ -37,7 +37,7 @@ from graphdist.ir.rewrite import rewrite, substitute
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.passes.canonicalize import canonicalize
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.linear_chains import Chain, is_linear_reduction, reduction_behind
+from graphdist.passes.linear_chains import Chain, is_linear_reduction, keeps_dtype, reduction_behind
 
 NAME = "hoist_accumulation"
 
@@ -143,7 +143,7 @@ def _accumulation(
         return f"it is of dtype {carry.type.dtype}"
     addition = made_by.get(new) if type(new) is Value else None
     if addition is None or addition.op.name not in _ADDITIONS or carry not in addition.operands:
-        return "it is not only added to"
+        return "what becomes of it is not it plus or minus one term"
     if uses[carry] > 1 or uses[addition.results[0]] > 1:
         return "the loop reads it for something else"
     term = 1 - addition.operands.index(carry)
@@ -201,7 +201,7 @@ def _linear_in(node: Node) -> Sequence[int]:
         linear = (*_EXACT, SCALE.name, "jax.div")
     elif result.dtype in _INTEGERS:  # sums that wrap are the same in any order
         linear = _EXACT
-    if name == "jax.mul" and linear:
+    if name == "jax.mul" and linear and keeps_dtype(node):
         sizes = [operand.type.size for operand in node.operands]
         return [place for place, size in enumerate(sizes) if size == result.size]
     return (0,) if name in linear else ()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from graphdist.ir.graph import Node, Operand
 from graphdist.ir.ops import ALL_REDUCE
 
-__all__ = ["Chain", "is_linear_reduction", "reduction_behind"]
+__all__ = ["Chain", "is_linear_reduction", "keeps_dtype", "reduction_behind"]
 
 Chain: TypeAlias = list[tuple[Node, int]]
 
@@ -21,6 +21,11 @@ Chain: TypeAlias = list[tuple[Node, int]]
 def is_linear_reduction(node: Node) -> bool:
     """Return whether a node is an all_reduce by sum or mean."""
     return node.op is ALL_REDUCE and node.params["reducer"] in ("sum", "mean")
+
+
+def keeps_dtype(node: Node) -> bool:
+    """Return whether a node converts nothing, as a multiplication does that has an `out_dtype`."""
+    return all(operand.type.dtype == node.results[0].type.dtype for operand in node.operands)
 
 
 def reduction_behind(

@@ -37,7 +37,7 @@ from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE
 from graphdist.ir.rewrite import rewrite
 from graphdist.ir.source import join
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.linear_chains import Chain, is_linear_reduction, reduction_behind
+from graphdist.passes.linear_chains import Chain, is_linear_reduction, keeps_dtype, reduction_behind
 
 NAME = "reassociate"
 
@@ -186,6 +186,8 @@ def _worth_moving(chain: Chain) -> int:
 def _linear_in(node: Node) -> tuple[int, ...]:
     """Return the places of the operands in each of which, the others fixed, a node is linear."""
     name = node.op.name
+    if name == "jax.mul" and not keeps_dtype(node):
+        return ()
     if name == "jax.mul":
         return tuple(i for i, operand in enumerate(node.operands) if type(operand) is Value)
     return (0,) if name in _LINEAR and type(node.operands[0]) is Value else ()
@@ -218,7 +220,7 @@ def _factor(node: Node, operands: Sequence[Operand]) -> tuple[float, Operand] | 
         return -1.0, operands[0]
     if node.op is SCALE:
         return float(cast(float, node.params["factor"])), operands[0]
-    if name not in ("jax.mul", "jax.div"):
+    if name not in ("jax.mul", "jax.div") or not keeps_dtype(node):
         return None
     *rest, last = operands if type(operands[-1]) is Literal else reversed(operands)
     if type(last) is not Literal or isinstance(last.value, complex) or not last.value:

@@ -10,11 +10,14 @@ compute on, and what they return is brought back, each array whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from threading import RLock
-from types import TracebackType
-from typing import Any, TypeAlias  # Any: a released place holds None, which no reader ever sees
+from typing import (  # Any: a released place holds None, which no reader ever sees
+    Any,
+    ClassVar,
+    TypeAlias,
+)
 
 import jax
 from jax.sharding import Sharding
@@ -45,17 +48,21 @@ At every step: `isinstance` with JAX's types runs Python code of theirs, a looku
 class BufferStore:
     """Buffers by place.
 
+    There is one lock for all stores, since a step may take variables of several: it is held from
+    the reading of buffers for a step to the writing of what it gave. Nobody waits for a device
+    while holding it, unless a step has failed: one may call back code that reads a variable.
+
     >>> store = BufferStore()
     >>> place = store.add(jax.numpy.ones(2))
     >>> store.buffers[place]
     Array([1., 1.], dtype=float32)
     """
 
+    lock: ClassVar = RLock()
+
     def __init__(self) -> None:
         """Start empty."""
         self.buffers: list[Any] = []
-        self.lock = RLock()
-        """Held from the reading of buffers for a step to the writing of what it gave."""
         self.layout = 0
         """Another number whenever a buffer is laid out anew, which programs compiled before see."""
         self._released: list[int] = []
@@ -75,40 +82,6 @@ class BufferStore:
         self._released.append(place)
 
 
-class Held:
-    """Several stores as one: no step runs on their buffers while they are held.
-
-    Locks are taken in one order, whoever takes them, so that two threads never wait for each other.
-
-    >>> with Held([BufferStore(), BufferStore()]) as held:
-    ...     held.layout
-    0
-    """
-
-    def __init__(self, stores: Iterable[BufferStore]) -> None:
-        """Hold these stores when it is entered; a store may be named twice."""
-        self._stores = sorted(set(stores), key=id)
-
-    @property
-    def layout(self) -> int:
-        """Return another number whenever one of the stores lays a buffer out anew."""
-        return sum(store.layout for store in self._stores)
-
-    def __enter__(self) -> Held:
-        for store in self._stores:
-            store.lock.acquire()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for store in reversed(self._stores):
-            store.lock.release()
-
-
 class BorrowedBuffers:
     """Buffers of several strategies as one list, for a step that computes on one's devices.
 
@@ -120,13 +93,14 @@ class BorrowedBuffers:
     ) -> None:
         """Borrow the buffers at these places of their stores."""
         self.buffers: Any = self
-        self.lock = Held(store for store, _ in owners)
+        self.lock = BufferStore.lock
         self._owners, self._shardings = owners, shardings
+        self._stores = tuple(dict.fromkeys(store for store, _ in owners))
 
     @property
     def layout(self) -> int:
         """Return another number whenever an owner lays a buffer out anew."""
-        return self.lock.layout
+        return sum(store.layout for store in self._stores)
 
     def __getitem__(self, places: int | slice) -> Any:
         if isinstance(places, slice):

@@ -256,6 +256,48 @@ class Executable:
         return dict(analysis) if analysis else {}
 
 
+def _stepper(
+    executable: Executable,
+    store: BufferStore | BorrowedBuffers,
+    places: Sequence[int],
+    assigned: Sequence[int],
+) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
+    """Return what runs a step on variables of a store, whose lock is held."""
+    read, write, buffers = reader(places), writer(assigned), store.buffers
+    devices = executable.devices
+    if devices.parameter_device is not None:
+        read = moving_in(read, executable.state)
+        write = moving_out(write, len(assigned), devices.home(None))
+    function, token = executable.function, executable.token
+    steps = executable.backpressure
+    failures: list[Exception] = []  # of steps of this program that were dispatched
+
+    def step(inputs: Sequence[jax.Array]) -> list[jax.Array]:
+        results: list[list[jax.Array]] = []
+        try:
+            if failures:
+                failure = failures.pop()
+                failures.clear()
+                if any(map(is_lost, read(buffers))):  # and not assigned anew since
+                    raise failure
+            # In one piece: Ctrl-C after the call would else take what it returned, and with it the
+            # only buffers the variables have.
+            results.extend(starmap(function, ((*read(buffers), *inputs),)))
+            (outputs,) = results
+            if token is not None:
+                if not HOLDS_BUFFERS[type(outputs[token])]:
+                    raise _called_while_traced()
+                steps.dispatched(outputs[token], failures)
+            write(buffers, outputs)
+        except BaseException as error:
+            if results and not isinstance(error, RuntimeFailure):
+                write(buffers, results[0])  # interrupted before what the step gave was noted
+            raise
+        return outputs
+
+    return step
+
+
 def dispatcher(
     executable: Executable,
     store: BufferStore | BorrowedBuffers,
@@ -278,49 +320,30 @@ def dispatcher(
     It is paid at every step, by code the step has just pushed out of the processor's caches: each
     Python function it goes through costs a microsecond or two (see the dispatch benchmark).
     """
-    read, write, buffers = reader(places), writer(assigned), store.buffers
-    devices = executable.devices
-    if devices.parameter_device is not None:
-        read = moving_in(read, executable.state)
-        write = moving_out(write, len(assigned), devices.home(None))
-    function, token, lock = executable.function, executable.token, store.lock
-    wait, dispatched = executable.backpressure.wait, executable.backpressure.dispatched
-    failures: list[Exception] = []  # of steps of this program that were dispatched
+    step = _stepper(executable, store, places, assigned)
+    steps, lock = executable.backpressure, store.lock
 
     def dispatch(leaves: Sequence[Any]) -> Any:
-        results: list[list[jax.Array]] = []
+        outputs = None
         try:
             inputs = []
             for leaf, feed in feeds:  # not a comprehension, which is a call of its own
                 inputs.append(feed(leaves[leaf]))
-            with lock:
-                is_current = store.layout == layout
-                if is_current:
-                    wait()
-                    if failures:
-                        failure = failures.pop()
-                        failures.clear()
-                        if any(map(is_lost, read(buffers))):  # and not assigned anew since
-                            raise failure
-                    # In one piece: Ctrl-C after the call would else take what it returned, and with
-                    # it the only buffers the variables have.
-                    results.extend(starmap(function, ((*read(buffers), *inputs),)))
-                    (outputs,) = results
-                    if token is not None:
-                        if not HOLDS_BUFFERS[type(outputs[token])]:
-                            raise _called_while_traced()
-                        dispatched(outputs[token], failures)
-                    write(buffers, outputs)
+            while outputs is None:
+                if len(steps.tokens) >= steps.bound:
+                    steps.wait()
+                with lock:
+                    if store.layout != layout:
+                        break
+                    if len(steps.tokens) < steps.bound:  # no other thread's step took the room
+                        outputs = step(inputs)
         except BaseException as error:
-            if results and not isinstance(error, RuntimeFailure):
-                write(buffers, results[0])  # interrupted before what the step gave was noted
             if isinstance(error, ValueError) and not HOLDS_BUFFERS[type(jnp.zeros(()))]:
                 # JAX takes compiler options at the outermost level alone.
                 error = _called_while_traced()
             failed(error)
             raise error
-        # Without the lock, which another thread's step may wait for.
-        return take(outputs) if is_current else laid_out_anew(leaves)
+        return laid_out_anew(leaves) if outputs is None else take(outputs)
 
     return dispatch
 

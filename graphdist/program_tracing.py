@@ -1,0 +1,205 @@
+"""How a function is traced for the arguments of a call.
+
+Arguments become tracers and distributed values of them, the user's function runs on these, and its
+result is taken apart: arrays become outputs of the graph, anything else is kept as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar  # Any: users' functions, arguments and results
+
+import jax
+
+from graphdist.context import Entry, current_entry, entered
+from graphdist.errors import ContextError
+from graphdist.garbage import collection_put_off
+from graphdist.interface import Interface, take_apart
+from graphdist.ir.graph import Value
+from graphdist.passes import Target
+from graphdist.passes.manager import Pass
+from graphdist.runtime.compilation import combining_options
+from graphdist.signature import (
+    LeafKey,
+    StaticArgument,
+    input_aval,
+    input_type,
+    is_per_replica,
+    is_static,
+    leaf_name,
+    traced_leaf,
+)
+from graphdist.specs import PerReplicaSpec
+from graphdist.stages import Traced
+from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.default import default_strategy
+from graphdist.tracing.importer import import_jaxpr
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import NeedsReplicaNumber, Trace, make_jaxpr
+from graphdist.values import DistributedValues, Mirrored, PerReplica, PerReplicaArray
+from graphdist.variable_storage import as_stored
+
+Result = TypeVar("Result")
+
+
+@collection_put_off()
+def trace_program(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    keys: tuple[LeafKey, ...],
+    *,
+    name: str,
+    is_first: bool,
+    pipeline_for: Callable[[Target], Sequence[Pass]],
+    compiler_options: Mapping[str, Any] | None,
+) -> tuple[Traced, Interface]:
+    """Trace a function for arguments of these kinds."""
+    by_number: set[int] = set()
+    while True:
+        try:
+            return _trace(
+                fn,
+                args,
+                kwargs,
+                keys,
+                Trace(is_first, by_number),
+                name=name,
+                pipeline_for=pipeline_for,
+                compiler_options=compiler_options,
+            )
+        except NeedsReplicaNumber as needs:
+            by_number.add(needs.run)
+
+
+def _trace(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    keys: tuple[LeafKey, ...],
+    trace: Trace,
+    *,
+    name: str,
+    pipeline_for: Callable[[Target], Sequence[Pass]],
+    compiler_options: Mapping[str, Any] | None,
+) -> tuple[Traced, Interface]:
+    paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    leaves = [leaf for _, leaf in paths]
+    names = [leaf_name(fn, path) for path, _ in paths]
+    trace.strategy = _strategy_of(leaves, keys, names)
+    replicas = trace.strategy.num_replicas_in_sync
+    interface = Interface(
+        keys, names, trace.strategy, tuple(jax.tree_util.keystr(path) for path, _ in paths)
+    )
+    dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
+    hints = [_hint(names[i]) for i in dynamic]
+    inputs = [
+        Value(input_type(leaves[i], keys[i], replicas, names[i]), hint)
+        for i, hint in zip(dynamic, hints, strict=True)
+    ]
+    avals = [_aval(leaves[i], keys[i], value) for i, value in zip(dynamic, inputs, strict=True)]
+
+    def body(*tracers: Any) -> list[Any]:
+        filled = [leaf.value if isinstance(leaf, StaticArgument) else leaf for leaf in leaves]
+        for i, tracer in zip(dynamic, tracers, strict=True):
+            filled[i] = traced_leaf(keys[i], tracer, replicas)
+        call_args, call_kwargs = jax.tree.unflatten(structure, filled)
+        return take_apart(fn(*call_args, **call_kwargs), interface)
+
+    closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
+    strategy = _settle(trace, interface)
+    target = strategy.target.packing(trace.bytes_per_pack)
+    graph = import_jaxpr(
+        closed,
+        name=_hint(name),
+        num_replicas=strategy.num_replicas_in_sync,
+        inputs=inputs,
+        variables=trace.specs,
+        returns_per_replica=interface.per_replica,
+    )
+    traced = Traced(
+        as_stored(graph, trace.variables),
+        strategy.devices,
+        variables=tuple(trace.variables),
+        pipeline=pipeline_for(target),
+        compiler_options={**combining_options(target), **(compiler_options or {})},
+        given={
+            len(trace.variables) + place: given
+            for place, i in enumerate(dynamic)
+            if (given := _given(leaves[i], avals[place], strategy)) is not None
+        },
+        interface=interface,
+    )
+    return traced, interface
+
+
+def _strategy_of(
+    leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]
+) -> StrategyBase:
+    """Return the strategy that is current, or else the default one until the program says more."""
+    entry = current_entry()
+    if entry is not None:
+        return entry.strategy
+    for leaf in leaves:
+        if isinstance(leaf, PerReplicaArray | PerReplicaSpec) and leaf.strategy is not None:
+            return leaf.strategy
+    for key, name in zip(keys, names, strict=True):
+        if is_per_replica(key):
+            raise ContextError(
+                f"argument {name!r} is one value a replica, but no strategy made it and no scope "
+                f"is open: how many replicas there are is not known",
+                source=here(),
+                hint="call the function inside strategy.scope()",
+            )
+    return default_strategy()
+
+
+def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
+    """Call in cross-replica context of the trace's strategy, if it has one."""
+    if current_entry() is not None or trace.strategy.is_default:
+        return call()
+    with entered(Entry(trace.strategy)):
+        return call()
+
+
+def _settle(trace: Trace, interface: Interface) -> StrategyBase:
+    """Return the program's strategy once all of it is known; its variables must belong to it."""
+    strategy: StrategyBase = trace.strategy
+    interface.strategy = strategy
+    for variable in trace.variables:
+        if variable.strategy is not strategy and not variable.is_plain:
+            raise ContextError(
+                f"variable {variable.name!r} belongs to {variable.strategy}, "
+                f"the function that uses it runs on {strategy}",
+                source=here(),
+                hint="make the variable inside the scope of the strategy that uses it",
+            )
+    return strategy
+
+
+def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
+    """Return what the trace is told of an input: of a per-replica one, what a replica holds."""
+    if not is_per_replica(key):
+        return input_aval(leaf, key)
+    if isinstance(leaf, PerReplica) and not isinstance(leaf, PerReplicaArray):
+        dtype = jax.dtypes.canonicalize_dtype(key[1][0][1])
+    else:
+        dtype = leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
+    return jax.ShapeDtypeStruct(value.type.shape, dtype)
+
+
+def _given(
+    leaf: Any, aval: jax.ShapeDtypeStruct, strategy: StrategyBase
+) -> jax.ShapeDtypeStruct | None:
+    """Return what a call gives for an input, unless it is an array on the devices as any other."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | Mirrored) and aval.weak_type:
+        return aval.update(sharding=strategy.devices.mirrored)
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | DistributedValues | PerReplicaSpec):
+        return None
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _hint(name: str) -> str:
+    """Return a leaf's name as an identifier: `batch['image']` as `batch_image`."""
+    kept = "".join(character if character.isalnum() else "_" for character in name)
+    return "_".join(part for part in kept.split("_") if part)
