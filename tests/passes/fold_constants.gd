@@ -231,3 +231,18 @@ graph f on 2 replicas, stage spmd
     }
   return per_replica %a
 }
+
+# title: left alone: a product of another dtype than its factors
+graph f on 1 replica, stage spmd
+() {
+  %k = constant() {value=array<i8[2]: 100, -100>} : i8[2] mirrored
+  %c = jax.mul(%k, 3:i8) {out_dtype=dtype<i32>} : i32[2] mirrored
+  return %c
+}
+-->
+graph f on 1 replica, stage spmd
+() {
+  %k = constant() {value=array<i8[2]: 100, -100>} : i8[2] mirrored
+  %c = jax.mul(%k, 3:i8) {out_dtype=dtype<i32>} : i32[2] mirrored
+  return %c
+}

@@ -173,3 +173,30 @@ graph f on 2 replicas, stage spmd
   %w_1 = all_reduce(%w) {reducer="mean", group_size=2} : f32[] mirrored
   return %c_1, %i_1, %w_1
 }
+
+# title: left alone: a product of another dtype than its factors, which wrap
+graph f on 2 replicas, stage spmd
+(%x: i8[4,2] per_replica) {
+  %c = scan(0:i32, %x) {num_consts=0, num_carry=1, length=4, reverse=false, unroll=1} : i32[] mirrored
+    body(%total: i32[] mirrored, %row: i8[2] per_replica) {
+      %g = jax.reduce_max(%row) {axes=(0,), out_sharding=none} : i8[] per_replica
+      %sum = all_reduce(%g) {reducer="sum", group_size=2} : i8[] mirrored
+      %wide = jax.mul(%sum, 100:i8) {out_dtype=dtype<i32>} : i32[] mirrored
+      %new = jax.add(%total, %wide) : i32[] mirrored
+      return %new
+    }
+  return %c
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: i8[4,2] per_replica) {
+  %c = scan(0:i32, %x) {num_consts=0, num_carry=1, length=4, reverse=false, unroll=1} : i32[] mirrored
+    body(%total: i32[] mirrored, %row: i8[2] per_replica) {
+      %g = jax.reduce_max(%row) {axes=(0,), out_sharding=none} : i8[] per_replica
+      %sum = all_reduce(%g) {reducer="sum", group_size=2} : i8[] mirrored
+      %wide = jax.mul(%sum, 100:i8) {out_dtype=dtype<i32>} : i32[] mirrored
+      %new = jax.add(%total, %wide) : i32[] mirrored
+      return %new
+    }
+  return %c
+}

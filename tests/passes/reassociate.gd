@@ -163,3 +163,26 @@ graph f on 2 replicas, stage spmd
   %sum = jax.add(%own, %b) : f32[4] per_replica
   return per_replica %sum
 }
+
+# title: left alone: products of another dtype than their factors, which wrap
+graph f on 2 replicas, stage spmd
+(%x: i8[2] per_replica, %y: f32[2] per_replica) {
+  %a = jax.mul(%x, 100:i8) {out_dtype=dtype<f32>} : f32[2] per_replica
+  %b = all_reduce(%a) {reducer="sum", group_size=2} : f32[2] mirrored
+  %c = all_reduce(%x) {reducer="sum", group_size=2} : i8[2] mirrored
+  %d = jax.mul(%c, 100:i8) {out_dtype=dtype<f32>} : f32[2] mirrored
+  %e = all_reduce(%y) {reducer="sum", group_size=2} : f32[2] mirrored
+  %f = jax.add(%d, %e) : f32[2] mirrored
+  return %b, %f
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: i8[2] per_replica, %y: f32[2] per_replica) {
+  %a = jax.mul(%x, 100:i8) {out_dtype=dtype<f32>} : f32[2] per_replica
+  %b = all_reduce(%a) {reducer="sum", group_size=2} : f32[2] mirrored
+  %c = all_reduce(%x) {reducer="sum", group_size=2} : i8[2] mirrored
+  %d = jax.mul(%c, 100:i8) {out_dtype=dtype<f32>} : f32[2] mirrored
+  %e = all_reduce(%y) {reducer="sum", group_size=2} : f32[2] mirrored
+  %f = jax.add(%d, %e) : f32[2] mirrored
+  return %b, %f
+}

@@ -171,6 +171,39 @@ def test_reading_what_a_step_lost_on_several_devices_says_so() -> None:
     assert float(total.read_value()[0]) == 2
 
 
+def test_a_lost_total_of_each_replica_can_be_assigned_anew() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    fails = False
+
+    def load(value: np.ndarray) -> np.ndarray:
+        if fails:
+            raise ValueError("bad data")
+        return value
+
+    with strategy.scope():
+        options = gd.VariableSynchronization.ON_READ, gd.VariableAggregation.SUM
+        total = gd.Variable(1.0, name="total", synchronization=options[0], aggregation=options[1])
+
+    @gd.function
+    def step() -> None:
+        def replica_fn() -> None:
+            shape = jax.ShapeDtypeStruct((), np.float32)
+            total.assign_add(jax.pure_callback(load, shape, np.float32(1)))
+
+        strategy.run(replica_fn)
+
+    step()
+    jax.block_until_ready(total.holder)
+    fails = True
+    step()
+    with pytest.raises(gd.RuntimeFailure, match="'total' is lost"):
+        total.read_value()
+    fails = False
+    total.assign(4.0)
+    step()
+    assert float(total.read_value()) == 6
+
+
 def test_a_function_is_compiled_once_by_xla(strategy: gd.Strategy) -> None:
     compiled: list[object] = []
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -147,3 +149,100 @@ def test_strategies_share_a_plain_variable_from_two_threads(
     for thread in threads:
         thread.join()
     np.testing.assert_array_equal(shared.read_value(), np.full(3, 40.0))
+
+
+def in_time(work: Callable[[], None]) -> None:
+    """Do something in a thread, and fail if it is not done in a minute."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_code_that_a_step_calls_back_reads_variables_while_the_next_step_waits() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        weight = gd.Variable(jnp.zeros(3), name="weight")
+        rate = gd.Variable(0.5, name="rate")
+    seen: list[float] = []
+
+    def report(value: Any) -> None:
+        time.sleep(0.01)
+        seen.append(float(rate.host_value()))  # JAX computes nothing inside what it calls back
+
+    @gd.function
+    def step() -> None:
+        def replica_fn() -> None:
+            jax.debug.callback(report, weight.read_value()[0])
+            weight.assign(weight.read_value() + 1)
+
+        strategy.run(replica_fn)
+
+    def work() -> None:
+        for _ in range(5):
+            step()
+            weight.read_value()
+        step()
+        step()
+
+    in_time(work)
+    jax.effects_barrier()
+    assert set(seen) == {0.5}
+    np.testing.assert_array_equal(weight.read_value(), np.full(3, 7.0))
+
+
+def test_a_loaded_step_takes_turns_with_one_that_stores_in_slices(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    counters = Counters()
+    with counters.strategy.scope():
+        traced = counters.count.trace()
+    gd.aot.save(tmp_path / "count.gdx", traced.lower().compile())
+    loaded = gd.aot.load(
+        tmp_path / "count.gdx", strategy=counters.strategy, variables=counters.variables
+    )
+    counters.train()
+    compiled: list[str] = []
+    original = Lowered.compile
+
+    def noted(self: Lowered) -> Any:
+        compiled.append(self.graph.name)
+        return original(self)
+
+    monkeypatch.setattr(Lowered, "compile", noted)
+    for _ in range(3):
+        loaded()
+        counters.train()
+
+    def repeated(step: Callable[[], Any]) -> Callable[[], None]:
+        def work() -> None:
+            for _ in range(20):
+                step()
+
+        return work
+
+    threads = [threading.Thread(target=repeated(step)) for step in (loaded, counters.train)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not compiled
+    np.testing.assert_array_equal(counters.variables[0].read_value(), np.full(SHAPE, 47.0))
+
+
+def test_a_packed_variable_is_assigned_while_another_thread_steps() -> None:
+    counters = Counters()
+    counters.count()
+    assert counters.variables[0].pack is not None
+
+    def train() -> None:
+        for _ in range(300):
+            counters.count()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    while thread.is_alive():
+        counters.variables[3].assign(np.zeros(SHAPE, np.float32))
+    thread.join()
+    assert counters.variables[3].pack is not None
+    np.testing.assert_array_equal(counters.variables[0].read_value(), np.full(SHAPE, 301.0))
