@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from threading import RLock
-from typing import Any, TypeVar  # Any: users' functions, arguments and results
+from typing import Any  # Any: users' functions, arguments and results
 
 import jax
 import numpy as np
@@ -25,11 +25,7 @@ from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.agreement import agree_on, wait_until_compiled
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, BufferStore, is_lost
 from graphdist.runtime.executable import Executable, dispatcher
-from graphdist.signature import (
-    LeafKey,
-    is_per_replica,
-    is_static,
-)
+from graphdist.signature import LeafKey, is_per_replica, is_static
 from graphdist.stages import Traced
 from graphdist.strategies.base import StrategyBase
 from graphdist.tracing.sources import here
@@ -38,8 +34,6 @@ from graphdist.variable_checks import require_value
 from graphdist.variable_packs import pack_small, packed, packs_of
 from graphdist.variable_storage import as_stored, lay_out, layout_of
 from graphdist.variables import Variable
-
-Result = TypeVar("Result")
 
 
 def compile_program(traced: Traced, interface: Interface) -> Program:
