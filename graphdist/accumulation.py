@@ -26,11 +26,11 @@ def accumulate(
     The positional arguments `batch_argnums`, by default the last, are pytrees of arrays whose first
     dimension, all of one length, is cut into `microbatches` equal parts. The results of `fn`, a
     pytree of arrays, are averaged or summed, in float32 at least, and have the dtypes of `fn`'s; a
-    mean of integers is a float32. Where `fn` reduces over the replicas, as in
-    `all_reduce("MEAN", gradients)`, the compiler reduces the total, once.
+    mean of integers is a float32, a sum of booleans an int32. Where `fn` reduces over the replicas,
+    as in `all_reduce("MEAN", gradients)`, the compiler reduces the total, once.
 
-    Raises `ArgumentError` where a batch cannot be cut, `ArgumentTypeError` for a number of parts
-    that is none.
+    Raises `ArgumentError` where a batch cannot be cut, `ArgumentTypeError` for a number of parts or
+    a function that is none, and for results that are no numbers.
 
     >>> def loss(w, x):
     ...     return jnp.mean((x @ w) ** 2)
@@ -46,8 +46,18 @@ def accumulate(
         raise ArgumentError(
             f"accumulate over {microbatches} microbatches: there is at least 1", source=here()
         )
+    if not callable(fn):
+        raise ArgumentTypeError(
+            f"accumulate takes a function, not a value of type {kind_of(fn)}", source=here()
+        )
     op = ReduceOp.of(reduce_op)
     places = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    if not places or not all(isinstance(place, int) for place in places):
+        raise ArgumentTypeError(
+            f"batch_argnums is {batch_argnums!r}: it is an int, or several",
+            source=here(),
+            hint="leave it out where the last positional argument is the batch",
+        )
 
     def accumulated(*args: Any, **kwargs: Any) -> Any:
         positions = _positions(places, len(args))
@@ -65,7 +75,7 @@ def accumulate(
 def _summed(call: Callable[[Any], Any], parts: Any, microbatches: int, op: ReduceOp) -> Any:
     """Return the sum or mean of what calls on the parts give."""
     one = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), parts)
-    shapes = jax.eval_shape(call, one)
+    shapes = jax.eval_shape(lambda of_turn: jax.tree.map(_as_part, call(of_turn)), one)
 
     def add(total: Any, part: Any) -> tuple[Any, None]:
         return jax.tree.map(lambda t, x: t + jnp.asarray(x, t.dtype), total, call(part)), None
@@ -80,6 +90,22 @@ def _summed(call: Callable[[Any], Any], parts: Any, microbatches: int, op: Reduc
     return jax.tree.map(finish, total, shapes)
 
 
+def _as_part(result: Any) -> jax.Array:
+    """Return a result of the accumulated function as an array of numbers."""
+    if hasattr(result, "dtype") or isinstance(result, bool | int | float | complex):
+        array = jnp.asarray(result)
+        if not jnp.issubdtype(array.dtype, jax.dtypes.extended):
+            return array
+        what = f"an array of {array.dtype}"
+    else:
+        what = f"a value of type {kind_of(result)}"
+    raise ArgumentTypeError(
+        f"an accumulated function returned {what}: parts are added up",
+        source=here(),
+        hint="return numbers",
+    )
+
+
 def _total_dtype(shape: Any, op: ReduceOp) -> Any:
     dtype = _result_dtype(shape, op)
     return jnp.promote_types(dtype, jnp.float32) if _is_inexact(dtype) else dtype
@@ -88,6 +114,8 @@ def _total_dtype(shape: Any, op: ReduceOp) -> Any:
 def _result_dtype(shape: Any, op: ReduceOp) -> Any:
     if op is ReduceOp.MEAN and not _is_inexact(shape.dtype):
         return jnp.result_type(float)
+    if shape.dtype == jnp.bool_:
+        return jnp.result_type(int)
     return shape.dtype
 
 

@@ -48,6 +48,14 @@ def test_sums_dtypes_and_other_arguments() -> None:
     assert (float(mean), mean.dtype) == (2, jnp.float32)
 
 
+def test_booleans_are_counted() -> None:
+    values = jnp.array([1.0, -1.0, 2.0, 3.0])
+    total = gd.accumulate(lambda x: x > 0, 2, reduce_op="SUM")(values)
+    assert (total.dtype, total.tolist()) == (jnp.int32, [2, 1])
+    mean = gd.accumulate(lambda x: x > 0, 2)(values)
+    assert (mean.dtype, mean.tolist()) == (jnp.float32, [1.0, 0.5])
+
+
 def test_a_reduction_in_the_loop_is_done_once_after_it(strategy: gd.Strategy) -> None:
     def gradients(weights: Any, x: Any) -> Any:
         return gd.get_replica_context().all_reduce("MEAN", jax.grad(loss)(weights, x))

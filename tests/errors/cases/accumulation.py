@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
 import graphdist as gd
@@ -31,6 +32,26 @@ def microbatches_without_a_batch(refused: Refused) -> None:
 def microbatches_zero(refused: Refused) -> None:
     with refused(ValueError):
         gd.accumulate(jnp.sum, 0)
+
+
+def microbatches_of_no_function(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.accumulate(None, 2)  # type: ignore[arg-type]
+
+
+def microbatches_of_arguments_by_name(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.accumulate(jnp.sum, 2, batch_argnums="x")  # type: ignore[arg-type]
+
+
+def microbatches_that_give_text(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.accumulate(lambda batch: "text", 2)(jnp.ones(2))
+
+
+def microbatches_that_give_random_keys(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.accumulate(lambda batch: jax.random.key(0), 2)(jnp.ones(2))
 
 
 def microbatches_of_text(refused: Refused) -> None:
