@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import graphdist as gd
@@ -59,6 +60,43 @@ def test_a_report_for_a_pod() -> None:
     assert report.total_flops >= matmuls * 3 - 2 * 16 * 128 * 128  # no gradient of the input
     assert "FITS" in str(report)
     assert "ESTIMATE, no measurement" in str(report)
+
+
+@needs_tpu
+def test_state_of_adam_at_a_billion_parameters_falls_by_the_number_of_chips() -> None:
+    optimizer, layers, width = optax.adam(1e-3), 64, 4096
+    shapes = [jax.ShapeDtypeStruct((width, width), jnp.float32)] * layers
+    held = {}
+    for shard_update in (False, "auto"):
+        strategy = gd.TPUStrategy(topology="v5e:4x4", shard_update=shard_update)
+        with strategy.scope():
+            params = gd.variables(shapes)
+            state = gd.variables(jax.eval_shape(optimizer.init, shapes))
+
+        @gd.function
+        def step(x: Any, params: Any = params, state: Any = state) -> None:
+            def loss_fn(weights: Any, x: jax.Array) -> jax.Array:
+                for weight in weights:
+                    x = jnp.tanh(x @ weight)
+                return jnp.mean(x)
+
+            def replica_fn(x: jax.Array) -> None:
+                old = gd.read(params)
+                grads = gd.get_replica_context().all_reduce("MEAN", jax.grad(loss_fn)(old, x))
+                updates, new = optimizer.update(grads, gd.read(state))
+                gd.assign(params, optax.apply_updates(old, updates))
+                gd.assign(state, new)
+
+            gd.get_strategy().run(replica_fn, args=(x,))
+
+        with strategy.scope():
+            batch = gd.PerReplicaSpec((8, width), jnp.float32)
+            held[shard_update] = step.trace(batch).lower().explain().steps[-1].after.held
+    bytes_of_params = 4 * layers * width**2
+    assert bytes_of_params > 4 * 10**9
+    of_state = {key: bytes - bytes_of_params for key, bytes in held.items()}
+    assert of_state[False] == 2 * bytes_of_params + 4
+    assert abs(of_state[False] / of_state["auto"] / 16 - 1) < 0.05
 
 
 @needs_tpu
