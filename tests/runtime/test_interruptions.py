@@ -108,15 +108,20 @@ def repeated(step: Callable[[], None]) -> None:
         step()
 
 
-def test_a_step_that_fails_on_the_devices_says_what_is_lost() -> None:
-    strategy = gd.OneDeviceStrategy("cpu:0")
+class Load:
+    """What a step calls back, and what fails it if told to."""
+
     fails = False
 
-    def load(value: np.ndarray) -> np.ndarray:
-        if fails:
+    def __call__(self, value: np.ndarray) -> np.ndarray:
+        if self.fails:
             raise ValueError("bad data")
         return value
 
+
+def test_a_step_that_fails_on_the_devices_says_what_is_lost() -> None:
+    strategy = gd.OneDeviceStrategy("cpu:0")
+    load = Load()
     with strategy.scope():
         total = gd.Variable(1.0, name="total")
 
@@ -126,10 +131,10 @@ def test_a_step_that_fails_on_the_devices_says_what_is_lost() -> None:
         strategy.run(lambda: total.assign_add(jax.pure_callback(load, shape, total.read_value())))
 
     step()
-    fails = True
+    load.fails = True
     with pytest.raises(gd.RuntimeFailure, match="'total'"):
         repeated(step)
-    fails = False
+    load.fails = False
     total.assign(3.0)
     step()
     assert float(total.read_value()) == 6
@@ -137,13 +142,7 @@ def test_a_step_that_fails_on_the_devices_says_what_is_lost() -> None:
 
 def test_reading_what_a_step_lost_on_several_devices_says_so() -> None:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
-    fails = False
-
-    def load(value: np.ndarray) -> np.ndarray:
-        if fails:
-            raise ValueError("bad data")
-        return value
-
+    load = Load()
     with strategy.scope():
         total = gd.Variable(np.ones(6000, np.float32), name="total")
 
@@ -158,14 +157,14 @@ def test_reading_what_a_step_lost_on_several_devices_says_so() -> None:
 
     step()
     jax.block_until_ready(total.holder)
-    fails = True
+    load.fails = True
     step()
     with pytest.raises(jax.errors.JaxRuntimeError):
         jax.block_until_ready(total.holder)
     for read in (np.asarray, gd.Variable.host_value, gd.Variable.read_value):
         with pytest.raises(gd.RuntimeFailure, match="'total'"):
             read(total)
-    fails = False
+    load.fails = False
     total.assign(np.ones(6000, np.float32))
     step()
     assert float(total.read_value()[0]) == 2
@@ -173,13 +172,7 @@ def test_reading_what_a_step_lost_on_several_devices_says_so() -> None:
 
 def test_a_lost_total_of_each_replica_can_be_assigned_anew() -> None:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
-    fails = False
-
-    def load(value: np.ndarray) -> np.ndarray:
-        if fails:
-            raise ValueError("bad data")
-        return value
-
+    load = Load()
     with strategy.scope():
         options = gd.VariableSynchronization.ON_READ, gd.VariableAggregation.SUM
         total = gd.Variable(1.0, name="total", synchronization=options[0], aggregation=options[1])
@@ -194,11 +187,11 @@ def test_a_lost_total_of_each_replica_can_be_assigned_anew() -> None:
 
     step()
     jax.block_until_ready(total.holder)
-    fails = True
+    load.fails = True
     step()
     with pytest.raises(gd.RuntimeFailure, match="'total' is lost"):
         total.read_value()
-    fails = False
+    load.fails = False
     total.assign(4.0)
     step()
     assert float(total.read_value()) == 6
