@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any  # Any: jitted functions
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, dtype_name
 from graphdist.ir.verifier import verify
+from graphdist.passes.bucket_collectives import NO_PACKING, PACKING
 from graphdist.passes.pack_variables import Pack, PackVariables
 
 if TYPE_CHECKING:
@@ -48,8 +50,8 @@ class VariablePack:
         sizes = [prod(shape) for shape in self.shapes]
         self.starts = [sum(sizes[:i]) for i in range(len(sizes))]
         home = strategy.devices.home(MIRRORED)
-        flat = [jnp.reshape(variable.buffer, -1) for variable in variables]
-        buffer = jax.device_put(jnp.concatenate(flat), home, may_alias=False)
+        flat = [np.asarray(variable.buffer).reshape(-1) for variable in variables]
+        buffer = jax.device_put(np.concatenate(flat), home, may_alias=False)
         self.place = strategy.buffers.add(buffer)
         weakref.finalize(self, strategy.buffers.release, self.place)
         for i, variable in enumerate(variables):
@@ -125,7 +127,8 @@ def packed(lowered: Lowered, packs: Sequence[Pack]) -> Lowered:
     """Return a program that takes and gives packs in place of the variables in them."""
     if not packs:
         return lowered
-    graph = PackVariables(packs)(lowered.graph)
+    packing = PACKING.get(lowered.devices.platform, NO_PACKING)
+    graph = PackVariables(packs, packing)(lowered.graph)
     verify(graph)
     fewer = len(lowered.graph.variables) - len(graph.variables)
     given = {place - fewer: aval for place, aval in (lowered.given or {}).items()}

@@ -35,6 +35,7 @@ from graphdist.ir.ops import (
     PACK,
     PACK_SLICES,
     REDUCE_SCATTER,
+    STARTS_AT_RUN_TIME,
     UNPACK,
     UNPACK_SLICES,
 )
@@ -49,12 +50,14 @@ class Packing:
     """What a target packs, into buffers of `buffer` bytes.
 
     all_reduces of up to `largest` bytes, reduce_scatters and all_gathers of values of up to
-    `largest_in_slices` bytes; 0 packs none.
+    `largest_in_slices` bytes; 0 packs none. Buffers of more than `cut_at_constants` pieces are
+    taken apart at starts that XLA does not know; None: none are.
     """
 
     largest: int
     buffer: int
     largest_in_slices: int = 0
+    cut_at_constants: int | None = None
 
     def at_most(self, bytes_per_pack: int) -> Packing:
         """Return the same with buffers of so many bytes, or as they are for 0."""
@@ -66,6 +69,15 @@ class Packing:
             largest=min(self.largest, bytes_per_pack),
             largest_in_slices=min(self.largest_in_slices, bytes_per_pack),
         )
+
+    def apart(self, pieces: int) -> dict[str, bool]:
+        """Return the parameter that says how a buffer of so many pieces is taken apart.
+
+        >>> PACKING["cpu"].apart(400)
+        {'starts_at_run_time': True}
+        """
+        limit = self.cut_at_constants
+        return {STARTS_AT_RUN_TIME: True} if limit is not None and pieces > limit else {}
 
     def takes(self, node: Node) -> bool:
         """Return whether a node is a collective that is packed."""
@@ -79,7 +91,9 @@ class Packing:
 
 NO_PACKING = Packing(0, 0)
 PACKING = {
-    "cpu": Packing(largest=256 * 2**10, buffer=8 * 2**20, largest_in_slices=256 * 2**10),
+    "cpu": Packing(
+        largest=256 * 2**10, buffer=8 * 2**20, largest_in_slices=256 * 2**10, cut_at_constants=8
+    ),
     "tpu": Packing(largest=0, buffer=8 * 2**20, largest_in_slices=256 * 2**10),
 }
 """By platform; a platform that is not here packs nothing."""
@@ -143,7 +157,7 @@ def _bucket(graph: Graph, packing: Packing) -> Graph:
     for items in ordered.values():
         for item in items:
             if isinstance(item, _Bucket):
-                _pack(builder, item.nodes, environment)
+                _pack(builder, item.nodes, environment, packing)
                 continue
             operands = substitute(environment, item.operands)
             if operands is item.operands:
@@ -200,9 +214,12 @@ def _fill(packable: dict[Key, list[Node]], packing: Packing) -> list[_Bucket]:
     return buckets
 
 
-def _pack(builder: Builder, bucket: list[Node], environment: dict[Operand, Operand]) -> None:
+def _pack(
+    builder: Builder, bucket: list[Node], environment: dict[Operand, Operand], packing: Packing
+) -> None:
     operands = [substitute(environment, node.operands)[0] for node in bucket]
-    pieces = _BUCKETS[bucket[0].op](builder, bucket, operands)
+    apart = packing.apart(len(bucket))
+    pieces = _BUCKETS[bucket[0].op](builder, bucket, operands, apart)
     for node, piece in zip(bucket, pieces, strict=True):
         environment[node.results[0]] = piece
 
@@ -214,17 +231,17 @@ def _source(bucket: list[Node]) -> Source:
 
 
 def _all_reduced(
-    builder: Builder, bucket: list[Node], operands: list[Operand]
+    builder: Builder, bucket: list[Node], operands: list[Operand], apart: dict[str, bool]
 ) -> Sequence[Operand]:
     at = _source(bucket)
     packed = builder.add(PACK, operands, at=at)
     reduced = builder.add(ALL_REDUCE, packed, bucket[0].params, at=at)
     shapes = tuple(operand.type.shape for operand in operands)
-    return builder.add(UNPACK, reduced, {"shapes": shapes}, at=at)
+    return builder.add(UNPACK, reduced, {"shapes": shapes, **apart}, at=at)
 
 
 def _reduce_scattered(
-    builder: Builder, bucket: list[Node], operands: list[Operand]
+    builder: Builder, bucket: list[Node], operands: list[Operand], apart: dict[str, bool]
 ) -> Sequence[Operand]:
     at = _source(bucket)
     axes = tuple(node.params["axis"] for node in bucket)
@@ -232,11 +249,11 @@ def _reduce_scattered(
     packed = builder.add(PACK_SLICES, operands, cut, at=at)
     scattered = builder.add(REDUCE_SCATTER, packed, {**bucket[0].params, "axis": 0}, at=at)
     shapes = tuple(node.results[0].type.shape for node in bucket)
-    return builder.add(UNPACK, scattered, {"shapes": shapes, "axes": axes}, at=at)
+    return builder.add(UNPACK, scattered, {"shapes": shapes, "axes": axes, **apart}, at=at)
 
 
 def _all_gathered(
-    builder: Builder, bucket: list[Node], operands: list[Operand]
+    builder: Builder, bucket: list[Node], operands: list[Operand], apart: dict[str, bool]
 ) -> Sequence[Operand]:
     at = _source(bucket)
     axes = tuple(node.params["axis"] for node in bucket)
@@ -244,7 +261,7 @@ def _all_gathered(
     packed = builder.add(PACK, operands, at=at)
     gathered = builder.add(ALL_GATHER, packed, {**bucket[0].params, "axis": 0}, at=at)
     shapes = tuple(node.results[0].type.shape for node in bucket)
-    return builder.add(UNPACK_SLICES, gathered, {"shapes": shapes, **cut}, at=at)
+    return builder.add(UNPACK_SLICES, gathered, {"shapes": shapes, **cut, **apart}, at=at)
 
 
 _BUCKETS = {

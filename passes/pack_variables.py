@@ -23,6 +23,7 @@ from graphdist.ir.ops import PACK, UNPACK
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, Type
+from graphdist.passes.bucket_collectives import NO_PACKING, Packing
 
 NAME = "pack_variables"
 
@@ -47,13 +48,14 @@ class PackVariables:
     """The pass for variables stored in these packs."""
 
     packs: Sequence[Pack]
+    packing: Packing = NO_PACKING
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph that takes and gives packs, which come first among its variables."""
-        return _packed(graph, self.packs) if self.packs else graph
+        return _packed(graph, self.packs, self.packing) if self.packs else graph
 
 
-def _packed(graph: Graph, packs: Sequence[Pack]) -> Graph:
+def _packed(graph: Graph, packs: Sequence[Pack], packing: Packing) -> Graph:
     of_variables = dict(zip(graph.variables, graph.inputs, strict=False))
     entering = {variable.name: value for variable, value in of_variables.items()}
     assigned = dict(zip((one.name for one in graph.assigned), graph.outputs, strict=False))
@@ -63,7 +65,8 @@ def _packed(graph: Graph, packs: Sequence[Pack]) -> Graph:
     inputs, variables, before = [], [], []
     for pack in packs:
         buffer = Value(pack.type, pack.name)
-        pieces = builder.add(UNPACK, (buffer,), {"shapes": pack.shapes}, at=UNKNOWN)
+        apart = {"shapes": pack.shapes, **packing.apart(len(pack.shapes))}
+        pieces = builder.add(UNPACK, (buffer,), apart, at=UNKNOWN)
         environment.update({entering[name]: pieces[i] for name, i in pack.pieces.items()})
         is_assigned = any(name in assigned for name in pack.pieces)
         variables.append(Variable(pack.name, pack.type, assigned=is_assigned))

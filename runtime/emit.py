@@ -20,8 +20,10 @@ from jax import lax
 from graphdist.ir import ops
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.ops import STARTS_AT_RUN_TIME
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
+from graphdist.runtime.pieces import cut_apart
 
 REPLICA = "replica"
 """The name of the mesh axis over replicas."""
@@ -161,7 +163,8 @@ def _pack(node: Node, operands: list[Array]) -> list[Array]:
 
 def _unpack(node: Node, operands: list[Array]) -> list[Array]:
     shapes = [result.type.shape for result in node.results]
-    pieces = lax.split(operands[0], [result.type.size for result in node.results])
+    sizes = [result.type.size for result in node.results]
+    pieces = cut_apart(operands[0], sizes, at_run_time=STARTS_AT_RUN_TIME in node.params)
     return [
         piece if piece.shape == shape else lax.reshape(piece, shape)
         for piece, shape in zip(pieces, shapes, strict=True)
@@ -186,7 +189,12 @@ def _cut(x: Array, axis: int, count: int) -> Array:
 def _unpack_slices(node: Node, operands: list[Array]) -> list[Array]:
     count, axes = cast(int, node.params["group_size"]), cast("tuple[int, ...]", node.params["axes"])
     sizes = [result.type.size // count for result in node.results]
-    rows = lax.split(lax.reshape(operands[0], (count, sum(sizes))), sizes, axis=1)
+    rows = cut_apart(
+        lax.reshape(operands[0], (count, sum(sizes))),
+        sizes,
+        axis=1,
+        at_run_time=STARTS_AT_RUN_TIME in node.params,
+    )
     wholes = []
     for row, result, axis in zip(rows, node.results, axes, strict=True):
         shape = result.type.shape

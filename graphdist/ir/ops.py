@@ -240,6 +240,9 @@ def _reshape(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> 
     return (result,)
 
 
+STARTS_AT_RUN_TIME = "starts_at_run_time"
+"""The parameter of `unpack` and `unpack_slices` that keeps from XLA where the pieces start."""
+
 READ = Op("read", _read)
 ASSIGN = Op("assign", _assign, has_effect=True)
 AGGREGATE = Op("aggregate", _aggregate)
@@ -301,11 +304,12 @@ DESCRIPTIONS = {
     SCALE: "The operand times the number `factor`: as the operand.",
     PACK: "Operands of one dtype, flattened and joined: one dimension, the join of the operands.",
     UNPACK: "The pieces of a packed operand, of the `shapes` given: as the operand; with `axes` "
-    "each piece is a slice along one of them.",
+    "each piece is a slice along one of them. With `starts_at_run_time` XLA compiles one kernel "
+    "for all slices of a size, on CPU.",
     PACK_SLICES: "Operands of one dtype, each cut in `group_size` slices along one of `axes`, "
     "flattened and joined, first all first slices: one dimension, the join of the operands.",
     UNPACK_SLICES: "The wholes, of the `shapes` given, that `pack_slices` makes the operand of: "
-    "as the operand.",
+    "as the operand. `starts_at_run_time` as for `unpack`.",
     CONCATENATE: "The operands joined along `axis`: the join of the operands.",
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",
     SCAN: "`length` runs of a body on slices of some operands along dimension 0; the last carry, "

@@ -1,0 +1,73 @@
+"""A packed buffer taken apart into its pieces.
+
+Cut at constants by default, which XLA fuses with what uses a piece. On CPU that is dear where the
+pieces are many: XLA compiles one kernel for all computations that are alike, in 5 to 20 ms, and a
+slice at a constant is like no other, nor is what it is fused with. So there the starts of many
+pieces are values of the running program: all slices of one size are one kernel, and so are all
+updates of variables of one shape.
+
+How XLA is kept from knowing these values: they are what a branch returns, taken on a condition that
+always holds but depends on the buffer's bits. (It looks through `optimization_barrier` and calls.)
+The branch costs a copy of 4 bytes a piece. Measured with JAX 0.10: 400 pieces of 272 take 10.3 s to
+compile at constants and 0.6 s so, and equally long to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias  # Any: arrays and tracers have no common public type
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+Array: TypeAlias = Any
+
+
+def cut_apart(
+    buffer: Array, sizes: Sequence[int], axis: int = 0, *, at_run_time: bool = False
+) -> list[Array]:
+    """Return the pieces of a buffer along a dimension; their sizes add up to its length.
+
+    `at_run_time` keeps from the compiler where they start.
+    """
+    if not at_run_time or not _has_bits(buffer):
+        return list(lax.split(buffer, sizes, axis))
+    shape = buffer.shape
+    zero = np.int32(0)
+    return [
+        lax.dynamic_slice(
+            buffer,
+            [start if i == axis else zero for i in range(len(shape))],
+            (*shape[:axis], size, *shape[axis + 1 :]),
+            allow_negative_indices=False,
+        )
+        for start, size in zip(_starts(buffer, sizes), sizes, strict=True)
+    ]
+
+
+def _starts(buffer: Array, sizes: Sequence[int]) -> Sequence[Array]:
+    starts = np.cumsum([0, *sizes[:-1]], dtype=np.int32)
+
+    def these() -> list[np.int32]:
+        return list(starts)
+
+    def never() -> list[np.int32]:  # unlike the others, or the branch would be none
+        return [np.int32(-1)] * len(starts)
+
+    starts_of: list[Array] = lax.cond(_holds(buffer), these, never)
+    return starts_of
+
+
+def _has_bits(buffer: Array) -> bool:
+    """Return whether a condition can be made of what the buffer holds: not of random keys."""
+    return bool(buffer.size) and bool(jnp.issubdtype(buffer.dtype, np.number))
+
+
+def _holds(buffer: Array) -> Array:
+    """Return what is true whatever the buffer holds, and XLA does not know to be."""
+    first = lax.slice(jnp.ravel(buffer), (0,), (1,))
+    if jnp.iscomplexobj(first):
+        first = lax.real(first)
+    bits = lax.bitcast_convert_type(first, jnp.uint8)
+    return (jnp.ravel(bits)[0] | 1) != 0
