@@ -31,7 +31,7 @@ from graphdist.strategies.base import StrategyBase
 from graphdist.tracing.sources import here
 from graphdist.values import Mirrored, PerReplicaArray
 from graphdist.variable_checks import require_value
-from graphdist.variable_packs import pack_small, packed, packs_of
+from graphdist.variable_packs import pack_small, packs_of
 from graphdist.variable_storage import as_stored, lay_out, layout_of
 from graphdist.variables import Variable
 
@@ -51,7 +51,7 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
             layout = layout_of(variables, interface.strategy)
     if not is_current:  # another thread has laid them out since it was traced
         return compile_program(replace(traced, graph=graph), interface)
-    lowered = packed(lowered, packs)
+    lowered = lowered.on_packs(packs)
     agree_on(lowered.graph, traced.devices, here())
     compiled = lowered.compile()
     wait_until_compiled(lowered.graph, traced.devices, here())

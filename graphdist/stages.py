@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any  # Any: compiler options and users' variables
 
@@ -18,7 +18,9 @@ from graphdist.interface import Interface
 from graphdist.ir.analyses import collectives
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Source
+from graphdist.passes import pipeline_on_packs
 from graphdist.passes.manager import Pass, PassRecord, run_passes
+from graphdist.passes.pack_variables import Pack
 from graphdist.report import Report, report_of, report_of_refused
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
@@ -176,6 +178,26 @@ class Lowered(Stage):
         """Return what the graph became in JAX, made when it is first asked for."""
         with collection_put_off():
             return emitted(self.graph, self.devices, self.compiler_options, self.given)
+
+    @collection_put_off()
+    def on_packs(self, packs: Sequence[Pack]) -> Lowered:
+        """Return the program that takes and gives packs in place of the variables in them."""
+        if not packs or self.traced is None:
+            return self
+        kept, passes = pipeline_on_packs(self.traced.pipeline, packs, self.devices.platform)
+        before = self.history[kept - 1].graph if kept else self.traced.graph
+        history = run_passes(
+            before, passes, verifies=verifies_passes(), reproducer_folder=reproducer_folder()
+        )
+        graph = history[-1].graph
+        fewer = len(self.graph.variables) - len(graph.variables)
+        return replace(
+            self,
+            graph=graph,
+            given={place - fewer: aval for place, aval in (self.given or {}).items()},
+            traced=replace(self.traced, pipeline=(*self.traced.pipeline[:kept], *passes)),
+            history=(*self.history[:kept], *history),
+        )
 
     def as_text(self, form: str = "graph") -> str:
         """Return the graph after the last pass, or the StableHLO module, as text."""

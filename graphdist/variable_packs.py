@@ -13,7 +13,6 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any  # Any: jitted functions
@@ -24,12 +23,10 @@ import numpy as np
 
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, dtype_name
-from graphdist.ir.verifier import verify
-from graphdist.passes.bucket_collectives import NO_PACKING, PACKING
-from graphdist.passes.pack_variables import Pack, PackVariables
+from graphdist.passes.compute_on_packs import update_kinds
+from graphdist.passes.pack_variables import Pack
 
 if TYPE_CHECKING:
-    from graphdist.stages import Lowered
     from graphdist.strategies.base import StrategyBase
     from graphdist.variables import Variable
 
@@ -84,18 +81,21 @@ def _put(buffer: jax.Array, array: jax.Array, start: Any) -> jax.Array:
 
 
 def pack_small(strategy: StrategyBase, variables: Sequence[Variable], graph: Graph) -> None:
-    """Have the small variables that a placed graph assigns share a buffer, by dtype.
+    """Have the small variables that a placed graph assigns share buffers, one for each dtype.
+
+    Those that are updated alike share one, since they are then updated as one.
 
     Between steps: whoever calls holds the lock of the buffers.
     """
     largest = LARGEST.get(strategy.devices.platform, 0)
     if strategy.devices.parameter_device is not None or strategy.devices.workers is not None:
         return  # what lies elsewhere, or on other workers too, is not joined here
-    by_dtype: dict[Any, list[Variable]] = defaultdict(list)
+    groups: dict[Any, list[Variable]] = defaultdict(list)
+    kinds = update_kinds(graph)
     for variable, spec in zip(variables, graph.variables, strict=True):
         if spec.assigned and variable.strategy is strategy and variable.is_packable(largest):
-            by_dtype[variable.dtype].append(variable)
-    for group in by_dtype.values():
+            groups[variable.dtype, kinds[spec.name]].append(variable)
+    for group in groups.values():
         if len(group) >= FEWEST:
             VariablePack(strategy, group)
             strategy.buffers.layout += 1
@@ -121,15 +121,3 @@ def packs_of(variables: Sequence[Variable], graph: Graph) -> tuple[list[Pack], l
             name += "_"
         packs.append(Pack(name, pack.dtype, pack.shapes, of_names))
     return packs, [*pieces, *alone]
-
-
-def packed(lowered: Lowered, packs: Sequence[Pack]) -> Lowered:
-    """Return a program that takes and gives packs in place of the variables in them."""
-    if not packs:
-        return lowered
-    packing = PACKING.get(lowered.devices.platform, NO_PACKING)
-    graph = PackVariables(packs, packing)(lowered.graph)
-    verify(graph)
-    fewer = len(lowered.graph.variables) - len(graph.variables)
-    given = {place - fewer: aval for place, aval in (lowered.given or {}).items()}
-    return replace(lowered, graph=graph, given=given)

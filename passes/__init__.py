@@ -9,6 +9,7 @@ from __future__ import annotations
 if __name__ != "graphdist.passes":
     raise ImportError("import graphdist.passes, not passes: the repository root is on sys.path")
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graphdist.ir.graph import Stage
@@ -28,8 +29,10 @@ from graphdist.passes import (
     simplify,
 )
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
+from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.manager import Pass
+from graphdist.passes.pack_variables import Pack, PackVariables
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slices import SHARDING, Sharding
 from graphdist.passes.stage_collectives import StageCollectives
@@ -60,12 +63,13 @@ PASSES = {
         Pass("reassociate", reassociate.reassociate, _SPMD),
         Pass("hoist_accumulation", HoistAccumulation(), _SPMD),
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
+        Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
         Pass("stage_collectives", StageCollectives(True), _SPMD),
     )
 }
-"""Every pass by name; `shard_update` for any size, `bucket_collectives` for the CPU."""
+"""Every pass by name; `shard_update` for any size, those that pack for the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +131,22 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         PASSES["order_collectives"],
         Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
         *((PASSES["stage_collectives"],) if is_staged else ()),
+    )
+
+
+def pipeline_on_packs(
+    passes: Sequence[Pass], packs: Sequence[Pack], platform: str
+) -> tuple[int, tuple[Pass, ...]]:
+    """Return how many passes of a pipeline stand for variables in packs, and what follows them.
+
+    Variables are packed before collectives are: what is reduced is packed as they are.
+    """
+    packing = PACKING.get(platform, NO_PACKING)
+    names = [one.name for one in passes]
+    first = names.index("order_collectives") if "order_collectives" in names else len(names)
+    return first, (
+        Pass("pack_variables", PackVariables(packs, packing), _SPMD),
+        Pass("compute_on_packs", ComputeOnPacks(packing), _SPMD),
+        PASSES["eliminate_dead_code"],
+        *passes[first:],
     )

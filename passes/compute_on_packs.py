@@ -1,0 +1,362 @@
+"""Compute once, for a packed buffer, what is computed alike for every piece of it.
+
+An optimizer does the same to each variable. Where the variables lie in one buffer
+(`pack_variables.py`), their gradients are packed in the same order and reduced, and the update is
+one computation of the whole: a hundred small kernels fewer to compile and to run.
+
+Before:  %a, %b = unpack(%p)  %ra = all_reduce(%ga)  %rb = all_reduce(%gb)
+         %a2 = sub(%a, %ra)  %b2 = sub(%b, %rb)  %q = pack(%a2, %b2)
+After:   %a, %b = unpack(%p)  %g = pack(%ga, %gb)  %r = all_reduce(%g)  %q = sub(%p, %r)
+
+How it works. A row is one value for each piece, such as the operands of `%q`. A row becomes one
+flat value if it is
+
+* all pieces of one buffer, in order: the buffer;
+* a literal, a scalar or its broadcasts, the same in each place: that, or its broadcast;
+* results of all_reduces that are alike and small enough to be packed: the all_reduce of the packed
+  row of their operands, where the last of them stood;
+* results of one elementwise operation whose operands' rows become flat values.
+
+Any other row would be packed as it stands. What a pack is made of may rest on one such row, since
+it was one pack before too, and on as many reduced rows as it likes, which would be packed anyway.
+Rows are looked at with a list of what is still to do, not by recursion: updates may be deep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from graphdist.ir.analyses import producers, users
+from graphdist.ir.builder import Builder
+from graphdist.ir.elementwise import ELEMENTWISE
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
+from graphdist.ir.rewrite import substitute
+from graphdist.ir.source import Source, join
+from graphdist.ir.types import Type
+from graphdist.passes.bucket_collectives import Packing
+
+NAME = "compute_on_packs"
+
+Row: TypeAlias = tuple[Operand, ...]
+Key: TypeAlias = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeOnPacks:
+    """The pass for one target, which says what may be packed."""
+
+    packing: Packing
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with packs computed from packs where that is possible."""
+        rows = _Rows(graph, self.packing)
+        packs = [
+            node
+            for node in graph.nodes
+            if node.op is PACK and len(node.operands) > 1 and rows.is_worth_it(node.operands)
+        ]
+        return _Rewriting(graph, rows).of(packs) if packs else graph
+
+
+def update_kinds(graph: Graph) -> dict[str, Hashable]:
+    """Return for each assigned variable what computes its new value: equal where that is alike.
+
+    Variables of one kind that lie in one buffer can be updated as one.
+    """
+    numbers: dict[Hashable, int] = {}
+    kinds: dict[Operand, int] = {}
+
+    def number(*kind: Hashable) -> int:
+        return numbers.setdefault(kind, len(numbers))
+
+    def of(operand: Operand) -> int:
+        if isinstance(operand, Literal):
+            return number("literal", _key(operand))
+        if operand not in kinds:
+            kinds[operand] = number("scalar", operand) if not operand.type.shape else number("any")
+        return kinds[operand]
+
+    for value in graph.inputs[: len(graph.variables)]:
+        kinds[value] = number("variable")
+    for node in graph.nodes:
+        is_alike = node.op.name in ELEMENTWISE or node.op.name == _BROADCAST
+        if node.op is ALL_REDUCE:
+            kinds[node.results[0]] = number(ALL_REDUCE.name, _params(node))
+        elif is_alike and (node.results[0].type.shape or node.op.name != _BROADCAST):
+            params = () if node.op.name == _BROADCAST else _params(node)
+            kinds[node.results[0]] = number(node.op.name, params, *map(of, node.operands))
+    new = zip(graph.assigned, graph.outputs, strict=False)
+    return {variable.name: of(output) for variable, output in new}
+
+
+_BROADCAST = "jax.broadcast_in_dim"
+
+
+def _params(node: Node) -> Hashable:
+    return tuple(sorted((name, repr(value)) for name, value in node.params.items()))
+
+
+def _key(operand: Operand) -> Hashable:
+    """Return what tells operands apart: 0.0 and -0.0 are equal literals."""
+    if isinstance(operand, Literal):
+        return repr(operand.value), operand.type
+    return operand
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a row becomes one value: `kind`, and what that takes."""
+
+    kind: str
+    operand: Operand | None = None
+    nodes: Sequence[Node] = ()
+    operands: Sequence[Row] = ()
+    packed: frozenset[Key] = frozenset()
+    """The rows that are packed as they stand."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What becomes of rows, each looked at once."""
+
+    graph: Graph
+    packing: Packing
+    plans: dict[Key, _Plan] = field(default_factory=dict)
+
+    def is_worth_it(self, row: Row) -> bool:
+        """Return whether a row can be computed from packs, no more than one of them new."""
+        return self.plan(row).kind in ("computed", "reduced")
+
+    def plan(self, row: Row) -> _Plan:
+        """Return how the row becomes one value."""
+        pending = [row]
+        while pending:
+            current = pending[-1]
+            key = _row_key(current)
+            if key in self.plans:
+                pending.pop()
+                continue
+            needed = [
+                one for one in self._operand_rows(current) if _row_key(one) not in self.plans
+            ]
+            if needed:
+                pending += needed
+                continue
+            pending.pop()
+            self.plans[key] = self._planned(current, key)
+        return self.plans[_row_key(row)]
+
+    def _planned(self, row: Row, key: Key) -> _Plan:
+        as_it_stands = _Plan("packed", packed=frozenset((key,)))
+        if len({_key(one) for one in row}) == 1 and not row[0].type.shape:
+            return _Plan("same", row[0])
+        nodes = self._producers(row)
+        if nodes is None:
+            return as_it_stands
+        first = nodes[0]
+        if first.op is UNPACK and all(node is first for node in nodes):
+            is_whole = row == first.results and not first.params.get("axes")
+            return _Plan("buffer", first.operands[0]) if is_whole else as_it_stands
+        if len(set(map(id, nodes))) < len(nodes) or not _are_alike(nodes):
+            return as_it_stands
+        if first.op.name == _BROADCAST and _is_broadcast_of_one(nodes):
+            return _Plan("broadcast", first.operands[0], nodes)
+        if first.op is ALL_REDUCE and self._are_reduced_together(nodes):
+            return _Plan("reduced", nodes=nodes, operands=_operand_rows(nodes))
+        operands = self._operand_rows(row)
+        packed = frozenset().union(*(self.of_operand(one, row).packed for one in operands))
+        is_of_scalars = all(self.of_operand(one, row).kind == "same" for one in operands)
+        if is_of_scalars or len(packed) > 1:
+            return as_it_stands
+        return _Plan("computed", nodes=nodes, operands=operands, packed=packed)
+
+    def of_operand(self, operands: Row, row: Row) -> _Plan:
+        """Return the plan of a row of operands of another: scalars take no scalar beside a pack."""
+        plan = self.plans[_row_key(operands)]
+        if plan.kind == "same" and isinstance(plan.operand, Value) and not row[0].type.shape:
+            return _Plan("packed", packed=frozenset((_row_key(operands),)))
+        return plan
+
+    def _operand_rows(self, row: Row) -> list[Row]:
+        """Return the rows that a row of one elementwise operation is computed from."""
+        nodes = self._producers(row)
+        if nodes is None or nodes[0].op.name not in ELEMENTWISE or not _are_alike(nodes):
+            return []
+        rows = _operand_rows(nodes)
+        return rows if all(_fits(one, row) for one in rows) else []
+
+    def _producers(self, row: Row) -> list[Node] | None:
+        made_by = producers(self.graph)
+        found = [made_by.get(one) if isinstance(one, Value) else None for one in row]
+        nodes = [node for node in found if node is not None]
+        return nodes if len(nodes) == len(row) else None
+
+    def _are_reduced_together(self, nodes: Sequence[Node]) -> bool:
+        """Return whether all_reduces may be one, where the last of them stands."""
+        size = sum(node.operands[0].type.bytes for node in nodes)
+        if size > self.packing.buffer or not all(map(self.packing.takes, nodes)):
+            return False
+        place = _places(self.graph)
+        last = max(place[id(node)] for node in nodes)
+        used = (user for node in nodes for user in users(self.graph)[node.results[0]])
+        return all(place[id(user)] > last for user in used)
+
+
+def _fits(operands: Row, row: Row) -> bool:
+    """Return whether operands are, in each place, of the shape there, or one scalar for all."""
+    if all(a.type.shape == b.type.shape for a, b in zip(operands, row, strict=True)):
+        return len({operand.type.dtype for operand in operands}) == 1
+    is_one = len({_key(operand) for operand in operands}) == 1
+    return is_one and not operands[0].type.shape and all(one.type.shape for one in row)
+
+
+def _row_key(row: Row) -> Key:
+    return tuple(map(_key, row))
+
+
+def _operand_rows(nodes: Sequence[Node]) -> list[Row]:
+    return list(zip(*(node.operands for node in nodes), strict=True))
+
+
+def _are_alike(nodes: Sequence[Node]) -> bool:
+    """Return whether nodes do the same to operands that may differ in shape."""
+    first = nodes[0]
+    if first.op.name == _BROADCAST:
+        return all(node.op is first.op for node in nodes)
+    return all(
+        node is first
+        or (
+            node.op is first.op
+            and len(node.operands) == len(first.operands)
+            and node.results[0].type.dtype == first.results[0].type.dtype
+            and node.params == first.params
+        )
+        for node in nodes
+    )
+
+
+def _is_broadcast_of_one(nodes: Sequence[Node]) -> bool:
+    scalar = nodes[0].operands[0]
+    return not scalar.type.shape and all(
+        len(node.operands) == 1 and _key(node.operands[0]) == _key(scalar) for node in nodes
+    )
+
+
+def _places(graph: Graph) -> Mapping[int, int]:
+    places = graph._cache.get(_places)
+    if places is None:
+        places = graph._cache[_places] = {id(node): i for i, node in enumerate(graph.nodes)}
+    assert isinstance(places, dict)
+    return places
+
+
+class _Rewriting:
+    """The new graph on its way: its nodes, and what rows and values have become in it."""
+
+    def __init__(self, graph: Graph, rows: _Rows) -> None:
+        self.graph, self.rows = graph, rows
+        self.builder = Builder(NAME)
+        self.environment: dict[Operand, Operand] = {}
+        self.made: dict[Key, Operand] = {}
+        self.packed: dict[Key, Operand] = {}
+
+    def of(self, packs: Sequence[Node]) -> Graph:
+        """Return the graph with these packs computed from packs."""
+        chosen = {id(node) for node in packs}
+        reduced = self._reduced(packs)
+        for node in self.graph.nodes:
+            if id(node) in reduced:
+                self._reduce(reduced[id(node)])
+            elif id(node) in chosen:
+                self.environment[node.results[0]] = self._value(node.operands, node.source)
+            elif not (node.op is ALL_REDUCE and node.results[0] in self.together):
+                operands = substitute(self.environment, node.operands)
+                results = self.builder.keep(node, operands, node.graphs)
+                self.environment.update(zip(node.results, results, strict=True))
+        outputs = substitute(self.environment, self.graph.outputs)
+        return self.graph.replace(nodes=tuple(self.builder.nodes), outputs=outputs)
+
+    def _reduced(self, packs: Sequence[Node]) -> dict[int, Row]:
+        """Return the rows to be reduced, by the last all_reduce of each."""
+        self.together: set[Operand] = set()
+        found: dict[int, Row] = {}
+        place = _places(self.graph)
+        pending: list[Row] = [node.operands for node in packs]
+        seen: set[Key] = set()
+        while pending:
+            row = pending.pop()
+            key = _row_key(row)
+            if key in seen:
+                continue
+            seen.add(key)
+            plan = self.rows.plans[key]
+            if plan.kind == "computed":
+                pending += plan.operands
+            elif plan.kind == "reduced" and self.together.isdisjoint(row):
+                self.together.update(row)
+                found[id(max(plan.nodes, key=lambda node: place[id(node)]))] = row
+        return found
+
+    def _reduce(self, row: Row) -> None:
+        nodes = self.rows.plans[_row_key(row)].nodes
+        at = join(tuple(node.source for node in nodes))
+        (operands,) = _operand_rows(nodes)
+        packed = self.builder.add(PACK, substitute(self.environment, operands), at=at)
+        (total,) = self.builder.add(ALL_REDUCE, packed, nodes[0].params, at=at)
+        shapes = tuple(one.type.shape for one in row)
+        apart = {"shapes": shapes, **self.rows.packing.apart(len(row))}
+        pieces = self.builder.add(UNPACK, (total,), apart, at=at)
+        self.made[_row_key(row)] = total
+        self.environment.update(zip(row, pieces, strict=True))
+
+    def _value(self, row: Row, at: Source) -> Operand:
+        """Return the flat value that a row has become, made if it is not yet."""
+        pending = [row]
+        while pending:
+            current = pending[-1]
+            key = _row_key(current)
+            if key in self.made:
+                pending.pop()
+                continue
+            plan = self.rows.plans[key]
+            needed = [one for one in plan.operands if self._missing(one, current)]
+            if plan.kind == "computed" and needed:
+                pending += needed
+                continue
+            pending.pop()
+            self.made[key] = self._made(current, plan, at)
+        return self.made[_row_key(row)]
+
+    def _missing(self, operands: Row, row: Row) -> bool:
+        is_packed = self.rows.of_operand(operands, row).kind == "packed"
+        return not is_packed and _row_key(operands) not in self.made
+
+    def _operand(self, operands: Row, row: Row, at: Source) -> Operand:
+        key, plan = _row_key(operands), self.rows.of_operand(operands, row)
+        if plan.kind != "packed":
+            return self.made[key]
+        if key not in self.packed:
+            self.packed[key] = self._made(operands, plan, at)
+        return self.packed[key]
+
+    def _made(self, row: Row, plan: _Plan, at: Source) -> Operand:
+        size = sum(one.type.size for one in row)
+        if plan.kind in ("same", "buffer"):
+            assert plan.operand is not None
+            return substitute(self.environment, (plan.operand,))[0]
+        if plan.kind in ("packed", "reduced"):  # reduced with another row: its pieces
+            return self.builder.add(PACK, substitute(self.environment, row), at=at)[0]
+        first = plan.nodes[0]
+        source = join(tuple(node.source for node in plan.nodes))
+        type = Type(row[0].type.dtype, (size,))
+        if plan.kind == "broadcast":
+            assert plan.operand is not None
+            scalar = substitute(self.environment, (plan.operand,))
+            params = {**first.params, "shape": (size,), "broadcast_dimensions": ()}
+            return self.builder.add(first.op, scalar, params, at=source, types=(type,))[0]
+        operands = [self._operand(one, row, at) for one in plan.operands]
+        types = None if first.op.rule else (type,)
+        return self.builder.add(first.op, operands, first.params, at=source, types=types)[0]
