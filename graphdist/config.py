@@ -3,6 +3,7 @@
 * `GRAPHDIST_VERIFY=0` turns the verifier between passes off;
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
   system's temporary folder);
+* `GRAPHDIST_PROGRESS=0` shows no line while a program is compiled;
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
 * `GRAPHDIST_WORKER_START_SECONDS` and `GRAPHDIST_WORKER_SILENCE_SECONDS` are how long the workers
   of a cluster wait for each other, where `set_worker_timeouts` does not say it;
@@ -79,6 +80,27 @@ def verifies_passes() -> bool:
 def reproducer_folder() -> Path:
     """Return the folder a failing pass writes its reproducer to."""
     return Path(os.environ.get("GRAPHDIST_REPRODUCER_DIR", tempfile.gettempdir()))
+
+
+def show_compilation(shown: bool = True) -> None:
+    """Say whether a line on the terminal shows a compilation that takes more than some seconds.
+
+    It is shown where stderr is a terminal, unless `GRAPHDIST_PROGRESS` is 0 in the environment.
+
+    >>> show_compilation(False)
+    >>> shows_compilation()
+    False
+    >>> show_compilation()
+    """
+    _shown["compilation"] = bool(shown)
+
+
+_shown: dict[str, bool] = {}
+
+
+def shows_compilation() -> bool:
+    """Return whether a compilation that takes long is shown on a terminal."""
+    return _shown.get("compilation", os.environ.get("GRAPHDIST_PROGRESS", "1") != "0")
 
 
 def prepare_compilers() -> None:

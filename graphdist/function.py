@@ -25,6 +25,7 @@ from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.program import Program, compile_program
 from graphdist.program_tracing import trace_program
+from graphdist.progress import compiling
 from graphdist.signature import (
     ARRAY_KEYS,
     KEYS,
@@ -124,7 +125,9 @@ class Function:
         return program.call(leaves)
 
     def _compile(self, args: Any, kwargs: Any, signature: Signature) -> Program:
-        program = self._programs[signature] = compile_program(*self._trace(args, kwargs, signature))
+        with compiling(self.name):
+            traced, interface = self._trace(args, kwargs, signature)
+            program = self._programs[signature] = compile_program(traced, interface)
         self._warn_if_often(signature[1], args, kwargs)
         self._last_keys = signature[1]
         return program

@@ -18,6 +18,7 @@ from graphdist.interface import Interface, take_apart
 from graphdist.ir.graph import Value
 from graphdist.passes import Target
 from graphdist.passes.manager import Pass
+from graphdist.progress import phase
 from graphdist.runtime.compilation import combining_options
 from graphdist.signature import (
     LeafKey,
@@ -106,7 +107,8 @@ def _trace(
         call_args, call_kwargs = jax.tree.unflatten(structure, filled)
         return take_apart(fn(*call_args, **call_kwargs), interface)
 
-    closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
+    with phase("tracing"):
+        closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     strategy = _settle(trace, interface)
     target = strategy.target.packing(trace.bytes_per_pack)
     graph = import_jaxpr(

@@ -21,6 +21,7 @@ from graphdist.ir.source import Source
 from graphdist.passes import pipeline_on_packs
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.passes.pack_variables import Pack
+from graphdist.progress import compiling, phase
 from graphdist.report import Report, report_of, report_of_refused
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
@@ -135,7 +136,7 @@ class Traced(Stage):
     @collection_put_off()
     def lower(self) -> Lowered:
         """Run the passes and return the SPMD program; raises `DistributionError` if refused."""
-        with _blames_the_caller():
+        with _blames_the_caller(), phase("passes"):
             history = run_passes(
                 self.graph,
                 self.pipeline,
@@ -176,7 +177,7 @@ class Lowered(Stage):
     @cached_property
     def emitted(self) -> Emitted:
         """Return what the graph became in JAX, made when it is first asked for."""
-        with collection_put_off():
+        with collection_put_off(), phase("emission"):
             return emitted(self.graph, self.devices, self.compiler_options, self.given)
 
     @collection_put_off()
@@ -186,9 +187,10 @@ class Lowered(Stage):
             return self
         kept, passes = pipeline_on_packs(self.traced.pipeline, packs, self.devices.platform)
         before = self.history[kept - 1].graph if kept else self.traced.graph
-        history = run_passes(
-            before, passes, verifies=verifies_passes(), reproducer_folder=reproducer_folder()
-        )
+        with phase("passes"):
+            history = run_passes(
+                before, passes, verifies=verifies_passes(), reproducer_folder=reproducer_folder()
+            )
         graph = history[-1].graph
         fewer = len(self.graph.variables) - len(graph.variables)
         return replace(
@@ -225,9 +227,10 @@ class Lowered(Stage):
         has, and `ArgumentError` for options that it does not take.
         """
         options = {**(self.compiler_options or {}), **(compiler_options or {})}
-        with _blames_the_caller():
+        with _blames_the_caller(), compiling(self.graph.name):
             emitted = self.emitted
-            compiled = compile_lowered(emitted.lowered, self.devices, compiler_options)
+            with phase("XLA"):
+                compiled = compile_lowered(emitted.lowered, self.devices, compiler_options)
             executable = Executable(self.graph, self.devices, emitted.function, compiled)
         return Compiled(
             self.graph,

@@ -185,7 +185,7 @@ def _levels(nodes: Sequence[Node], packing: Packing) -> tuple[list[int], dict[Ke
         if has_effect(node):
             level = last_effect = max(level, last_effect)
         of_nodes.append(level)
-        if node.op is PACK or node.op is PACK_SLICES:
+        if (node.op is PACK or node.op is PACK_SLICES) and node.origin == NAME:
             buffers.update(node.results)
         if node.op.is_collective and not buffers.isdisjoint(node.operands):
             level += 1

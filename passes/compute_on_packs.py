@@ -139,9 +139,7 @@ class _Rows:
             if key in self.plans:
                 pending.pop()
                 continue
-            needed = [
-                one for one in self._operand_rows(current) if _row_key(one) not in self.plans
-            ]
+            needed = [one for one in self._operand_rows(current) if _row_key(one) not in self.plans]
             if needed:
                 pending += needed
                 continue

@@ -1,0 +1,133 @@
+"""A line on the terminal while a program is compiled, where that takes more than some seconds.
+
+It names the function and what is being done, is written anew each second, and ends as one line that
+says what took how long. There is none where stderr is no terminal, so no log is filled, and none
+once `gd.config.show_compilation(False)` was called. Code that compiles says `compiling`, its parts
+say `phase`; what is compiled within another compilation is part of that.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from graphdist.config import shows_compilation
+
+FIRST_AFTER = 3.0
+"""Seconds before anything is said."""
+EVERY = 1.0
+"""Seconds between one writing of the line and the next."""
+
+
+class Progress:
+    """The compilation of one function: its phases, and the seconds of each so far.
+
+    >>> progress = Progress("step")
+    >>> progress.is_done = True
+    >>> progress.seconds["tracing"], progress.seconds["XLA"] = 1.25, 40.0
+    >>> progress.summary()
+    'graphdist: compiled step in 41.2 s: tracing 1.2 s, XLA 40.0 s'
+    """
+
+    def __init__(self, name: str) -> None:
+        """Begin with no phase."""
+        self.name, self.seconds = name, dict[str, float]()
+        self.is_done = False
+        self._current: tuple[str, float] | None = None
+
+    @contextmanager
+    def phase(self, what: str) -> Iterator[None]:
+        """Count the time of the `with` block to a phase."""
+        outer, start = self._current, time.perf_counter()
+        self._current = (what, start)
+        try:
+            yield
+        finally:
+            self._current = outer
+            spent = time.perf_counter() - start
+            self.seconds[what] = self.seconds.get(what, 0.0) + spent
+            if outer is not None:  # it is not counted twice
+                self.seconds[outer[0]] = self.seconds.get(outer[0], 0.0) - spent
+
+    def line(self) -> str:
+        """Return what is being done, for how long."""
+        what, start = self._current or ("between two phases", time.perf_counter())
+        spent = time.perf_counter() - start
+        return f"graphdist: compiling {self.name}: {what}, {spent:.0f} s"
+
+    def summary(self) -> str:
+        """Return what took how long."""
+        parts = ", ".join(f"{what} {spent:.1f} s" for what, spent in self.seconds.items())
+        done = f"compiled {self.name} in" if self.is_done else f"{self.name} is not compiled, after"
+        return f"graphdist: {done} {sum(self.seconds.values()):.1f} s: {parts}"
+
+
+class _State(threading.local):
+    current: Progress | None = None
+
+
+_state = _State()
+
+
+@contextmanager
+def compiling(name: str) -> Iterator[Progress]:
+    """Show the progress of the `with` block, which compiles a function of this name."""
+    if _state.current is not None:
+        yield _state.current
+        return
+    progress = _state.current = Progress(name)
+    writer = _Writer(progress, sys.stderr) if _is_shown(sys.stderr) else None
+    try:
+        yield progress
+        progress.is_done = True
+    finally:
+        _state.current = None
+        if writer is not None:
+            writer.end()
+
+
+@contextmanager
+def phase(what: str) -> Iterator[None]:
+    """Say what is being done in the `with` block, to whoever shows the compilation."""
+    if _state.current is None:
+        yield
+        return
+    with _state.current.phase(what):
+        yield
+
+
+def _is_shown(stream: TextIO | None) -> bool:
+    return stream is not None and shows_compilation() and stream.isatty()
+
+
+class _Writer:
+    """A thread that writes the line, from the first few seconds on."""
+
+    def __init__(self, progress: Progress, stream: TextIO) -> None:
+        self._progress, self._stream = progress, stream
+        self._ended = threading.Event()
+        self._width = 0
+        self._thread = threading.Thread(target=self._run, name="graphdist-progress", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        wait = FIRST_AFTER
+        while not self._ended.wait(wait):
+            self._write(self._progress.line())
+            wait = EVERY
+        if self._width:
+            self._write(self._progress.summary(), end="\n")
+
+    def _write(self, text: str, end: str = "") -> None:
+        line, self._width = text.ljust(self._width), len(text)
+        self._stream.write(f"\r{line}{end}")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Write what it took, if anything was written; waits for that."""
+        self._ended.set()
+        self._thread.join()
