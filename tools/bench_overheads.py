@@ -4,6 +4,8 @@
   program;
 * compile: trace, passes and emission of an unrolled step, against `jax.jit(..).trace().lower()` of
   the same step written by hand with `shard_map`, and the passes alone a node;
+* first: the first call of a step, from the Python function to the loss, against that of the same
+  step by hand, and what of it is tracing, passes, emission and XLA;
 * unequal: the compilation of a step for 64 replicas of which one has other shapes, against that for
   64 alike, in a process with 64 devices;
 * feeding: a step of 2 layers of 1024 fed from NumPy batches of 1 MB, against the same step on one
@@ -29,6 +31,7 @@ import numpy as np
 import graphdist as gd
 from graphdist.garbage import collection_put_off
 from graphdist.passes.manager import run_passes
+from graphdist.progress import Progress, compiling
 from graphdist.runtime.executable import jitted
 from graphdist.tools.bench_models import Mlp
 from graphdist.tools.bench_programs import Program
@@ -146,6 +149,39 @@ def bench_compile() -> list[Result]:
     return results
 
 
+def bench_first() -> list[Result]:
+    """Measure the first call of steps on many small variables, and on some larger ones."""
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    results = []
+    for layers, width, rounds in ((50, 16, 5), (20, 256, 5), (200, 16, 3), (1000, 16, 1)):
+        program = Program("first", "", Mlp(layers, width), rows=16)
+        seconds: dict[str, list[float]] = {"ours": [], "peer": []}
+        phases: dict[str, list[float]] = {}
+        for turn in range(rounds + (rounds > 1)):  # the first is not counted
+            spent, progress = _first_call(Graphdist(program, strategy))
+            theirs, _ = _first_call(ShardMap(program, strategy))
+            if turn or rounds == 1:
+                seconds["ours"].append(spent)
+                seconds["peer"].append(theirs)
+                for what, part in progress.seconds.items():
+                    phases.setdefault(what, []).append(part)
+        parts = ", ".join(f"{what} {statistics.median(p):.2f}" for what, p in phases.items())
+        mine, its = statistics.median(seconds["ours"]), statistics.median(seconds["peer"])
+        name = f"first call, {layers} layers of {width}"
+        results.append(Result(name, mine, its, f"at most 1.3x; {parts} s"))
+    return results
+
+
+def _first_call(one: Graphdist | ShardMap) -> tuple[float, Progress]:
+    """Return the seconds of the first step, with nothing compiled, and the phases of it."""
+    jax.clear_caches()
+    gc.collect()
+    start = time.perf_counter()
+    with compiling("first") as progress:
+        one.step()
+    return time.perf_counter() - start, progress
+
+
 def _bench_passes(traced: Any, nodes: int, rounds: int) -> Result:
     seconds = []
     for _ in range(rounds):
@@ -193,6 +229,7 @@ def bench_feeding() -> list[Result]:
 OVERHEADS: dict[str, Callable[[], list[Result]]] = {
     "dispatch": bench_dispatch,
     "compile": bench_compile,
+    "first": bench_first,
     "unequal": bench_unequal,
     "feeding": bench_feeding,
 }

@@ -259,3 +259,62 @@ def test_keys_and_central_storage_are_left_alone() -> None:
     add()
     assert {one.pack for one in homed} == {None}
     assert [float(one) for one in homed] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_variables_updated_alike_are_updated_as_one(strategy: gd.Strategy) -> None:
+    with strategy.scope():
+        variables = [gd.Variable(np.full((3, i + 1), i + 1.0, "f")) for i in range(12)]
+        moments = [gd.Variable(jnp.zeros((3, i + 1))) for i in range(12)]
+
+    def replica_fn(x: Any) -> None:
+        for variable, moment in zip(variables, moments, strict=True):
+            gradient = gd.get_replica_context().all_reduce("SUM", x * jnp.tanh(variable[...]))
+            moment.assign(0.5 * moment + gradient)
+            variable.assign_sub(2.0 * moment)
+
+    replicas = strategy.num_replicas_in_sync
+    for step in range(2):
+        before = [
+            (np.asarray(one), np.asarray(other))
+            for one, other in zip(variables, moments, strict=True)
+        ]
+        strategy.run(replica_fn, args=(np.float32(step + 1),))
+        for (v, m), variable, moment in zip(before, variables, moments, strict=True):
+            m = 0.5 * m + replicas * (step + 1) * np.tanh(v)
+            np.testing.assert_allclose(moment.read_value(), m, rtol=1e-6)
+            np.testing.assert_allclose(variable.read_value(), v - 2 * m, rtol=1e-6, atol=1e-6)
+    packs = {variable.pack for variable in variables}, {moment.pack for moment in moments}
+    assert [len(one) for one in packs] == [1, 1]
+    assert packs[0] != packs[1]
+
+
+def slices_at_constants(variables: int) -> int:
+    """Return how many slices of a step on so many variables are a kernel each."""
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        weights = [gd.Variable(jnp.full((4, 4), float(i))) for i in range(variables)]
+
+    @gd.function
+    def step(x: Any) -> Any:
+        def replica_fn(x: Any) -> Any:
+            def loss(values: Any) -> Any:
+                y = x
+                for value in values:
+                    y = jnp.sin(y @ value)
+                return y.sum()
+
+            gradients = jax.grad(loss)(gd.read(weights))
+            gradients = gd.get_replica_context().all_reduce("MEAN", gradients)
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.assign_sub(jnp.tanh(gradient) * jnp.sort(gradient))  # piece by piece
+            return x
+
+        return strategy.run(replica_fn, args=(x,))
+
+    step(jnp.ones((2, 4)))
+    (program,) = step._programs.values()
+    return str(program._executable.compiled.as_text()).count(" slice(")
+
+
+def test_all_pieces_of_a_size_are_cut_by_one_kernel() -> None:
+    assert slices_at_constants(24) == slices_at_constants(12)

@@ -1,0 +1,59 @@
+"""Buffers taken apart at starts that XLA knows, and at starts that it does not: the same pieces."""
+
+from __future__ import annotations
+
+from typing import Any  # Any: dtypes and arrays of any kind
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphdist.runtime.pieces import cut_apart
+
+SIZES = (3, 1, 4, 2)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f4", "bfloat16", "f2", "i4", "u1", "i2", "c8", "bool", "float8_e4m3fn"]
+)
+@pytest.mark.parametrize("first", [0, 1, -1, "nan"])
+def test_dtypes_and_first_bits(dtype: str, first: Any) -> None:
+    buffer = jnp.arange(10).astype(dtype)
+    if first == "nan" and not jnp.issubdtype(buffer.dtype, jnp.inexact):
+        pytest.skip("an integer is a number")
+    buffer = buffer.at[0].set(jnp.asarray(float(first)).astype(dtype))
+    for at_run_time in (False, True):
+        pieces = jax.jit(lambda x, late=at_run_time: cut_apart(x, SIZES, at_run_time=late))(buffer)
+        for piece, expected in zip(pieces, np.split(np.asarray(buffer), [3, 4, 8]), strict=True):
+            assert np.asarray(piece).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_dimensions(axis: int) -> None:
+    buffer = np.random.default_rng(0).standard_normal((10, 10, 10))
+    pieces = cut_apart(jnp.asarray(buffer), SIZES, axis, at_run_time=True)
+    for piece, expected in zip(pieces, np.split(buffer, [3, 4, 8], axis), strict=True):
+        np.testing.assert_array_equal(piece, expected.astype(piece.dtype))
+
+
+def test_what_has_no_bits_is_cut_as_ever() -> None:
+    keys = jax.random.split(jax.random.key(0), 10)
+    pieces = cut_apart(keys, SIZES, at_run_time=True)
+    assert [len(piece) for piece in pieces] == list(SIZES)
+    assert bool((jnp.concatenate(pieces) == keys).all())
+    assert [piece.shape for piece in cut_apart(jnp.zeros(0), (0, 0), at_run_time=True)] == [
+        (0,)
+    ] * 2
+
+
+def test_no_start_is_known_to_the_compiler() -> None:
+    def slices(count: int, late: bool) -> int:
+        def sines(x: Any) -> Any:
+            return [jnp.sin(piece) for piece in cut_apart(x, [4] * count, at_run_time=late)]
+
+        compiled = jax.jit(sines).lower(jnp.zeros(4 * count)).compile()
+        return str(compiled.as_text()).count(" slice(")
+
+    assert (slices(8, late=False), slices(16, late=False)) == (8, 16)
+    assert slices(8, late=True) == slices(16, late=True) < 8
