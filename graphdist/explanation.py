@@ -150,6 +150,8 @@ def bytes_sent(kind: str, put_in: int, replicas: int) -> float:
     """
     if kind == "all_gather":
         return put_in * (replicas - 1)
+    if kind == "collective_permute":
+        return put_in  # to one other device
     return put_in * (replicas - 1) / replicas * (2 if kind == "all_reduce" else 1)
 
 

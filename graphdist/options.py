@@ -14,6 +14,9 @@ from graphdist.tracing.sources import here
 
 Member = TypeVar("Member", bound=Enum)
 
+AXIS_NAME = "replica"
+"""What collectives of JAX call the replicas, unless a strategy says otherwise."""
+
 
 def member_of(kind: type[Member], value: Any, what: str) -> Member:
     """Return the member of an enum; `ArgumentError` for what is none."""
@@ -41,6 +44,21 @@ def checked_sharding(shard_update: Any) -> bool | None:
         return None
     raise ArgumentError(
         f"shard_update is {shard_update!r}, not one of True, False, 'auto'", source=here()
+    )
+
+
+def checked_axis_name(axis_name: Any) -> str:
+    """Return the name of an axis; raises `ArgumentTypeError` for what is no name.
+
+    >>> checked_axis_name("batch")
+    'batch'
+    """
+    if isinstance(axis_name, str) and axis_name:
+        return axis_name
+    raise ArgumentTypeError(
+        f"axis_name is {axis_name!r}, not a name",
+        source=here(),
+        hint='write a string, such as axis_name="batch"',
     )
 
 

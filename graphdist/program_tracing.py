@@ -7,6 +7,7 @@ result is taken apart: arrays become outputs of the graph, anything else is kept
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
@@ -34,9 +35,10 @@ from graphdist.specs import PerReplicaSpec
 from graphdist.stages import Traced
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.default import default_strategy
+from graphdist.tracing.axis_name import bound
 from graphdist.tracing.importer import import_jaxpr
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import NeedsReplicaNumber, Trace, make_jaxpr
+from graphdist.tracing.state import NeedsNameThroughout, NeedsReplicaNumber, Trace, make_jaxpr
 from graphdist.values import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.variable_storage import as_stored
 
@@ -57,6 +59,7 @@ def trace_program(
 ) -> tuple[Traced, Interface]:
     """Trace a function for arguments of these kinds."""
     by_number: set[int] = set()
+    axis: tuple[str, int] | None = None
     while True:
         try:
             return _trace(
@@ -64,13 +67,15 @@ def trace_program(
                 args,
                 kwargs,
                 keys,
-                Trace(is_first, by_number),
+                Trace(is_first, by_number, axis),
                 name=name,
                 pipeline_for=pipeline_for,
                 compiler_options=compiler_options,
             )
         except NeedsReplicaNumber as needs:
             by_number.add(needs.run)
+        except NeedsNameThroughout as needs:
+            axis = needs.axis
 
 
 def _trace(
@@ -111,14 +116,17 @@ def _trace(
         closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     strategy = _settle(trace, interface)
     target = strategy.target.packing(trace.bytes_per_pack)
-    graph = import_jaxpr(
+    size = strategy.num_replicas_in_sync
+    imported = partial(
+        import_jaxpr,
         closed,
         name=_hint(name),
-        num_replicas=strategy.num_replicas_in_sync,
+        num_replicas=size,
         inputs=inputs,
         variables=trace.specs,
         returns_per_replica=interface.per_replica,
     )
+    graph = bound(strategy.axis_name, size, imported)  # loops may be transformed on the way
     traced = Traced(
         as_stored(graph, trace.variables),
         strategy.devices,

@@ -13,6 +13,7 @@ from graphdist.context import Entry, current_entry, entered, get_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.options import ReduceOp, check_communication_options
 from graphdist.scatter import IndexedSlices
+from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.class_trace import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p, to_replicas
 from graphdist.tracing.sources import here
@@ -196,12 +197,9 @@ class ReplicaContext:
                 return inside
             return leaf
 
+        given, named = jax.tree.map(leave, (tuple(args), dict(kwargs or {})))
         with fresh_trace(), entered(Entry(self._strategy)):
-            merged = merge_fn(
-                self._strategy,
-                *jax.tree.map(leave, tuple(args)),
-                **jax.tree.map(leave, kwargs or {}),
-            )
+            merged = for_all(lambda: merge_fn(self._strategy, *given, **named))
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
 
     def made_once(self, make: Callable[[], Made]) -> Made:

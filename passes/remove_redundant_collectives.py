@@ -3,7 +3,8 @@
 * mean, max or min of a mirrored value is the value; its sum is R times the value;
 * gathering a mirrored value is concatenating it R times;
 * a result without elements needs no sending, and StableHLO has no gather of nothing;
-* over one replica every collective is the identity, and the replica's number is 0.
+* over one replica every collective is the identity, a permutation that sends nothing is not, and
+  the replica's number is 0.
 
 Before:  %y = all_reduce(%w) {reducer="sum", group_size=2} : f32[4] mirrored     (%w is mirrored)
 After:   %y = scale(%w) {factor=2} : f32[4] mirrored
@@ -21,6 +22,8 @@ from graphdist.ir.graph import Graph, Literal, Node, Operand
 from graphdist.ir.ops import (
     ALL_GATHER,
     ALL_REDUCE,
+    ALL_TO_ALL,
+    COLLECTIVE_PERMUTE,
     CONCATENATE,
     CONSTANT,
     REDUCE_SCATTER,
@@ -34,7 +37,16 @@ from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 NAME = "remove_redundant_collectives"
 
 _CANDIDATES = frozenset(
-    op.name for op in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, REPLICA_ID, SELECT_REPLICA)
+    op.name
+    for op in (
+        ALL_REDUCE,
+        ALL_GATHER,
+        REDUCE_SCATTER,
+        COLLECTIVE_PERMUTE,
+        ALL_TO_ALL,
+        REPLICA_ID,
+        SELECT_REPLICA,
+    )
 )
 
 
@@ -50,7 +62,7 @@ def _remove(
     if node.op is REPLICA_ID:
         return (Literal.of(0, Type("i32", ())),) if group_size == 1 else None
     if group_size == 1:
-        return operands
+        return operands if node.params.get("pairs", True) else None
     type = node.results[0].type
     if not type.size and not type.dtype.startswith("key"):
         nothing = {"value": np.empty(type.shape, numpy_dtype(type.dtype))}

@@ -122,6 +122,16 @@ def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
     return [total / np.asarray(size, total.dtype) if node.params["reducer"] == "mean" else total]
 
 
+def _collective_permute(node: Node, operands: list[Array]) -> list[Array]:
+    pairs = cast("tuple[tuple[int, int], ...]", node.params["pairs"])
+    return [lax.ppermute(operands[0], REPLICA, pairs)]
+
+
+def _all_to_all(node: Node, operands: list[Array]) -> list[Array]:
+    split, concat = cast(int, node.params["split_axis"]), cast(int, node.params["concat_axis"])
+    return [lax.all_to_all(operands[0], REPLICA, split, concat, tiled=True)]
+
+
 def _groups(stages: tuple[int, ...]) -> list[Any]:
     """Return the groups of replicas of each stage; None for all of them in one."""
     if not stages:
@@ -262,6 +272,8 @@ _RULES: dict[ops.Op, Rule] = {
     ops.ALL_REDUCE: _all_reduce,
     ops.ALL_GATHER: _all_gather,
     ops.REDUCE_SCATTER: _reduce_scatter,
+    ops.COLLECTIVE_PERMUTE: _collective_permute,
+    ops.ALL_TO_ALL: _all_to_all,
     ops.OWN_SLICE: _own_slice,
     ops.REPLICA_ID: _replica_id,
     ops.SELECT_REPLICA: _select_replica,

@@ -82,7 +82,8 @@ def collective_seconds(topology: Topology, kind: str, size: int) -> float:
     inside = devices // groups
     seconds = _ring(kind, size, inside) * chip.devices / chip.interconnect_bandwidth
     if topology.spans_network:
-        part = size * inside if kind == "all_gather" else size / inside
+        whole = {"all_gather": size * inside, "collective_permute": size}
+        part = whole.get(kind, size / inside)
         seconds += _ring(kind, part, groups) * chip.devices / chip.network_bandwidth
     return seconds
 
@@ -92,4 +93,6 @@ def _ring(kind: str, size: float, devices: int) -> float:
     sent = size * (devices - 1)
     if kind == "all_gather":
         return sent
+    if kind == "collective_permute":
+        return size if devices > 1 else 0  # to one other device
     return sent / devices * (2 if kind == "all_reduce" else 1)

@@ -14,8 +14,20 @@ from typing import cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
-from graphdist.ir.ops import ASSIGN, COND, READ, REPLICA_ID, SCAN, WHILE
+from graphdist.ir.ops import (
+    ALL_TO_ALL,
+    ASSIGN,
+    COLLECTIVE_PERMUTE,
+    COND,
+    READ,
+    REPLICA_ID,
+    SCAN,
+    WHILE,
+)
 from graphdist.ir.types import MIRRORED
+
+
+_EXCHANGES = (COLLECTIVE_PERMUTE, ALL_TO_ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,8 @@ def _origin(graph: Graph, value: Value, node: Node | None) -> str:
         return f"the per-replica input {value.hint!r}" if value in graph.inputs else ""
     if node.op is REPLICA_ID:
         return "the replica's number"
+    if node.op in _EXCHANGES and node.operands[0].type.distribution is MIRRORED:
+        return f"{node.op.name}, which gives each replica another part"
     if node.op is READ and not _variable(node).is_local:
         return f"the per-replica variable {_variable(node).name!r}"
     return f"{node.op.name}, which each replica calls for itself" if node.op.varies else ""

@@ -271,6 +271,19 @@ def _reduce_scatter(held: Held, params: Params) -> Held:
     return list(np.split(total, len(held), cast(int, params["axis"])))
 
 
+def _collective_permute(held: Held, params: Params) -> Held:
+    received = [np.zeros_like(array) for array in held]
+    for source, target in cast("tuple[tuple[int, int], ...]", params["pairs"]):
+        received[target] = held[source]
+    return received
+
+
+def _all_to_all(held: Held, params: Params) -> Held:
+    split, concat = cast(int, params["split_axis"]), cast(int, params["concat_axis"])
+    slices = [np.split(array, len(held), split) for array in held]
+    return [join_arrays([cut[target] for cut in slices], concat) for target in range(len(held))]
+
+
 def _own_slices(held: Held, params: Params) -> Held:
     """Return slice r of what replica r holds."""
     axis = cast(int, params["axis"])
@@ -337,6 +350,8 @@ _RULES: dict[Op, _Rule] = {
     ops.ALL_REDUCE: _collective(_all_reduce),
     ops.ALL_GATHER: _collective(_all_gather),
     ops.REDUCE_SCATTER: _collective(_reduce_scatter),
+    ops.COLLECTIVE_PERMUTE: _collective(_collective_permute),
+    ops.ALL_TO_ALL: _collective(_all_to_all),
     ops.OWN_SLICE: _collective(_own_slices),
     ops.CONSTANT: _local(lambda arrays, params: [cast(Array, params["value"])]),
     ops.SELECT_REPLICA: _select_replica,

@@ -3,8 +3,7 @@
 Three kinds:
 
 * the strategy's words, in LOGICAL graphs: `read`, `assign`, `aggregate`, `replica_id`,
-  `to_replicas`, `reduce`, `gather`, and the collectives `all_reduce` and `all_gather`, which a
-  replica function may call itself;
+  `to_replicas`, `reduce`, `gather`, and the collectives, which a replica function may call itself;
 * what lowering makes of them: the collectives and a few local operations (`select_replica`,
   `own_slice`, `scale`, `pack`, `unpack` and those of slices, `concatenate`, `reshape`);
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
@@ -140,6 +139,38 @@ def _reduce_scatter(
     return (_slice_of(type, params, "reduce_scatter"),)
 
 
+def _exchanged(type: Type, group_size: int) -> Type:
+    """Return the type of what each replica gets of others: its own, unless there is one."""
+    return type.distributed(MIRRORED if group_size == 1 else PER_REPLICA)
+
+
+def _collective_permute(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    type, group_size = _one(types, "collective_permute"), cast(int, params["group_size"])
+    pairs = cast("tuple[tuple[int, int], ...]", params["pairs"])
+    for what, ends in zip(("source", "target"), zip(*pairs, strict=True), strict=False):
+        outside = [replica for replica in ends if not 0 <= replica < group_size]
+        if outside:
+            raise TypeRuleError(
+                f"collective_permute has replica {outside[0]} as a {what}, of {group_size} replicas"
+            )
+        if len(set(ends)) != len(ends):
+            raise TypeRuleError(
+                f"collective_permute has one replica as a {what} twice: {list(pairs)}"
+            )
+    return (_exchanged(type, group_size),)
+
+
+def _all_to_all(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    type, group_size = _one(types, "all_to_all"), cast(int, params["group_size"])
+    split, concat = cast(int, params["split_axis"]), cast(int, params["concat_axis"])
+    _slice_of(type, {"axis": split, "group_size": group_size}, "all_to_all")
+    part = (*type.shape[:split], type.shape[split] // group_size, *type.shape[split + 1 :])
+    whole = _grown(type.shaped(part), {"axis": concat, "group_size": group_size}, "all_to_all")
+    return (_exchanged(whole, group_size),)
+
+
 def _own_slice(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
     type = _one(types, "own_slice")
     if type.distribution not in (MIRRORED, None):
@@ -253,6 +284,8 @@ GATHER = Op("gather", _all_gather, is_collective=True)
 ALL_REDUCE = Op("all_reduce", _all_reduce, is_collective=True)
 ALL_GATHER = Op("all_gather", _all_gather, is_collective=True)
 REDUCE_SCATTER = Op("reduce_scatter", _reduce_scatter, is_collective=True)
+COLLECTIVE_PERMUTE = Op("collective_permute", _collective_permute, is_collective=True)
+ALL_TO_ALL = Op("all_to_all", _all_to_all, is_collective=True)
 OWN_SLICE = Op("own_slice", _own_slice)
 CONSTANT = Op("constant", _constant)
 SELECT_REPLICA = Op("select_replica", _select_replica)
@@ -271,7 +304,7 @@ OPS = {
     op.name: op
     for op in (
         READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
-        ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER,
+        ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL,
         OWN_SLICE, CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
         CONCATENATE, RESHAPE,
         SCAN, WHILE, COND,
@@ -296,6 +329,11 @@ DESCRIPTIONS = {
     REDUCE_SCATTER: "The replicas' values reduced by `reducer`, of which each keeps a slice along "
     "`axis`: sharded(axis). The dimension divides by `group_size`. With `stages` in several, over "
     "groups of so many.",
+    COLLECTIVE_PERMUTE: "What another replica sends, by `pairs` of source and target, zeros where "
+    "none does: per_replica; mirrored over one replica.",
+    ALL_TO_ALL: "Of every replica's value, cut in `group_size` slices along `split_axis`, slice r "
+    "goes to replica r, which joins what it gets along `concat_axis`: per_replica; mirrored over "
+    "one replica.",
     OWN_SLICE: "The replica's own of as many equal slices along `axis` as there are replicas: "
     "sharded(axis). Of a mirrored value whose dimension divides by `group_size`.",
     CONSTANT: "The array `value`: mirrored.",

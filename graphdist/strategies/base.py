@@ -17,7 +17,7 @@ from graphdist.components import per_replica_of
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import PER_REPLICA, Distribution
-from graphdist.options import CommunicationOptions, ReduceOp, ValueContext, VariableSynchronization
+from graphdist.options import AXIS_NAME, CommunicationOptions, ReduceOp, ValueContext, VariableSynchronization
 from graphdist.passes import Target
 from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.runtime.buffers import BufferStore
@@ -46,6 +46,8 @@ class StrategyBase(InputMethods):
     """Those of its collectives that are given none."""
     cross_device_ops: CrossDeviceOps | None = None
     """The algorithms the user asked for."""
+    axis_name = AXIS_NAME
+    """What collectives of JAX call the replicas: `lax.psum(x, strategy.axis_name)`."""
     shard_update: bool | None = False
     """Whether updates of variables are shared out over the replicas; None: where it is worth it."""
     isolates_session_state = False

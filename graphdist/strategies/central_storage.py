@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import jax
 
+from graphdist.options import AXIS_NAME, checked_axis_name
 from graphdist.runtime.devices import Devices, find_device, find_devices, working_devices
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
@@ -21,8 +22,11 @@ class CentralStorageBase(StrategyBase):
         self,
         compute_devices: Sequence[str | jax.Device] | None = None,
         parameter_device: str | jax.Device | None = None,
+        *,
+        axis_name: str = AXIS_NAME,
     ) -> None:
         """Take the devices."""
+        self.axis_name = checked_axis_name(axis_name)
         at = here()
         devices = working_devices()
         if compute_devices is not None:
@@ -46,7 +50,7 @@ class CentralStorageStrategy(CentralStorageBase, Strategy):
 
     `compute_devices` are names or `jax.Device`; None means all accelerators or, without any, one
     CPU device. `parameter_device` is by default the compute device if there is one, else the host's
-    CPU. Raises `DeviceError`.
+    CPU. `axis_name` is what collectives of JAX call the replicas. Raises `DeviceError`.
 
     >>> strategy = CentralStorageStrategy(["cpu:0", "cpu:1"])
     >>> strategy.num_replicas_in_sync, strategy.extended.parameter_devices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NoReturn  # Any: users' functions and pytrees
 
 import jax
@@ -13,7 +13,9 @@ from graphdist.errors import ContextError
 from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.tracing.axis_name import alone, for_one
 from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
 
 
 class DefaultStrategy(Strategy):
@@ -47,7 +49,11 @@ class DefaultStrategy(Strategy):
         3
         """
         self._check_run(fn, args, kwargs)
-        return fn(*args, **(kwargs or {}))
+        call = partial(fn, *args, **(kwargs or {}))
+        trace = current_trace()
+        if trace is None:
+            return alone(self.axis_name, call)
+        return trace.bound(self.axis_name, 1, lambda: for_one(call))
 
 
 @cache

@@ -8,7 +8,12 @@ import jax
 
 from graphdist.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.errors import ArgumentError
-from graphdist.options import VariableSynchronization, checked_sharding
+from graphdist.options import (
+    AXIS_NAME,
+    VariableSynchronization,
+    checked_axis_name,
+    checked_sharding,
+)
 from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
@@ -29,8 +34,10 @@ class MirroredBase(StrategyBase):
         *,
         topology: str | None = None,
         shard_update: bool | str = "auto",
+        axis_name: str = AXIS_NAME,
     ) -> None:
         """Take the devices."""
+        self.axis_name = checked_axis_name(axis_name)
         self.shard_update = checked_sharding(shard_update)
         if topology is None:
             found = find_devices(devices, here())
@@ -57,9 +64,10 @@ class MirroredStrategy(MirroredBase, Strategy):
     state in slices, one a replica: True for all it can be done for, "auto" for those large enough
     to gain (`graphdist.passes.slices`), False for none. No value changes by it but in its rounding.
 
-    `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices
+    `axis_name` is what collectives of JAX call the replicas in replica functions:
+    `lax.psum(x, "replica")`. `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices
     that are not there, are named twice, or are of several platforms, `ArgumentTypeError` for what
-    is no `CrossDeviceOps`.
+    is no `CrossDeviceOps` or no name.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2

@@ -16,7 +16,12 @@ from graphdist.cluster.spec import ClusterSpec
 from graphdist.cluster.tf_config import TFConfigClusterResolver
 from graphdist.errors import ArgumentError, ContextError, WorkerError
 from graphdist.ir.types import MIRRORED, Distribution
-from graphdist.options import CommunicationOptions, VariableSynchronization
+from graphdist.options import (
+    AXIS_NAME,
+    CommunicationOptions,
+    VariableSynchronization,
+    checked_axis_name,
+)
 from graphdist.runtime.broadcast import from_first_worker
 from graphdist.runtime.devices import (
     Devices,
@@ -60,8 +65,10 @@ class MultiWorkerMirroredBase(StrategyBase):
         communication_options: CommunicationOptions | None = None,
         *,
         devices: Sequence[str | jax.Device] | None = None,
+        axis_name: str = AXIS_NAME,
     ) -> None:
         """Meet the other workers, if there are any, and take the devices of all."""
+        self.axis_name = checked_axis_name(axis_name)
         options, resolver = checked_options(communication_options), checked(cluster_resolver)
         found = devices_of_workers(resolver, options, devices)
         if found is None:
@@ -110,7 +117,7 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     worker has whole; `experimental_local_results` and `values` give the worker's own replicas.
     Variables begin with worker 0's values. `timeout_seconds` of the `communication_options` bounds
     how long a step may take; the others are hints. Make the strategy before anything runs on a
-    device.
+    device. `axis_name` is what collectives of JAX call the replicas.
 
     Without a cluster, or in one of one worker, it is a strategy of this process alone: on all its
     accelerators or, without any, on one CPU device.

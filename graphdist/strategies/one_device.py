@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 
 from graphdist.errors import ArgumentTypeError
+from graphdist.options import AXIS_NAME, checked_axis_name
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
@@ -18,8 +19,11 @@ class OneDeviceBase(StrategyBase):
     has_input_per_replica = False
     makes_plain_variables = True
 
-    def __init__(self, device: str | jax.Device | None = None) -> None:
+    def __init__(
+        self, device: str | jax.Device | None = None, *, axis_name: str = AXIS_NAME
+    ) -> None:
         """Take the device."""
+        self.axis_name = checked_axis_name(axis_name)
         if not isinstance(device, str | jax.Device | None):
             raise ArgumentTypeError(
                 f"device is of type {kind_of(device)}, not a name or a jax.Device",
@@ -33,8 +37,9 @@ class OneDeviceBase(StrategyBase):
 class OneDeviceStrategy(OneDeviceBase, Strategy):
     """Runs everything on one device; values are never wrapped.
 
-    `device` is a name such as "cpu:0", a `jax.Device`, or None for the first one. Raises
-    `DeviceError`, and `ArgumentTypeError` for what is neither.
+    `device` is a name such as "cpu:0", a `jax.Device`, or None for the first one. Collectives over
+    `axis_name` are over one replica, and change nothing. Raises `DeviceError`, and
+    `ArgumentTypeError` for what is neither device nor name.
 
     >>> OneDeviceStrategy("cpu:0").run(lambda x: x + 1, args=(2.0,))
     3.0

@@ -23,6 +23,7 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, TraceError
 from graphdist.ir.source import Source
 from graphdist.ir.types import dtype_name
+from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.primitives import Merged, merge_call_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import fresh_trace
@@ -262,7 +263,7 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
             filled[i] = TracedPerReplica(local, unequal([leaf.shape for leaf in rows[i]]))
         args, kwargs = jax.tree.unflatten(structure, filled)
         with fresh_trace(), entered(Entry(strategy)):
-            result = merge_fn(strategy, *args, **kwargs)
+            result = for_all(lambda: merge_fn(strategy, *args, **kwargs))
         leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)
         found = [TracedPerReplica(jnp.asarray(leaf)) if is_array(leaf) else leaf for leaf in leaves]
         spreads[:] = map(is_array, leaves)

@@ -21,6 +21,7 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
 from graphdist.replica_context import ReplicaContext
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaClass
+from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.merge_classes import merge_classes
 from graphdist.tracing.primitives import replica_id_p, to_replicas
@@ -153,7 +154,7 @@ def _trace(
             strategy, one.replica if one.knows_its_number else None, Peers(one, assumptions)
         )
         with entered(Entry(strategy, context)):
-            returned = fn(*args, **kwargs)
+            returned = for_replicas(lambda: fn(*args, **kwargs))
         found, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
         result[:] = [shape, *found]
         return [jnp.asarray(leaf) for leaf in found if _is_output(leaf)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any  # Any: users' pytrees
 
@@ -22,6 +23,7 @@ from graphdist.replica_context import (
 )
 from graphdist.scatter import IndexedSlices
 from graphdist.strategies.replica_classes import run_by_class
+from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p, to_replicas
 from graphdist.tracing.sources import here
@@ -61,8 +63,10 @@ def run(
     trace.current_run = run if many and not by_number else None
     try:
         if many and (by_number or any(map(_differs, arguments))):
-            return run_by_class(strategy, fn, args, kwargs, by_number=by_number)
-        return _run_once(strategy, fn, args, kwargs)
+            traced = partial(run_by_class, strategy, fn, args, kwargs, by_number=by_number)
+        else:
+            traced = partial(_run_once, strategy, fn, args, kwargs)
+        return trace.bound(strategy.axis_name, strategy.num_replicas_in_sync, traced)
     except GraphdistError:
         raise
     except Exception:
@@ -113,7 +117,7 @@ def _run_once(
 
     entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
     with fresh_trace(), entered(Entry(strategy, context)):
-        results = fn(*entered_args, **entered_kwargs)
+        results = for_replicas(lambda: fn(*entered_args, **entered_kwargs))
     return jax.tree.map(leave, results, is_leaf=is_distributed)
 
 

@@ -12,7 +12,12 @@ import numpy as np
 from graphdist.config import prepare_compilers
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ContextError, DeviceError, UnsupportedError
-from graphdist.options import VariableSynchronization, checked_sharding
+from graphdist.options import (
+    AXIS_NAME,
+    VariableSynchronization,
+    checked_axis_name,
+    checked_sharding,
+)
 from graphdist.runtime.devices import Devices, find_devices
 from graphdist.runtime.topologies import Topology, absent_devices, find_topology
 from graphdist.strategies.base import Strategy, StrategyBase
@@ -49,8 +54,10 @@ class TPUBase(StrategyBase):
         topology: str | None = None,
         num_slices: int = 1,
         shard_update: bool | str = "auto",
+        axis_name: str = AXIS_NAME,
     ) -> None:
         """Take the devices."""
+        self.axis_name = checked_axis_name(axis_name)
         self.shard_update = checked_sharding(shard_update)
         del experimental_spmd_xla_partitioning  # of a replica over cores, and it has one
         if tpu_cluster_resolver is not None:
@@ -144,7 +151,7 @@ class TPUStrategy(TPUBase, Strategy):
     with one core a replica. A replica is a core, so that the older API's ways to split a replica
     over cores take only what one core can do.
 
-    `shard_update` is that of `gd.MirroredStrategy`.
+    `shard_update` and `axis_name` are those of `gd.MirroredStrategy`.
 
     Raises `DeviceError` for TPUs that are not here, a topology that does not exist, and cores it
     does not have, `MissingExtraError` without libtpu.

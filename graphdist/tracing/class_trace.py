@@ -17,13 +17,21 @@ import jax
 import numpy as np
 from jax.extend import core as jex
 
+from graphdist.tracing.named_collectives import (
+    in_our_terms,
+    is_over_replicas,
+    meets,
+    size_in_scope,
+)
 from graphdist.tracing.primitives import (
     Merged,
     aggregate_p,
     all_gather_p,
     all_reduce_p,
+    all_to_all_p,
     gather_p,
     merge_call_p,
+    permute_p,
     reduce_p,
     reduce_scatter_p,
     to_replicas,
@@ -33,7 +41,7 @@ Equation: TypeAlias = Any
 Atom: TypeAlias = Any
 
 _MEETINGS = {aggregate_p, all_gather_p, all_reduce_p, gather_p, reduce_p, reduce_scatter_p}
-_MEETINGS |= {merge_call_p}
+_MEETINGS |= {merge_call_p, permute_p, all_to_all_p}
 _CALLS = {"jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2"}
 _CALLS |= {"checkpoint", "custom_vjp_call_jaxpr"}
 _SMALL = 1 << 16
@@ -111,7 +119,9 @@ def _inline(
 
 
 def _called(equation: Equation) -> jex.ClosedJaxpr | None:
-    """Return the jaxpr of a call to be inlined."""
+    """Return the jaxpr of a call to be inlined, or that a collective of JAX's stands for."""
+    if is_over_replicas(equation):
+        return in_our_terms(equation, size_in_scope(equation))
     name = equation.primitive.name
     if name not in _CALLS or (name != "jit" and not holds_meeting(equation)):
         return None
@@ -160,7 +170,8 @@ def is_ref(value: Any) -> bool:
 
 def is_meeting(equation: Equation) -> bool:
     """Return whether all classes must come to this equation together."""
-    return equation.primitive in _MEETINGS or _writes(equation) or holds_meeting(equation)
+    is_one = equation.primitive in _MEETINGS or _writes(equation) or meets(equation)
+    return is_one or holds_meeting(equation)
 
 
 def is_read(equation: Equation) -> bool:

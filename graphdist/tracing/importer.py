@@ -7,6 +7,7 @@ The jaxpr is walked once, in order:
 * calls (`jit`, `closed_call`, `custom_jvp_call`, `custom_vjp_call`, `checkpoint`) are inlined,
   since differentiation is over by now; a checkpoint's replay keeps the barrier that stops XLA from
   merging it with the first computation;
+* JAX's collectives over the replicas become ours (`named_collectives.py`);
 * `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
 * refs are resolved to the variables they are the handles of, their gets and swaps become `read` and
   `assign`. No ref is left. A ref the program made itself becomes a local variable.
@@ -29,12 +30,15 @@ from jax.extend import core as jex
 from jax.extend.core import primitives as jax_primitives
 
 from graphdist.ir.builder import Builder
+from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Stage, Value, Variable
 from graphdist.ir.ops import ASSIGN, CONSTANT, OPS, READ
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
+from graphdist.tracing.axis_name import Side, side_of
 from graphdist.tracing.control_flow import import_cond, import_scan, import_while
 from graphdist.tracing.jax_ops import jax_op, optimization_barrier
+from graphdist.tracing.named_collectives import NAMED, import_named
 from graphdist.tracing.primitives import LOGICAL, read_variable_p
 from graphdist.tracing.refusals import is_higher_order, leaked, refuse_nested
 from graphdist.tracing.sources import source_of
@@ -94,18 +98,32 @@ class Importer:
         self.versions: Versions = parent.versions if parent else Versions()
         self.in_checkpoint: bool = parent is not None and parent.in_checkpoint
         self.is_replay: bool = parent is not None and parent.is_replay
+        self.around: tuple[Any, ...] = parent.around if parent else ()
+        """Where the equation is that is imported, and around it those it is nested in: pairs."""
 
     def run(self, jaxpr: jex.Jaxpr, environment: Environment) -> None:
         """Add the nodes of every equation."""
+        around = self.around
         for equation in jaxpr.eqns:
             name = equation.primitive.name
-            handler = _HANDLERS.get(name, Importer._jax_node)
+            handler = _HANDLERS.get(name, Importer.add_jax_node)
+            self.around = (equation.source_info, around)
             try:
                 handler(self, equation, environment)
-            except TraceError as error:
+            except (TraceError, TypeRuleError) as error:
                 if error.source is None:
                     error.source = source_of(equation.source_info)
                 raise
+        self.around = around
+
+    def side(self) -> Side:
+        """Return for whom the equation was written that is imported."""
+        around = self.around
+        while around:
+            source_info, around = around
+            if (side := side_of(source_info)) is not None:
+                return side
+        return Side.REPLICAS  # JAX has made it, of what was written for them
 
     def bind_constants(self, closed: jex.ClosedJaxpr, environment: Environment) -> None:
         """Give the arrays the jaxpr closes over a node, or a literal if they are scalars."""
@@ -169,7 +187,8 @@ class Importer:
             outputs,
         )
 
-    def _jax_node(self, equation: Any, environment: Environment) -> None:
+    def add_jax_node(self, equation: Any, environment: Environment) -> None:
+        """Add an operation of JAX's own as it is."""
         source = source_of(equation.source_info)
         primitive, params = equation.primitive, equation.params
         if is_higher_order(primitive, params):
@@ -352,6 +371,7 @@ def _ref_name(variable: Variable) -> str:
 _HANDLERS: dict[str, Callable[[Importer, Any, Environment], None]] = {
     **dict.fromkeys(_CALLS, Importer._call),
     **{primitive.name: Importer._logical for primitive in LOGICAL},
+    **dict.fromkeys(NAMED, import_named),
     read_variable_p.name: Importer._read_variable,
     "new_ref": Importer._new_ref,
     "get": Importer._get,

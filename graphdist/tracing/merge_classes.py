@@ -44,7 +44,7 @@ from graphdist.tracing.class_trace import (
     used,
 )
 from graphdist.tracing.merge_control_flow import merge_control_flow
-from graphdist.tracing.primitives import LOGICAL, merge_call_p
+from graphdist.tracing.primitives import LOGICAL, all_gather_p, merge_call_p
 from graphdist.tracing.sources import source_of
 from graphdist.tracing.state import TraceError
 
@@ -372,9 +372,12 @@ def _checked(aligned: Sequence[Equation | None]) -> list[Equation]:
                 f"another to {_words(meeting)} at {there}",
                 source=there,
                 hint="let all replicas make the same collectives and assignments, in one order "
-                "and with one shape",
+                f"and with one shape{_UNEQUAL_GATHER * (first.primitive is all_gather_p)}",
             )
     return present
+
+
+_UNEQUAL_GATHER = "; gd.get_replica_context().all_gather takes other lengths along its axis"
 
 
 def _types(meeting: Equation) -> list[Any]:

@@ -12,6 +12,8 @@ only between tracing and import. Differentiation follows from what each one mean
 * `all_gather`: the same on every replica. Transpose: reduce_scatter, each replica its slice of the
   sum.
 * `reduce_scatter`: each replica its slice of the reduction. Transpose: all_gather.
+* `collective_permute`: each replica what another sends it, or zeros. Transpose: sent back.
+* `all_to_all`: each replica a slice of every other's value, joined. Transpose: the slices back.
 
 `merge_call` stands in the trace of one class of replicas for what is done once for all.
 `read_variable` makes the handle of a variable, `aggregate` marks a value on its way into one,
@@ -73,6 +75,15 @@ def _shrunk(x: ShapedArray, *, axis: int, group_size: int, **params: Any) -> Sha
     return ShapedArray((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
 
 
+def _exchanged(
+    x: ShapedArray, *, split_axis: int, concat_axis: int, group_size: int
+) -> ShapedArray:
+    shape = list(x.shape)
+    shape[split_axis] //= group_size
+    shape[concat_axis] *= group_size
+    return ShapedArray(tuple(shape), x.dtype)
+
+
 def _transpose_reduce(ct: Tracer, x: Any, *, reducer: str, group_size: int) -> Tracer:
     spread = to_replicas_p.bind(ct, group_size=group_size)
     return spread / group_size if reducer == "mean" else spread
@@ -104,12 +115,28 @@ def _transpose_reduce_scatter(
     return gathered / group_size if reducer == "mean" else gathered
 
 
+def _transpose_permute(
+    ct: Tracer, x: Any, *, pairs: Sequence[tuple[int, int]], group_size: int
+) -> Tracer:
+    back = tuple((target, source) for source, target in pairs)
+    return permute_p.bind(ct, pairs=back, group_size=group_size)
+
+
+def _transpose_all_to_all(
+    ct: Tracer, x: Any, *, split_axis: int, concat_axis: int, group_size: int
+) -> Tracer:
+    back = {"split_axis": concat_axis, "concat_axis": split_axis}
+    return all_to_all_p.bind(ct, **back, group_size=group_size)
+
+
 to_replicas_p = _linear("to_replicas", _same, _transpose_to_replicas)
 reduce_p = _linear("reduce_replicas", _same, _transpose_reduce)
 all_reduce_p = _linear("all_reduce", _same, _transpose_all_reduce)
 gather_p = _linear("gather_replicas", _grown, _transpose_gather)
 all_gather_p = _linear("all_gather_replicas", _grown, _transpose_all_gather)
 reduce_scatter_p = _linear("reduce_scatter_replicas", _shrunk, _transpose_reduce_scatter)
+permute_p = _linear("collective_permute", _same, _transpose_permute)
+all_to_all_p = _linear("all_to_all_replicas", _exchanged, _transpose_all_to_all)
 
 read_variable_p = Primitive("read_variable")
 read_variable_p.def_abstract_eval(
@@ -175,8 +202,25 @@ def _batch_along_axis(primitive: Primitive) -> None:
     batching.primitive_batchers[primitive] = rule
 
 
-for _primitive in (to_replicas_p, reduce_p, all_reduce_p, aggregate_p):
+def _batch_all_to_all(
+    operands: Sequence[Any],
+    dims: Sequence[int],
+    *,
+    split_axis: int,
+    concat_axis: int,
+    group_size: int,
+) -> tuple[Any, int]:
+    (dim,) = dims
+    axes = {
+        "split_axis": split_axis + (dim <= split_axis),
+        "concat_axis": concat_axis + (dim <= concat_axis),
+    }
+    return all_to_all_p.bind(*operands, **axes, group_size=group_size), dim
+
+
+for _primitive in (to_replicas_p, reduce_p, all_reduce_p, permute_p, aggregate_p):
     _batch_elementwise(_primitive)
+batching.primitive_batchers[all_to_all_p] = _batch_all_to_all
 for _primitive in (gather_p, all_gather_p, reduce_scatter_p):
     _batch_along_axis(_primitive)
 
@@ -187,6 +231,8 @@ LOGICAL = {
     gather_p: "gather",
     all_gather_p: "all_gather",
     reduce_scatter_p: "reduce_scatter",
+    permute_p: "collective_permute",
+    all_to_all_p: "all_to_all",
     aggregate_p: "aggregate",
     replica_id_p: "replica_id",
 }

@@ -11,6 +11,7 @@ from typing import Any  # Any: equations and parameters of JAX are untyped
 from jax.extend import core as jex
 
 from graphdist.ir.source import Source
+from graphdist.tracing.named_collectives import is_over_replicas
 from graphdist.tracing.primitives import LOGICAL
 from graphdist.tracing.sources import here, source_of
 from graphdist.tracing.state import TraceError
@@ -75,7 +76,10 @@ def refuse_nested(equation: Any, source: Source) -> None:
     while pending:
         for inner in pending.pop().eqns:
             name = inner.primitive.name
-            if (opaque := LOGICAL.get(inner.primitive) or _ACCESSES.get(name)) is not None:
+            opaque = LOGICAL.get(inner.primitive) or _ACCESSES.get(name)
+            if opaque is None and is_over_replicas(inner):
+                opaque = name
+            if opaque is not None:
                 raise TraceError(
                     f"{opaque} inside {equation.primitive.name}, an operation of JAX that the "
                     f"graph keeps whole",

@@ -15,6 +15,7 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from inspect import Parameter, Signature
 from typing import Any, Protocol, TypeVar  # Any: refs and traces have no common public type
 
@@ -24,6 +25,8 @@ from jax.extend import core as jex
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.graph import Variable
 from graphdist.ir.types import Type
+from graphdist.ir.source import Source
+from graphdist.tracing.axis_name import bound, for_all, unbound_name
 from graphdist.tracing.primitives import aggregate_p, read_variable_p
 from graphdist.tracing.sources import here, where_raised
 
@@ -54,6 +57,17 @@ class NeedsReplicaNumber(BaseException):
         self.run = run
 
 
+class NeedsNameThroughout(BaseException):
+    """The name of the replicas is needed outside `run` too, by a gradient taken through it.
+
+    Not an `Exception`: the user's own handlers are not meant.
+    """
+
+    def __init__(self, axis: tuple[str, int]) -> None:
+        """Say which name, and how many replicas it stands for."""
+        self.axis = axis
+
+
 class TraceableVariable(Protocol):
     """What a trace needs to know of a user's variable."""
 
@@ -67,13 +81,20 @@ class Trace:
     """One trace in progress.
 
     `is_first` says whether the function may still create variables, `by_number` which of its calls
-    of `run` need the replica's number as a Python value. `variables` lists the user's variables in
+    of `run` need the replica's number as a Python value, `axis` the name of the replicas and how
+    many they are, if the name is to be bound throughout. `variables` lists the user's variables in
     the order of first touch, `specs` what the graph calls them.
     """
 
-    def __init__(self, is_first: bool, by_number: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        is_first: bool,
+        by_number: Collection[int] = (),
+        axis: tuple[str, int] | None = None,
+    ) -> None:
         """Start with no variable touched."""
         self.is_first = is_first
+        self._axis, self._axes_of_runs = axis, set[tuple[str, int]]()
         self.variables: list[Any] = []
         self.specs: list[Variable] = []
         self.strategy: Any = None  # the one strategy of the program, once it is known
@@ -94,6 +115,24 @@ class Trace:
         run = self._num_runs
         self._num_runs += 1
         return run, run in self._by_number
+
+    def bound(self, name: str, size: int, call: Callable[[], Output]) -> Output:
+        """Call what replicas do, with the name of their axis bound.
+
+        Raises `TraceError` for other names.
+        """
+        self._axes_of_runs.add((name, size))
+        try:
+            return bound(name, size, call)
+        except NameError as error:
+            unbound = unbound_name(error)
+            if unbound is None:
+                raise
+            raise TraceError(
+                f"the axis name {unbound!r} is not bound: that of the replicas is {name!r}",
+                source=where_raised(error),
+                hint=f"write {name!r}, or give the strategy a name: axis_name={unbound!r}",
+            ) from error
 
     def pack_at_most(self, bytes_per_pack: int) -> None:
         """Note how much goes into a packed collective; 0 asks for nothing."""
@@ -178,7 +217,11 @@ class Trace:
         _state.trace = self
         try:
             with jex.set_current_trace(outermost):
-                return body(*arguments)
+                call = partial(for_all, lambda: body(*arguments))
+                return call() if self._axis is None else bound(*self._axis, call)
+        except NameError as error:
+            self._raise_if_unbound(error)
+            raise
         except NEEDS_A_VALUE as error:
             error.add_note(
                 "inside a function arrays have no values yet: choose with jnp.where or "
@@ -197,6 +240,27 @@ class Trace:
             ) from error
         finally:
             _state.trace = previous
+
+    def _raise_if_unbound(self, error: NameError) -> None:
+        """Say that the name of an axis is missing, or trace again with it if replicas have it."""
+        name = unbound_name(error)
+        if name is None:
+            return
+        for axis in self._axes_of_runs:
+            if axis[0] == name and self._axis is None:
+                raise NeedsNameThroughout(axis)
+        raise outside_replica_functions(name, where_raised(error)) from error
+
+
+def outside_replica_functions(name: str, source: Source) -> TraceError:
+    """Return the error for a collective by axis name that is not one of the replicas'."""
+    return TraceError(
+        f"a collective over the axis {name!r} outside a replica function, where no such axis is "
+        f"bound",
+        source=source,
+        hint="write it in the function given to strategy.run, over the axis strategy.axis_name; "
+        "outside use strategy.reduce and strategy.gather",
+    )
 
 
 def variable_dtype(variable: Any) -> Any:

@@ -1,0 +1,99 @@
+"""The name of the axis of replicas, which collectives of JAX's own go by: `lax.psum(x, "replica")`.
+
+* The name is bound while a replica function is traced, and where the trace is transformed later.
+  JAX has one public way to bind a name in the middle of a trace: `jax.vmap` over nothing. The trace
+  that was current goes on inside, so that nothing is mapped.
+* JAX cannot unbind a name, and `merge_call` runs within `run`. So whether an equation was written
+  for replicas is read from its traceback: the innermost of the marks here that is called in it. The
+  traceback of what JAX derives, a gradient's loop say, may begin within that call, and has none.
+* The default strategy's replica is alone: outside every trace its collectives are those of a map
+  over one element, and change nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar  # Any: tracebacks of jaxlib and pytrees have no public type
+
+import jax
+from jax.extend import core as jex
+from jax.extend import source_info_util
+
+Result = TypeVar("Result")
+
+
+class Side(enum.Enum):
+    """For whom a line of a program was written."""
+
+    REPLICAS = "every replica"
+    ALL = "all replicas together"
+    ALONE = "the one replica of the default strategy"
+
+
+def bound(name: str, size: int, call: Callable[[], Result]) -> Result:
+    """Call with the name bound, and the current trace as it was."""
+    results: list[Result] = []
+    stack = source_info_util.current_name_stack()
+    with jex.take_current_trace() as trace:
+        pass
+
+    def goes_on() -> None:
+        with jex.set_current_trace(trace), source_info_util.set_name_stack(stack):
+            results.append(call())
+
+    jax.vmap(goes_on, axis_name=name, axis_size=size)()
+    return results[0]
+
+
+def alone(name: str, call: Callable[[], Any]) -> Any:
+    """Call with the name bound to an axis of one, over which JAX does the collectives itself."""
+    results: list[Any] = []
+
+    def mapped() -> list[Any]:
+        leaves, structure = jax.tree.flatten(call())
+        results[:] = [structure, leaves]
+        return [leaf for leaf in leaves if isinstance(leaf, jax.core.Tracer)]
+
+    traced = iter(jax.vmap(mapped, axis_name=name, axis_size=1)())
+    structure, leaves = results
+    own = [next(traced)[0] if isinstance(leaf, jax.core.Tracer) else leaf for leaf in leaves]
+    return jax.tree.unflatten(structure, own)
+
+
+def for_replicas(call: Callable[[], Result]) -> Result:
+    """Call what every replica does: the mark of the equations that come of it."""
+    return call()
+
+
+def for_all(call: Callable[[], Result]) -> Result:
+    """Call what is done once for all replicas: the mark of the equations that come of it."""
+    return call()
+
+
+def for_one(call: Callable[[], Result]) -> Result:
+    """Call what the default strategy's replica does: the mark of the equations that come of it."""
+    return call()
+
+
+_MARKS = {"for_replicas": Side.REPLICAS, "for_all": Side.ALL, "for_one": Side.ALONE}
+
+
+def side_of(source_info: Any) -> Side | None:
+    """Return for whom an equation was written; None where its traceback does not say."""
+    return _side_in(source_info.traceback) if source_info.traceback else None
+
+
+@lru_cache(maxsize=4096)  # equations of one call have equal tracebacks
+def _side_in(calls: Any) -> Side | None:
+    for frame in calls.frames:
+        if frame.file_name == __file__ and frame.function_name in _MARKS:
+            return _MARKS[frame.function_name]
+    return None
+
+
+def unbound_name(error: NameError) -> str | None:
+    """Return the name that JAX found unbound, None for another error."""
+    _, found, rest = str(error).partition("unbound axis name: ")
+    return rest.partition(". To fix this")[0] if found else None

@@ -1,0 +1,184 @@
+"""JAX's collectives over the name of the axis of replicas, as operations of ours.
+
+`in_our_terms` gives the equations that one of JAX's stands for. The importer and the trace of one
+class of replicas take these in its place, so that passes and meetings know our operations alone.
+Over one replica there is no collective, only what it does to the shape.
+
+A name that is left in an equation is that of the replicas: `jax.vmap` has resolved its own, to
+dimensions. Without any name left the equation is an operation of JAX's like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any  # Any: equations, parameters and tracers of JAX are untyped
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jex
+
+from graphdist.tracing.axis_name import Side, side_of
+from graphdist.tracing.primitives import (
+    all_gather_p,
+    all_reduce_p,
+    all_to_all_p,
+    permute_p,
+    reduce_scatter_p,
+    replica_id_p,
+)
+from graphdist.tracing.sources import source_of
+from graphdist.tracing.state import TraceError, outside_replica_functions
+
+if TYPE_CHECKING:
+    from graphdist.tracing.importer import Environment, Importer
+
+
+def _reduction(reducer: str, locally: Callable[..., Any]) -> Callable[..., Any]:
+    def reduced(x: Any, size: int, *, axes: Sequence[Any]) -> Any:
+        dimensions = [axis for axis in axes if isinstance(axis, int)]
+        x = locally(x, dimensions) if dimensions else x
+        return x if size == 1 else all_reduce_p.bind(x, reducer=reducer, group_size=size)
+
+    return reduced
+
+
+def _all_gather(x: Any, size: int, *, all_gather_dimension: int, tiled: bool) -> Any:
+    part = x if tiled else lax.expand_dims(x, (all_gather_dimension,))
+    if size == 1:
+        return part
+    return all_gather_p.bind(part, axis=all_gather_dimension, group_size=size)
+
+
+def _reduce_scatter(x: Any, size: int, *, scatter_dimension: int, tiled: bool) -> Any:
+    part = x
+    if size > 1:
+        part = reduce_scatter_p.bind(x, reducer="sum", axis=scatter_dimension, group_size=size)
+    return part if tiled else lax.squeeze(part, (scatter_dimension,))
+
+
+def _axis_index(size: int) -> Any:
+    return jnp.int32(0) if size == 1 else replica_id_p.bind(group_size=size)
+
+
+def _permute(x: Any, size: int, *, perm: Sequence[tuple[int, int]]) -> Any:
+    if size == 1:
+        return x if perm else lax.full_like(x, 0)
+    pairs = tuple((int(source), int(target)) for source, target in perm)
+    return permute_p.bind(x, pairs=pairs, group_size=size)
+
+
+def _all_to_all(x: Any, size: int, *, split_axis: int, concat_axis: int) -> Any:
+    if size == 1:
+        return x
+    return all_to_all_p.bind(x, split_axis=split_axis, concat_axis=concat_axis, group_size=size)
+
+
+def _broadcast(x: Any, size: int, *, source: int) -> Any:
+    if size == 1:
+        return x
+    is_source = lax.full_like(x, replica_id_p.bind(group_size=size) == source, dtype=jnp.bool_)
+    own = lax.select(is_source, x, lax.full_like(x, 0))
+    reducer = "max" if x.dtype == jnp.bool_ else "sum"
+    return all_reduce_p.bind(own, reducer=reducer, group_size=size)
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "psum": _reduction("sum", lax.reduce_sum),
+    "pmax": _reduction("max", lax.reduce_max),
+    "pmin": _reduction("min", lax.reduce_min),
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "axis_index": _axis_index,
+    "ppermute": _permute,
+    "all_to_all": _all_to_all,
+    "pbroadcast": _broadcast,
+}
+"""What each primitive of JAX is: of its operand and the number of replicas."""
+
+_REFUSED = ("ragged_all_to_all", "psend", "precv", "pgather")
+_REFUSED += tuple(
+    f"{name}_start" for name in ("psum", "all_gather", "reduce_scatter", "all_to_all")
+)
+_REFUSED += ("ppermute_start", "pbroadcast_start")
+
+NAMED = (*_RULES, *_REFUSED)
+"""The primitives of JAX that may have names of axes among their parameters."""
+
+_SAID_BY_THE_SIZE = {"axis_size", "axis_index_groups", "axis_name"}
+
+
+def is_over_replicas(equation: Any) -> bool:
+    """Return whether an equation is a collective of JAX's over the replicas, or their index."""
+    return equation.primitive.name in NAMED and bool(_names(equation.params))
+
+
+def meets(equation: Any) -> bool:
+    """Return whether an equation is a collective of JAX's, to which all replicas come."""
+    return is_over_replicas(equation) and equation.primitive.name != "axis_index"
+
+
+def _names(params: dict[str, Any]) -> list[Any]:
+    named = params.get("axes", params.get("axis_name", ()))
+    every = named if isinstance(named, tuple | list) else (named,)
+    return [name for name in every if not isinstance(name, int)]
+
+
+def size_in_scope(equation: Any) -> int:
+    """Return the size of the axis that is bound where this is called."""
+    return lax.axis_size(_names(equation.params)[0])
+
+
+def in_our_terms(equation: Any, size: int) -> jex.ClosedJaxpr:
+    """Return the equations that stand for one over the replicas, with its source.
+
+    Raises `TraceError` for what is not supported.
+    """
+    name, params = equation.primitive.name, dict(equation.params)
+    source = source_of(equation.source_info)
+    if name in _REFUSED:
+        raise TraceError(
+            f"lax.{name} over the replicas is not supported",
+            source=source,
+            hint="use psum, all_gather, psum_scatter, ppermute or all_to_all",
+        )
+    if params.get("axis_index_groups") is not None:
+        raise TraceError(
+            f"a collective over groups of replicas, axis_index_groups="
+            f"{[list(group) for group in params['axis_index_groups']]}: "
+            f"a collective is over all replicas",
+            source=source,
+            hint="leave axis_index_groups out, or gather and take the rows of the group",
+        )
+    if len(_names(params)) > 1:
+        raise TraceError(
+            f"a collective names the axis of the replicas {len(_names(params))} times",
+            source=source,
+            hint="name it once",
+        )
+    kept = {key: value for key, value in params.items() if key not in _SAID_BY_THE_SIZE}
+    if name == "all_to_all":
+        kept.pop("tiled")  # done before the primitive
+    rule = _RULES[name]
+    closed = jax.make_jaxpr(lambda *x: rule(*x, size, **kept))(*(v.aval for v in equation.invars))
+    own = [one.replace(source_info=equation.source_info) for one in closed.jaxpr.eqns]
+    return jex.ClosedJaxpr(closed.jaxpr.replace(eqns=own), closed.consts)
+
+
+def import_named(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add the nodes of a collective of JAX's over the replicas."""
+    if not is_over_replicas(equation):
+        importer.add_jax_node(equation, environment)
+        return
+    side = importer.side()
+    if side is Side.ALL:
+        raise outside_replica_functions(
+            _names(equation.params)[0], source_of(equation.source_info)
+        )
+    closed = in_our_terms(equation, 1 if side is Side.ALONE else importer.num_replicas)
+    operands = [importer.operand(atom, environment) for atom in equation.invars]
+    inner: Environment = dict(zip(closed.jaxpr.invars, operands, strict=True))
+    importer.bind_constants(closed, inner)
+    importer.run(closed.jaxpr, inner)
+    outputs = importer.outputs(closed.jaxpr, inner)
+    environment.update(zip(equation.outvars, outputs, strict=True))
