@@ -7,7 +7,6 @@ result is taken apart: arrays become outputs of the graph, anything else is kept
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
@@ -16,7 +15,7 @@ from graphdist.context import Entry, current_entry, entered
 from graphdist.errors import ContextError
 from graphdist.garbage import collection_put_off
 from graphdist.interface import Interface, take_apart
-from graphdist.ir.graph import Value
+from graphdist.ir.graph import Graph, Value
 from graphdist.passes import Target
 from graphdist.passes.manager import Pass
 from graphdist.progress import phase
@@ -116,17 +115,7 @@ def _trace(
         closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     strategy = _settle(trace, interface)
     target = strategy.target.packing(trace.bytes_per_pack)
-    size = strategy.num_replicas_in_sync
-    imported = partial(
-        import_jaxpr,
-        closed,
-        name=_hint(name),
-        num_replicas=size,
-        inputs=inputs,
-        variables=trace.specs,
-        returns_per_replica=interface.per_replica,
-    )
-    graph = bound(strategy.axis_name, size, imported)  # loops may be transformed on the way
+    graph = _imported(closed, _hint(name), trace, interface, inputs)
     traced = Traced(
         as_stored(graph, trace.variables),
         strategy.devices,
@@ -141,6 +130,25 @@ def _trace(
         interface=interface,
     )
     return traced, interface
+
+
+def _imported(
+    closed: Any, name: str, trace: Trace, interface: Interface, inputs: Sequence[Value]
+) -> Graph:
+    """Return the logical graph; the axis is bound, since loops may be traced again on the way."""
+    size = interface.strategy.num_replicas_in_sync
+    return bound(
+        interface.strategy.axis_name,
+        size,
+        lambda: import_jaxpr(
+            closed,
+            name=name,
+            num_replicas=size,
+            inputs=inputs,
+            variables=trace.specs,
+            returns_per_replica=interface.per_replica,
+        ),
+    )
 
 
 def _strategy_of(

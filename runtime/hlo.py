@@ -156,6 +156,8 @@ def _collective(
         shapes = [(dtype, size // group) for dtype, size in shapes]
     elif kind == "reduce_scatter":
         shapes = [(dtype, size * group) for dtype, size in shapes]
+    elif kind == "all_to_all" and len(shapes) == group:  # on CPU a slice for each replica
+        shapes = [(shapes[0][0], sum(size for _, size in shapes))]
     if kind == "all_reduce" and _SCATTERING in computation:
         kind = "reduce_scatter"
     in_async = (

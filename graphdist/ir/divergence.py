@@ -26,7 +26,6 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.types import MIRRORED
 
-
 _EXCHANGES = (COLLECTIVE_PERMUTE, ALL_TO_ALL)
 
 

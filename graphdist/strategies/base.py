@@ -17,7 +17,13 @@ from graphdist.components import per_replica_of
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import PER_REPLICA, Distribution
-from graphdist.options import AXIS_NAME, CommunicationOptions, ReduceOp, ValueContext, VariableSynchronization
+from graphdist.options import (
+    AXIS_NAME,
+    CommunicationOptions,
+    ReduceOp,
+    ValueContext,
+    VariableSynchronization,
+)
 from graphdist.passes import Target
 from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.runtime.buffers import BufferStore

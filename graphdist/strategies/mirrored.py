@@ -64,8 +64,9 @@ class MirroredStrategy(MirroredBase, Strategy):
     state in slices, one a replica: True for all it can be done for, "auto" for those large enough
     to gain (`graphdist.passes.slices`), False for none. No value changes by it but in its rounding.
 
-    `axis_name` is what collectives of JAX call the replicas in replica functions:
-    `lax.psum(x, "replica")`. `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices
+    `axis_name` is what collectives of JAX call the replicas: `lax.psum(x, "replica")`.
+
+    `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices
     that are not there, are named twice, or are of several platforms, `ArgumentTypeError` for what
     is no `CrossDeviceOps` or no name.
 

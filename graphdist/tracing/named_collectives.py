@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jex
 
-from graphdist.tracing.axis_name import Side, side_of
+from graphdist.tracing.axis_name import Side
 from graphdist.tracing.primitives import (
     all_gather_p,
     all_reduce_p,
@@ -96,11 +96,13 @@ _RULES: dict[str, Callable[..., Any]] = {
 }
 """What each primitive of JAX is: of its operand and the number of replicas."""
 
-_REFUSED = ("ragged_all_to_all", "psend", "precv", "pgather")
-_REFUSED += tuple(
-    f"{name}_start" for name in ("psum", "all_gather", "reduce_scatter", "all_to_all")
+_REFUSED = (
+    "ragged_all_to_all",
+    "psend",
+    "precv",
+    *(f"{name}_start" for name in ("psum", "all_gather", "reduce_scatter", "all_to_all")),
+    *(f"{name}_start" for name in ("ppermute", "pbroadcast")),
 )
-_REFUSED += ("ppermute_start", "pbroadcast_start")
 
 NAMED = (*_RULES, *_REFUSED)
 """The primitives of JAX that may have names of axes among their parameters."""
@@ -172,9 +174,7 @@ def import_named(importer: Importer, equation: Any, environment: Environment) ->
         return
     side = importer.side()
     if side is Side.ALL:
-        raise outside_replica_functions(
-            _names(equation.params)[0], source_of(equation.source_info)
-        )
+        raise outside_replica_functions(_names(equation.params)[0], source_of(equation.source_info))
     closed = in_our_terms(equation, 1 if side is Side.ALONE else importer.num_replicas)
     operands = [importer.operand(atom, environment) for atom in equation.invars]
     inner: Environment = dict(zip(closed.jaxpr.invars, operands, strict=True))

@@ -24,8 +24,8 @@ from jax.extend import core as jex
 
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.graph import Variable
-from graphdist.ir.types import Type
 from graphdist.ir.source import Source
+from graphdist.ir.types import Type
 from graphdist.tracing.axis_name import bound, for_all, unbound_name
 from graphdist.tracing.primitives import aggregate_p, read_variable_p
 from graphdist.tracing.sources import here, where_raised
@@ -246,9 +246,9 @@ class Trace:
         name = unbound_name(error)
         if name is None:
             return
-        for axis in self._axes_of_runs:
-            if axis[0] == name and self._axis is None:
-                raise NeedsNameThroughout(axis)
+        known = [axis for axis in self._axes_of_runs if axis[0] == name]
+        if known and self._axis is None:
+            raise NeedsNameThroughout(max(known))
         raise outside_replica_functions(name, where_raised(error)) from error
 
 

@@ -180,6 +180,11 @@ def test_a_ring_by_hand() -> None:
     network = 2 * (size / 8) * 1 / 2 / 50e9
     assert collective_seconds(two_hosts, "all_reduce", size) == pytest.approx(inside + network)
     assert collective_seconds(find_topology("v5e:1x1"), "all_gather", size) == 0
+    assert collective_seconds(find_topology("v5e:1x1"), "collective_permute", size) == 0
+    to_another = size / 450e9
+    assert collective_seconds(one_host, "collective_permute", size) == pytest.approx(to_another)
+    exchanged = size * 7 / 8 / 450e9
+    assert collective_seconds(one_host, "all_to_all", size) == pytest.approx(exchanged)
     estimate = roofline(one_host, {"bf16": 989 * 10**9}, 3352 * 10**6, [("all_reduce", size)])
     assert estimate.compute == pytest.approx(1e-3)
     assert estimate.memory == pytest.approx(1e-3)
@@ -219,6 +224,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
   %s = (f32[4]{0}, f32[16]{0}) all-gather-start(%x), replica_groups={{0,1,2,3}}
   %a = (f32[4]{0}, f32[]) all-reduce(%x, %y), replica_groups={}, to_apply=%add
   %p = ((f32[4], f32[8]), (f32[2], f32[4])) reduce-scatter-start(%x, %y), replica_groups={{0,1}}
+  %e = (f32[4]{0}, f32[4]{0}) all-to-all(%y, %z), replica_groups={{0,1}}
   %h = (f32[4], u32[], token[]) send(%x, %t), channel_id=1
 }
 """
@@ -227,7 +233,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 def test_the_text_of_a_module_is_read() -> None:
     found = {one.name: one for one in module_collectives(MODULE, 8)}
     # A send to the host is no collective, and one that goes on in another computation is one.
-    assert set(found) == {"g", "r", "f", "s", "a", "p", "c"}
+    assert set(found) == {"g", "r", "f", "s", "a", "p", "c", "e"}
     assert found["c"].is_async
     assert (found["f"].kind, found["f"].bytes, found["a"].kind) == (
         "reduce_scatter",
@@ -239,3 +245,4 @@ def test_the_text_of_a_module_is_read() -> None:
     assert (found["s"].bytes, found["s"].is_async) == (16, True)
     assert (found["a"].bytes, found["a"].group_size, found["a"].times) == (20, 8, 1)
     assert (found["p"].bytes, found["p"].is_async) == (48, True)
+    assert found["e"].shapes == (("f32", 8),)

@@ -196,8 +196,13 @@ class Maker:
         x = self.operand(lambda type: type.dtype in FLOATS)
         y = self.operand(lambda type: bool(type.shape))
         reducer: dict[str, object] = {"reducer": draw(st.sampled_from(ops.REDUCERS))}
-        kind = draw(st.integers(0, 5))
-        if kind == 0 and crosses:
+        kind = draw(st.integers(0, 7))
+        if kind == 6:
+            self.add(ops.COLLECTIVE_PERMUTE, (x,), {"pairs": ((0, 0),)} | count)
+        elif kind == 7 and y is not None and y.type.shape[0] % self.graph.num_replicas == 0:
+            axes: dict[str, object] = {"split_axis": 0, "concat_axis": len(y.type.shape) - 1}
+            self.add(ops.ALL_TO_ALL, (y,), axes | count)
+        elif kind == 0 and crosses:
             self.add(ops.TO_REPLICAS, (x,), count)
         elif kind == 1 and crosses:
             self.add(ops.REDUCE, (x,), reducer | count)

@@ -11,7 +11,7 @@ import pytest
 from graphdist.ir import ops
 from graphdist.ir.arrays import Array, Held
 from graphdist.ir.builder import Builder
-from graphdist.ir.errors import GraphdistError, VerifyError
+from graphdist.ir.errors import GraphdistError, TypeRuleError, VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Stage, Value, Variable
 from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.ops import Op
@@ -116,6 +116,45 @@ def test_reduce_scatter_leaves_each_replica_its_slice() -> None:
     check(held, [[11], [33]], [[22], [44]])
     (held,) = apply(ops.REDUCE_SCATTER, operand, axis=0, reducer="mean", group_size=2)
     check(held, [[5.5, 11]], [[16.5, 22]])
+
+
+def test_permutation_hands_on_and_leaves_zeros() -> None:
+    (held,) = apply(
+        ops.COLLECTIVE_PERMUTE, f32([1], [2], [3]), pairs=((0, 2), (2, 1)), group_size=3
+    )
+    check(held, [0], [3], [1])
+    (held,) = apply(ops.COLLECTIVE_PERMUTE, f32([1], [2]), pairs=(), group_size=2)
+    check(held, [0], [0])
+
+
+def test_all_to_all_exchanges_slices() -> None:
+    operand = f32([[1, 2], [3, 4]], [[10, 20], [30, 40]])
+    axes = {"split_axis": 0, "concat_axis": 1}
+    (held,) = apply(ops.ALL_TO_ALL, operand, **axes, group_size=2)
+    check(held, [[1, 2, 10, 20]], [[3, 4, 30, 40]])
+    (held,) = apply(ops.ALL_TO_ALL, operand, split_axis=1, concat_axis=1, group_size=2)
+    check(held, [[1, 10], [3, 30]], [[2, 20], [4, 40]])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (((0, 2),), "replica 2 as a target, of 2 replicas"),
+        (((-1, 0),), "replica -1 as a source, of 2 replicas"),
+        (((0, 1), (0, 0)), r"one replica as a source twice: \[\(0, 1\), \(0, 0\)\]"),
+        (((0, 1), (1, 1)), "one replica as a target twice"),
+    ],
+)
+def test_pairs_that_are_no_permutation_are_refused(pairs: object, message: str) -> None:
+    with pytest.raises(TypeRuleError, match=message):
+        apply(ops.COLLECTIVE_PERMUTE, f32([1], [2]), pairs=pairs, group_size=2)
+
+
+def test_all_to_all_of_what_does_not_divide_is_refused() -> None:
+    with pytest.raises(TypeRuleError, match="along dimension 0 over 2 replicas"):
+        apply(ops.ALL_TO_ALL, f32([1], [2]), split_axis=0, concat_axis=0, group_size=2)
+    with pytest.raises(TypeRuleError, match="along dimension 1"):
+        apply(ops.ALL_TO_ALL, f32([1, 2], [2, 3]), split_axis=0, concat_axis=1, group_size=2)
 
 
 def test_collective_over_another_number_of_replicas_is_refused() -> None:

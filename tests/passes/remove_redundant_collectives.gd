@@ -57,13 +57,43 @@ graph f on 1 replica, stage spmd
   %sum = all_reduce(%x) {reducer="sum", group_size=1} : f32[4] mirrored
   %all = all_gather(%sum) {axis=0, group_size=1} : f32[4] mirrored
   %own = reduce_scatter(%all) {reducer="sum", axis=0, group_size=1} : f32[4] mirrored
-  %first = select_replica(%own) {replica=0, group_size=1} : f32[4] mirrored
+  %sent = collective_permute(%own) {pairs=((0, 0),), group_size=1} : f32[4] mirrored
+  %part = all_to_all(%sent) {split_axis=0, concat_axis=0, group_size=1} : f32[4] mirrored
+  %first = select_replica(%part) {replica=0, group_size=1} : f32[4] mirrored
   return %id, %first
 }
 -->
 graph f on 1 replica, stage spmd
 (%x: f32[4] mirrored) {
   return 0:i32, %x
+}
+
+# title: a permutation that sends nothing is zero, on one replica too
+graph f on 1 replica, stage spmd
+(%x: f32[4] mirrored) {
+  %sent = collective_permute(%x) {pairs=(), group_size=1} : f32[4] mirrored
+  return %sent
+}
+-->
+graph f on 1 replica, stage spmd
+(%x: f32[4] mirrored) {
+  %sent = collective_permute(%x) {pairs=(), group_size=1} : f32[4] mirrored
+  return %sent
+}
+
+# title: what each replica gets of others is no mirrored value
+graph f on 2 replicas, stage spmd
+(%w: f32[4] mirrored) {
+  %sent = collective_permute(%w) {pairs=((0, 1),), group_size=2} : f32[4] per_replica
+  %part = all_to_all(%w) {split_axis=0, concat_axis=0, group_size=2} : f32[4] per_replica
+  return %sent, %part
+}
+-->
+graph f on 2 replicas, stage spmd
+(%w: f32[4] mirrored) {
+  %sent = collective_permute(%w) {pairs=((0, 1),), group_size=2} : f32[4] per_replica
+  %part = all_to_all(%w) {split_axis=0, concat_axis=0, group_size=2} : f32[4] per_replica
+  return %sent, %part
 }
 
 # title: a per-replica value is still reduced

@@ -24,6 +24,7 @@ from tests.properties.exact import SIZE, Array, Kind, bounded, random_arrays, wh
 from tests.properties.programs import VECTORS, Maker
 from tests.properties.steps import Body
 
+AXIS = "replica"
 DIVISIBLE = 12
 AVERAGED = ("f32", "i32")
 PER_REPLICA: tuple[Kind, ...] = (("f32", 1), ("f32", 2), ("i32", 0), ("bool", 1))
@@ -184,9 +185,8 @@ class ReplicaMaker(StatefulMaker):
 
     def menu(self) -> list[Callable[[], object]]:
         menu = [*super().menu(), self.replica_id]
-        return (
-            menu + [self.all_reduce, self.all_reduce_mean, self.all_gather] * self.communicates * 2
-        )
+        collectives = [self.all_reduce, self.all_reduce_mean, self.all_gather, self.by_axis_name]
+        return menu + collectives * self.communicates * 2
 
     def is_readable(self, declared: Declared) -> bool:
         return True
@@ -247,6 +247,40 @@ class ReplicaMaker(StatefulMaker):
             return [part(gd.get_replica_context().all_gather(x, axis), axis, is_last)]
 
         self.add(f"all_gather {axis}", call, [x], self.kinds[x])
+
+    def by_axis_name(self) -> None:
+        """Call a collective of JAX's by the name of the axis."""
+        x = self.any(AVERAGED, VECTORS)
+        names = [name for name in BY_AXIS_NAME if not (self.in_reverse and name == "pmax")]
+        name = self.choose(*names)
+
+        def call(x: Array) -> list[Array]:
+            return [bounded(BY_AXIS_NAME[name](x))]
+
+        self.add(f"lax.{name}", call, [x], self.kinds[x])
+
+
+def _a_row_each(x: Array) -> Array:
+    """Return a row for each replica, the sender's number in it."""
+    numbers = jnp.arange(lax.axis_size(AXIS), dtype=x.dtype)
+    return x + jnp.expand_dims(numbers, tuple(range(1, x.ndim + 1)))
+
+
+def _to_the_next(x: Array) -> Array:
+    size = lax.axis_size(AXIS)
+    return lax.ppermute(x, AXIS, [(i, i + 1) for i in range(size - 1)])
+
+
+BY_AXIS_NAME: dict[str, Callable[[Array], Array]] = {
+    "psum": lambda x: lax.psum(x, AXIS),
+    "pmax": lambda x: lax.pmax(x, AXIS),
+    "all_gather": lambda x: lax.all_gather(x, AXIS, axis=1)[:, -1],
+    "psum_scatter": lambda x: lax.psum_scatter(_a_row_each(x), AXIS),
+    "ppermute": _to_the_next,
+    "all_to_all": lambda x: lax.all_to_all(_a_row_each(x), AXIS, 0, 0)[-1],
+    "axis_index": lambda x: x + lax.axis_index(AXIS).astype(x.dtype),
+}
+"""Collectives of JAX, and the number, each giving an array like the one it takes."""
 
 
 @dataclass(frozen=True)
