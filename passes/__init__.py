@@ -34,7 +34,7 @@ from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.manager import Pass
 from graphdist.passes.pack_variables import Pack, PackVariables
 from graphdist.passes.shard_update import ShardUpdate
-from graphdist.passes.slices import SHARDING, Sharding
+from graphdist.passes.slice_gains import SHARDING, Sharding
 from graphdist.passes.stage_collectives import StageCollectives
 
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)

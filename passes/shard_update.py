@@ -34,19 +34,13 @@ from dataclasses import dataclass
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
-from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, OWN_SLICE, REDUCE_SCATTER
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, COND, OWN_SLICE, REDUCE_SCATTER
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import Type, own_slice
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.slices import (
-    REDUCERS,
-    Needs,
-    Sharding,
-    cut_of,
-    is_shared,
-    kind_of,
-    wanted_in_slices,
-)
+from graphdist.passes.slice_gains import Sharding, wanted_in_slices
+from graphdist.passes.slice_kinds import REDUCERS, cut_of, is_shared, params_of_reduction
+from graphdist.passes.slices import Needs
 
 NAME = "shard_update"
 
@@ -90,9 +84,7 @@ class _Sharder:
         inputs = tuple(map(self._input, variables, graph.inputs))
         rest = graph.inputs[len(inputs) :]
         self.wholes.update(zip(rest, rest, strict=True))
-        for node in graph.nodes:
-            if self.needs.of_node(node):
-                self._rebuild(node)
+        self._rebuild_all()
         assigned = [variable for variable in variables if variable.assigned]
         of_variables = list(map(self._output, assigned, graph.outputs))
         outputs = (*of_variables, *map(self._whole, graph.outputs[len(of_variables) :]))
@@ -103,6 +95,36 @@ class _Sharder:
         inputs = (*inputs, *rest)
         rebuilt = graph.replace(inputs=inputs, outputs=outputs, nodes=nodes, variables=variables)
         return eliminate_dead_code(rebuilt)  # what was made in the form that nobody took
+
+    def branch(self, used: Sequence[int], returned: Sequence[tuple[int, bool]]) -> Graph:
+        """Return the graph, a branch, with the inputs and outputs at these positions.
+
+        Each output is marked True where a slice is wanted of it.
+        """
+        graph = self.graph
+        inputs = tuple(self._passed(graph.inputs[position]) for position in used)
+        self._rebuild_all()
+        outputs = tuple(
+            (self._slice if is_slice else self._whole)(graph.outputs[position])
+            for position, is_slice in returned
+        )
+        nodes = tuple(self.builder.nodes)
+        if (set(nodes), outputs, inputs) == (set(graph.nodes), graph.outputs, graph.inputs):
+            return graph
+        return graph.replace(inputs=inputs, outputs=outputs, nodes=nodes)
+
+    def _rebuild_all(self) -> None:
+        for node in self.graph.nodes:
+            if self.needs.of_node(node):
+                self._rebuild(node)
+
+    def _passed(self, value: Value) -> Value:
+        if not self.needs.in_slices(value):
+            self.wholes[value] = value
+            return value
+        slice = Value(self._slice_type(value), value.hint)
+        self.slices[value] = slice
+        return slice
 
     def _stored(self, variable: Variable, value: Value) -> Variable:
         """Return the variable as it is stored from now on."""
@@ -130,7 +152,10 @@ class _Sharder:
         return axis
 
     def _rebuild(self, node: Node) -> None:
-        kind = kind_of(node, self.graph.num_replicas)
+        if node in self.needs.branching:
+            self._branches(node)
+            return
+        kind = self.needs.kinds.get(node.results[0], "") if node.results else ""
         result = node.results[0] if len(node.results) == 1 else None
         if result is not None and not self.needs.is_whole(result):
             if kind in ("broadcast", "gathered"):
@@ -145,7 +170,7 @@ class _Sharder:
         if kind == "sliced" and self._is_sliced(node.operands[0]):
             self.wholes[node.results[0]] = self._slice(node.operands[0])
             return
-        if kind == "reduction" and self.needs.is_cut(node.operands[0]):
+        if node in self.needs.reduced:
             self.wholes[node.results[0]] = self._reduced(node)
             return
         operands = tuple(map(self._whole, node.operands))
@@ -155,6 +180,30 @@ class _Sharder:
             self.slices[node.results[0]] = operands[0]
         elif kind == "sliced":
             self.slices.setdefault(node.operands[0], results[0])
+
+    def _branches(self, node: Node) -> None:
+        """Hand a `cond` slices where branches take them, and take slices from it."""
+        needs = self.needs
+        inputs = node.graphs[0].inputs
+        used = [position for position, value in enumerate(inputs) if needs.flags.get(value)]
+        returned = [
+            (position, needs.in_slices(result))
+            for position, result in enumerate(node.results)
+            if needs.flags.get(result)
+        ]
+        index, *passed = node.operands
+        operands = [
+            (self._slice if needs.in_slices(inputs[position]) else self._whole)(passed[position])
+            for position in used
+        ]
+        graphs = tuple(_Sharder(branch, needs).branch(used, returned) for branch in node.graphs)
+        operands = [self._whole(index), *operands]
+        if len(returned) == len(node.results):
+            results = self.builder.keep(node, tuple(operands), graphs)
+        else:
+            results = self.builder.add(COND, operands, node.params, graphs, at=node.source)
+        for (position, is_slice), result in zip(returned, results, strict=True):
+            (self.slices if is_slice else self.wholes)[node.results[position]] = result
 
     def _is_sliced(self, operand: Operand) -> bool:
         """Return whether a slice of the operand is there, or can be made without the whole."""
@@ -176,10 +225,18 @@ class _Sharder:
         return self.builder.add(REDUCE_SCATTER, operands, params, at=at, hint=hint)[0]
 
     def _reduced(self, node: Node) -> Operand:
-        """Reduce a replica's slice, then what the replicas have of it."""
-        local = self._add(node, [self._slice(node.operands[0])], node.results[0].type)
+        """Reduce a replica's slice, then what the replicas have of it; or all there is."""
+        operands = self.needs.reduced[node]
+        is_cut = any(map(self.needs.is_cut, operands))
+        given = tuple(map(self._slice if is_cut else self._whole, operands))
+        if not is_cut and given == node.operands:
+            return self.builder.keep(node, given, ())[0]
+        at, hint, types = node.source, node.results[0].hint, [node.results[0].type]
+        params = params_of_reduction(node, operands)
+        local = self.builder.add(node.op, given, params, at=at, types=types, hint=hint)[0]
+        if not is_cut:
+            return local
         params = {"reducer": REDUCERS[node.op.name], "group_size": self.graph.num_replicas}
-        at, hint = node.source, node.results[0].hint
         return self.builder.add(ALL_REDUCE, (local,), params, at=at, hint=hint)[0]
 
     def _add(self, node: Node, operands: Sequence[Operand], type: Type) -> Operand:

@@ -354,8 +354,9 @@ DESCRIPTIONS = {
     "and the stacked ys: as the body returns them, a sharded dimension one further.",
     WHILE: "Runs of a body as long as a condition holds; the last carry: as the body takes it, "
     "per_replica if the condition differs between replicas.",
-    COND: "One of several branches by an i32[] index: the join of the branches, per_replica if the "
-    "index differs between replicas.",
+    COND: "One of several branches by an i32[] index: the join of the branches, slices if some "
+    "return slices and the others what is mirrored; per_replica if the index differs between "
+    "replicas.",
 }
 """What each operation is, and after the colon how its results are distributed, in a sentence."""
 

@@ -1,7 +1,7 @@
 """Random updates of variables, shared out over the replicas and not: the same numbers.
 
 An update is a random expression of a reduced gradient, of the variables and of reductions of them,
-partly element by element and partly not. Values are small integers and factors powers of two, so
+partly element by element and partly not, with guards and branches on numbers. Values are small integers and factors powers of two, so
 that no order of additions rounds.
 """
 
@@ -38,6 +38,9 @@ SCALARS: dict[str, Callable[[Any], Any]] = {
     "max": jnp.max,
     "min": lambda x: x.min(),
     "first": lambda x: x.ravel()[0],
+    "all": lambda x: jnp.all(x > -3).astype(x.dtype),
+    "any": lambda x: (x > 6).any().astype(x.dtype),
+    "product": lambda x: jnp.vdot(jnp.sign(x), x),
 }
 WHOLE: dict[str, Callable[[Any], Any]] = {
     "sort": lambda x: jnp.sort(x, axis=0) if x.ndim else x,
@@ -61,6 +64,25 @@ def whole(name: str, inner: Expression) -> Expression:
     return lambda values: WHOLE[name](inner(values))
 
 
+def product(inner: Expression, left: Expression, right: Expression) -> Expression:
+    return lambda values: inner(values) + jnp.vdot(jnp.sign(left(values)), right(values))
+
+
+def guarded(name: str, of: Expression, left: Expression, right: Expression) -> Expression:
+    """Return one of two values, chosen by a number on all replicas."""
+    return lambda values: jnp.where(SCALARS[name](of(values)) > 0, left(values), right(values))
+
+
+def branches(name: str, of: Expression, *choices: Expression) -> Expression:
+    """Return what one of several branches makes of the values."""
+
+    def choose(values: Sequence[Any]) -> Any:
+        index = SCALARS[name](of(values)).astype(jnp.int32)
+        return jax.lax.switch(index, list(choices), tuple(values))
+
+    return choose
+
+
 def halved(inner: Expression) -> Expression:
     return lambda values: inner(values) * 0.5
 
@@ -80,6 +102,10 @@ EXPRESSIONS = st.recursive(
         st.builds(halved, inner),
         st.builds(scalar, st.sampled_from(sorted(SCALARS)), inner, inner),
         st.builds(whole, st.sampled_from(sorted(WHOLE)), inner),
+        st.builds(product, inner, inner, inner),
+        st.builds(guarded, st.sampled_from(sorted(SCALARS)), inner, inner, inner),
+        st.builds(branches, st.sampled_from(sorted(SCALARS)), inner, inner, inner),
+        st.builds(branches, st.sampled_from(sorted(SCALARS)), inner, inner, inner, inner),
     ),
     max_leaves=6,
 )

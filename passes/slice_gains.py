@@ -1,0 +1,190 @@
+"""Which variables are worth updating in slices, and for what reason the others are not.
+
+All that may be are tried at once (`slices.py` says what is needed then); those that gain nothing
+are given up, which may change what others need, so it is asked again until all gain. A variable
+gains if a reduce_scatter flows into its slices, or if nothing but its slices is wanted and they
+meet such ones: what only ever is compared with a parameter is stored like it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphdist.ir.graph import Graph, Node, Operand, Variable
+from graphdist.ir.types import MIRRORED
+from graphdist.passes.slice_kinds import cut_of
+from graphdist.passes.slices import Needs
+
+_ROUNDS = 16
+"""How often variables are given up and the rest asked again, before all are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Which variables are worth it: of `smallest` elements at least; not any if it is not on.
+
+    Sums to a scalar are shared out too unless `reduces` is False: it changes the order in which
+    they add up.
+    """
+
+    is_on: bool = True
+    smallest: int = 0
+    reduces: bool = True
+
+
+SHARDING = {
+    "cpu": Sharding(smallest=2**18),
+    "gpu": Sharding(smallest=2**18),
+    "tpu": Sharding(smallest=2**18),
+}
+"""By platform, what is worth it."""
+
+
+def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, dict[str, str]]:
+    """Return what is needed when all variables that gain are in slices, and why others are not.
+
+    None if there is none that gains.
+    """
+    reasons = {
+        variable.name: _refusal(variable, graph.num_replicas, sharding)
+        for variable in graph.assigned
+    }
+    for _ in range(_ROUNDS):
+        wanted = frozenset(name for name, reason in reasons.items() if not reason)
+        if not wanted:
+            return None, reasons
+        needs = Needs(graph, wanted, sharding.reduces)
+        refused = _without_gain(needs)
+        if not refused:
+            return needs, reasons
+        reasons.update(refused)
+    return None, dict.fromkeys(reasons, f"no agreement after {_ROUNDS} rounds")
+
+
+def _refusal(variable: Variable, num_replicas: int, sharding: Sharding) -> str:
+    if variable.sharded_along is not None:
+        return ""
+    type = variable.type
+    if not sharding.is_on:
+        return "shard_update is off"
+    if type.distribution is not MIRRORED:
+        return "each replica has its own"
+    if not type.shape:
+        return "it is one number"
+    if type.size < max(sharding.smallest, 1):
+        return f"its {type.size:,} elements are fewer than {sharding.smallest:,}"
+    if cut_of(type.shape, num_replicas) is None:
+        sizes = ", ".join(map(str, type.shape))
+        return f"no dimension of [{sizes}] divides by {num_replicas} replicas"
+    return ""
+
+
+def _without_gain(needs: Needs) -> dict[str, str]:
+    """Return the variables that are better left whole, with the reason."""
+    graph = needs.graph
+    scattered: set[Operand] = set()
+    _scatter(graph, needs, scattered)
+    doubtful = []
+    inputs = dict(zip((one.name for one in graph.variables), graph.inputs, strict=False))
+    for variable, output in zip(graph.assigned, graph.outputs, strict=False):
+        is_cut = variable.sharded_along is not None or output in scattered
+        if variable.name in needs.wanted and not is_cut:
+            doubtful.append((variable.name, output))
+    if any(not needs.is_whole(inputs[name]) for name, _ in doubtful):
+        beside = _beside(needs, scattered)
+        doubtful = [
+            (name, output)
+            for name, output in doubtful
+            if needs.is_whole(inputs[name]) or inputs[name] not in beside
+        ]
+    made_by = _makers(needs) if doubtful else {}
+    return {name: _why_not(output, needs, made_by) for name, output in doubtful}
+
+
+def _scatter(graph: Graph, needs: Needs, scattered: set[Operand]) -> None:
+    """Add the values made in slices from what a reduce_scatter or a stored slice gave."""
+    for node in graph.nodes:
+        if node in needs.branching:
+            _scatter_branches(node, needs, scattered)
+            continue
+        result = node.results[0] if len(node.results) == 1 else None
+        if result is None or not needs.in_slices(result):
+            continue
+        kind = needs.kinds[result]
+        if kind in ("all_reduce", "gathered") or (
+            kind == "elementwise" and not scattered.isdisjoint(node.operands)
+        ):
+            scattered.add(result)
+
+
+def _scatter_branches(node: Node, needs: Needs, scattered: set[Operand]) -> None:
+    for branch in node.graphs:
+        for operand, value in zip(node.operands[1:], branch.inputs, strict=True):
+            if operand in scattered and needs.in_slices(value):
+                scattered.add(value)
+        _scatter(branch, needs, scattered)
+        for result, output in zip(node.results, branch.outputs, strict=True):
+            if output in scattered and needs.in_slices(result):
+                scattered.add(result)
+
+
+def _beside(needs: Needs, scattered: set[Operand]) -> set[Operand]:
+    """Return the values in slices that meet what a reduce_scatter gave, at whatever remove."""
+    meets: dict[Operand, list[Operand]] = {}
+    for one, other in needs.meetings():
+        if needs.in_slices(one) and needs.in_slices(other):
+            meets.setdefault(one, []).append(other)
+            meets.setdefault(other, []).append(one)
+    found = set(scattered)
+    pending = list(scattered)
+    while pending:
+        for value in meets.get(pending.pop(), ()):
+            if value not in found:
+                found.add(value)
+                pending.append(value)
+    return found
+
+
+def _makers(needs: Needs) -> dict[Operand, tuple[Node | None, tuple[Operand, ...]]]:
+    """Return of each value the node that makes it, and what it is made of.
+
+    What a branch returns is what a result is made of, and an operand what an input is.
+    """
+    made_by: dict[Operand, tuple[Node | None, tuple[Operand, ...]]] = {}
+    for scope in needs.scopes():
+        for node in scope.nodes:
+            if node not in needs.branching:
+                made_by.update(dict.fromkeys(node.results, (node, node.operands)))
+                continue
+            returned = zip(*(branch.outputs for branch in node.graphs), strict=True)
+            for result, outputs in zip(node.results, returned, strict=True):
+                made_by[result] = (node, outputs)
+            for branch in node.graphs:
+                for value, operand in zip(branch.inputs, node.operands[1:], strict=True):
+                    made_by[value] = (None, (operand,))
+    return made_by
+
+
+def _why_not(
+    output: Operand,
+    needs: Needs,
+    made_by: dict[Operand, tuple[Node | None, tuple[Operand, ...]]],
+) -> str:
+    """Return why no reduce_scatter flows into an output: what is in its way, or that none is."""
+    pending: list[Operand] = [output]
+    seen: set[Operand] = set()
+    found = "no reduced gradient flows into it element by element"
+    while pending:
+        value = pending.pop()
+        if value in seen or value not in made_by:
+            continue
+        seen.add(value)
+        node, made_of = made_by[value]
+        kind = needs.kinds.get(value, "")
+        if needs.is_whole(value) and (kind == "all_reduce" or value is output):
+            return f"{'its gradient' if kind == 'all_reduce' else 'it'}: {needs.why_whole(value)}"
+        if kind in ("elementwise", "branches", "passed"):
+            pending.extend(made_of)
+        elif node is not None and not kind and value.type.shape:
+            found = f"{node.op.name} at {node.source} is not computed slice by slice"
+    return found
