@@ -1,0 +1,132 @@
+"""Optimizers with guards and branches on one value: shared out, also where gradients are nan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jmp
+import numpy as np
+import optax
+import optax.contrib
+import pytest
+
+from tests.runtime.sharded_training import Training
+
+
+def guarded(inner: Any) -> Any:
+    """Return the optimizer that changes nothing where a gradient is not finite."""
+
+    def update(grads: Any, state: Any, params: Any) -> Any:
+        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(one)) for one in jax.tree.leaves(grads)]))
+        new = inner.update(grads, state, params)
+        old = jax.tree.map(jnp.zeros_like, grads), state
+        return jax.tree.map(lambda one, other: jnp.where(finite, one, other), new, old)
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def branching(inner: Any) -> Any:
+    """Return the optimizer that updates in a branch, where the norm of the gradients is small."""
+
+    def update(grads: Any, state: Any, params: Any) -> Any:
+        def update() -> Any:
+            return inner.update(grads, state, params)
+
+        def leave() -> Any:
+            return jax.tree.map(jnp.zeros_like, grads), state
+
+        return jax.lax.cond(optax.tree.norm(grads) < 2.0, update, leave)
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def scaled(inner: Any) -> Any:
+    """Return the optimizer for a loss whose scale doubles after two finite steps."""
+
+    def init(params: Any) -> Any:
+        return inner.init(params), jnp.float32(2.0**4), jnp.int32(0)
+
+    def update(grads: Any, state: Any, params: Any) -> Any:
+        old, factor, counter = state
+        scale = jmp.DynamicLossScale(factor, counter, period=2)
+        grads = scale.unscale(scale.scale(grads))
+        finite = jmp.all_finite(grads)
+        updates, new = inner.update(grads, old, params)
+        updates = jmp.select_tree(finite, updates, jax.tree.map(jnp.zeros_like, updates))
+        scale = scale.adjust(finite)
+        return updates, (jmp.select_tree(finite, new, old), scale.loss_scale, scale.counter)
+
+    return optax.GradientTransformation(init, update)
+
+
+def large(updates: Any, step: Any, params: Any) -> Any:
+    return optax.skip_large_updates(updates, step, params, max_squared_norm=4.0)
+
+
+CLIPPED = optax.chain(optax.clip_by_global_norm(0.05), optax.adamw(0.01, weight_decay=0.1))
+OPTIMIZERS = {
+    "guarded, clipped": guarded(CLIPPED),
+    "loss scale": scaled(optax.adam(0.01)),
+    "branch": branching(optax.lamb(0.01)),
+    "zero_nans": optax.chain(optax.zero_nans(), optax.adam(0.01)),
+    "apply_if_finite, clipped": optax.apply_if_finite(CLIPPED, 3),
+    "MultiSteps, finite": optax.MultiSteps(
+        optax.adam(0.01), 2, should_skip_update_fn=optax.skip_not_finite
+    ),
+    "MultiSteps, large": optax.MultiSteps(CLIPPED, 2, should_skip_update_fn=large),
+    "MultiSteps of apply_if_finite": optax.MultiSteps(
+        optax.apply_if_finite(optax.lion(0.001), 3), 2
+    ),
+    "prodigy": optax.contrib.prodigy(),
+    "ema": optax.chain(optax.adam(0.01), optax.ema(0.9)),
+    "lars": optax.lars(0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_all_state_that_divides_is_in_slices_and_training_the_same(name: str) -> None:
+    whole, cut = (Training(OPTIMIZERS[name], 2, shards) for shards in (False, True))
+    numbers = np.random.default_rng(1).standard_normal((5, 16, 8)).astype("f")
+    numbers[2, 0, 0] = np.inf  # and the gradients of this batch are nan
+    for batch in numbers:
+        ours, theirs = (
+            one.step(*one.strategy.experimental_distribute_dataset([batch])) for one in (cut, whole)
+        )
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    for one, other in zip(cut.values(), whole.values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    divides = {
+        variable.name
+        for variable in jax.tree.leaves(cut.state)
+        if any(size % 2 == 0 for size in variable.shape)
+    }
+    assert divides
+    assert set(cut.sharded) == divides
+    assert whole.held == 1
+    assert 0.5 < cut.held < 0.53  # a bias of three elements and the numbers stay whole
+
+
+@pytest.mark.parametrize("replicas", [4, 8])
+def test_more_replicas_hold_less(replicas: int) -> None:
+    whole, cut = (
+        Training(optax.apply_if_finite(CLIPPED, 3), replicas, shards) for shards in (False, True)
+    )
+    for mine, theirs in zip(cut.batches(3), whole.batches(3), strict=True):
+        cut.step(mine)
+        whole.step(theirs)
+    for one, other in zip(cut.values(), whole.values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert cut.held == pytest.approx(1 / replicas, abs=0.03)
+
+
+def test_what_stays_whole_says_why_and_the_rest_is_shared_out() -> None:
+    training = Training(optax.contrib.muon(0.01), 2, True)
+    (batch,) = training.batches(1)
+    training.step(batch)
+    assert {name.split("_state_")[-1] for name in training.sharded} == {"0_mu_bias", "0_nu_bias"}
+    told = str(training.step.trace(batch).lower().explain())
+    (reason,) = [line for line in told.splitlines() if "0_mu_first" in line]
+    assert "jax.reshape" in reason
+    assert "needs all of it" in reason
