@@ -3,7 +3,8 @@
 All that may be are tried at once (`slices.py` says what is needed then); those that gain nothing
 are given up, which may change what others need, so it is asked again until all gain. A variable
 gains if a reduce_scatter flows into its slices, or if nothing but its slices is wanted and they
-meet such ones: what only ever is compared with a parameter is stored like it.
+meet such ones: what only ever is compared with a parameter is stored like it. Before any is given
+up, operands of operations that need wholes are tried in slices (`gathered_values.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from graphdist.ir.graph import Graph, Node, Operand, Variable
 from graphdist.ir.types import MIRRORED
+from graphdist.passes.gathered_values import Gathered, gatherable, worth_gathering
 from graphdist.passes.slice_kinds import cut_of
 from graphdist.passes.slices import Needs
 
@@ -49,12 +51,23 @@ def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, di
         variable.name: _refusal(variable, graph.num_replicas, sharding)
         for variable in graph.assigned
     }
+    gathered: Gathered | None = None
     for _ in range(_ROUNDS):
         wanted = frozenset(name for name, reason in reasons.items() if not reason)
         if not wanted:
             return None, reasons
-        needs = Needs(graph, wanted, sharding.reduces)
-        refused = _without_gain(needs)
+        needs = Needs(graph, wanted, sharding.reduces, frozenset(gathered or ()))
+        scattered: set[Operand] = set()
+        _scatter(graph, needs, scattered)
+        if gathered:
+            before, gathered = gathered, worth_gathering(gathered, needs, scattered)
+            if len(gathered) < len(before):
+                continue
+        refused = _without_gain(needs, scattered)
+        if gathered is None and (refused or _gathers(needs)):
+            gathered = gatherable(needs)
+            if gathered:
+                continue
         if not refused:
             return needs, reasons
         reasons.update(refused)
@@ -79,11 +92,9 @@ def _refusal(variable: Variable, num_replicas: int, sharding: Sharding) -> str:
     return ""
 
 
-def _without_gain(needs: Needs) -> dict[str, str]:
+def _without_gain(needs: Needs, scattered: set[Operand]) -> dict[str, str]:
     """Return the variables that are better left whole, with the reason."""
     graph = needs.graph
-    scattered: set[Operand] = set()
-    _scatter(graph, needs, scattered)
     doubtful = []
     inputs = dict(zip((one.name for one in graph.variables), graph.inputs, strict=False))
     for variable, output in zip(graph.assigned, graph.outputs, strict=False):
@@ -99,6 +110,11 @@ def _without_gain(needs: Needs) -> dict[str, str]:
         ]
     made_by = _makers(needs) if doubtful else {}
     return {name: _why_not(output, needs, made_by) for name, output in doubtful}
+
+
+def _gathers(needs: Needs) -> bool:
+    """Return whether a variable is gathered that is stored in slices already."""
+    return any(kind == "gathered" and needs.is_whole(one) for one, kind in needs.kinds.items())
 
 
 def _scatter(graph: Graph, needs: Needs, scattered: set[Operand]) -> None:

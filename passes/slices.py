@@ -32,6 +32,8 @@ class Needs:
     graph: Graph
     wanted: frozenset[str]
     reduces: bool
+    gathered: frozenset[Operand] = frozenset()
+    """Operands of operations that need wholes, which are made in slices all the same."""
     flags: dict[Operand, int] = field(default_factory=dict)
     because: dict[Operand, Node | str] = field(default_factory=dict)
     """What needs a value whole, a node or in words."""
@@ -154,7 +156,10 @@ class Needs:
             is_cut = is_cuttable(operand, num_replicas)
             if kind == "elementwise" and is_shared(operand, node.results[0], num_replicas):
                 is_cut = False
-            self._need(operand, flags if is_cut else WHOLE, because)
+            if not kind and operand in self.gathered:
+                self._need(operand, SLICES)
+            else:
+                self._need(operand, flags if is_cut else WHOLE, because)
 
     def _ask_branches(self, node: Node) -> bool:
         """Ask through the branches; False if one of them stands elsewhere too."""

@@ -470,3 +470,86 @@ graph f on 2 replicas, stage spmd
   %new = jax.sub(%w, %step) : f32[3,2] sharded(1)
   return %new -> @w, %first -> @first
 }
+
+# title: what an operation needs whole is gathered, if nothing else of the gradient is sent: the slot is stored in slices
+graph f on 2 replicas, stage spmd
+  variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+(%w: f32[4] mirrored = @w, %m: f32[4] mirrored = @m, %x: f32[4] per_replica) {
+  %g = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %m2 = jax.add(%m, %g) : f32[4] mirrored
+  %ahead = jax.add(%m2, %g) : f32[4] mirrored
+  %sorted = jax.sort(%ahead) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  %new = jax.sub(%w, %sorted) : f32[4] mirrored
+  return %new -> @w, %m2 -> @m
+}
+-->
+graph f on 2 replicas, stage spmd
+  variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%w: f32[4] mirrored = @w, %m: f32[2] sharded(0) = @m, %x: f32[4] per_replica) {
+  %g = reduce_scatter(%x) {reducer="sum", group_size=2, axis=0} : f32[2] sharded(0)
+  %m2 = jax.add(%m, %g) : f32[2] sharded(0)
+  %ahead = jax.add(%m2, %g) : f32[2] sharded(0)
+  %ahead_1 = all_gather(%ahead) {axis=0, group_size=2} : f32[4] mirrored
+  %sorted = jax.sort(%ahead_1) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  %new = jax.sub(%w, %sorted) : f32[4] mirrored
+  return %new -> @w, %m2 -> @m
+}
+
+# title: the same where an earlier program stored the slot in slices
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%m: f32[2] sharded(0) = @m, %x: f32[4] per_replica) {
+  %whole = all_gather(%m) {axis=0, group_size=2} : f32[4] mirrored
+  %g = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %m2 = jax.add(%whole, %g) : f32[4] mirrored
+  %sorted = jax.sort(%m2) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  %own = own_slice(%m2) {axis=0, group_size=2} : f32[2] sharded(0)
+  return %own -> @m, %sorted
+}
+-->
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true, sharded_along=0}
+(%m: f32[2] sharded(0) = @m, %x: f32[4] per_replica) {
+  %g = reduce_scatter(%x) {reducer="sum", group_size=2, axis=0} : f32[2] sharded(0)
+  %m2 = jax.add(%m, %g) : f32[2] sharded(0)
+  %m2_1 = all_gather(%m2) {axis=0, group_size=2} : f32[4] mirrored
+  %sorted = jax.sort(%m2_1) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  return %m2 -> @m, %sorted
+}
+
+# title: left alone: two values are wanted whole, or a parameter would be gathered too
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+  variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+(%m: f32[4] mirrored = @m, %w: f32[4] mirrored = @w, %x: f32[4] per_replica) {
+  %g = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %m2 = jax.add(%m, %g) : f32[4] mirrored
+  %one = jax.sort(%m2) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  %double = jax.add(%m2, %m2) : f32[4] mirrored
+  %other = jax.sort(%double) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  %y = jax.mul(%w, %x) {out_dtype=none} : f32[4] per_replica
+  %h = all_reduce(%y) {reducer="sum", group_size=2} : f32[4] mirrored
+  %half = jax.mul(%h, 0.5:f32) {out_dtype=none} : f32[4] mirrored
+  %third = jax.sort(%half) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  %new = jax.sub(%w, %half) : f32[4] mirrored
+  return %m2 -> @m, %new -> @w, %one, %other, %third
+}
+-->
+graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+  variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+(%m: f32[4] mirrored = @m, %w: f32[4] mirrored = @w, %x: f32[4] per_replica) {
+  %g = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %m2 = jax.add(%m, %g) : f32[4] mirrored
+  %one = jax.sort(%m2) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  %double = jax.add(%m2, %m2) : f32[4] mirrored
+  %other = jax.sort(%double) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  %y = jax.mul(%w, %x) {out_dtype=none} : f32[4] per_replica
+  %h = all_reduce(%y) {reducer="sum", group_size=2} : f32[4] mirrored
+  %half = jax.mul(%h, 0.5:f32) {out_dtype=none} : f32[4] mirrored
+  %third = jax.sort(%half) {dimension=0, is_stable=true, num_keys=1} : f32[4] mirrored
+  %new = jax.sub(%w, %half) : f32[4] mirrored
+  return %m2 -> @m, %new -> @w, %one, %other, %third
+}
