@@ -15,16 +15,21 @@ After:   %g = reduce_scatter(%x)  %m1 = mul(%m, 0.9)  %m2 = add(%m1, %g)
 
 How it works. Every variable worth it is *wanted* in slices (`Sharding` has the rule). From the
 outputs backwards each value learns how it is needed: whole, in slices, or either way, which is how
-a reduction to a scalar needs it (a global norm: the slices are reduced, and the scalars
-all_reduced). An operation that computes each element by itself hands on what is needed of its
-result, and what may be either way is cut where it meets a slice; any other operation needs its
-operands whole. A variable into whose slices no reduce_scatter flows gains nothing, and is no longer
-wanted; that may change what others need, so it is asked again until all that are wanted gain
-(`passes/slices.py`). Then the graph is built anew, each value in the form that is needed, the other
-form made from it where something wants that after all: a wrong guess would cost time and never a
-wrong result.
+a reduction to a scalar needs it (a global norm, or whether all is finite: the slices are reduced,
+and the scalars all_reduced). An operation that computes each element by itself hands on what is
+needed of its result, and so does a `cond` whose index is mirrored, through its branches; what may
+be either way is cut where it meets a slice; any other operation needs its operands whole, or takes
+them gathered where that sends no more (`passes/gathered_values.py`). A variable into whose slices
+no reduce_scatter flows gains nothing, and is no longer wanted; that may change what others need, so
+it is asked again until all that are wanted gain (`passes/slices.py`, `passes/slice_gains.py`). Then
+the graph is built anew, each value in the form that is needed, the other form made from it where
+something wants that after all: a wrong guess would cost time and never a wrong result.
 
-Left alone: bodies of loops and branches, variables none of whose dimensions divides.
+A branch is handed slices and returns slices. It holds an all_reduce where it reduces slices to a
+number; all replicas take the branch or none, since the index is mirrored.
+
+Left alone: bodies of loops, branches that replicas choose for themselves, what finds the place of a
+number (argmax), reductions to rows and columns, variables none of whose dimensions divides.
 """
 
 from __future__ import annotations

@@ -1,0 +1,103 @@
+"""Sharing out through branches: graphs that no text says, and many nodes in a row."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Node
+from graphdist.ir.ops import COND
+from graphdist.ir.parser import parse
+from graphdist.ir.rewrite import with_graphs
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
+from graphdist.ir.verifier import verify
+from graphdist.passes import PASSES
+from graphdist.tracing.jax_ops import resolve
+
+TEXT = """graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", assigned=true}
+(%m: f32[4] mirrored = @m, %x: f32[4] per_replica, %i: i32[] mirrored) {
+  %g = all_reduce(%x) {reducer="sum", group_size=2} : f32[4] mirrored
+  %a = cond(%i, %m, %g) : f32[4] mirrored
+    branch_0(%m0: f32[4] mirrored, %g0: f32[4] mirrored) {
+      %sum = jax.add(%m0, %g0) : f32[4] mirrored
+      return %sum
+    }
+    branch_1(%m1: f32[4] mirrored, %g1: f32[4] mirrored) {
+      return %m1
+    }
+  return %a -> @m
+}"""
+
+
+def the_cond(graph: Graph) -> Node:
+    (node,) = [node for node in graph.nodes if node.op is COND]
+    return node
+
+
+def with_cond(graph: Graph, branches: tuple[Graph, ...]) -> Graph:
+    old = the_cond(graph)
+    new = with_graphs(old, old.operands, branches)
+    return graph.replace(nodes=tuple(new if node is old else node for node in graph.nodes))
+
+
+def test_one_graph_as_both_branches_is_left_alone() -> None:
+    graph = parse(TEXT, ops=resolve)
+    twice = with_cond(graph, (the_cond(graph).graphs[0],) * 2)
+    verify(twice, full=True)
+    assert PASSES["shard_update"](twice) is twice
+    assert PASSES["shard_update"](graph) is not graph
+
+
+def test_a_branch_may_hold_many_nodes_in_a_row() -> None:
+    graph = parse(TEXT, ops=resolve)
+    first, second = the_cond(graph).graphs
+    builder = Builder()
+    value = first.nodes[0].results[0]
+    half = Literal.of(0.5, Type("f32", ()))
+    params = {"out_dtype": None}
+    builder.nodes.extend(first.nodes)
+    for _ in range(5000):
+        (value,) = builder.add(
+            resolve("jax.mul"), (value, half), params, at=graph.nodes[0].source, types=[value.type]
+        )
+    long = first.replace(nodes=tuple(builder.nodes), outputs=(value,))
+    before = with_cond(graph, (long, second))
+    after = PASSES["shard_update"](before)
+    verify(after)
+    assert after.variables[0].sharded_along == 0
+    assert len(the_cond(after).graphs[0].nodes) == 5001
+    assert PASSES["shard_update"](after) is after
+
+
+@pytest.mark.parametrize(
+    ("returned", "index", "expected"),
+    [
+        ((sharded(0), sharded(0)), MIRRORED, sharded(0)),
+        ((sharded(0), MIRRORED), MIRRORED, sharded(0)),
+        ((MIRRORED, MIRRORED), MIRRORED, MIRRORED),
+        ((sharded(0), PER_REPLICA), MIRRORED, PER_REPLICA),
+        ((sharded(0), sharded(1)), MIRRORED, PER_REPLICA),
+        ((sharded(0), sharded(0)), PER_REPLICA, PER_REPLICA),
+    ],
+)
+def test_a_cond_returns_slices_where_all_replicas_take_the_same_branch(
+    returned: tuple[Distribution, Distribution], index: Distribution, expected: Distribution
+) -> None:
+    a, b = (Type("f32", (2, 2), distribution) for distribution in returned)
+    graph = parse(
+        f"""graph f on 2 replicas, stage spmd
+(%i: i32[] {index}, %a: {a}, %b: {b}) {{
+  %c = cond(%i, %a, %b) : f32[2,2] {expected}
+    branch_0(%a0: {a}, %b0: {b}) {{
+      return %a0
+    }}
+    branch_1(%a1: {a}, %b1: {b}) {{
+      return %b1
+    }}
+  return %c
+}}""",
+        ops=resolve,
+    )
+    assert the_cond(graph).results[0].type.distribution == expected
+    verify(graph, full=True)
