@@ -1,8 +1,8 @@
 """Random updates of variables, shared out over the replicas and not: the same numbers.
 
 An update is a random expression of a reduced gradient, of the variables and of reductions of them,
-partly element by element and partly not, with guards and branches on numbers. Values are small integers and factors powers of two, so
-that no order of additions rounds.
+partly element by element and partly not, with guards and branches on numbers. Values are small
+integers and factors powers of two, so that no order of additions rounds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
+from graphdist.ir.analyses import walk
+from graphdist.ir.graph import Graph, Variable
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE
 from graphdist.passes import PASSES, Target, pipeline
 from graphdist.passes.manager import run_passes
 from tests.passes.execution import execute
@@ -95,20 +98,31 @@ def all_of(number: float) -> Expression:
     return lambda values: jnp.full_like(values[0], number)
 
 
-EXPRESSIONS = st.recursive(
-    st.one_of(st.integers(0, 3).map(value), st.sampled_from([0.0, 2.0]).map(all_of)),
-    lambda inner: st.one_of(
-        st.builds(two, st.sampled_from(sorted(ELEMENTWISE)), inner, inner),
-        st.builds(halved, inner),
-        st.builds(scalar, st.sampled_from(sorted(SCALARS)), inner, inner),
-        st.builds(whole, st.sampled_from(sorted(WHOLE)), inner),
-        st.builds(product, inner, inner, inner),
-        st.builds(guarded, st.sampled_from(sorted(SCALARS)), inner, inner, inner),
-        st.builds(branches, st.sampled_from(sorted(SCALARS)), inner, inner, inner),
-        st.builds(branches, st.sampled_from(sorted(SCALARS)), inner, inner, inner, inner),
-    ),
-    max_leaves=6,
-)
+def expressions(scalars: list[str], wholes: list[str]) -> st.SearchStrategy[Expression]:
+    """Return expressions of these reductions to a number, and operations that need wholes."""
+    names = st.sampled_from(scalars)
+
+    def grown(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
+        grown = [
+            st.builds(two, st.sampled_from(sorted(ELEMENTWISE)), inner, inner),
+            st.builds(halved, inner),
+            st.builds(scalar, names, inner, inner),
+            st.builds(product, inner, inner, inner),
+            st.builds(guarded, names, inner, inner, inner),
+            st.builds(branches, names, inner, inner, inner),
+            st.builds(branches, names, inner, inner, inner, inner),
+        ]
+        if wholes:
+            grown.append(st.builds(whole, st.sampled_from(wholes), inner))
+        return st.one_of(grown)
+
+    leaves = st.one_of(st.integers(0, 3).map(value), st.sampled_from([0.0, 2.0]).map(all_of))
+    return st.recursive(leaves, grown, max_leaves=6)
+
+
+EXPRESSIONS = expressions(sorted(SCALARS), sorted(WHOLE))
+SHARED_OUT = expressions(sorted({*SCALARS} - {"first"}), [])
+"""What can be computed of slices alone."""
 
 
 @programs(450)
@@ -146,6 +160,44 @@ def test_updates_mean_the_same_shared_out(
         one.stored_along(dimension if is_stored[int(one.name[1])] else None)
         for one in graph.variables
     )
+    check(graph, stored, shape, seed)
+
+
+@programs(150)
+@given(
+    st.sampled_from([(8,), (4, 3), (3, 8), (2, 4, 4)]),
+    st.lists(SHARED_OUT, min_size=2, max_size=2),
+    st.integers(0, 99),
+)
+def test_what_can_be_is_shared_out(
+    shape: tuple[int, ...], updates: list[Expression], seed: int
+) -> None:
+    with STRATEGY.scope():
+        variables = [gd.Variable(jnp.zeros(shape), name=f"v{i}") for i in range(2)]
+
+    @gd.function
+    def function(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            gradient = gd.get_replica_context().all_reduce("SUM", x)
+            values = [gradient, *(variable.read_value() for variable in variables)]
+            for variable, update in zip(variables, updates, strict=True):
+                variable.assign(update(values) + gradient)
+
+        STRATEGY.run(replica_fn, args=(x,))
+
+    with STRATEGY.scope():
+        graph = function.trace(gd.PerReplicaSpec(shape, jnp.float32)).graph
+    shared_out = check(graph, graph.variables, shape, seed)
+    assert all(one.sharded_along is not None for one in shared_out.assigned)
+    sent_to_all = [node for node in walk(shared_out) if node.op in (ALL_REDUCE, ALL_GATHER)]
+    assert all(node.results[0].type.shape == () for node in sent_to_all)
+
+
+def check(graph: Graph, stored: tuple[Variable, ...], shape: tuple[int, ...], seed: int) -> Graph:
+    """Compare what a graph means with what passes make of it; return it shared out.
+
+    Its variables are stored as it says, and then as `stored` does.
+    """
     numbers = np.random.default_rng(seed)
     held: list[Any] = [[numbers.integers(-8, 9, shape).astype("f") for _ in range(REPLICAS)]]
     state: dict[str, Any] = {
@@ -163,6 +215,7 @@ def test_updates_mean_the_same_shared_out(
         for name, arrays in expected.state.items():
             for ours, theirs in zip(given.state[name], arrays, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
+    return shared_out
 
 
 def test_what_these_programs_are_made_of_is_shared_out_at_times() -> None:
