@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jmp
 import numpy as np
 import optax
 import optax.contrib
@@ -43,20 +42,23 @@ def branching(inner: Any) -> Any:
 
 
 def scaled(inner: Any) -> Any:
-    """Return the optimizer for a loss whose scale doubles after two finite steps."""
+    """Return the optimizer for a loss whose scale doubles after two steps that were finite."""
 
     def init(params: Any) -> Any:
         return inner.init(params), jnp.float32(2.0**4), jnp.int32(0)
 
-    def update(grads: Any, state: Any, params: Any) -> Any:
-        old, factor, counter = state
-        scale = jmp.DynamicLossScale(factor, counter, period=2)
-        grads = scale.unscale(scale.scale(grads))
-        finite = jmp.all_finite(grads)
+    def update(scaled: Any, state: Any, params: Any) -> Any:
+        old, scale, counter = state
+        grads = jax.tree.map(lambda one: one * scale / scale, scaled)
+        finite = jnp.stack([jnp.isfinite(one).all() for one in jax.tree.leaves(grads)]).all()
         updates, new = inner.update(grads, old, params)
-        updates = jmp.select_tree(finite, updates, jax.tree.map(jnp.zeros_like, updates))
-        scale = scale.adjust(finite)
-        return updates, (jmp.select_tree(finite, new, old), scale.loss_scale, scale.counter)
+        updates = jax.tree.map(
+            lambda one: jax.lax.select(finite, one, jnp.zeros_like(one)), updates
+        )
+        new = jax.tree.map(lambda one, other: jax.lax.select(finite, one, other), new, old)
+        grown = jax.lax.select(counter == 1, scale * 2, scale)
+        scale = jax.lax.select(finite, grown, jnp.maximum(1, scale / 2))
+        return updates, (new, scale, (counter + 1) % 2 * finite)
 
     return optax.GradientTransformation(init, update)
 
