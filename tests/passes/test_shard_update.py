@@ -12,6 +12,8 @@ from graphdist.ir.rewrite import with_graphs
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
 from graphdist.ir.verifier import verify
 from graphdist.passes import PASSES
+from graphdist.passes.shard_update import ShardUpdate
+from graphdist.passes.slice_gains import Sharding
 from graphdist.tracing.jax_ops import resolve
 
 TEXT = """graph f on 2 replicas, stage spmd
@@ -101,3 +103,25 @@ def test_a_cond_returns_slices_where_all_replicas_take_the_same_branch(
     )
     assert the_cond(graph).results[0].type.distribution == expected
     verify(graph, full=True)
+
+
+@pytest.mark.parametrize(
+    ("reduces", "reduction", "is_shared_out"),
+    [(True, "sum", True), (False, "sum", False), (False, "max", True), (False, "min", True)],
+)
+def test_rounded_as_written_extremes_are_shared_out_and_sums_are_not(
+    reduces: bool, reduction: str, is_shared_out: bool
+) -> None:
+    graph = parse(
+        f"""graph f on 2 replicas, stage spmd
+  variable @m: f32[4] mirrored {{synchronization="on_write", aggregation="none", assigned=true}}
+(%m: f32[4] mirrored = @m, %x: f32[4] per_replica) {{
+  %g = all_reduce(%x) {{reducer="mean", group_size=2}} : f32[4] mirrored
+  %n = jax.reduce_{reduction}(%g) {{axes=(0,), out_sharding=none}} : f32[] mirrored
+  %new = jax.mul(%g, %n) {{out_dtype=none}} : f32[4] mirrored
+  return %new -> @m
+}}""",
+        ops=resolve,
+    )
+    shared_out = ShardUpdate(Sharding(reduces=reduces))(graph)
+    assert (shared_out is not graph) == is_shared_out
