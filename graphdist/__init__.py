@@ -54,6 +54,7 @@ from graphdist.options import (
     VariableSynchronization,
 )
 from graphdist.replica_context import ReplicaContext
+from graphdist.replica_warnings import ReplicaWarning
 from graphdist.scatter import IndexedSlices
 from graphdist.specs import ArraySpec, PerReplicaSpec
 from graphdist.strategies.base import Strategy
@@ -112,6 +113,7 @@ __all__ = [
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
+    "ReplicaWarning",
     "RetraceWarning",
     "RunOptions",
     "RuntimeFailure",

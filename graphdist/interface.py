@@ -42,6 +42,8 @@ class Interface:
     """Of each output, whether the user gets it as one value a replica."""
     shapes: list[Shapes | None] = field(default_factory=list)
     """Of each output its shape on each replica, where they differ."""
+    rows: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Of outputs that come from unequal numbers of rows, how many each replica had."""
 
 
 OUTPUT = object()

@@ -25,9 +25,8 @@ def compute_average_loss(
     """Return the sum of a replica's losses divided by the global batch size.
 
     `per_example_loss` has a dimension of examples first; `sample_weight` is broadcast to it from
-    there. `global_batch_size`, an int or an array of integers, is by default the replica's number
-    of examples times the number of replicas, which is wrong where replicas have different numbers:
-    give it there. 0 gives 0. Integers have a float32 loss.
+    there. `global_batch_size`, an int or an array of integers, is by default how many examples all
+    replicas have together, whatever each has. 0 gives 0. Integers have a float32 loss.
 
     Raises `ContextError` in cross-replica context, `ArgumentError` for a scalar loss or weights
     that do not fit, `ArgumentTypeError` for a batch size that is no integer.
@@ -47,11 +46,12 @@ def compute_average_loss(
     loss = summable(loss, "mean", "compute_average_loss")
     if sample_weight is not None:
         loss = loss * _weights(sample_weight, loss)
+    total = jnp.sum(loss)
     if global_batch_size is None:
-        global_batch_size = examples * get_replica_context().num_replicas_in_sync
+        # Without any example the sum is 0 already.
+        return total / max(1, get_replica_context().examples_of_all(examples))
     size = _batch_size(global_batch_size)
     is_empty = size == 0
-    total = jnp.sum(loss)
     return jnp.where(is_empty, jnp.zeros_like(total), total / jnp.where(is_empty, 1, size))
 
 

@@ -121,9 +121,11 @@ class Program:
         ]
         results = graph.outputs[len(graph.assigned) :]
         self._outputs = [
-            (shape, output.type.distribution or PER_REPLICA, of_each) if per_replica else None
-            for shape, output, per_replica, of_each in zip(
-                output_shapes, results, interface.per_replica, interface.shapes, strict=True
+            (shape, output.type.distribution or PER_REPLICA, of_each, interface.rows.get(place))
+            if per_replica
+            else None
+            for place, (shape, output, per_replica, of_each) in enumerate(
+                zip(output_shapes, results, interface.per_replica, interface.shapes, strict=True)
             )
         ]
         self._feeds = feeds

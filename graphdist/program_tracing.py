@@ -19,6 +19,7 @@ from graphdist.ir.graph import Graph, Value
 from graphdist.passes import Target
 from graphdist.passes.manager import Pass
 from graphdist.progress import phase
+from graphdist.replica_warnings import warn_of_unequal_means
 from graphdist.runtime.compilation import combining_options
 from graphdist.signature import (
     LeafKey,
@@ -28,6 +29,7 @@ from graphdist.signature import (
     is_per_replica,
     is_static,
     leaf_name,
+    rows_of,
     traced_leaf,
 )
 from graphdist.specs import PerReplicaSpec
@@ -116,6 +118,7 @@ def _trace(
     strategy = _settle(trace, interface)
     target = strategy.target.packing(trace.bytes_per_pack)
     graph = _imported(closed, _hint(name), trace, interface, inputs)
+    _note_unequal_rows(interface, graph, [(leaves[i], keys[i]) for i in dynamic])
     traced = Traced(
         as_stored(graph, trace.variables),
         strategy.devices,
@@ -149,6 +152,20 @@ def _imported(
             returns_per_replica=interface.per_replica,
         ),
     )
+
+
+def _note_unequal_rows(
+    interface: Interface, graph: Graph, arguments: Sequence[tuple[Any, LeafKey]]
+) -> None:
+    """Warn of means over replicas with unequal numbers of rows; note which outputs come of them."""
+    found = [rows_of(leaf, key) for leaf, key in arguments]
+    inputs = [
+        (value, rows) for value, rows in zip(graph.inputs, found, strict=True) if rows is not None
+    ]
+    for values, rows in warn_of_unequal_means(graph, inputs):
+        for place, output in enumerate(graph.outputs):
+            if interface.per_replica[place] and output in values:
+                interface.rows[place] = rows
 
 
 def _strategy_of(

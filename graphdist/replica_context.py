@@ -12,10 +12,11 @@ import numpy as np
 from graphdist.context import Entry, current_entry, entered, get_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.options import ReduceOp, check_communication_options
+from graphdist.replica_warnings import warn_of_changes_in_turn
 from graphdist.scatter import IndexedSlices
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.class_trace import padded
-from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p, to_replicas
+from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.values import DistributedValues, Mirrored, TracedPerReplica, array_of
@@ -23,6 +24,7 @@ from graphdist.values import DistributedValues, Mirrored, TracedPerReplica, arra
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase
     from graphdist.strategies.peers import Peers
+    from graphdist.variables import Variable
 
 
 Made = TypeVar("Made")
@@ -91,9 +93,11 @@ class ReplicaContext:
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
         """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
 
-        `value` is a pytree of arrays of any shape, the same on all replicas. Integers have a
-        float32 mean. Gradients flow through: the transpose is the same reduction of the cotangents.
-        `options` are `CommunicationOptions`. Raises `ArgumentError` for another op,
+        `value` is a pytree of arrays of any shape, the same on all replicas; None in it stays None.
+        Integers have a float32 mean, but for what is the same on all replicas as it stands: an
+        argument of `run` that is one value, the value of a mirrored variable. Gradients flow
+        through: the transpose is the same reduction of the cotangents. `options` are
+        `CommunicationOptions`. Raises `ArgumentError` for another op or None alone,
         `ArgumentTypeError` for a leaf that cannot be added up or for options of another kind,
         `ContextError` when the run is over.
 
@@ -106,6 +110,7 @@ class ReplicaContext:
         (Array(3, dtype=int32), Array(3, dtype=int32))
         """
         op = ReduceOp.of(reduce_op)
+        refuse_none(value, "all_reduce")
         options = self._strategy.communication_options.merge(options)
         dtype = options.reduce_dtype
         self._check_current("all_reduce")
@@ -113,7 +118,7 @@ class ReplicaContext:
         if trace is not None:
             trace.pack_at_most(options.bytes_per_pack)
         return jax.tree.map(
-            lambda leaf: self._all_reduce_leaf(op, leaf, dtype), value, is_leaf=is_whole
+            lambda leaf: self._all_reduce_leaf(op, leaf, dtype), value, is_leaf=is_slices
         )
 
     def _all_reduce_leaf(self, op: ReduceOp, leaf: Any, reduce_dtype: Any) -> Any:
@@ -121,7 +126,11 @@ class ReplicaContext:
             scale = self.num_replicas_in_sync if op is ReduceOp.MEAN else 1
             values, indices = self.all_gather((leaf.values, leaf.indices), axis=0)
             return IndexedSlices(values / scale if scale > 1 else values, indices, leaf.dense_shape)
-        array = summable(leaf, op.reducer, "all_reduce")
+        array, reducer, trace = array_of(leaf, "all_reduce of"), op.reducer, current_trace()
+        is_integer = jnp.issubdtype(array.dtype, jnp.integer)
+        if is_integer and op is ReduceOp.MEAN and trace is not None and trace.is_same_on_all(array):
+            reducer = "max"  # the largest of equal integers is their mean, and an integer
+        array = summable(array, reducer, "all_reduce")
         if not self._is_running():
             return array
         own = self._strategy.cross_device_ops
@@ -133,15 +142,16 @@ class ReplicaContext:
         size, dtype = self.num_replicas_in_sync, array.dtype
         if reduce_dtype is not None and jnp.issubdtype(dtype, jnp.floating):
             array = array.astype(reduce_dtype)
-        return all_reduce_p.bind(array, reducer=op.reducer, group_size=size).astype(dtype)
+        return all_reduce_p.bind(array, reducer=reducer, group_size=size).astype(dtype)
 
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Return every leaf concatenated over all replicas along `axis`, on every replica.
 
-        Leaves have rank 1 or more; `axis` may be negative. Raises `ArgumentError` for a scalar or
-        an axis out of range, `ArgumentTypeError` for options of another kind.
+        Leaves have rank 1 or more, None stays None; `axis` may be negative. Raises `ArgumentError`
+        for a scalar or an axis out of range, `ArgumentTypeError` for options of another kind.
         """
         check_communication_options(options)
+        refuse_none(value, "all_gather")
         self._check_current("all_gather")
 
         def gather(leaf: Any) -> Any:
@@ -152,7 +162,7 @@ class ReplicaContext:
                 return array
             return self._all_gather_leaf(array, dimension)
 
-        return jax.tree.map(gather, value, is_leaf=is_whole)
+        return jax.tree.map(gather, value, is_leaf=is_slices)
 
     def _all_gather_leaf(self, array: jax.Array, dimension: int) -> jax.Array:
         """Gather; where the replicas' values differ in length each is padded to the longest."""
@@ -183,7 +193,8 @@ class ReplicaContext:
         merge_fn = _unwrapping(merge_fn)
         if self._peers is not None:
             return self._peers.merge_call(merge_fn, tuple(args), kwargs or {})
-        many = self.num_replicas_in_sync > 1
+        many, trace = self.num_replicas_in_sync > 1, current_trace()
+        assert trace is not None
 
         def leave(leaf: Any) -> Any:
             return TracedPerReplica(leaf) if many and isinstance(leaf, jax.Array) else leaf
@@ -192,7 +203,7 @@ class ReplicaContext:
             if isinstance(leaf, TracedPerReplica):
                 return leaf.local
             if isinstance(leaf, jax.core.Tracer):
-                inside = to_replicas(leaf, self.num_replicas_in_sync)
+                inside = trace.to_replicas(leaf, self.num_replicas_in_sync)
                 self.mirrored[id(inside)] = (inside, leaf)
                 return inside
             return leaf
@@ -201,6 +212,12 @@ class ReplicaContext:
         with fresh_trace(), entered(Entry(self._strategy)):
             merged = for_all(lambda: merge_fn(self._strategy, *given, **named))
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
+
+    def examples_of_all(self, examples: int) -> int:
+        """Return how many examples all replicas have together where this one has so many."""
+        if self._peers is None:
+            return examples * self.num_replicas_in_sync
+        return self._peers.examples_of_all(examples)
 
     def made_once(self, make: Callable[[], Made]) -> Made:
         """Return what `make` makes, the same object for all replicas."""
@@ -232,15 +249,17 @@ def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def in_turn(array: jax.Array, *, last: bool) -> jax.Array:
-    """Return what replicas that write to one place leave there, one after the other.
+def in_turn(variable: Variable, method: str, array: jax.Array) -> jax.Array:
+    """Return what replicas that write to one copy of a variable leave there, one after the other.
 
     Of values it is the last one's, of changes to be added their sum.
     """
     size = get_replica_context().num_replicas_in_sync
     if size == 1:
         return array
-    if last:
+    if method != "assign":
+        warn_of_changes_in_turn(variable, method, size)
+    else:
         is_last = replica_id_p.bind(group_size=size) == size - 1
         array = jnp.where(is_last, array, jnp.zeros_like(array))
     reducer = "max" if array.dtype == jnp.bool_ else "sum"
@@ -260,9 +279,19 @@ def without_padding(
     return jnp.concatenate(parts, axis=dimension)
 
 
-def is_whole(leaf: Any) -> bool:
-    """Return whether a leaf of what is reduced is no array, and not to be looked into."""
-    return leaf is None or isinstance(leaf, IndexedSlices)
+def is_slices(leaf: Any) -> bool:
+    """Return whether a part of what is reduced or gathered is `IndexedSlices`, one leaf."""
+    return isinstance(leaf, IndexedSlices)
+
+
+def refuse_none(value: Any, what: str) -> None:
+    """Raise `ArgumentError` for None in place of a pytree; None in one has no leaves."""
+    if value is None:
+        raise ArgumentError(
+            f"{what} of None, which has no value",
+            source=here(),
+            hint="give it arrays; a pytree may have None in places that have no array",
+        )
 
 
 def refuse_slices(leaf: Any, what: str) -> None:
@@ -277,12 +306,6 @@ def refuse_slices(leaf: Any, what: str) -> None:
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
     """Return a leaf as an array that can be reduced; a mean is taken of floats."""
-    if leaf is None:
-        raise ArgumentError(
-            f"{what} of None, which has no value",
-            source=here(),
-            hint="reduce leaf by leaf inside jax.tree.map, which passes over None",
-        )
     array = array_of(leaf, f"{what} of")
     if array.dtype == jnp.bool_:
         raise ArgumentTypeError(

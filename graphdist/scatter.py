@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentTypeError, UnsupportedError
 from graphdist.options import VariableAggregation
+from graphdist.replica_warnings import warn_of_changes_in_turn
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values import kind_of
@@ -98,6 +99,8 @@ class ScatterUpdates:
         context = None if entry is None else entry.replica_context
         # Replicas write a plain variable one after the other: as if one did with the slices of all.
         in_turn = self.is_plain and method != "scatter_update"
+        if context is not None and in_turn and context.num_replicas_in_sync > 1:
+            warn_of_changes_in_turn(self, method, context.num_replicas_in_sync)
         if context is not None and (self.aggregation in _COMBINED or in_turn):
             slices, context = _combined(self, context, slices), None
         value = _scattered(trace.read(self), method, slices)

@@ -23,6 +23,7 @@ from graphdist.values import (
     Mirrored,
     PerReplica,
     PerReplicaArray,
+    Shapes,
     TracedPerReplica,
     kind_of,
     largest,
@@ -278,8 +279,24 @@ def traced_leaf(key: LeafKey, tracer: Any, num_replicas: int) -> Any:
     """Return what the traced function sees of an input."""
     if not is_per_replica(key) or num_replicas == 1:
         return tracer
-    shapes = unequal([one for one, _ in key[1]]) if key[0] is _COMPONENTS else key[3]
-    return TracedPerReplica(tracer, shapes)
+    return TracedPerReplica(tracer, _shapes(key))
+
+
+def _shapes(key: LeafKey) -> Shapes | None:
+    """Return the replicas' shapes of a per-replica input, where they differ."""
+    return unequal([one for one, _ in key[1]]) if key[0] is _COMPONENTS else key[3]
+
+
+def rows_of(leaf: Any, key: LeafKey) -> tuple[int, ...] | None:
+    """Return how many rows the replicas have of an input, or had of what it comes from.
+
+    None where they have equally many.
+    """
+    shapes = _shapes(key) if is_per_replica(key) else None
+    if shapes is None:
+        return leaf.rows if isinstance(leaf, PerReplicaArray) else None
+    rows = tuple(shape[0] for shape in shapes)
+    return rows if len(set(rows)) > 1 else None
 
 
 def difference(names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]) -> str:

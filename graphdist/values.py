@@ -120,13 +120,18 @@ class PerReplicaArray(PerReplica):
         shape: tuple[int, ...],
         distribution: Distribution = PER_REPLICA,
         shapes: Shapes | None = None,
+        rows: tuple[int, ...] | None = None,
     ) -> None:
-        """Wrap `array`; `shape` is what one replica holds, with the padding."""
+        """Wrap `array`; `shape` is what one replica holds, with the padding.
+
+        `rows` says, of what comes from unequal numbers of rows, how many each replica had.
+        """
         self.array = array
         self.strategy = strategy
         self.type = Type(dtype_name(array.dtype), shape, distribution)
         self.shapes = shapes
         self.signature = (strategy, self.type, shapes)
+        self.rows = rows
 
     def __repr__(self) -> str:
         dtype = self.type.dtype

@@ -93,6 +93,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         self.constraint = constraint
         self.strategy: Strategy = get_strategy()
         self.name = "variable" if name is None else name
+        self.made_at = here()
         sync = member_of(VariableSynchronization, synchronization, "synchronization")
         self.aggregation = member_of(VariableAggregation, aggregation, "aggregation")
         is_auto = sync is VariableSynchronization.AUTO
@@ -199,9 +200,9 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
             return value
         self.claim(trace)
         local = trace.read(self)
-        if self.is_mirrored or in_replica_context_of_a_run():
-            return local
-        return self._combined(local)
+        if self.is_mirrored:
+            return trace.note_same_on_all(local)
+        return local if in_replica_context_of_a_run() else self._combined(local)
 
     value = read_value
 
@@ -263,7 +264,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         self.claim(trace)
         in_replica = in_replica_context_of_a_run()
         if in_replica and self.is_plain:
-            array, in_replica = in_turn(array, last=method == "assign"), False
+            array, in_replica = in_turn(self, method, array), False
         if method == "assign":
             trace.write(self, self._part(array, in_replica), "replica" if in_replica else "cross")
         else:

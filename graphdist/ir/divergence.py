@@ -87,7 +87,7 @@ class _Sources:
             self.made_by.update(dict.fromkeys(node.results, node))
             if node.op is ASSIGN:
                 self._assigned[_variable(node).name] += node.operands
-            for value, operand in _links(node):
+            for value, operand in links(node):
                 self._stands_for[value].append(operand)
 
     def of(self, value: Value) -> Sequence[Operand]:
@@ -101,7 +101,7 @@ class _Sources:
         return node.operands
 
 
-def _links(node: Node) -> Iterator[tuple[Value, Operand]]:
+def links(node: Node) -> Iterator[tuple[Value, Operand]]:
     """Yield pairs of a value of control flow and an operand it takes its value from."""
     operands, results = node.operands, node.results
     if node.op is COND:

@@ -26,6 +26,7 @@ from graphdist.options import (
 )
 from graphdist.passes import Target
 from graphdist.replica_context import ReplicaContext, gather_axis
+from graphdist.replica_warnings import warn_of_unequal_values
 from graphdist.runtime.buffers import BufferStore
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.extended import StrategyExtended
@@ -75,6 +76,8 @@ class StrategyBase(InputMethods):
         extended.strategy = self
         self.devices = extended.devices
         self.buffers = BufferStore()
+        self.global_batch_sizes: set[int] = set()
+        """How many rows the first batches of its datasets had, before they were split."""
         from graphdist.strategies.implicit import ImplicitFunctions  # which traces, and runs here
 
         self._implicit = ImplicitFunctions()
@@ -193,6 +196,8 @@ class StrategyBase(InputMethods):
         op, axes = ReduceOp.of(reduce_op), replicas.reduce_axes(axis)
         if current_trace() is not None:
             return replicas.reduce(self, op, value, axes)
+        if op is ReduceOp.MEAN and axes is None:
+            warn_of_unequal_values(value)
         key = ("reduce", op, axes)
         reduce = self.implicit_function(key, lambda value: self.reduce(op, value, axes))
         with entered(Entry(self)):

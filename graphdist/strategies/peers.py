@@ -5,12 +5,14 @@ shapes there, before they are traced. It assumes them: what they were in the las
 guess by what differs in the arguments. When all classes are traced the assumptions are checked. If
 one was wrong all classes are traced again, now by what is known; a guess is wrong seldom. The
 others' Python values cannot be guessed: there the trace of the class ends, until a later round.
+Where a class counts examples, others need not: one that never does so has none.
 Each round knows one more call at least, so that rounds end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar  # Any: users' functions and values
@@ -58,6 +60,8 @@ class ReplicaClass:
 
 Made = TypeVar("Made")
 
+_NO_EXAMPLES = (0,)
+
 
 class NotKnownYet(BaseException):
     """The trace of a class needs Python values of classes that were not traced so far.
@@ -97,8 +101,9 @@ class Assumptions:
         self.answers: dict[int, _Answer] = {}
         self.made: list[Any] = []
         self._argument_shapes = argument_shapes
-        self._known: dict[tuple[int, int], Any] = {}
-        self._used: list[tuple[tuple[int, int], Any]] = []
+        self._known: dict[tuple[Hashable, int], Any] = {}
+        self._used: list[tuple[tuple[Hashable, int], Any]] = []
+        self._counts: set[Hashable] = set()
         self._missing: Source | None = None
         self._num_known = -1
 
@@ -111,18 +116,29 @@ class Assumptions:
 
     def are_settled(self) -> bool:
         """Return whether all was known, and everything assumed in this round was right."""
-        return self._missing is None and all(
-            self._known.get(key, assumed) == assumed for key, assumed in self._used
-        )
+        if self._missing is not None:
+            return False
+        for key, _ in self._used:
+            if key[0] in self._counts:
+                self._known.setdefault(key, _NO_EXAMPLES)
+        return all(self._known.get(key, assumed) == assumed for key, assumed in self._used)
 
     @property
     def is_missing_something(self) -> bool:
         """Return whether a class's trace has ended early in this round."""
         return self._missing is not None
 
+    def count(self, place: Hashable, one: ReplicaClass, examples: int) -> int:
+        """Say how many examples a replica of a class has at a place; return how many all have."""
+        self._counts.add(place)
+        of_all = self.exchange(
+            place, one, (examples,), lambda other: self.guess((examples,), one, other)
+        )
+        return sum(shape[0] for shape in of_all)
+
     def exchange(
         self,
-        call: int,
+        call: Hashable,
         one: ReplicaClass,
         value: Any,
         guess: Callable[[ReplicaClass], Any] | None,
@@ -163,6 +179,7 @@ class Peers:
         """Start the trace of a class."""
         self._one, self._assumptions = one, assumptions
         self._calls, self._made = count(), count()
+        self._turns: Counter[str] = Counter()
 
     def shapes_of_all(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return every replica's shape of what has this one here."""
@@ -172,6 +189,12 @@ class Peers:
             shape,
             lambda other: self._assumptions.guess(shape, self._one, other),
         )
+
+    def examples_of_all(self, examples: int) -> int:
+        """Return how many examples all replicas have together where this one has so many."""
+        line = str(here())
+        self._turns[line] += 1
+        return self._assumptions.count((line, self._turns[line]), self._one, examples)
 
     def made_once(self, make: Callable[[], Made]) -> Made:
         """Return what the first class made at this place, or else what `make` makes."""

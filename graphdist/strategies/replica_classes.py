@@ -24,9 +24,9 @@ from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaC
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.merge_classes import merge_classes
-from graphdist.tracing.primitives import replica_id_p, to_replicas
+from graphdist.tracing.primitives import replica_id_p
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import fresh_trace
+from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.values import (
     DistributedValues,
     Mirrored,
@@ -111,8 +111,9 @@ def _classes(leaves: Sequence[Any], count: int, by_number: bool) -> list[Replica
 def _mirrored(leaf: Any, strategy: StrategyBase) -> Any:
     """Return what all replicas get of a leaf that is one value."""
     value = leaf.array if isinstance(leaf, Mirrored) else leaf
-    if isinstance(value, jax.core.Tracer):
-        return to_replicas(value, strategy.num_replicas_in_sync)
+    trace = current_trace()
+    if isinstance(value, jax.core.Tracer) and trace is not None:
+        return trace.to_replicas(value, strategy.num_replicas_in_sync)
     return value
 
 

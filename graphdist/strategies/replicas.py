@@ -16,16 +16,17 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.options import ReduceOp
 from graphdist.replica_context import (
     gather_dimension,
-    is_whole,
+    is_slices,
     refuse_slices,
     summable,
     without_padding,
 )
+from graphdist.replica_warnings import warn_of_whole_batch
 from graphdist.scatter import IndexedSlices
 from graphdist.strategies.replica_classes import run_by_class
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
-from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p, to_replicas
+from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.values import (
@@ -56,6 +57,7 @@ def run(
     trace = current_trace()
     assert trace is not None
     trace.claim(strategy)
+    warn_of_whole_batch(strategy, fn, args, kwargs, trace.is_from_outside)
     run, by_number = trace.next_run()
     arguments = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
     many = strategy.num_replicas_in_sync > 1
@@ -91,8 +93,9 @@ def _run_once(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    context = strategy.replica_context
+    context, trace = strategy.replica_context, current_trace()
     outside = context.mirrored
+    assert trace is not None
 
     def enter(leaf: Any) -> Any:
         if isinstance(leaf, TracedPerReplica):
@@ -103,7 +106,7 @@ def _run_once(
             leaf = leaf.array
         if not isinstance(leaf, jax.core.Tracer):
             return leaf
-        inside = to_replicas(leaf, strategy.num_replicas_in_sync)
+        inside = trace.to_replicas(leaf, strategy.num_replicas_in_sync)
         outside[id(inside)] = (inside, leaf)
         return inside
 
@@ -141,11 +144,11 @@ def _closed_over() -> ArgumentError:
 
 
 def reduce(strategy: StrategyBase, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
-    """Reduce every leaf."""
+    """Reduce every leaf; None in a pytree is none, alone it is one value as a number would be."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
         value,
-        is_leaf=lambda leaf: is_distributed(leaf) or is_whole(leaf),
+        is_leaf=lambda leaf: is_distributed(leaf) or is_slices(leaf) or value is None,
     )
 
 
@@ -158,6 +161,7 @@ def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> 
         if is_distributed(shape):
             shape = _components(strategy, shape)[0]
         return IndexedSlices(values / scale if scale > 1 else values, indices, shape)
+    is_variable = isinstance(leaf, Variable)
     leaf = _of_numbers(_of_variable(leaf, has_axis=axis is not None), size)
     if not isinstance(leaf, TracedPerReplica):
         if isinstance(leaf, PerReplica):
@@ -170,8 +174,9 @@ def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> 
             )
         if axis is None:
             value = leaf.array if isinstance(leaf, Mirrored) else leaf
-            # On one replica too the mean of integers is a float.
-            return summable(value, op.reducer, "reduce") if _is_integer(value) else value
+            # On one replica it may be what run returned, and the mean of that is a float.
+            may_be_returned = size == 1 and _is_integer(value) and not is_variable
+            return summable(value, op.reducer, "reduce") if may_be_returned else value
         local = summable(
             leaf.array if isinstance(leaf, Mirrored) else leaf, op.reducer, "reduce"
         )  # along an axis it is what every replica has

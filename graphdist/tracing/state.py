@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from inspect import Parameter, Signature
 from typing import Any, Protocol, TypeVar  # Any: refs and traces have no common public type
+from weakref import WeakValueDictionary
 
 import jax
 from jax.extend import core as jex
@@ -27,7 +28,7 @@ from graphdist.ir.graph import Variable
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type
 from graphdist.tracing.axis_name import bound, for_all, unbound_name
-from graphdist.tracing.primitives import aggregate_p, read_variable_p
+from graphdist.tracing.primitives import aggregate_p, read_variable_p, to_replicas
 from graphdist.tracing.sources import here, where_raised
 
 Output = TypeVar("Output")
@@ -107,8 +108,31 @@ class Trace:
         self._handles: dict[int, Any] = {}
         self._specs: dict[int, Variable] = {}
         self._outermost: Any = None
+        self._arguments: dict[int, Any] = {}
+        self._same_on_all: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.bytes_per_pack = 0
         """The least that a collective of the program asked for; 0 if none asked."""
+
+    def is_from_outside(self, array: Any) -> bool:
+        """Return whether an array was there before the trace: an argument, or a constant."""
+        return not isinstance(array, jax.core.Tracer) or id(array) in self._arguments
+
+    def to_replicas(self, value: Any, group_size: int) -> jax.Array:
+        """Return one value as the value of every replica.
+
+        On one replica it is not noted as one: it may be what several would have each its own of.
+        """
+        inside = to_replicas(value, group_size)
+        return self.note_same_on_all(inside) if group_size > 1 else inside
+
+    def note_same_on_all(self, array: jax.Array) -> jax.Array:
+        """Note that an array in a replica function is one value, the same on all replicas."""
+        self._same_on_all[id(array)] = array
+        return array
+
+    def is_same_on_all(self, array: Any) -> bool:
+        """Return whether an array itself, not what it was computed from, was noted as one value."""
+        return self._same_on_all.get(id(array)) is array
 
     def next_run(self) -> tuple[int, bool]:
         """Return which call of `run` this is, and whether it needs the replica's number."""
@@ -213,6 +237,7 @@ class Trace:
         """Call `body` with this as the trace in progress."""
         with jex.take_current_trace() as outermost:
             self._outermost = outermost
+        self._arguments = {id(argument): argument for argument in arguments}
         previous = _state.trace
         _state.trace = self
         try:

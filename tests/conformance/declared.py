@@ -47,9 +47,14 @@ VALUES = (
         f"merge_call/returns_extended_reduce_to|*{SEVERAL}",
     ),
     *declare(
-        "an empty container has no leaves, as everywhere in JAX",
+        "an empty container and None have no leaves, as everywhere in JAX",
+        "all_reduce/misc/list_with_none|*",
         f"all_reduce/misc/empty_list|*{SEVERAL}*",
         "extended/batch_reduce_to_empty|*",
+    ),
+    *declare(
+        "an average loss divides by the examples that all replicas have, whatever each has",
+        f"loss/compute_average_loss_partial_default|*{SEVERAL}",
     ),
     *declare(
         INTEGERS,

@@ -64,7 +64,7 @@ def test_replicas_draw_numbers_of_their_own(strategy: gd.Strategy) -> None:
 def test_a_plain_variable_is_scattered_into_by_one_replica_after_the_other(
     strategy: gd.Strategy,
 ) -> None:
-    v = gd.Variable(np.ones(3, np.float32))
+    v = gd.Variable(np.ones(3, np.float32), aggregation=gd.VariableAggregation.SUM)
     x = strategy.experimental_distribute_values_from_function(
         lambda context: np.full(1, context.replica_id_in_sync_group + 2, "f")
     )

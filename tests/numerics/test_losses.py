@@ -33,9 +33,11 @@ def losses(strategy: gd.Strategy, *rows: Any, dtype: Any = np.float32, **options
     return [pytest.approx(float(value), rel=1e-6) for value in result.values]
 
 
-def test_default_is_the_local_size_times_the_replicas(strategy: gd.Strategy) -> None:
+def test_default_is_the_number_of_examples_of_all_replicas(strategy: gd.Strategy) -> None:
     assert losses(strategy, [1, 3], [5, 7]) == [1, 3]
-    assert losses(strategy, [1, 3], [5]) == [1, 2.5]
+    assert losses(strategy, [1, 3], [5]) == [4 / 3, 5 / 3]
+    assert losses(strategy, [1, 3], np.zeros(0)) == [2, 0]
+    assert losses(strategy, np.zeros(0), np.zeros(0)) == [0, 0]
     assert losses(strategy, [1, 3], [5, 7], dtype=np.int32) == [1, 3]
     assert losses(strategy, [[1, 3]], [[5, 7]]) == [2, 6]
 
@@ -91,3 +93,38 @@ def test_outside_every_strategy() -> None:
     assert float(gd.nn.compute_average_loss([1.0, 3.0])) == 2
     assert float(gd.nn.scale_regularization_loss(6.0)) == 6
     assert gd.get_strategy().run(lambda: gd.nn.compute_average_loss([1, 3])) == 2
+
+
+def test_examples_are_counted_where_they_are_no_rows_of_the_arguments(
+    strategy: gd.Strategy,
+) -> None:
+    """Pairs of rows are examples; one class has none and never counts."""
+
+    def replica_fn(x: Any) -> Any:
+        gd.get_replica_context().all_reduce("SUM", jnp.float32(0))
+        if x.shape[0] == 1:
+            return jnp.float32(0)
+        pairs = (x[:, None] + x).reshape(-1)
+        return gd.nn.compute_average_loss(pairs)
+
+    parts = strategy.experimental_distribute_values_from_function(
+        lambda context: np.ones(1 + context.replica_id_in_sync_group, np.float32)
+    )
+    result = strategy.run(replica_fn, args=(parts,))
+    assert [float(value) for value in result.values] == [0, 2]
+
+
+def test_examples_are_counted_line_by_line_and_in_loops(strategy: gd.Strategy) -> None:
+    def replica_fn(x: Any) -> Any:
+        def add(total: Any, _: Any) -> Any:
+            return total + gd.nn.compute_average_loss(x), None
+
+        total, _ = jax.lax.scan(add, jnp.float32(0), None, length=2)
+        return total, gd.nn.compute_average_loss(jnp.tile(x, 2))
+
+    parts = strategy.experimental_distribute_values_from_function(
+        lambda context: np.ones(1 + context.replica_id_in_sync_group, np.float32)
+    )
+    once, twice = strategy.run(replica_fn, args=(parts,))
+    assert [float(value) for value in once.values] == pytest.approx([2 / 3, 4 / 3])
+    assert [float(value) for value in twice.values] == pytest.approx([1 / 3, 2 / 3])

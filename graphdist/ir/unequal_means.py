@@ -1,0 +1,89 @@
+"""Which means over replicas are of values that come from unequal numbers of rows.
+
+A mean over replicas counts each replica alike. Where replicas have different numbers of rows it is
+not the mean over the rows. The search goes forward, from inputs of which replicas have unequal
+numbers of rows to all that is computed from them, through loops and branches. It ends where
+replicas are combined: what comes out of a collective belongs to no replica's rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+from graphdist.ir.analyses import walk
+from graphdist.ir.divergence import links
+from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
+from graphdist.ir.ops import AGGREGATE, ASSIGN, READ
+
+
+@dataclass(frozen=True, slots=True)
+class FromUnequalRows:
+    """What is computed from inputs of unequal rows: values, and the means over replicas of some."""
+
+    values: frozenset[Operand]
+    means: tuple[Node, ...]
+
+
+def from_unequal_rows(graph: Graph, inputs: Iterable[Value]) -> FromUnequalRows:
+    """Return what follows in a logical graph from `inputs`, whose numbers of rows are unequal.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 2 replicas, stage logical
+    ... (%x: f32[3] per_replica) {
+    ...   %y = jax.mul(%x, %x) : f32[3] per_replica
+    ...   %z = reduce(%y) {reducer="mean", group_size=2} : f32[3] mirrored
+    ...   return %z
+    ... }''')
+    >>> [node.op.name for node in from_unequal_rows(graph, graph.inputs).means]
+    ['reduce']
+    """
+    leads_to = _leads_to(graph)
+    found: set[Operand] = set()
+    pending: list[Operand] = list(inputs)
+    while pending:
+        value = pending.pop()
+        if value not in found:
+            found.add(value)
+            pending += leads_to.get(value, ())
+    means = (node for node in walk(graph) if _is_mean(node) and node.operands[0] in found)
+    return FromUnequalRows(frozenset(found), tuple(means))
+
+
+def _leads_to(graph: Graph) -> dict[Operand, list[Value]]:
+    """Return for each value those computed from it next, without those of all replicas."""
+    found: dict[Operand, list[Value]] = defaultdict(list)
+    cells: dict[str, list[Value]] = defaultdict(list)
+    for node in walk(graph):
+        if node.op is READ and _variable(node).is_local:
+            cells[_variable(node).name] += node.results
+    for node in walk(graph):
+        if node.op is ASSIGN:
+            for operand in node.operands:
+                found[operand] += cells[_variable(node).name]
+        elif node.graphs:
+            for value, operand in links(node):
+                found[operand].append(value)
+        elif not node.op.is_collective and not _is_combined(node):
+            for operand in node.operands:
+                found[operand] += node.results
+    return found
+
+
+def _is_mean(node: Node) -> bool:
+    """Return whether a node is a mean over replicas, or writes what will be one when it is read."""
+    if node.op is AGGREGATE:
+        return node.params["context"] == "replica" and _variable(node).aggregation == "mean"
+    return node.op.is_collective and node.params.get("reducer") == "mean"
+
+
+def _is_combined(node: Node) -> bool:
+    if node.op is not AGGREGATE or node.params["context"] != "replica":
+        return False
+    return _variable(node).aggregation != "none"
+
+
+def _variable(node: Node) -> Variable:
+    return cast(Variable, node.params["variable"])
