@@ -6,7 +6,7 @@ result is taken apart: arrays become outputs of the graph, anything else is kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
@@ -118,18 +118,15 @@ def _trace(
     strategy = _settle(trace, interface)
     target = strategy.target.packing(trace.bytes_per_pack)
     graph = _imported(closed, _hint(name), trace, interface, inputs)
-    _note_unequal_rows(interface, graph, [(leaves[i], keys[i]) for i in dynamic])
+    given = [leaves[i] for i in dynamic]
+    _note_unequal_rows(interface, graph, zip(given, (keys[i] for i in dynamic), strict=True))
     traced = Traced(
         as_stored(graph, trace.variables),
         strategy.devices,
         variables=tuple(trace.variables),
         pipeline=pipeline_for(target),
         compiler_options={**combining_options(target), **(compiler_options or {})},
-        given={
-            len(trace.variables) + place: given
-            for place, i in enumerate(dynamic)
-            if (given := _given(leaves[i], avals[place], strategy)) is not None
-        },
+        given=_all_given(given, avals, strategy, after=len(trace.variables)),
         interface=interface,
     )
     return traced, interface
@@ -155,7 +152,7 @@ def _imported(
 
 
 def _note_unequal_rows(
-    interface: Interface, graph: Graph, arguments: Sequence[tuple[Any, LeafKey]]
+    interface: Interface, graph: Graph, arguments: Iterable[tuple[Any, LeafKey]]
 ) -> None:
     """Warn of means over replicas with unequal numbers of rows; note which outputs come of them."""
     found = [rows_of(leaf, key) for leaf, key in arguments]
@@ -221,6 +218,18 @@ def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
     else:
         dtype = leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
     return jax.ShapeDtypeStruct(value.type.shape, dtype)
+
+
+def _all_given(
+    leaves: Sequence[Any],
+    avals: Sequence[jax.ShapeDtypeStruct],
+    strategy: StrategyBase,
+    *,
+    after: int,
+) -> dict[int, jax.ShapeDtypeStruct]:
+    """Return what a call gives for inputs, by their places after so many others."""
+    given = [_given(leaf, aval, strategy) for leaf, aval in zip(leaves, avals, strict=True)]
+    return {after + place: one for place, one in enumerate(given) if one is not None}
 
 
 def _given(
