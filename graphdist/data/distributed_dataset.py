@@ -290,8 +290,9 @@ class DistributedDataset:
 
     def _shapes(self, first: Flat) -> list[Shapes]:
         """Return for each leaf of the first element the shapes of the replicas' parts."""
-        self._strategy.global_batch_sizes.add(batch_size(first))
         sizes = self._sizes(first)
+        if sizes is not None:
+            self._strategy.global_batch_sizes.add(sum(sizes))
         return [tuple(part.shape for part in _parts(array, sizes)) for array in first.arrays]
 
     def _sizes(self, flat: Flat) -> tuple[int, ...] | None:
