@@ -27,6 +27,7 @@ import numpy as np
 from graphdist.data.autosharding import sharded
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN, Element, Flat
+from graphdist.data.failures import caught
 from graphdist.data.options import AutoShardPolicy
 from graphdist.data.positions import elements_from
 from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, Node
@@ -62,10 +63,11 @@ class Source:
         """Return whether the one iterator that there is was handed out."""
         return self._is_used_up
 
-    def iterate(self, start: int = 0) -> Iterator[Element]:
-        """Return an iterator from element `start` on.
+    def iterate(self, elements: Any, start: int = 0) -> Iterator[Element]:
+        """Return an iterator from element `start` on; what fails is `Failed`.
 
-        Raises `ArgumentError` if there is none any more.
+        `elements` are the nodes of the iteration, or the dataset of another library. Raises
+        `ArgumentError` if there is no iterator any more.
         """
         if self._is_used_up:
             raise ArgumentError(
@@ -73,11 +75,11 @@ class Source:
                 source=here(),
                 hint="distribute a list, or an object whose __iter__ starts again",
             )
-        if start and isinstance(self.elements, Node):
-            return elements_from(self.elements, start)
-        elements = iter(self.elements)
-        self._is_used_up = elements is self.elements
-        return islice(elements, start, None) if start else elements
+        if isinstance(elements, Node):
+            return elements_from(elements, start)
+        own = iter(elements)
+        self._is_used_up = own is elements
+        return islice(caught(lambda: own), start, None)
 
     def describe(self, first: Flat) -> Any:
         """Return the specs of the elements, of which this is the first."""

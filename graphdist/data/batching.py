@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from graphdist.data.elements import UNKNOWN, Array, Element, Flat, batch_size
+from graphdist.data.failures import Failed, attempted, of_parts
 from graphdist.data.sources import UNKNOWN_CARDINALITY, Batching
 from graphdist.data.transformations import OfOne
 from graphdist.errors import ArgumentError
@@ -28,20 +29,20 @@ class Batch(OfOne):
     def __iter__(self) -> Iterator[Element]:
         if self.source.rows(0, 0) is not UNKNOWN:
             return self._of_rows()
-        return map(self.stacked, self.groups(iter(self.source)))
+        return self.of(iter(self.source))
 
     def _of_rows(self) -> Iterator[Element]:
         rows = self.source.cardinality
         for start in range(0, self.cardinality * self.size, self.size):
             yield self.source.rows(start, min(start + self.size, rows))
 
-    def groups(self, elements: Iterator[Element]) -> Iterator[list[Element]]:
-        """Yield the elements of each batch."""
+    def of(self, elements: Iterator[Element]) -> Iterator[Element]:
+        """Yield batches of these elements."""
         while group := list(islice(elements, self.size)):
             if len(group) == self.size or not self.drop_remainder:
-                yield group
+                yield of_parts(group, self.stacked)
 
-    def stacked(self, group: list[Element]) -> Element:
+    def stacked(self, group: Sequence[Element]) -> Element:
         """Return elements as one batch; raises `ArgumentError` when their shapes differ."""
         try:
             return jax.tree.map(lambda *leaves: np.stack(leaves), *group)
@@ -89,9 +90,9 @@ class PaddedBatch(Batch):
     values: Any
 
     def __iter__(self) -> Iterator[Element]:
-        return map(self.stacked, self.groups(iter(self.source)))
+        return self.of(iter(self.source))
 
-    def stacked(self, group: list[Element]) -> Element:
+    def stacked(self, group: Sequence[Element]) -> Element:
         """Return elements as one batch; raises `ArgumentError` for one larger than its shape."""
         structure: Any = jax.tree.structure(group[0])
         for element in group:
@@ -186,8 +187,15 @@ class Unbatch(OfOne):
 
     def __iter__(self) -> Iterator[Element]:
         for element in self.source:
+            if isinstance(element, Failed):
+                yield element
+                continue
             leaves, structure = jax.tree.flatten(element)
-            for row in range(batch_size(Flat(element, leaves, structure))):
+            size = attempted(batch_size, Flat(element, leaves, structure))
+            if isinstance(size, Failed):
+                yield size
+                continue
+            for row in range(size):
                 yield jax.tree.unflatten(structure, [leaf[row] for leaf in leaves])
 
     @property

@@ -17,10 +17,12 @@ import jax
 
 from graphdist.data.batching import Batch, PaddedBatch, Unbatch
 from graphdist.data.elements import UNKNOWN, as_element, at_the_users_line
+from graphdist.data.failures import made
 from graphdist.data.iterators import DatasetIterator
 from graphdist.data.options import Options
+from graphdist.data.orders import Seeds
 from graphdist.data.positions import Position
-from graphdist.data.shuffling import Seeds, Shuffle
+from graphdist.data.shuffling import Shuffle
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
     Files,
@@ -231,7 +233,8 @@ class Dataset:
         """Return the dataset in random order, drawn from a buffer of `buffer_size` elements.
 
         The order for a seed is that of tf.data. Every iteration has another unless
-        `reshuffle_each_iteration` is false; a dataset made anew starts with the first again.
+        `reshuffle_each_iteration` is false, whichever other iterators go on meanwhile; a dataset
+        made anew starts with the first again.
 
         >>> [int(x) for x in Dataset.range(6).shuffle(6, seed=1)]
         [4, 5, 1, 2, 3, 0]
@@ -311,7 +314,7 @@ class Dataset:
             return spec
         unshuffled = rewritten(self.node, lambda one: getattr(one, "unshuffled", one))
         with at_the_users_line():
-            return observed_spec(list(islice(unshuffled, 2)), self.node.batching)
+            return observed_spec([made(one) for one in islice(unshuffled, 2)], self.node.batching)
 
     def as_numpy_iterator(self) -> DatasetIterator:
         """Return an iterator over the elements, which are NumPy arrays anyway."""

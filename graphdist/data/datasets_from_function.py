@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any  # Any: whatever the function returns
 import jax
 import numpy as np
 
-from graphdist.data.adapters import source_of
-from graphdist.data.distributed_dataset import DistributedDataset, Place, refuse_distributed
+from graphdist.data.adapters import Source, source_of
+from graphdist.data.distributed_dataset import Begun, DistributedDataset, Place, refuse_distributed
 from graphdist.data.elements import Array, Element, Flat, leaf_name
 from graphdist.data.input import InputContext
 from graphdist.data.worker_input import Step
@@ -59,17 +59,15 @@ class DistributedDatasetsFromFunction(DistributedDataset):
         super().__init__(first, strategy, place, ahead)
         self._others = [source_of(dataset) for dataset in others]
 
-    def _datasets(self) -> list[Any]:
-        return [source.elements for source in (self._source, *self._others)]
+    def _sources(self) -> list[Source]:
+        return [self._source, *self._others]
 
-    def _steps(self, start: int = 0) -> Iterator[Any]:
-        if self._others:
-            first = self._open(start)
-            others = [source.iterate(start) for source in self._others]
-            return self._complete(zip_longest(first, *others, fillvalue=_NOTHING))
-        first = self._open(start * len(self._local))
-        groups = zip_longest(*[first] * len(self._local), fillvalue=_NOTHING)
-        return self._complete(groups)
+    def _start(self, taken: int) -> int:
+        return taken if self._others else taken * len(self._local)
+
+    def _steps(self, begun: Begun) -> Iterator[Any]:
+        sources = begun.sources if self._others else begun.sources * len(self._local)
+        return self._complete(zip_longest(*sources, fillvalue=_NOTHING))
 
     def _complete(self, steps: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Yield the steps; the last only if replicas without an element can have no rows."""

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias  # Any: states, specs, placed values
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias  # Any: states, specs, placed values
 
 import jax
 
-from graphdist.data.adapters import source_of
+from graphdist.data.adapters import Source, source_of
 from graphdist.data.elements import (
     UNKNOWN,
     Array,
@@ -31,11 +31,15 @@ from graphdist.data.elements import (
     flattened,
     without_batch_dimension,
 )
+from graphdist.data.failures import Failed, attempted, made
 from graphdist.data.iterators import DistributedIterator, refuse_inside_a_function
 from graphdist.data.options import AutoShardPolicy
+from graphdist.data.orders import Draws
 from graphdist.data.positions import Position
-from graphdist.data.prefetch import Prefetched
+from graphdist.data.prefetch import DrawsAhead, Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes
+from graphdist.data.sources import Node
+from graphdist.data.transformations import for_a_thread
 from graphdist.data.worker_input import Step, agreed, cut_to_size, shared_out
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes import Workers
@@ -53,6 +57,14 @@ Of several workers it is given their own parts, and the shapes of all.
 """
 
 _EVEN_POLICIES = (AutoShardPolicy.AUTO, AutoShardPolicy.DATA)
+
+
+class Begun(NamedTuple):
+    """An iteration that was begun: where it stands, what it reads, and its shuffles' orders."""
+
+    position: Position
+    sources: list[Iterator[Element]]
+    draws: DrawsAhead
 
 
 class DistributedDataset:
@@ -90,8 +102,7 @@ class DistributedDataset:
         self._ahead = ahead
         self._kind: ElementKind | None = None
         self._spec: Any = UNKNOWN
-        self._opened: Iterator[Element] | None = None  # by element_spec, for the next iteration
-        self._first_position: Position | None = None  # that iteration's
+        self._begun: Begun | None = None  # by element_spec, for the next iteration
         with at_the_users_line():
             self._check_declared()
 
@@ -102,32 +113,36 @@ class DistributedDataset:
         for a generator that was handed out before.
         """
         refuse_inside_a_function("a distributed dataset is iterated")
-        position = self._first_position or Position.at_start(self._datasets())
-        return DistributedIterator(self, self._prefetched(self._steps()), position)
+        begun, self._begun = self._begun or self._begin(Position.at_start(self._datasets())), None
+        return DistributedIterator(self, self._prefetched(begun), begun.position)
 
     def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
         """Return the elements from a position on, in place of an iterator's that are left."""
-        elements.stop()  # what its thread draws of shuffles would be drawn for nobody
+        elements.stop()  # what its thread asks of the source would be for nobody
         position = Position.of_state(state, self._datasets())
-        self._opened = self._first_position = None
-        if self._workers is None:
-            return self._prefetched(self._steps(position.taken)), position
-        return self._prefetched(self._steps(), position.taken), position
+        self._begun = None
+        return self._prefetched(self._begin(position)), position
 
-    def _prefetched(self, steps: Iterator[Any], skipped: int = 0) -> Prefetched:
-        """Return what places the steps; several workers first agree on them, after those skipped.
+    def _prefetched(self, begun: Begun) -> Prefetched:
+        """Return what places the steps; several workers first agree on them, after those taken.
 
         A worker cuts steps in parts of its own, and so can only count those it took.
         """
+        steps = self._steps(begun)
         if self._workers is None:
-            return Prefetched(steps, self._distributed, self._ahead)
-        mine = islice(chain.from_iterable(map(self._parts_here, steps)), skipped, None)
-        together = agreed(mine, self._workers, lambda: self._source.element_spec)
-        return Prefetched(together, self._placed, self._ahead)
+            return Prefetched(steps, self._distributed, self._ahead, begun.draws)
+        mine = chain.from_iterable(map(self._steps_here, steps))
+        left = islice(mine, begun.position.taken, None)
+        together = agreed(left, self._workers, lambda: self._source.element_spec)
+        return Prefetched(together, self._placed, self._ahead, begun.draws)
 
     def _datasets(self) -> list[Any]:
         """Return what is iterated."""
-        return [self._source.elements]
+        return [source.elements for source in self._sources()]
+
+    def _sources(self) -> list[Source]:
+        """Return where elements come from."""
+        return [self._source]
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """Return the last of the states `state = reduce_func(state, element)`.
@@ -185,23 +200,31 @@ class DistributedDataset:
 
     # The source, element by element.
 
-    def _open(self, start: int = 0) -> Iterator[Element]:
-        if self._opened is not None:
-            elements, self._opened, self._first_position = self._opened, None, None
-            return elements
-        return self._source.iterate(start)
+    def _begin(self, position: Position) -> Begun:
+        """Open the sources at a position."""
+        draws: list[tuple[Draws, Draws]] = []
+        sources = []
+        start = 0 if self._workers else self._start(position.taken)
+        for source, elements in zip(self._sources(), position.datasets, strict=True):
+            if isinstance(elements, Node):
+                elements, of_source = for_a_thread(elements)
+                draws.extend(of_source)
+            sources.append(source.iterate(elements, start))
+        return Begun(position, sources, draws)
 
     def _first(self) -> Flat | None:
         """Return the first element, which the next iteration gets all the same."""
-        position = self._first_position or Position.at_start(self._datasets())
-        elements = self._open()
-        first = list(islice(elements, 1))
-        self._opened, self._first_position = chain(first, elements), position
-        return flattened(first[0]) if first else None
+        begun = self._begun = self._begun or self._begin(Position.at_start(self._datasets()))
+        first = list(islice(begun.sources[0], 1))
+        begun.sources[0] = chain(first, begun.sources[0])
+        return flattened(made(first[0])) if first else None
 
     def _checked(self, element: Element) -> Flat:
-        """Return an element as arrays; raises for one of another kind than the first."""
-        flat = flattened(element)
+        """Return an element as arrays; raises for one of another kind than the first.
+
+        One that failed raises what it failed with.
+        """
+        flat = flattened(made(element))
         if self._kind is None:
             self._describe(flat)
         assert self._kind is not None
@@ -232,9 +255,13 @@ class DistributedDataset:
 
     # How elements become those of the replicas: global batches are split.
 
-    def _steps(self, start: int = 0) -> Iterator[Any]:
-        """Return an iterator over what `_distributed` makes elements of, from a number on."""
-        return self._open(start)
+    def _steps(self, begun: Begun) -> Iterator[Any]:
+        """Return an iterator over what `_distributed` makes elements of."""
+        return begun.sources[0]
+
+    def _start(self, taken: int) -> int:
+        """Return how many elements of a source so many steps take."""
+        return taken
 
     def _check_declared(self) -> None:
         """Raise `BatchDimensionError` for a dataset that says its elements cannot be split."""
@@ -257,6 +284,11 @@ class DistributedDataset:
         """Return what this worker iterates of a dataset."""
         return shared_out(dataset, workers)
 
+    def _steps_here(self, element: Any) -> Iterator[Step | Failed]:
+        """Yield this worker's steps of an element, at least that it failed."""
+        steps = attempted(lambda: list(self._parts_here(element)))
+        yield from [steps] if isinstance(steps, Failed) else steps
+
     def _parts_here(self, element: Any) -> Iterator[Step]:
         """Yield this worker's steps of an element."""
         flat = self._checked(element)
@@ -276,8 +308,9 @@ class DistributedDataset:
             yield Step(flat.structure, [_parts(array[rows], taken) for array in flat.arrays])
             start = rows.stop
 
-    def _placed(self, step: Step) -> Element:
+    def _placed(self, step: Step | Failed) -> Element:
         """Return an element with this worker's parts on its devices."""
+        step = made(step)
         values = map(self._place, step.parts, step.shapes)
         return jax.tree.unflatten(step.structure, list(values))
 

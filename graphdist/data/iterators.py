@@ -6,12 +6,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self  # Any: elements, and pytrees of specs
 
 from graphdist.context import in_replica_context_of_a_run
-from graphdist.data.elements import Element
+from graphdist.data.elements import Element, at_the_users_line
+from graphdist.data.failures import made
 from graphdist.data.positions import Position, elements_from
 from graphdist.data.prefetch import Prefetched
 from graphdist.errors import (
     ArgumentError,
-    GraphdistError,
     OutOfRangeError,
     UnsupportedError,
 )
@@ -94,28 +94,28 @@ class OptionalElement:
 
 
 class DatasetIterator(ElementIterator):
-    """The elements of a `Dataset` in order."""
+    """The elements of a `Dataset` in order.
+
+    What a source or a function of the dataset raises is raised by the `next` that would have
+    returned the element; after it comes the next element, and the position counts both.
+    """
 
     def __init__(self, dataset: Dataset, position: Position) -> None:
-        """Iterate the elements of a dataset from its start."""
+        """Iterate the elements of a dataset from a position."""
         super().__init__(position)
         self._dataset = dataset
-        self._elements = iter(dataset.node)
+        self._elements = elements_from(position.datasets[0], position.taken)
 
     def __next__(self) -> Element:
-        try:
+        with at_the_users_line():
             element = next(self._elements)
             self._position.taken += 1
-            return element
-        except GraphdistError as error:
-            if error.source is None:
-                error.source = here()
-            raise
+            return made(element)
 
     def set_state(self, state: Any) -> None:
         """Go on at a position that `get_state` returned, in a dataset made alike."""
         self._position = Position.of_state(state, [self._dataset.node])
-        self._elements = elements_from(self._dataset.node, self._position.taken)
+        self._elements = elements_from(self._position.datasets[0], self._position.taken)
 
     @property
     def element_spec(self) -> Any:
@@ -127,8 +127,8 @@ class DistributedIterator(ElementIterator):
     """The elements of a distributed dataset in order, prepared ahead on a background thread.
 
     Outside functions only. An exception of the source is raised by the call that would have
-    returned the element, with the traceback that leads into the source; after it, and after the
-    last element, the iterator is at its end. Any thread may ask it.
+    returned the element, with the traceback that leads into the source; after it comes the next
+    element, if the source has one, and the position counts both. Any thread may ask it.
     """
 
     def __init__(
@@ -145,9 +145,19 @@ class DistributedIterator(ElementIterator):
         try:
             element = self._seen_ahead.pop()
         except IndexError:
-            element = next(self._elements)
+            element = self._next()
         self._position.taken += 1
         return element
+
+    def _next(self) -> Element:
+        """Return the next element, which is not counted before it is given out, unless it fails."""
+        try:
+            return next(self._elements)
+        except StopIteration:
+            raise
+        except Exception:
+            self._position.taken += 1
+            raise
 
     def set_state(self, state: Any) -> None:
         """Go on at a position that `get_state` returned, in a dataset made alike."""
@@ -159,7 +169,7 @@ class DistributedIterator(ElementIterator):
     def element_spec(self) -> Any:
         """Return the dataset's; the first element is waited for if nothing is known before."""
         if not self._dataset.has_spec and not self._seen_ahead:
-            self._seen_ahead.extend(islice(self._elements, 1))
+            self._seen_ahead.extend(islice(iter(self._next, _NOTHING), 1))
         return self._dataset.element_spec
 
 

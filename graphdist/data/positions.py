@@ -1,10 +1,13 @@
 """Where an iterator stands in its dataset, as a value that can be kept, and going on from there.
 
 A position is how many elements were taken, and what cannot be counted: of each shuffle its seed and
-how many orders it had drawn when the iteration began. An iterator made anew is put there by giving
+how many orders were taken before the iteration began. An iterator made anew is put there by giving
 the shuffles that state and leaving the elements out. What is left out is not made where that can be
 avoided: arrays and ranges start further on, functions given to `map` are not called. So an element
 may depend on nothing but the dataset: not on how often a function was called before.
+
+An iteration has nodes of its own, whose shuffles count the orders of this iteration alone: other
+iterators of the dataset do not touch them.
 
 Elements of other libraries' datasets are iterated and dropped, so that a shuffle of theirs must be
 one that a new program repeats.
@@ -12,20 +15,20 @@ one that a new program repeats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import singledispatch
-from itertools import chain, count, islice
+from itertools import chain, islice
 from typing import Any, TypeAlias  # Any: JSON, and datasets of other libraries
 
-import jax
 import numpy as np
 
 from graphdist.data.batching import Batch
-from graphdist.data.elements import UNKNOWN, Element, as_element
-from graphdist.data.prefetch import Prefetched
+from graphdist.data.elements import UNKNOWN, Element
+from graphdist.data.orders import Draws, Seeds
 from graphdist.data.shuffling import Shuffle
-from graphdist.data.sources import Node, Range, Slices, Tensors, nodes_of
+from graphdist.data.sources import Node, Range, Slices, Tensors, nodes_of, rewritten
 from graphdist.data.transformations import (
     SHARD_HINT,
     Enumerate,
@@ -36,36 +39,43 @@ from graphdist.data.transformations import (
     Skip,
     Take,
     Zip,
-    applied,
 )
 from graphdist.errors import ArgumentError
 from graphdist.tracing.sources import here
 
 Orders: TypeAlias = list[list[int]]
-"""Of each shuffle of a dataset the seed, and the number of orders drawn."""
+"""Of each shuffle of a dataset the seed, and the number of orders taken before."""
+
+Begin: TypeAlias = Callable[[Seeds, int], list[Draws]]
+"""Begins the orders of a shuffle that is so many times in an iteration."""
 
 
 @dataclass
 class Position:
     """Where an iteration stands."""
 
+    datasets: list[Any]
+    """What is iterated: nodes of this iteration alone, or datasets of other libraries."""
     orders: list[Orders]
     """Of each dataset that is iterated, when the iteration began."""
     taken: int = 0
 
     @classmethod
     def at_start(cls, datasets: Sequence[Any]) -> Position:
-        """Return the position of an iteration that is about to begin."""
-        return cls([_orders_of(dataset) for dataset in datasets])
+        """Return the position of an iteration that begins."""
+        return cls._begun(datasets, Seeds.begin)
 
     @classmethod
     def of_state(cls, state: Any, datasets: Sequence[Any]) -> Position:
-        """Return the position of a state, with the shuffles of the datasets set to it.
+        """Return the position of a state, in an iteration of these datasets.
 
         Raises `ArgumentError` for a state of other datasets.
         """
         try:
-            taken, orders = int(state["taken"]), [list(one) for one in state["orders"]]
+            taken = _number(state["taken"])
+            orders = [
+                [(_number(seed), _number(first)) for seed, first in one] for one in state["orders"]
+            ]
         except (TypeError, KeyError, ValueError) as error:
             raise ArgumentError(
                 f"{state!r} is no position in a dataset", source=here(), hint=_ALIKE
@@ -78,10 +88,36 @@ class Position:
                 source=here(),
                 hint=_ALIKE,
             )
-        for shuffles, states in zip(found, orders, strict=True):
-            for shuffle, (seed, drawn) in zip(shuffles, states, strict=True):
-                shuffle.seeds.resume(seed, drawn)
-        return cls(orders, taken)
+        states = {
+            shuffle.seeds: began
+            for shuffles, of_dataset in zip(found, orders, strict=True)
+            for shuffle, began in zip(shuffles, of_dataset, strict=True)
+        }
+        position = cls._begun(
+            datasets, lambda seeds, times: seeds.resume(*states[seeds], times)
+        )
+        position.taken = taken
+        return position
+
+    @classmethod
+    def _begun(cls, datasets: Sequence[Any], begin: Begin) -> Position:
+        all_seeds = [shuffle.seeds for dataset in datasets for shuffle in _shuffles(dataset)]
+        draws = {
+            seeds: begin(seeds, times)
+            for seeds, times in Counter(all_seeds).items()
+        }
+        orders = [
+            [[one.seeds.seed, draws[one.seeds][0].first] for one in _shuffles(dataset)]
+            for dataset in datasets
+        ]
+        left = {seeds: iter(of_seeds) for seeds, of_seeds in draws.items()}
+
+        def owned(node: Any) -> Any:
+            is_shuffle = isinstance(node, Shuffle)
+            return replace(node, draws=next(left[node.seeds])) if is_shuffle else node
+
+        own = [rewritten(one, owned) if isinstance(one, Node) else one for one in datasets]
+        return cls(own, orders)
 
     @property
     def state(self) -> Any:
@@ -92,8 +128,12 @@ class Position:
 _ALIKE = "make the dataset as it was made when the position was saved"
 
 
-def _orders_of(dataset: Any) -> Orders:
-    return [[one.seeds.seed, one.seeds.drawn] for one in _shuffles(dataset)]
+def _number(value: Any) -> int:
+    """Return a number that counts; raises `ValueError` for anything else."""
+    number = int(value)
+    if number != value or number < 0:
+        raise ValueError(f"{value!r} counts nothing")
+    return number
 
 
 def _shuffles(dataset: Any) -> list[Shuffle]:
@@ -105,7 +145,7 @@ def _shuffles(dataset: Any) -> list[Shuffle]:
 
 @singledispatch
 def elements_from(elements: Any, start: int) -> Iterator[Element]:
-    """Return an iterator over a dataset's elements from number `start` on.
+    """Return an iterator over an iteration's elements from number `start` on.
 
     >>> from graphdist.data.dataset import Dataset
     >>> list(elements_from(Dataset.range(5).map(lambda x: x * 10).batch(2).node, 1))
@@ -121,14 +161,14 @@ def _(node: Range, start: int) -> Iterator[Element]:
 
 @elements_from.register
 def _(node: Map, start: int) -> Iterator[Element]:
-    return (as_element(applied(node.function, one)) for one in elements_from(node.source, start))
+    return node.of(elements_from(node.source, start))
 
 
 @elements_from.register
 def _(node: Batch, start: int) -> Iterator[Element]:
     if type(node) is Batch and node.source.rows(0, 0) is not UNKNOWN:
         return islice(iter(node), start, None)  # views, which cost nothing
-    return map(node.stacked, node.groups(elements_from(node.source, start * node.size)))
+    return node.of(elements_from(node.source, start * node.size))
 
 
 @elements_from.register
@@ -150,19 +190,17 @@ def _(node: Shard, start: int) -> Iterator[Element]:
 
 @elements_from.register
 def _(node: Enumerate, start: int) -> Iterator[Element]:
-    numbers = map(np.int64, count(node.start + start))
-    return zip(numbers, elements_from(node.source, start), strict=False)
+    return node.of(elements_from(node.source, start), node.start + start)
 
 
 @elements_from.register
 def _(node: Zip, start: int) -> Iterator[Element]:
-    sources = [elements_from(source, start) for source in node.sources]
-    return (jax.tree.unflatten(node.structure, one) for one in zip(*sources, strict=False))
+    return node.of([elements_from(source, start) for source in node.sources])
 
 
 @elements_from.register
 def _(node: Prefetch, start: int) -> Iterator[Element]:
-    return Prefetched(elements_from(node.source, start), lambda element: element, node.count)
+    return node.of(lambda source: elements_from(source, start))
 
 
 @elements_from.register
@@ -173,8 +211,8 @@ def _(node: Repeat, start: int) -> Iterator[Element]:
     epochs, rest = divmod(start, size)
     left_out = epochs if node.count is None else min(epochs, node.count)
     for shuffle in _shuffles(node.source):
-        for _ in range(left_out):
-            shuffle.seeds.next()
+        assert shuffle.draws is not None
+        shuffle.draws.taken += left_out
     if left_out == node.count:
         return iter(())
     left = None if node.count is None else node.count - left_out - 1

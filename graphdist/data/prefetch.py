@@ -4,7 +4,8 @@ Theory of operation. Each `Prefetched` has a thread of its own, which pulls elem
 and prepares them while a step runs. The two sides talk through two queues. A number in `permits`
 lets the thread prepare one element: `ahead` of them are there from the start, and every `next` adds
 one, so that no more than `ahead` elements wait beside the one being asked for. `results` carries
-elements, the source's exception, and the end mark, which is put back for whoever asks again.
+elements, the source's exceptions, and the end mark, which is put back for whoever asks again; with
+each goes how many orders its shuffles had taken by then.
 
 The thread never refers to the `Prefetched`, so one that nobody holds is collected; its finalizer
 then stops the thread. A finalizer may run at any point of any thread, also inside a queue
@@ -21,13 +22,17 @@ import contextvars
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any  # Any: elements of the user's making, and what becomes of them
+from typing import Any, TypeAlias  # Any: elements of the user's making, and what becomes of them
 
+from graphdist.data.orders import Draws
 from graphdist.errors import GraphdistError
 from graphdist.tracing.sources import here
+
+DrawsAhead: TypeAlias = Sequence[tuple[Draws, Draws]]
+"""Orders as a thread takes them, and as they are seen before it."""
 
 _SECONDS_TO_STOP_AT_EXIT = 2.0
 _END = object()
@@ -38,15 +43,23 @@ class Prefetched:
 
     Up to `ahead` elements wait beside the one in use. The source runs on the thread with the
     context variables of the caller. Its exception is raised by the `next` that would have returned
-    the element, with the traceback that leads into the source; after it, and after the last
-    element, the iterator is at its end. Any thread may call `next`.
+    the element, with the traceback that leads into the source, which is asked for the element after
+    it then; after a `KeyboardInterrupt` and the like the iterator is at its end. Any thread may
+    call `next`. `draws` are those of the source's shuffles.
 
     >>> list(Prefetched(iter([1, 2, 3]), lambda element: 10 * element, ahead=2))
     [10, 20, 30]
     """
 
-    def __init__(self, elements: Iterator[Any], prepare: Callable[[Any], Any], ahead: int) -> None:
-        self._feed = _Feed()
+    def __init__(
+        self,
+        elements: Iterator[Any],
+        prepare: Callable[[Any], Any],
+        ahead: int,
+        draws: DrawsAhead = (),
+    ) -> None:
+        self._feed = _Feed(tuple(made for made, _ in draws))
+        self._draws = [seen for _, seen in draws]
         for _ in range(ahead):
             self._feed.permits.put(None)
         # The source sees the caller's context variables, as it would without a thread.
@@ -72,9 +85,11 @@ class Prefetched:
 
     def __next__(self) -> Any:
         self._feed.permits.put(None)
-        result = self._feed.results.get()
+        result, taken = self._feed.results.get()
+        for draws, count in zip(self._draws, taken, strict=True):
+            draws.taken = count
         if result is _END:
-            self._feed.results.put(_END)
+            self._feed.put(_END)
             raise StopIteration
         if isinstance(result, _Failure):
             if isinstance(result.error, GraphdistError) and result.error.source is None:
@@ -97,9 +112,14 @@ class _Failure:
 class _Feed:
     """What an iterator and its thread share; see the head of the module."""
 
+    draws: tuple[Draws, ...]
     permits: SimpleQueue[None] = field(default_factory=SimpleQueue)
     results: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     stopped: bool = False
+
+    def put(self, result: Any) -> None:
+        """Hand over a result, with the number of orders that were taken by then."""
+        self.results.put((result, [draws.taken for draws in self.draws]))
 
     def stop(self) -> None:
         """Make the thread leave before its next element; safe in a finalizer."""
@@ -121,11 +141,21 @@ def _produce(elements: Iterator[Any], prepare: Callable[[Any], Any], feed: _Feed
                 element = next(elements)
             except StopIteration:
                 break
-            feed.results.put(prepare(element))
+            except Exception as error:
+                feed.put(_Failure(error))
+                continue
+            feed.put(_prepared(prepare, element))
             del element  # not while waiting for the next permit: it may be large
     except BaseException as error:  # also SystemExit: the caller would wait for ever
-        feed.results.put(_Failure(error))
-    feed.results.put(_END)
+        feed.put(_Failure(error))
+    feed.put(_END)
+
+
+def _prepared(prepare: Callable[[Any], Any], element: Any) -> Any:
+    try:
+        return prepare(element)
+    except Exception as error:
+        return _Failure(error)
 
 
 @atexit.register

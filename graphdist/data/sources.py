@@ -2,13 +2,15 @@
 
 A dataset is a tree of nodes, the last transformation at its root. A node is iterated again and
 again, each time from its start, and says what it knows of its elements without iterating: their
-spec, how many there are, and whether they are batches.
+spec, how many there are, and whether they are batches. An element that could not be made is one all
+the same: see `failures.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, NamedTuple  # Any: the user's functions
 
 import jax
@@ -23,6 +25,7 @@ from graphdist.data.elements import (
     is_list,
     leaf_name,
 )
+from graphdist.data.failures import Failed, attempted, caught
 from graphdist.errors import ArgumentError, BatchDimensionError
 from graphdist.specs import ArraySpec
 
@@ -172,22 +175,10 @@ class Generated(Node):
     arguments: tuple[Any, ...]
 
     def __iter__(self) -> Iterator[Element]:
-        values = iter(self.generator(*self.arguments))
-        return map(as_element, values) if self.signature is UNKNOWN else self._declared(values)
-
-    def _declared(self, values: Iterator[Any]) -> Iterator[Element]:
-        """Yield the values; Python numbers and lists get the dtype that was declared."""
-        kind = ElementKind.of_spec(self.signature, "in output_signature")
-        for value in values:
-            leaves, structure = jax.tree.flatten(value, is_leaf=is_list)
-            if structure == kind.structure:
-                leaves = [
-                    leaf if hasattr(leaf, "dtype") else np.asarray(leaf, dtype)
-                    for leaf, (dtype, _) in zip(leaves, kind.leaves, strict=True)
-                ]
-            element = as_element(jax.tree.unflatten(structure, leaves))
-            kind.check(flattened(element))
-            yield element
+        make = as_element
+        if self.signature is not UNKNOWN:
+            make = partial(_declared, ElementKind.of_spec(self.signature, "in output_signature"))
+        return _converted(caught(lambda: self.generator(*self.arguments)), make)
 
     @property
     def element_spec(self) -> Any:
@@ -209,12 +200,30 @@ class Files(Node):
 
     def __iter__(self) -> Iterator[Element]:
         for file in self.files:
-            yield from map(as_element, self.read(file))
+            yield from _converted(caught(partial(self.read, file)), as_element)
 
     @property
     def batching(self) -> Batching | None:
         """Return that nothing is known."""
         return Batching()
+
+
+def _converted(values: Iterator[Any], make: Callable[[Any], Element]) -> Iterator[Element]:
+    for value in values:
+        yield value if isinstance(value, Failed) else attempted(make, value)
+
+
+def _declared(kind: ElementKind, value: Any) -> Element:
+    """Return a value of a kind as an element; numbers and lists get the dtype declared."""
+    leaves, structure = jax.tree.flatten(value, is_leaf=is_list)
+    if structure == kind.structure:
+        leaves = [
+            leaf if hasattr(leaf, "dtype") else np.asarray(leaf, dtype)
+            for leaf, (dtype, _) in zip(leaves, kind.leaves, strict=True)
+        ]
+    element = as_element(jax.tree.unflatten(structure, leaves))
+    kind.check(flattened(element))
+    return element
 
 
 def read_lines(file: str) -> Iterator[str]:

@@ -7,7 +7,8 @@ those of its source, unless it says otherwise here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, count, islice
 from typing import Any  # Any: the user's functions, pytrees of specs
 
@@ -15,12 +16,15 @@ import jax
 import numpy as np
 
 from graphdist.data.elements import UNKNOWN, Element, as_element, spec_of, with_open_batch
-from graphdist.data.prefetch import Prefetched
+from graphdist.data.failures import Failed, attempted, of_parts
+from graphdist.data.orders import Draws
+from graphdist.data.prefetch import DrawsAhead, Prefetched
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Batching,
     Node,
+    rewritten,
 )
 from graphdist.errors import ArgumentError
 from graphdist.specs import ArraySpec
@@ -67,10 +71,16 @@ class Map(OfOne):
     function: Callable[..., Any]
 
     def __iter__(self) -> Iterator[Element]:
-        return map(self._applied, self.source)
+        return self.of(iter(self.source))
+
+    def of(self, elements: Iterator[Element]) -> Iterator[Element]:
+        """Return what the function makes of these elements."""
+        return map(self._applied, elements)
 
     def _applied(self, element: Element) -> Element:
-        return as_element(applied(self.function, element))
+        if isinstance(element, Failed):
+            return element
+        return attempted(lambda: as_element(applied(self.function, element)))
 
     @property
     def element_spec(self) -> Any:
@@ -85,7 +95,15 @@ class Filter(OfOne):
     predicate: Callable[..., Any]
 
     def __iter__(self) -> Iterator[Element]:
-        return filter(lambda element: applied(self.predicate, element), self.source)
+        for element in self.source:
+            is_kept = isinstance(element, Failed) or attempted(self._keeps, element)
+            if isinstance(is_kept, Failed):
+                yield is_kept
+            elif is_kept:
+                yield element
+
+    def _keeps(self, element: Element) -> bool:
+        return bool(applied(self.predicate, element))
 
     @property
     def cardinality(self) -> int:
@@ -186,7 +204,12 @@ class Enumerate(OfOne):
     start: int
 
     def __iter__(self) -> Iterator[Element]:
-        return zip(map(np.int64, count(self.start)), self.source, strict=False)
+        return self.of(iter(self.source), self.start)
+
+    def of(self, elements: Iterator[Element], start: int) -> Iterator[Element]:
+        """Return pairs of a number, from `start` on, and an element."""
+        numbers = map(np.int64, count(start))
+        return (of_parts(pair, tuple) for pair in zip(numbers, elements, strict=False))
 
     @property
     def element_spec(self) -> Any:
@@ -207,7 +230,26 @@ class Prefetch(OfOne):
     count: int
 
     def __iter__(self) -> Iterator[Element]:
-        return Prefetched(iter(self.source), lambda element: element, self.count)
+        return self.of(iter)
+
+    def of(self, iterate: Callable[[Node], Iterator[Element]]) -> Iterator[Element]:
+        """Return what a function iterates of the source, made ahead."""
+        source, draws = for_a_thread(self.source)
+        return Prefetched(iterate(source), lambda element: element, self.count, draws)
+
+
+def for_a_thread(node: Node) -> tuple[Node, DrawsAhead]:
+    """Return the nodes of an iteration for a thread, and the orders that it takes and we see."""
+    draws: list[tuple[Draws, Draws]] = []
+
+    def apart(one: Any) -> Any:
+        seen: Draws | None = getattr(one, "draws", None)  # a shuffle's
+        if seen is None:
+            return one
+        draws.append((seen.ahead(), seen))
+        return replace(one, draws=draws[-1][0])
+
+    return rewritten(node, apart), draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +260,12 @@ class Zip(Node):
     structure: Any
 
     def __iter__(self) -> Iterator[Element]:
-        for elements in zip(*self.sources, strict=False):
-            yield jax.tree.unflatten(self.structure, elements)
+        return self.of([iter(source) for source in self.sources])
+
+    def of(self, sources: list[Iterator[Element]]) -> Iterator[Element]:
+        """Return the elements of these side by side."""
+        unflatten = partial(jax.tree.unflatten, self.structure)
+        return (of_parts(elements, unflatten) for elements in zip(*sources, strict=False))
 
     @property
     def element_spec(self) -> Any:

@@ -26,9 +26,11 @@ import numpy as np
 from graphdist.data.autosharding import sharded
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN, Array
+from graphdist.data.failures import Failed
 from graphdist.data.options import AutoShardPolicy, Options
 from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
-from graphdist.data.shuffling import Seeds, Shuffle
+from graphdist.data.orders import Seeds
+from graphdist.data.shuffling import Shuffle
 from graphdist.data.sources import Files, Node, nodes_of, rewritten
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes import Workers
@@ -114,20 +116,27 @@ def cut_to_size(
             yield taken
 
 
-def agreed(steps: Iterable[Step], workers: Workers, spec: Callable[[], Any]) -> Iterator[Step]:
+def agreed(
+    steps: Iterable[Step | Failed], workers: Workers, spec: Callable[[], Any]
+) -> Iterator[Step | Failed]:
     """Yield the steps of all workers with the shapes on all replicas, until none has any left.
 
-    `spec()` is what the dataset declares of its elements. Raises `DatasetError` where this worker
+    A step that failed on one worker fails on all. `spec()` is what the dataset declares of its elements. Raises `DatasetError` where this worker
     has no element at all, nothing is declared, and others have some.
     """
     number, own = workers.ordinal("dataset"), iter(steps)
     last: Step | None = None
     for place in count():
         mine = next(own, None)
-        told = None if mine is None else _shapes_of(mine)
+        told = None if mine is None else _said_of(mine)
         told_by_all = workers.exchange(f"dataset {number} {place}", told, "the next step's input")
         if not any(told_by_all):
             return
+        failed = [worker for worker, one in enumerate(told_by_all) if isinstance(one, str)]
+        if failed:
+            yield mine if isinstance(mine, Failed) else _failed_on(failed[0], told_by_all)
+            continue
+        assert not isinstance(mine, Failed)
         like = next(one for one in told_by_all if one)
         of_all = [one or _without_rows(like) for one in told_by_all]
         if mine is None:
@@ -140,8 +149,20 @@ def agreed(steps: Iterable[Step], workers: Workers, spec: Callable[[], Any]) -> 
         yield Step(mine.structure, mine.parts, shapes)
 
 
-def _shapes_of(step: Step) -> list[list[list[int]]]:
+def _said_of(step: Step | Failed) -> Any:
+    """Return what the others are told: the shapes of the parts, or in words why there are none."""
+    if isinstance(step, Failed):
+        return f"{type(step.error).__name__}: {step.error}"
     return [[list(part.shape) for part in parts] for parts in step.parts]
+
+
+def _failed_on(worker: int, told_by_all: Sequence[Any]) -> Failed:
+    return Failed(
+        DatasetError(
+            f"worker {worker} could not make its part of an element: {told_by_all[worker]}",
+            hint="the step is left out on all workers: go on with the next, or mend the dataset",
+        )
+    )
 
 
 def _without_rows(like: list[list[list[int]]]) -> list[list[list[int]]]:

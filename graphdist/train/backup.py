@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal  # Any: datasets and their elements, JSON
 
+from graphdist.data.failures import caught, made
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.checkpoints import remove
 from graphdist.runtime.workers import workers
@@ -22,13 +23,13 @@ class _Counted:
     """An iterator that has no position of its own: elements are counted, and left out."""
 
     def __init__(self, elements: Iterable[Any]) -> None:
-        self._elements = iter(elements)
+        self._elements = caught(lambda: elements)
         self._taken = 0
 
     def __next__(self) -> Any:
         element = next(self._elements)
         self._taken += 1
-        return element
+        return made(element)
 
     def get_state(self) -> Any:
         return {"taken": self._taken}

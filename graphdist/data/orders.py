@@ -1,0 +1,134 @@
+"""Which orders the iterations over a shuffled dataset take.
+
+The numbers are those of Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+3", 2011), a counter scrambled by ten rounds of multiplication under a key. Of the two 64-bit seeds
+the first is the key and the second the upper half of the counter. A dataset's generator is seeded
+with tf.data's default and the user's seed; of it order number n takes the two numbers from 2n on to
+seed its own.
+
+An iteration counts its orders itself. It begins with the one after those that the iteration begun
+before it has taken by then, one at least, and nothing that begins later changes what it takes. So
+where it began and how many elements it gave is all there is to say where it stands. Where a
+pipeline has one shuffle n times, each takes every n-th order.
+
+What is made ahead on a thread may have taken orders already that nobody has seen an element of. How
+many that are is a matter of chance, and so they do not count: see `Draws.ahead`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+_FIRST_SEED = 87654321  # of TensorFlow, where no other was set
+_SEEDS = 2**31 - 1  # as many as TensorFlow tells apart
+_MASK = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_KEY_STEPS = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_ROUNDS = 10
+_COUNTERS_AT_ONCE = 64
+_NUMBERS_A_COUNTER = 4
+
+
+def philox(seed: int, seed2: int, start: int = 0) -> Iterator[int]:
+    """Yield the 32-bit numbers of a generator with these seeds, from number `start` on, for ever.
+
+    >>> from itertools import islice
+    >>> list(islice(philox(0, 0), 6))[4:] == list(islice(philox(0, 0, start=4), 2))
+    True
+    >>> list(islice(philox(0, 0), 2))
+    [1713891541, 3781805453]
+    """
+    counter, inside = divmod(start, _NUMBERS_A_COUNTER)
+    return islice(_philox(seed, seed2, counter), inside, None)
+
+
+def _philox(seed: int, seed2: int, counter: int) -> Iterator[int]:
+    for start in itertools.count(counter, _COUNTERS_AT_ONCE):
+        counters = np.arange(start, start + _COUNTERS_AT_ONCE, dtype=np.uint64)
+        upper = np.full_like(counters, seed2)
+        words = [counters & _MASK, counters >> _HALF, upper & _MASK, upper >> _HALF]
+        keys = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)]
+        for _ in range(_ROUNDS):
+            low, high = words[0] * _MULTIPLIERS[0], words[2] * _MULTIPLIERS[1]
+            words = [
+                (high >> _HALF) ^ words[1] ^ keys[0],
+                high & _MASK,
+                (low >> _HALF) ^ words[3] ^ keys[1],
+                low & _MASK,
+            ]
+            keys = [(key + step) & _MASK for key, step in zip(keys, _KEY_STEPS, strict=True)]
+        yield from np.stack(words, axis=1).ravel().tolist()
+
+
+@dataclass
+class Draws:
+    """The orders that one iteration takes of a shuffled dataset."""
+
+    seed: int
+    reshuffles: bool
+    first: int
+    step: int
+    taken: int = 0
+    """How many it has taken."""
+
+    def next(self) -> Iterator[int]:
+        """Return the numbers that draw the elements of the next order."""
+        if not self.reshuffles:
+            return philox(_FIRST_SEED, self.seed)
+        place = self.first + self.step * self.taken
+        self.taken += 1
+        return philox(*islice(philox(_FIRST_SEED, self.seed, start=2 * place), 2))
+
+    def ahead(self) -> Draws:
+        """Return the same for a thread that makes elements ahead of their use.
+
+        The thread says with each element how many it has taken, and `taken` is set to that when the
+        element is asked for.
+        """
+        return replace(self)
+
+
+class Seeds:
+    """The seed of one shuffled dataset, and which orders were taken."""
+
+    def __init__(self, seed: int | None, reshuffles: bool) -> None:
+        """Take the user's seed; None is one that nobody knows."""
+        self.is_free, self.reshuffles = seed is None, reshuffles
+        self.seed = (secrets.randbelow(_SEEDS) if seed is None else int(seed)) % _SEEDS
+        self._first = 0
+        self._last: list[Draws] = []  # those of the iteration begun last
+        self._lock = threading.Lock()
+
+    def begin(self, times: int) -> list[Draws]:
+        """Return the orders of a new iteration, in which the shuffle is so many times."""
+        with self._lock:  # iterators may start on several threads
+            return self._begun(self._taken(), times)
+
+    def resume(self, seed: int, first: int, times: int) -> list[Draws]:
+        """Return the orders of an iteration that began with this seed and first order.
+
+        The iteration begun next follows on it, as it did when the position was saved.
+        """
+        with self._lock:
+            self.seed = seed
+            return self._begun(first, times)
+
+    def _begun(self, first: int, times: int) -> list[Draws]:
+        self._first = first
+        self._last = [
+            Draws(self.seed, self.reshuffles, first + place, times) for place in range(times)
+        ]
+        return list(self._last)
+
+    def _taken(self) -> int:
+        if not self._last or not self.reshuffles:
+            return self._first
+        return self._first + len(self._last) * max(1, *(one.taken for one in self._last))
