@@ -46,6 +46,7 @@ from graphdist.variable_checks import (
     initial_value_of,
     require_no_jax_trace,
 )
+from graphdist.variable_shares import share_of_total
 from graphdist.variable_storage import StoredValue
 
 if TYPE_CHECKING:
@@ -291,10 +292,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         """Return what each copy gets: of an ON_READ total its share."""
         if in_replica or self.is_mirrored or self.aggregation is not VariableAggregation.SUM:
             return value
-        replicas = self.strategy.num_replicas_in_sync
-        if jnp.issubdtype(self.dtype, jnp.integer):
-            return value // replicas
-        return value / replicas
+        return share_of_total(value, self.strategy.num_replicas_in_sync)
 
     def _combined(self, local: jax.Array) -> jax.Array:
         """Return the one value of an ON_READ variable's copies."""
