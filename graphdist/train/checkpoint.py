@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias  # Any: the user's objects
+from weakref import WeakSet
 
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.runtime.checkpoints import (
@@ -77,7 +78,7 @@ class Checkpoint(Objects):
         Raises `MissingExtraError` where the package that writes arrays is not installed.
         """
         require_tensorstore(here())
-        vars(self).update(objects={}, _save_counter=0, _status=None)
+        vars(self).update(objects={}, _save_counter=0, _status=None, _outer=WeakSet())
         for name, value in objects.items():
             setattr(self, name, value)
 
@@ -100,6 +101,8 @@ class Checkpoint(Objects):
             raise
         if self._status is not None:
             self._status.restore([name])
+        for status in list(self._outer):
+            status.restore(None)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -112,6 +115,13 @@ class Checkpoint(Objects):
 
     _save_counter: int
     _status: LoadStatus | None
+    _outer: WeakSet[LoadStatus]
+    """Of the checkpoints that this one is in."""
+
+    def follow(self, status: LoadStatus) -> None:
+        """Have objects given later restored as part of another checkpoint, too."""
+        others = [other for other in self._outer if other.checkpoint is not status.checkpoint]
+        vars(self)["_outer"] = WeakSet([*others, status])
 
     @property
     def save_counter(self) -> int:
@@ -200,7 +210,7 @@ class Checkpoint(Objects):
         saved = None if save_path is None else found(save_path)
         status = LoadStatus(self, saved)
         if saved is not None:
-            status.restore(None)
+            status.begin()
             vars(self)["_status"] = status
         return status
 

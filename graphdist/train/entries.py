@@ -56,6 +56,8 @@ class ArrayEntry:
     write: Callable[[Array], None]
     is_read_by_all: bool = False
     """Whether reading takes all workers."""
+    holder: Any = None
+    """The variable that is written to; None of an array, in whose place another is put."""
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -74,6 +76,7 @@ class ValueEntry:
     name: str
     value: Any
     write: Put
+    holder: None = None
 
     def __str__(self) -> str:
         return f"of type {type(self.value).__name__}"
@@ -86,6 +89,7 @@ class StateEntry:
     name: str
     read: Callable[[], Any]
     write: Put
+    holder: Any
 
     def __str__(self) -> str:
         return "an iterator"
@@ -117,6 +121,7 @@ class Entries:
     by_name: dict[str, Entry] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     trees: list[_Tree] = field(default_factory=list)
+    inner: list[Objects] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _seen: list[Any] = field(default_factory=list)  # alive, so that no other gets its id
     _inside: set[int] = field(default_factory=set)
@@ -171,9 +176,10 @@ class Entries:
             self._collect_state(f"{name}/state", leaf.state)
         elif _has_state(leaf):
             if self._is_new(name, leaf):
-                self._add(name, StateEntry(name, leaf.get_state, leaf.set_state))
+                self._add(name, StateEntry(name, leaf.get_state, leaf.set_state, leaf))
         elif isinstance(leaf, Objects):
             if id(leaf) not in self._inside:
+                self.inner.append(leaf)
                 with self._entered(leaf):
                     for inner, tree in leaf.objects.items():
                         self.collect(f"{name}/{inner}", tree, leaf.putter(inner))
@@ -233,6 +239,9 @@ class Objects:
         """Return what puts another object in the place of one."""
         return lambda new: self.objects.__setitem__(name, new)
 
+    def follow(self, status: Any) -> None:
+        """Have a `LoadStatus` of what these objects are part of restore what is added to them."""
+
 
 def entries_of(objects: Objects, names: Iterable[str] | None = None) -> Entries:
     """Return what objects hold, all of them or those of some names."""
@@ -289,6 +298,7 @@ def _of_variable(name: str, variable: Variable) -> ArrayEntry:
         lambda: _of_data(variable.host_value()),
         write,
         is_read_by_all=not variable.is_whole_here,
+        holder=variable,
     )
 
 

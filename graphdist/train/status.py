@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self  # Any: what is restored
 
@@ -38,17 +39,23 @@ class LoadStatus:
 
     def __init__(self, checkpoint: Checkpoint, saved: Saved | None) -> None:
         """Restore nothing yet."""
-        self._checkpoint, self.saved = checkpoint, saved
-        self._restored: set[str] = set()
+        self.checkpoint, self.saved = checkpoint, saved
+        self._restored: set[str] = set()  # what was saved, by its names
+        self._given: set[str] = set()  # what it was restored to, by names
+        self._holders: dict[int, Callable[[], Any]] = {}  # and by identity
         self._is_expected = True  # until something is restored
+
+    def begin(self) -> None:
+        """Restore all objects; see `restore`."""
+        self.restore(None)
+        self._is_expected = False
 
     def restore(self, names: Iterable[str] | None) -> None:
         """Restore objects of these names, or all, as far as they were saved and are not yet.
 
         Raises `CheckpointError` for entries that disagree; nothing is restored then.
         """
-        outside_scopes(lambda: self._restore(entries_of(self._checkpoint, names)))
-        self._is_expected = self._is_expected and names is not None
+        outside_scopes(lambda: self._restore(entries_of(self.checkpoint, names)))
 
     def _restore(self, entries: Entries) -> None:
         saved = self.saved
@@ -59,7 +66,9 @@ class LoadStatus:
         pairs = [
             (entry, name)
             for entry in entries.by_name.values()
-            if (name := known[entry.name]) is not None and name not in self._restored
+            if (name := known[entry.name]) is not None
+            and entry.name not in self._given
+            and not self._has(entry.holder)
         ]
         _refuse_disagreements(saved, pairs, here())
         values = list(_values(saved, pairs))  # all are read before one is written
@@ -68,10 +77,19 @@ class LoadStatus:
             write(value)
         entries.finish()
         self._restored |= {name for _, name in pairs}
+        self._given |= {entry.name for entry, _ in pairs}
+        for entry, _ in pairs:
+            self._holders[id(entry.holder)] = _reference(entry.holder)
+        for inner in entries.inner:
+            inner.follow(self)
+
+    def _has(self, holder: Any) -> bool:
+        """Return whether something was restored, under whatever name."""
+        return holder is not None and self._holders.get(id(holder), _nothing)() is holder
 
     def assert_consumed(self) -> Self:
         """Raise `UnmatchedError` unless all objects were saved, and all that was saved restored."""
-        missing, extra = self._missing(), self._extra()
+        missing, extra = self._missing(), sorted({*self._extra(), *self._passed_over()})
         if missing or extra:
             raise self._unmatched(missing, extra)
         self._is_expected = True
@@ -79,8 +97,9 @@ class LoadStatus:
 
     def assert_existing_objects_matched(self) -> Self:
         """Raise `UnmatchedError` unless all objects were saved; more may have been."""
-        if missing := self._missing():
-            raise self._unmatched(missing, [])
+        missing, others = self._missing(), self._passed_over()
+        if missing or others:
+            raise self._unmatched(missing, others)
         return self
 
     def assert_nontrivial_match(self) -> Self:
@@ -98,7 +117,7 @@ class LoadStatus:
         """Return the names of entries that were not saved."""
         if self.saved is None:
             return []
-        entries = entries_of(self._checkpoint)
+        entries = entries_of(self.checkpoint)
         names = {name: {name} for name in entries.by_name}
         for alias, name in entries.aliases.items():
             names[name].add(alias)
@@ -106,6 +125,18 @@ class LoadStatus:
             name
             for name, all_names in names.items()
             if all(self.saved.name_of(one) is None for one in all_names)
+        ]
+
+    def _passed_over(self) -> list[str]:
+        """Return the names of objects put in the place of others that were restored before."""
+        if self.saved is None:
+            return []
+        return [
+            entry.name
+            for entry in entries_of(self.checkpoint).by_name.values()
+            if entry.name in self._given
+            and entry.holder is not None
+            and not self._has(entry.holder)
         ]
 
     def _extra(self) -> list[str]:
@@ -137,6 +168,18 @@ class LoadStatus:
                 )
         except Exception:  # the interpreter may be going down
             return
+
+
+def _nothing() -> None:
+    return None
+
+
+def _reference(holder: Any) -> Callable[[], Any]:
+    """Return what gives an object while it lives, so that it is not kept for the status."""
+    try:
+        return weakref.ref(holder)
+    except TypeError:  # some classes have no weak references
+        return lambda: holder
 
 
 def _refuse_disagreements(saved: Saved, pairs: list[tuple[Entry, str]], at: Source) -> None:
