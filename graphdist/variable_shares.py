@@ -33,7 +33,15 @@ def share_of_total(total: jax.Array, replicas: int) -> jax.Array:
     if jnp.issubdtype(total.dtype, jnp.floating):
         quotient = _short_quotient(total, replicas)
         return jnp.where(replica == 0, total - quotient * (replicas - 1), quotient)
-    return jnp.where(replica == 0, total, jnp.zeros_like(total))
+    return whole_on_the_first(total, replicas)
+
+
+def whole_on_the_first(total: jax.Array, replicas: int) -> jax.Array:
+    """Return, inside a function, a total on replica 0 and zero on the others."""
+    if replicas == 1:
+        return total
+    is_first = replica_id_p.bind(group_size=replicas) == 0
+    return jnp.where(is_first, total, jnp.zeros_like(total))
 
 
 def _short_quotient(total: jax.Array, replicas: int) -> jax.Array:

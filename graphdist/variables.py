@@ -292,7 +292,11 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         """Return what each copy gets: of an ON_READ total its share."""
         if in_replica or self.is_mirrored or self.aggregation is not VariableAggregation.SUM:
             return value
-        return share_of_total(value, self.strategy.num_replicas_in_sync)
+        return self.share(value)
+
+    def share(self, total: jax.Array) -> jax.Array:
+        """Return, inside a function, what each replica gets of a total assigned to all."""
+        return share_of_total(total, self.strategy.num_replicas_in_sync)
 
     def _combined(self, local: jax.Array) -> jax.Array:
         """Return the one value of an ON_READ variable's copies."""

@@ -31,7 +31,8 @@ class _Counts(Metric):
         if sample_weight is not None:
             weights = of_one_rank(truth, sample_weight)[1].astype(self.dtype)
         weights = jnp.broadcast_to(weights, truth.shape)
-        return [jnp.sum(weights * (truth & said)), jnp.sum(weights * self.whole(truth, said))]
+        counted = truth & said, self.whole(truth, said)
+        return [jnp.sum(weights * one, dtype=self.sum_dtype) for one in counted]
 
     def whole(self, truth: jax.Array, said: jax.Array) -> jax.Array:
         """Return what the true positives are counted among."""

@@ -3,7 +3,8 @@
 A metric is made in the scope of its strategy. Its state are sums in ON_READ variables: each replica
 adds what it has seen to its own, and `result` outside replica context combines them. What is added
 are totals and counts of examples, never means, so that replicas with fewer rows, or none, count for
-what they are. Inside a replica function `result` is the replica's own.
+what they are. Inside a replica function `result` is the replica's own. How sums stay exact over
+billions of examples is in `totals.py`.
 
 An update outside replica context counts once. With a `PerReplica` it is an update on each replica.
 """
@@ -25,7 +26,7 @@ from graphdist.context import (
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.metrics.examples import by_example
-from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.metrics.totals import Total
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values import PerReplica, array_of, kind_of
@@ -36,7 +37,8 @@ class Metric:
     """The base of metrics, for one of your own.
 
     A subclass makes its variables in `__init__` with `add_variable`, returns from `contributions`
-    what an update adds to each, in that order, and from `value` the result for their values.
+    what an update adds to each, in that order, and from `value` the result for their values. These
+    are float32 also where the metric's dtype has fewer bits, which the result has.
 
     >>> class Norm(Metric):
     ...     def __init__(self):
@@ -57,23 +59,23 @@ class Metric:
         self.name = name
         self.dtype = jnp.dtype("float32" if dtype is None else dtype)
         self.strategy = get_strategy()
-        self._variables: list[Variable] = []
+        self.totals: list[Total] = []
 
-    def add_variable(self, name: str, shape: tuple[int, ...] = ()) -> Variable:
-        """Return a new variable of zeros to add to."""
-        variable = Variable(
-            jnp.zeros(shape, self.dtype),
-            name=name,
-            synchronization=VariableSynchronization.ON_READ,
-            aggregation=VariableAggregation.SUM,
-        )
-        self._variables.append(variable)
-        return variable
+    def add_variable(self, name: str, shape: tuple[int, ...] = ()) -> Total:
+        """Return a new sum, of zeros, to add to."""
+        total = Total(name, shape, self.dtype)
+        self.totals.append(total)
+        return total
 
     @property
     def variables(self) -> list[Variable]:
-        """Return the variables."""
-        return list(self._variables)
+        """Return the variables of the sums, each with the parts of one."""
+        return [total.variable for total in self.totals]
+
+    @property
+    def sum_dtype(self) -> Any:
+        """Return the dtype in which contributions are added up."""
+        return jnp.promote_types(self.dtype, jnp.float32)
 
     def contributions(self, *arrays: Any, **options: Any) -> list[jax.Array]:
         """Return what an update with these arrays adds to each variable."""
@@ -114,19 +116,19 @@ class Metric:
         self.strategy.run(self._add if is_one_a_replica else self._add_once, arrays, named)
 
     def _add(self, *arrays: Any, **named: Any) -> None:
-        for variable, delta in self._deltas(arrays, named):
-            variable.assign_add(delta)
+        for total, delta in self._deltas(arrays, named):
+            total.add(delta)
 
     def _add_once(self, *arrays: Any, **named: Any) -> None:
         """Add on one replica what all were given."""
         is_first = get_replica_context().replica_id_in_sync_group == 0
-        for variable, delta in self._deltas(arrays, named):
-            variable.assign_add(jnp.where(is_first, delta, 0))
+        for total, delta in self._deltas(arrays, named):
+            total.add(jnp.where(is_first, delta, 0))
 
     def _deltas(
         self, arrays: tuple[Any, ...], named: dict[str, Any]
-    ) -> list[tuple[Variable, jax.Array]]:
-        """Return what to add to each variable; all of it fits, so that none is added to alone."""
+    ) -> list[tuple[Total, jax.Array]]:
+        """Return what to add to each sum; all of it fits, so that none is added to alone."""
         where = f"{type(self).__name__}.contributions returns"
         given = self.contributions(*arrays, **named)
         if not isinstance(given, list | tuple):
@@ -135,23 +137,23 @@ class Metric:
                 source=here(),
                 hint="return a list with one array for each variable",
             )
-        if len(given) != len(self._variables):
-            names = ", ".join(variable.name for variable in self._variables) or "none"
+        if len(given) != len(self.totals):
+            names = ", ".join(total.name for total in self.totals) or "none"
             raise ArgumentError(
                 f"{where} a list of {len(given)}, the number of variables is "
-                f"{len(self._variables)}: {names}",
+                f"{len(self.totals)}: {names}",
                 source=here(),
                 hint="return one array for each variable, in the order of add_variable",
             )
-        deltas = [jnp.asarray(delta, self.dtype) for delta in given]
-        for variable, delta in zip(self._variables, deltas, strict=True):
-            if delta.shape != variable.shape:
+        deltas = [jnp.asarray(delta, self.sum_dtype) for delta in given]
+        for total, delta in zip(self.totals, deltas, strict=True):
+            if delta.shape != total.shape:
                 raise ArgumentError(
-                    f"{where} an array of shape {delta.shape} for {variable.name!r}, which has "
-                    f"shape {variable.shape}",
+                    f"{where} an array of shape {delta.shape} for {total.name!r}, which has "
+                    f"shape {total.shape}",
                     source=here(),
                 )
-        return list(zip(self._variables, deltas, strict=True))
+        return list(zip(self.totals, deltas, strict=True))
 
     def _undefined(self, method: str, returns: str) -> UnsupportedError:
         return UnsupportedError(
@@ -168,12 +170,13 @@ class Metric:
             return self.strategy.implicit_call("result", self, Metric._result)((), {})
 
     def _result(self, *nothing: Any) -> jax.Array:
-        return self.value(*(variable.read_value() for variable in self._variables))
+        result = self.value(*(total.read_value() for total in self.totals))
+        return result.astype(self.dtype) if self.dtype != self.sum_dtype else result
 
     def reset_state(self) -> None:
         """Forget what was seen."""
-        for variable in self._variables:
-            variable.assign(jnp.zeros(variable.shape, self.dtype))
+        for total in self.totals:
+            total.reset()
 
     def __call__(self, *args: Any, **kwargs: Any) -> jax.Array:
         """Update the state and return the result."""
@@ -200,7 +203,7 @@ class Sum(Metric):
     def contributions(self, values: Any, sample_weight: Any = None) -> list[jax.Array]:
         """Return the sum of these values."""
         sums, _ = by_example(jnp.sum, values, sample_weight, self.dtype, self.name)
-        return [jnp.sum(sums)]
+        return [jnp.sum(sums, dtype=self.sum_dtype)]
 
     def value(self, total: Any) -> jax.Array:
         """Return the sum."""
@@ -211,7 +214,7 @@ class Mean(Metric):
     """The mean of values over examples, weighted if there are weights; 0 of none.
 
     An example counts as one whatever its size: dimensions after the first are averaged first. A
-    scalar is one example.
+    scalar is one example. Examples are counted exactly up to 2**36, 69 billion.
 
     >>> mean = Mean()
     >>> mean.update_state([1.0, 3.0])
@@ -228,7 +231,7 @@ class Mean(Metric):
     def contributions(self, values: Any, sample_weight: Any = None) -> list[jax.Array]:
         """Return the weighted sum of these values, and the sum of their weights."""
         means, weights = by_example(jnp.mean, values, sample_weight, self.dtype, self.name)
-        return [jnp.sum(means), jnp.sum(weights)]
+        return [jnp.sum(one, dtype=self.sum_dtype) for one in (means, weights)]
 
     def value(self, total: Any, count: Any) -> jax.Array:
         """Return the mean."""

@@ -4,7 +4,7 @@ Objects are pytrees. The name of a leaf is the way to it, `params/dense/0/w`. A 
 
 * a `Variable`: its value, an ON_READ one's combined as a read combines it. It is restored by
   assigning, so that it may live on other devices, or on another number of replicas;
-* a metric or a generator of random numbers: its variables;
+* a metric: its sums, as float64; a generator of random numbers: its variable;
 * an array, a key of `jax.random`, a number or a string. These cannot be written to: the restored
   ones take their places in the object, which the checkpoint then has in the old one's place;
 * an iterator over a dataset, or what else has `get_state` and `set_state`: its state, a JSON value,
@@ -19,7 +19,7 @@ What is found twice is kept once, under the first name; the other names are alia
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +32,7 @@ import numpy as np
 from graphdist.data.iterators import ElementIterator
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.metrics.metric import Metric
+from graphdist.metrics.totals import Total
 from graphdist.random import Generator
 from graphdist.runtime.checkpoints import can_be_written
 from graphdist.tracing.sources import here
@@ -41,6 +42,7 @@ from graphdist.variables import Variable
 Array: TypeAlias = np.ndarray[Any, Any]
 Put: TypeAlias = Callable[[Any], None]
 
+_FLOATS = {"bfloat16", "float16", "float32", "float64"}
 _LIBRARIES = {"jax", "jaxlib", "numpy", "builtins", "graphdist"}
 _NO_OBJECTS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
@@ -57,7 +59,14 @@ class ArrayEntry:
     is_read_by_all: bool = False
     """Whether reading takes all workers."""
     holder: Any = None
-    """The variable that is written to; None of an array, in whose place another is put."""
+    """What is written to; None of an array, in whose place another is put."""
+    takes_any_float: bool = False
+    """Whether it is restored from floats of other dtypes, too."""
+
+    def takes(self, dtype: str, shape: Sequence[int]) -> bool:
+        """Return whether it can be restored from an array of this dtype and shape."""
+        is_float = self.takes_any_float and dtype in _FLOATS
+        return (is_float or dtype == self.dtype) and tuple(shape) == tuple(self.shape)
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -170,8 +179,11 @@ class Entries:
             if self._is_new(name, leaf):
                 self._add(name, _of_variable(name, leaf))
         elif isinstance(leaf, Metric):
-            for inner, variable in _named_variables(leaf):
-                self._collect_state(f"{name}/{inner}", variable)
+            for inner, total in _named_totals(leaf):
+                self._collect_state(f"{name}/{inner}", total)
+        elif isinstance(leaf, Total):
+            if self._is_new(name, leaf):
+                self._add(name, _of_total(name, leaf))
         elif isinstance(leaf, Generator):
             self._collect_state(f"{name}/state", leaf.state)
         elif _has_state(leaf):
@@ -258,9 +270,8 @@ def outside_scopes(function: Callable[[], Any]) -> Any:
 
 def _is_whole(leaf: Any) -> bool:
     """Return whether something is taken as one leaf, also if it is a pytree or iterable."""
-    return isinstance(leaf, Variable | Metric | Generator | PerReplica | Objects) or _has_state(
-        leaf
-    )
+    kinds = Variable | Metric | Total | Generator | PerReplica | Objects
+    return isinstance(leaf, kinds) or _has_state(leaf)
 
 
 def _has_state(leaf: Any) -> bool:
@@ -276,13 +287,26 @@ def _is_users_object(leaf: Any) -> bool:
     )
 
 
-def _named_variables(metric: Metric) -> Iterator[tuple[str, Variable]]:
-    """Yield the variables of a metric with names that no two share."""
+def _named_totals(metric: Metric) -> Iterator[tuple[str, Total]]:
+    """Yield the sums of a metric with names that no two share."""
     names: set[str] = set()
-    for number, variable in enumerate(metric.variables):
-        name = f"{variable.name}_{number}" if variable.name in names else variable.name
+    for number, total in enumerate(metric.totals):
+        name = f"{total.name}_{number}" if total.name in names else total.name
         names.add(name)
-        yield name, variable
+        yield name, total
+
+
+def _of_total(name: str, total: Total) -> ArrayEntry:
+    return ArrayEntry(
+        name,
+        "float64",
+        total.shape,
+        total.host_value,
+        total.restore,
+        is_read_by_all=not total.variable.is_whole_here,
+        holder=total,
+        takes_any_float=True,
+    )
 
 
 def _of_variable(name: str, variable: Variable) -> ArrayEntry:

@@ -154,7 +154,7 @@ class Saved:
         """Return why an entry cannot have what was saved under a name; None if it can."""
         if isinstance(entry, ArrayEntry) and name in self.arrays:
             record = self.arrays[name]
-            if (entry.dtype, list(entry.shape)) == (record["dtype"], record["shape"]):
+            if entry.takes(record["dtype"], record["shape"]):
                 return None
         elif isinstance(entry, ValueEntry) and name in self.values:
             if can_take(entry.value, self.values[name]):

@@ -235,8 +235,9 @@ def test_variables_are_sums_each_replica_has_its_own() -> None:
         assert variable.synchronization is gd.VariableSynchronization.ON_READ
         assert variable.aggregation is gd.VariableAggregation.SUM
         assert not variable.trainable
-        assert variable.dtype == jnp.float16
+        assert variable.dtype == jnp.float32
     assert (metric.name, metric.dtype) == ("loss", jnp.float16)
+    assert metric.result().dtype == jnp.float16
 
 
 def test_names() -> None:

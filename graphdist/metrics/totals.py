@@ -1,0 +1,122 @@
+"""Sums over updates and replicas that stay exact where one float would stand still.
+
+A float32 that counts one by one stands still at 2**24, and a total to which little is added at a
+time does so earlier. A `Total` is three floats in one variable: the sum is
+
+    rest + 4096 * carried + error
+
+`rest` is what was added last. Before each update the 4096s in it are moved to `carried`, so that it
+stays small and loses little; what it loses all the same, `error` keeps (the two-sum of Knuth, "The
+Art of Computer Programming", volume 2, 4.2.2). `carried` is a whole number, so that replicas' parts
+add up exactly: whole numbers are exact to 2**36, 69 billion, over all replicas, and from there on to
+one part in 2**24, as a float is.
+
+A checkpoint has the sum as one float64, which is what it was before there were parts in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: dtypes, arrays and whatever converts to one
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.array_operators import ArrayOperators
+from graphdist.context import get_replica_context, in_replica_context_of_a_run
+from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.variable_shares import whole_on_the_first
+from graphdist.variables import Variable
+
+CARRIED = 4096.0
+"""What `carried` counts: a sum of rests on thousands of replicas is exact, too."""
+
+
+class _Parts(Variable):
+    """The parts of a total; what is assigned to all replicas is on replica 0 whole."""
+
+    def share(self, value: jax.Array) -> jax.Array:
+        """Return what each replica gets: a share would not be a whole number."""
+        return whole_on_the_first(value, self.strategy.num_replicas_in_sync)
+
+
+class Total(ArrayOperators):
+    """A sum of arrays of one shape, in `variable`; it takes part in arithmetic as its value.
+
+    >>> import graphdist as gd
+    >>> count = gd.metrics.Mean().count
+    >>> count.restore(np.float64(2**24))
+    >>> for _ in range(3):
+    ...     count.add(jnp.float32(1))
+    >>> int(count.host_value()) - 2**24
+    3
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        """Start at zero, in float32 or what is wider."""
+        self.name, self.shape = name, shape
+        self.dtype = jnp.promote_types(dtype, jnp.float32)
+        self.variable = _Parts(
+            jnp.zeros((3, *shape), self.dtype),
+            name=name,
+            synchronization=VariableSynchronization.ON_READ,
+            aggregation=VariableAggregation.SUM,
+        )
+
+    def read_value(self) -> jax.Array:
+        """Return the sum: the replica's own in replica context, that of all elsewhere."""
+        return _sum(self.variable.read_value())
+
+    __jax_array__ = read_value
+
+    @property
+    def values(self) -> tuple[jax.Array, ...]:
+        """Return each replica's sum, in replica order; outside functions only."""
+        return tuple(map(_sum, self.variable.values))
+
+    def add(self, delta: jax.Array) -> None:
+        """Add an array; each replica adds its own."""
+        variable = self.variable
+        rest, carried, error = variable.read_value()
+        moved = jnp.where(jnp.isfinite(rest), jnp.trunc(rest / CARRIED), 0)
+        moved = (carried + moved) - carried  # what fits, once it is large
+        if in_replica_context_of_a_run() and variable.is_mirrored:
+            # One copy for all replicas, which add to it together: one of them moves for all.
+            is_first = get_replica_context().replica_id_in_sync_group == 0
+            moved = jnp.where(is_first, moved, 0)
+            parts = delta - moved * CARRIED, moved, jnp.zeros_like(error)
+            variable.assign_add(jnp.stack(parts), read_value=False)
+            return
+        rest, error = _two_sum(rest - moved * CARRIED, delta + error)
+        variable.assign(jnp.stack([rest, carried + moved, error]), read_value=False)
+
+    def reset(self) -> None:
+        """Be zero."""
+        self.variable.assign(jnp.zeros_like(self.variable[...]), read_value=False)
+
+    def host_value(self) -> np.ndarray[Any, Any]:
+        """Return the sum in float64, as it is; outside functions, by all workers."""
+        return np.asarray(_sum(np.asarray(self.variable.host_value(), np.float64)))
+
+    def restore(self, value: Any) -> None:
+        """Be a sum that `host_value` returned, or a float of another dtype."""
+        value = np.asarray(value, np.float64)
+        carried = np.where(np.isfinite(value), np.trunc(value / CARRIED), 0)
+        left = value - carried * CARRIED
+        rest = left.astype(self.dtype)
+        error = np.where(np.isfinite(value), left - rest.astype(np.float64), 0)
+        parts = np.stack([rest, carried, error]).astype(self.dtype)
+        self.variable.assign(parts, read_value=False)
+
+
+def _sum(parts: Any) -> Any:
+    rest, carried, error = parts
+    return carried * CARRIED + (rest + error)
+
+
+def _two_sum(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return a sum and what rounding took from it; nothing of one that is not finite."""
+    total = one + other
+    taken = total - one
+    error = (one - (total - taken)) + (other - taken)
+    return total, jnp.where(jnp.isfinite(total), error, 0)
