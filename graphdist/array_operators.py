@@ -14,7 +14,11 @@ import numpy as np
 
 
 class ArrayOperators:
-    """Arithmetic, comparison and indexing by way of `__jax_array__`."""
+    """Arithmetic, comparison and indexing by way of `__jax_array__`.
+
+    `==` compares element by element with arrays, numbers and what stands for them, and with nothing
+    else. The hash is that of the object, so that it may be a key.
+    """
 
     __array_priority__ = 100  # as jax.Array: a NumPy array on the left leaves the operator to us
 
@@ -155,5 +159,22 @@ class ArrayOperators:
         return self.__jax_array__() >= _array(other)
 
 
+    def __eq__(self, other: object) -> Any:
+        return self.__jax_array__() == _array(other) if _is_array(other) else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        return self.__jax_array__() != _array(other) if _is_array(other) else NotImplemented
+
+    __hash__ = object.__hash__  # by identity: what has a name for its value is no value
+
+
+def _is_array(operand: object) -> bool:
+    """Return whether something is compared element by element; other things are never equal."""
+    return isinstance(operand, _ARRAYS)
+
+
 def _array(operand: Any) -> Any:
     return operand.__jax_array__() if isinstance(operand, ArrayOperators) else operand
+
+
+_ARRAYS = (ArrayOperators, jax.Array, np.ndarray, np.generic, int, float, complex)

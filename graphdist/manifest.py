@@ -19,7 +19,7 @@ from graphdist.ir.boundary import input_distributions
 from graphdist.ir.graph import Graph, Stage, Value, Variable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
 from graphdist.runtime.executable import jax_dtype
-from graphdist.signature import LeafKey, is_static
+from graphdist.signature import LeafKey, StaticValue, is_static, static_key
 from graphdist.strategies.base import StrategyBase
 from graphdist.tracing.sources import here
 
@@ -137,9 +137,9 @@ def _key_to_json(key: LeafKey, name: str) -> dict[str, Any]:
         case ("per_replica", _, component, shapes):
             every = shapes and [list(one) for one in shapes]
             return {"kind": "per_replica", "type": type_to_json(component), "shapes": every}
-        case ("static", _, value) if isinstance(value, _PLAIN):
+        case ("static", StaticValue(value=value)) if isinstance(value, _PLAIN):
             return {"kind": "static", "value": value}
-    what = f"a {type(key[2]).__name__}" if is_static(key) else "a PerReplica of single values"
+    what = f"a {type(key[1].value).__name__}" if is_static(key) else "a PerReplica of single values"
     raise UnsupportedError(
         f"argument {name!r} is {what}, which the file of a step cannot describe",
         source=here(),
@@ -158,7 +158,7 @@ def _key_from_json(found: Any, strategy: StrategyBase) -> LeafKey:
         case "per_replica":
             shapes = found["shapes"] and tuple(map(tuple, found["shapes"]))
             return "per_replica", strategy, type_from_json(found["type"]), shapes
-    return "static", type(found["value"]), found["value"]
+    return static_key(found["value"])
 
 
 def _tree_to_json(structure: Any, statics: Iterator[Any]) -> Any:

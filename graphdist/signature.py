@@ -2,7 +2,8 @@
 
 Arrays and distributed values are described by shape and dtype; Python numbers are weakly typed
 scalars, as in JAX; everything else is static and part of the signature by value, and must have a
-hash. One program is compiled for each signature.
+hash. One program is compiled for each signature. Static values are one where they make one program:
+1, 1.0 and True do not, nor do 0.0 and -0.0; all that is no number does, though it equals nothing.
 """
 
 from __future__ import annotations
@@ -42,23 +43,17 @@ class UnusableLeaf(Exception):
     """A leaf that cannot be an argument, before it is known which one: `refusal` says that."""
 
 
-class StaticArgument:
-    """An argument the user named as static; it is one leaf, whatever it holds."""
+class StaticValue:
+    """A value that is part of a program, equal to those that make the same program."""
 
-    def __init__(self, value: Any, name: str) -> None:
-        """Hide the value; raises `ArgumentTypeError` if it has no hash."""
-        try:
-            self._hash = hash(value)
-        except TypeError:
-            raise ArgumentTypeError(
-                f"static argument {name!r} is a {kind_of(value)}, which has no hash",
-                source=here(),
-                hint="pass a value with a hash, such as a tuple in place of a list",
-            ) from None
+    def __init__(self, value: Any) -> None:
+        """Raise `TypeError` for a value that has no hash."""
         self.value = value
+        self._identity = _identity(value)
+        self._hash = hash(self._identity)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StaticArgument) and _is_same(self.value, other.value)
+        return isinstance(other, StaticValue) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return self._hash
@@ -67,13 +62,40 @@ class StaticArgument:
         return repr(self.value)
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal and of one type: 1, 1.0 and True make other programs."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return bool(one == other)
+def _identity(value: Any) -> Any:
+    """Return what is equal for values that make one program; a class of the user's says itself."""
+    kind = type(value)
+    if isinstance(value, float):
+        return kind, value.hex()
+    if isinstance(value, complex):
+        return kind, value.real.hex(), value.imag.hex()
+    if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
+        return kind, _identity(item)
+    if isinstance(value, tuple):
+        return kind, *map(_identity, value)
+    if isinstance(value, frozenset):
+        return kind, frozenset(map(_identity, value))
+    return kind, value
+
+
+class StaticArgument(StaticValue):
+    """An argument the user named as static; it is one leaf, whatever it holds."""
+
+    def __init__(self, value: Any, name: str) -> None:
+        """Hide the value; raises `ArgumentTypeError` if it has no hash."""
+        try:
+            super().__init__(value)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"static argument {name!r} is a {kind_of(value)}, which has no hash",
+                source=here(),
+                hint="pass a value with a hash, such as a tuple in place of a list",
+            ) from None
+
+
+def static_key(value: Any) -> LeafKey:
+    """Return the key of a static leaf; raises `TypeError` for a value that has no hash."""
+    return _STATIC, value if isinstance(value, StaticArgument) else StaticValue(value)
 
 
 def leaf_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
@@ -185,13 +207,12 @@ def _rare_key(leaf: Any) -> LeafKey:
     if isinstance(leaf, PerReplica):
         return _components_key(leaf)
     try:
-        hash(leaf)
+        return static_key(leaf)
     except TypeError:
         raise UnusableLeaf(
             f"is a {kind_of(leaf)}, which is neither an array nor hashable",
             "pass arrays, pytrees of them, or hashable values such as strings and tuples",
         ) from None
-    return _STATIC, type(leaf), leaf
 
 
 def _unknown_dimension(spec: ArraySpec | PerReplicaSpec) -> UnusableLeaf:
@@ -224,7 +245,7 @@ def _components_key(leaf: PerReplica) -> LeafKey:
                 f"array nor hashable",
                 "give all replicas arrays, or hashable values such as strings and tuples",
             ) from None
-    return _STATIC, PerReplica, tuple((type(value), value) for value in leaf.values)
+    return static_key((PerReplica, *leaf.values))
 
 
 def is_static(key: LeafKey) -> bool:
@@ -311,7 +332,7 @@ def difference(names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafK
 
 def _words(key: LeafKey) -> str:
     if is_static(key):
-        return repr(key[2])
+        return repr(key[1])
     if key[0] is _NUMBER:
         return f"a Python {key[1].__name__}"
     if key[0] is _PER_REPLICA:

@@ -358,10 +358,13 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
             hint=f"write v.{method}",
         )
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    def __eq__(self, other: object) -> Any:
+        return self is other if isinstance(other, Variable) else super().__eq__(other)
 
-    __hash__ = object.__hash__
+    def __ne__(self, other: object) -> Any:
+        return self is not other if isinstance(other, Variable) else super().__ne__(other)
+
+    __hash__ = ArrayOperators.__hash__
 
     def __repr__(self) -> str:
         type = self.spec(self.name).type.distributed(self.stored)

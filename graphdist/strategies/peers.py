@@ -25,6 +25,7 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, TraceError
 from graphdist.ir.source import Source
 from graphdist.ir.types import dtype_name
+from graphdist.signature import StaticValue
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.primitives import Merged, merge_call_p
 from graphdist.tracing.sources import here
@@ -308,8 +309,14 @@ def _is_leaf(leaf: Any) -> bool:
 def _static(row: Sequence[_Leaf]) -> Any:
     """Return a Python value of all replicas, or a `PerReplica` of theirs."""
     values = [leaf.what for leaf in row]
-    same = all(value is values[0] or value == values[0] for value in values)
-    return values[0] if same else PerReplica(values)
+    return values[0] if all(_is_same(values[0], value) for value in values) else PerReplica(values)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    try:
+        return one is other or StaticValue(one) == StaticValue(other)
+    except TypeError:  # a value without a hash
+        return type(one) is type(other) and bool(one == other)
 
 
 def _aval(row: Sequence[_Leaf]) -> jax.ShapeDtypeStruct:

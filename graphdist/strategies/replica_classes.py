@@ -20,6 +20,7 @@ import numpy as np
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
 from graphdist.replica_context import ReplicaContext
+from graphdist.signature import StaticValue
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaClass
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
@@ -270,8 +271,5 @@ def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:
 def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    return (
-        type(one) is type(other)
-        and isinstance(one, int | float | complex | str | bytes)
-        and (one == other)
-    )
+    is_plain = isinstance(one, int | float | complex | str | bytes)
+    return is_plain and StaticValue(one) == StaticValue(other)

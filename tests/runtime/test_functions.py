@@ -21,6 +21,61 @@ def strategy() -> gd.MirroredStrategy:
     return gd.MirroredStrategy(["cpu:0", "cpu:1"])
 
 
+ZEROS: list[tuple[Any, Any]] = [
+    (0.0, -0.0),
+    ((1, (0.0,)), (1, (-0.0,))),
+    (complex(0.0, 0.0), complex(0.0, -0.0)),
+    (frozenset({0.0}), frozenset({-0.0})),
+    (np.float32(0.0), np.float32(-0.0)),
+]
+
+
+@pytest.mark.parametrize("values", ZEROS)
+def test_zeros_of_either_sign_are_other_programs(values: tuple[Any, Any]) -> None:
+    traced: list[str] = []
+
+    @gd.function(static_argnames="value")
+    def step(x: jax.Array, value: Any) -> jax.Array:
+        traced.append(repr(value))
+        return x
+
+    for value in (*values, *values):
+        step(jnp.zeros(()), value=value)
+    assert traced == [repr(value) for value in values]
+
+
+@pytest.mark.parametrize("make", [float, np.float32, lambda text: (1, float(text))])
+def test_what_is_no_number_is_one_program(make: Any) -> None:
+    traced: list[None] = []
+
+    @gd.function(static_argnames="value")
+    def step(x: jax.Array, value: Any) -> jax.Array:
+        traced.append(None)
+        return x
+
+    for _ in range(3):
+        step(jnp.zeros(()), value=make("nan"))
+    assert len(traced) == 1
+
+
+def test_zeros_of_either_sign_where_numbers_are_static(strategy: gd.MirroredStrategy) -> None:
+    def inverse(zero: float) -> jax.Array:
+        return 1 / jnp.asarray(zero)
+
+    found = [strategy.run(inverse, args=(zero,)).values[1] for zero in (0.0, -0.0, 0.0)]
+    assert [float(value) for value in found] == [np.inf, -np.inf, np.inf]
+    spread = gd.PerReplica([0.0, -0.0])
+    assert [float(x) for x in strategy.run(inverse, args=(spread,)).values] == [np.inf, -np.inf]
+
+
+def test_replicas_that_return_zeros_of_either_sign(strategy: gd.MirroredStrategy) -> None:
+    def replica_fn() -> float:
+        return -0.0 if gd.get_replica_context().replica_id_in_sync_group else 0.0
+
+    found = strategy.run(replica_fn)
+    assert [repr(value) for value in found.values] == ["0.0", "-0.0"]
+
+
 @pytest.mark.parametrize("values", [(1, 1.0, True), ((1,), (1.0,), (True,))])
 def test_static_arguments_of_other_types_are_other_programs(values: tuple[Any, ...]) -> None:
     @gd.function(static_argnames="n")
