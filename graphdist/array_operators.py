@@ -158,19 +158,21 @@ class ArrayOperators:
     def __ge__(self, other: Any) -> jax.Array:
         return self.__jax_array__() >= _array(other)
 
-
     def __eq__(self, other: object) -> Any:
-        return self.__jax_array__() == _array(other) if _is_array(other) else NotImplemented
+        if not self.is_compared_with(other):
+            return NotImplemented
+        return self.__jax_array__() == _array(other)
 
     def __ne__(self, other: object) -> Any:
-        return self.__jax_array__() != _array(other) if _is_array(other) else NotImplemented
+        if not self.is_compared_with(other):
+            return NotImplemented
+        return self.__jax_array__() != _array(other)
 
-    __hash__ = object.__hash__  # by identity: what has a name for its value is no value
+    __hash__ = object.__hash__
 
-
-def _is_array(operand: object) -> bool:
-    """Return whether something is compared element by element; other things are never equal."""
-    return isinstance(operand, _ARRAYS)
+    def is_compared_with(self, other: object) -> bool:
+        """Return whether `==` compares element by element; else it asks whether both are one."""
+        return isinstance(other, _ARRAYS)
 
 
 def _array(operand: Any) -> Any:

@@ -15,7 +15,7 @@ from graphdist.options import ReduceOp, check_communication_options
 from graphdist.replica_warnings import warn_of_changes_in_turn
 from graphdist.scatter import IndexedSlices
 from graphdist.tracing.axis_name import for_all
-from graphdist.tracing.class_trace import padded
+from graphdist.tracing.merge_call import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace

@@ -6,8 +6,8 @@ order the copies are added up; but negative zero reads as zero, as a sum has it.
 
 * Integers: what does not divide goes to the first replicas, one each.
 * Floats: the quotient is rounded to so few bits that every sum of shares is exact, and replica 0
-  gets the rest. Where a dtype has too few bits for so many replicas, and of infinities and what is no
-  number, replica 0 gets all.
+  gets the rest. Where a dtype has too few bits for so many replicas, and of infinities and what is
+  no number, replica 0 gets all.
 * Others get it on replica 0.
 
 TensorFlow gives all replicas the quotient, and loses what does not divide.
@@ -15,8 +15,11 @@ TensorFlow gives all replicas the quotient, and loses what does not divide.
 
 from __future__ import annotations
 
+from typing import Any  # Any: dtypes, and what ml_dtypes says of them without types
+
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 
 from graphdist.tracing.primitives import replica_id_p
 
@@ -26,7 +29,7 @@ def share_of_total(total: jax.Array, replicas: int) -> jax.Array:
     if replicas == 1:
         return total
     replica = replica_id_p.bind(group_size=replicas)
-    if jnp.issubdtype(total.dtype, jnp.integer) and replicas <= jnp.iinfo(total.dtype).max:
+    if jnp.issubdtype(total.dtype, jnp.integer) and replicas <= _largest(total.dtype):
         quotient = total // replicas
         rest = total - quotient * replicas
         return quotient + (replica.astype(total.dtype) < rest).astype(total.dtype)
@@ -44,6 +47,10 @@ def whole_on_the_first(total: jax.Array, replicas: int) -> jax.Array:
     return jnp.where(is_first, total, jnp.zeros_like(total))
 
 
+def _largest(dtype: Any) -> int:
+    return int(ml_dtypes.iinfo(dtype).max)  # type: ignore[no-untyped-call]
+
+
 def _short_quotient(total: jax.Array, replicas: int) -> jax.Array:
     """Return a quotient so short that its multiples, and the total less these, are exact.
 
@@ -51,7 +58,8 @@ def _short_quotient(total: jax.Array, replicas: int) -> jax.Array:
     bits it is a multiple of the total's last place; and it is rounded up by less than an n-th, so
     that no sum of shares exceeds the total.
     """
-    format, lost = jnp.finfo(total.dtype), (replicas - 1).bit_length()
+    format: Any = ml_dtypes.finfo(total.dtype)  # type: ignore[no-untyped-call]
+    lost = (replicas - 1).bit_length()
     if format.nmant < 2 * lost:
         return jnp.zeros_like(total)
     quotient = jax.lax.reduce_precision(total / replicas, format.nexp, format.nmant - lost)

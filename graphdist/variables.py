@@ -358,13 +358,9 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
             hint=f"write v.{method}",
         )
 
-    def __eq__(self, other: object) -> Any:
-        return self is other if isinstance(other, Variable) else super().__eq__(other)
-
-    def __ne__(self, other: object) -> Any:
-        return self is not other if isinstance(other, Variable) else super().__ne__(other)
-
-    __hash__ = ArrayOperators.__hash__
+    def is_compared_with(self, other: object) -> bool:
+        """Return whether `==` is about values: between variables it asks whether they are one."""
+        return not isinstance(other, Variable) and super().is_compared_with(other)
 
     def __repr__(self) -> str:
         type = self.spec(self.name).type.distributed(self.stored)

@@ -15,7 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias  # Any: states, specs, placed values
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    NoReturn,
+    TypeAlias,
+)  # Any: states, specs, placed values
 
 import jax
 
@@ -310,7 +316,8 @@ class DistributedDataset:
 
     def _placed(self, step: Step | Failed) -> Element:
         """Return an element with this worker's parts on its devices."""
-        step = made(step)
+        if isinstance(step, Failed):
+            raise step.error
         values = map(self._place, step.parts, step.shapes)
         return jax.tree.unflatten(step.structure, list(values))
 

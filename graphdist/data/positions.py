@@ -93,19 +93,14 @@ class Position:
             for shuffles, of_dataset in zip(found, orders, strict=True)
             for shuffle, began in zip(shuffles, of_dataset, strict=True)
         }
-        position = cls._begun(
-            datasets, lambda seeds, times: seeds.resume(*states[seeds], times)
-        )
+        position = cls._begun(datasets, lambda seeds, times: seeds.resume(*states[seeds], times))
         position.taken = taken
         return position
 
     @classmethod
     def _begun(cls, datasets: Sequence[Any], begin: Begin) -> Position:
         all_seeds = [shuffle.seeds for dataset in datasets for shuffle in _shuffles(dataset)]
-        draws = {
-            seeds: begin(seeds, times)
-            for seeds, times in Counter(all_seeds).items()
-        }
+        draws = {seeds: begin(seeds, times) for seeds, times in Counter(all_seeds).items()}
         orders = [
             [[one.seeds.seed, draws[one.seeds][0].first] for one in _shuffles(dataset)]
             for dataset in datasets

@@ -28,8 +28,8 @@ from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN, Array
 from graphdist.data.failures import Failed
 from graphdist.data.options import AutoShardPolicy, Options
-from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
 from graphdist.data.orders import Seeds
+from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
 from graphdist.data.shuffling import Shuffle
 from graphdist.data.sources import Files, Node, nodes_of, rewritten
 from graphdist.errors import BatchDimensionError, DatasetError
@@ -121,7 +121,9 @@ def agreed(
 ) -> Iterator[Step | Failed]:
     """Yield the steps of all workers with the shapes on all replicas, until none has any left.
 
-    A step that failed on one worker fails on all. `spec()` is what the dataset declares of its elements. Raises `DatasetError` where this worker
+    A step that failed on one worker fails on all.
+
+    `spec()` is what the dataset declares of its elements. Raises `DatasetError` where this worker
     has no element at all, nothing is declared, and others have some.
     """
     number, own = workers.ordinal("dataset"), iter(steps)

@@ -8,8 +8,8 @@ time does so earlier. A `Total` is three floats in one variable: the sum is
 `rest` is what was added last. Before each update the 4096s in it are moved to `carried`, so that it
 stays small and loses little; what it loses all the same, `error` keeps (the two-sum of Knuth, "The
 Art of Computer Programming", volume 2, 4.2.2). `carried` is a whole number, so that replicas' parts
-add up exactly: whole numbers are exact to 2**36, 69 billion, over all replicas, and from there on to
-one part in 2**24, as a float is.
+add up exactly: whole numbers are exact to 2**36, 69 billion, over all replicas, and from there on
+to one part in 2**24, as a float is.
 
 A checkpoint has the sum as one float64, which is what it was before there were parts in float32.
 """

@@ -27,7 +27,7 @@ from graphdist.ir.source import Source
 from graphdist.ir.types import dtype_name
 from graphdist.signature import StaticValue
 from graphdist.tracing.axis_name import for_all
-from graphdist.tracing.primitives import Merged, merge_call_p
+from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import fresh_trace
 from graphdist.values import (

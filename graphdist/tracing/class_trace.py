@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex
 
+from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.named_collectives import (
     in_our_terms,
     is_over_replicas,
@@ -24,13 +25,11 @@ from graphdist.tracing.named_collectives import (
     size_in_scope,
 )
 from graphdist.tracing.primitives import (
-    Merged,
     aggregate_p,
     all_gather_p,
     all_reduce_p,
     all_to_all_p,
     gather_p,
-    merge_call_p,
     permute_p,
     reduce_p,
     reduce_scatter_p,
@@ -153,14 +152,6 @@ def merge_call_results(meeting: Equation, operands: Sequence[Slot]) -> tuple[lis
         for one, whole in zip(given, wholes, strict=True)
     ]
     return results, wholes
-
-
-def padded(value: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array as the corner of a larger one, zero elsewhere."""
-    if np.shape(value) == shape:
-        return value
-    missing = [(0, full - part, 0) for full, part in zip(shape, np.shape(value), strict=True)]
-    return jax.lax.pad(value, jax.numpy.zeros((), value.dtype), missing)
 
 
 def is_ref(value: Any) -> bool:

@@ -39,12 +39,12 @@ from graphdist.tracing.class_trace import (
     literal_key,
     merge_call_results,
     needed,
-    padded,
     same_parameters,
     used,
 )
+from graphdist.tracing.merge_call import merge_call_p, padded
 from graphdist.tracing.merge_control_flow import merge_control_flow
-from graphdist.tracing.primitives import LOGICAL, all_gather_p, merge_call_p
+from graphdist.tracing.primitives import LOGICAL, all_gather_p
 from graphdist.tracing.sources import source_of
 from graphdist.tracing.state import TraceError
 
@@ -362,8 +362,9 @@ def _checked(aligned: Sequence[Equation | None]) -> list[Equation]:
                 source=source_of(there.source_info),
                 hint="let all replicas make the same collectives and assignments",
             )
-        is_open = holds_meeting(first) or first.primitive is merge_call_p
-        if is_open and first.primitive is meeting.primitive:
+        is_open = holds_meeting(first) or _merges_as(first, meeting)
+        is_alike = first.primitive is meeting.primitive
+        if is_open and is_alike and len(first.invars) == len(meeting.invars):
             continue  # what is inside is compared there
         if not same_parameters(first, meeting) or _types(first) != _types(meeting):
             here, there = source_of(first.source_info), source_of(meeting.source_info)
@@ -378,6 +379,12 @@ def _checked(aligned: Sequence[Equation | None]) -> list[Equation]:
 
 
 _UNEQUAL_GATHER = "; gd.get_replica_context().all_gather takes other lengths along its axis"
+
+
+def _merges_as(one: Equation, other: Equation) -> bool:
+    """Return whether two equations are one `merge_call`, of whatever shapes on each class."""
+    both = one.primitive is merge_call_p and other.primitive is merge_call_p
+    return both and one.params["merged"] is other.params["merged"]
 
 
 def _types(meeting: Equation) -> list[Any]:

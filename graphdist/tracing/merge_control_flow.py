@@ -14,8 +14,9 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from graphdist.tracing.class_trace import Equation, Slot, padded
+from graphdist.tracing.class_trace import Equation, Slot
 from graphdist.tracing.control_flow import scan_counts
+from graphdist.tracing.merge_call import padded
 from graphdist.tracing.sources import source_of
 from graphdist.tracing.state import TraceError
 

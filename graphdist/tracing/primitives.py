@@ -15,7 +15,6 @@ only between tracing and import. Differentiation follows from what each one mean
 * `collective_permute`: each replica what another sends it, or zeros. Transpose: sent back.
 * `all_to_all`: each replica a slice of every other's value, joined. Transpose: the slices back.
 
-`merge_call` stands in the trace of one class of replicas for what is done once for all.
 `read_variable` makes the handle of a variable, `aggregate` marks a value on its way into one,
 `replica_id` is the replica's number. Values are what one replica holds, so shapes are local
 throughout.
@@ -24,7 +23,6 @@ throughout.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias  # Any: tracers, avals and zeros have no common public type
 
 import jax
@@ -159,28 +157,6 @@ ad.primitive_jvps[aggregate_p] = _aggregate_jvp
 
 replica_id_p = Primitive("replica_id")
 replica_id_p.def_abstract_eval(lambda *, group_size: ShapedArray((), jnp.int32))
-
-
-@dataclass(frozen=True, eq=False)
-class Merged:
-    """What `merge_call` does for all classes of replicas: a jaxpr of values padded alike.
-
-    `spreads` says of each output whether it is one value, which every replica gets.
-    """
-
-    jaxpr: Any
-    spreads: tuple[bool, ...]
-    num_replicas: int
-
-
-merge_call_p = Primitive("merge_call")
-merge_call_p.multiple_results = True
-merge_call_p.def_abstract_eval(
-    lambda *locals, merged, shapes: [
-        ShapedArray(shape, aval.dtype)
-        for shape, aval in zip(shapes, merged.jaxpr.out_avals, strict=True)
-    ]
-)
 
 
 def _batch_elementwise(primitive: Primitive) -> None:

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.data.distributed_dataset import agreed
 from graphdist.data.failures import Failed
-from graphdist.data.worker_input import Step
+from graphdist.data.worker_input import Step, agreed
 from tests.data.test_positions import in_turn, split, values
 
 Dataset = gd.data.Dataset
@@ -105,7 +104,8 @@ def test_a_shuffle_has_a_place_for_it() -> None:
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_position(name: str) -> None:
     iterator = iter(DATASETS[name]())
-    whole, states = [], [iterator.get_state()]
+    whole: list[Any] = []
+    states = [iterator.get_state()]
     while not whole or whole[-1] != []:
         whole += drained(itertools.islice(iterator, 1)) or [[]]
         states.append(iterator.get_state())
@@ -128,7 +128,8 @@ def test_every_position(name: str) -> None:
 )
 def test_distributed(make: Callable[[], Any]) -> None:
     iterator = iter(make())
-    whole, states = [], [iterator.get_state()]
+    whole: list[Any] = []
+    states = [iterator.get_state()]
     while not whole or whole[-1] != []:
         whole += drained(itertools.islice(iterator, 1)) or [[]]
         states.append(iterator.get_state())

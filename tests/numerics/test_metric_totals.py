@@ -163,10 +163,10 @@ class Histogram(metrics.Metric):
         super().__init__("histogram")
         self.bins = self.add_variable("bins", (3,))
 
-    def contributions(self, values: Any) -> list[Any]:  # type: ignore[override]
+    def contributions(self, values: Any) -> list[Any]:
         return [jnp.bincount(values, length=3)]
 
-    def value(self, bins: Any) -> Any:  # type: ignore[override]
+    def value(self, bins: Any) -> Any:
         return bins
 
 
@@ -188,7 +188,8 @@ def test_no_collective_more() -> None:
 
     @gd.function
     def step(x: Any) -> Any:
-        strategy.run(lambda x: [metric.update_state(x) for metric in several], args=(x,))
+        for metric in several:
+            strategy.run(lambda x, metric=metric: metric.update_state(x), args=(x,))
         return [metric.result() for metric in several]
 
     (collective,) = step.trace(jnp.ones(3)).lower().collectives

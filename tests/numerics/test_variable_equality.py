@@ -40,7 +40,7 @@ def test_with_an_array(other: Any, expected: Any) -> None:
 
 def test_with_variables() -> None:
     one, other = variable(), variable()
-    assert (one == one) is True  # noqa: PLR0124
+    assert (one == one) is True
     assert (one == other) is False
     assert (one != other) is True
     assert one in [other, one]
@@ -86,7 +86,7 @@ def test_inside_functions_and_on_replicas() -> None:
 def test_mirrored_values() -> None:
     value: Any = Mirrored(jnp.arange(2.0), 2)
     assert (value == 1).tolist() == [False, True]
-    assert (value != value).tolist() == [False, False]  # noqa: PLR0124
+    assert (value != value).tolist() == [False, False]
     assert (value == jnp.arange(2.0)).tolist() == [True, True]
     assert (value == "x") is False
     assert {value: 1}[value] == 1

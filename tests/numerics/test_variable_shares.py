@@ -1,4 +1,4 @@
-"""A total that is assigned or restored is shared out over the replicas, and reads back as it was."""
+"""A total that is assigned or restored is shared out over replicas, and reads back as it was."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -29,15 +30,15 @@ def total(value: Any, replicas: int) -> gd.Variable:
 def values_of(dtype: str) -> Any:
     random = np.random.default_rng(0)
     if jnp.issubdtype(dtype, jnp.integer):
-        limits = jnp.iinfo(dtype)
+        limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
         found = random.integers(limits.min, limits.max, SIZE, endpoint=True)
         return jnp.asarray(found, dtype)
     if dtype == "complex64":
         return jnp.asarray(random.standard_normal(SIZE) + 1j * random.standard_normal(SIZE), dtype)
-    limits = jnp.finfo(dtype)
+    limits = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     scales = 2.0 ** random.integers(limits.minexp, limits.maxexp - 2, SIZE)
     corners = [0.0, limits.max, limits.min, limits.tiny, -limits.tiny, np.inf, -np.inf, np.nan]
-    found = np.concatenate([random.standard_normal(SIZE) * scales, np.float64(corners)])
+    found = np.concatenate([random.standard_normal(SIZE) * scales, np.array(corners)])
     array = jnp.asarray(found, dtype)
     return jnp.where(jnp.abs(array) < limits.tiny, 0, array)  # CPUs take these for zero
 

@@ -1,0 +1,212 @@
+"""`merge_call` in the trace of one class of replicas, for what is done once for all, and its rules.
+
+The primitive's operands are what a class brings, in its own shapes; `Merged` is the program that
+all classes run together, on values padded alike. Its derivatives are such programs again:
+
+* JVP: the program is linearized. A first `merge_call` gives its results and what the linear part
+  needs of them, a second is the linear part, on tangents. So nothing is done twice, collectives and
+  assignments least of all.
+* Transpose: that of the linear part, with what it needs of the first given back to it.
+
+All classes must come to the same program. So a program keeps what was derived of it, and zeros
+stand for tangents and cotangents that one class has none of. Tangents and cotangents are padded
+with zeros and cut by the classes: what lies in a padded corner never reaches anyone.
+
+A result that is one value is a copy on every replica here, each with a cotangent of its own, so
+that the linear part has `to_replicas` in it. What the linear part needs goes straight from the
+first call to the others, as what it is in cross-replica code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any  # Any: jaxprs, tracers, avals and zeros have no common public type
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad
+
+from graphdist.tracing.primitives import to_replicas
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """What `merge_call` does for all classes of replicas: a jaxpr of values padded alike.
+
+    `spreads` says of each output whether it is one value, which every replica gets.
+    """
+
+    jaxpr: ClosedJaxpr
+    spreads: tuple[bool, ...]
+    num_replicas: int
+    derived: dict[Any, Any] = field(default_factory=dict)
+    """Programs that were made of this one, the same for all classes."""
+
+    def on_replicas(self, *arrays: Any) -> list[Any]:
+        """Return what the program gives each replica, where the caller traces."""
+        results = jaxpr_as_fun(self.jaxpr)(*arrays)
+        return [
+            to_replicas(one, self.num_replicas) if spreads else one
+            for one, spreads in zip(results, self.spreads, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class _Linearized:
+    """A program in two: results and residuals, then tangents of residuals and tangents."""
+
+    forward: Merged
+    linear: Merged
+    inputs: list[int]
+    """Which operands have tangents."""
+    outputs: list[int]
+    """Which results have."""
+
+
+merge_call_p = Primitive("merge_call")
+merge_call_p.multiple_results = True
+merge_call_p.def_abstract_eval(
+    lambda *locals, merged, shapes: [
+        ShapedArray(shape, aval.dtype)
+        for shape, aval in zip(shapes, merged.jaxpr.out_avals, strict=True)
+    ]
+)
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, merged: Merged, shapes: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    if "linearized" not in merged.derived:
+        merged.derived["linearized"] = _linearized(merged)
+    parts: _Linearized = merged.derived["linearized"]
+    kept = tuple(aval.shape for aval in parts.forward.jaxpr.out_avals[len(shapes) :])
+    found = merge_call_p.bind(*primals, merged=parts.forward, shapes=(*shapes, *kept))
+    results, residuals = found[: len(shapes)], found[len(shapes) :]
+    avals = merged.jaxpr.in_avals
+    given = [padded(ad.instantiate_zeros(tangents[i]), avals[i].shape) for i in parts.inputs]
+    returned = iter(_bind_whole(parts.linear, [*residuals, *given]))
+    return results, [
+        _cut(next(returned), shape)
+        if i in parts.outputs
+        else ad.Zero(jax.typeof(results[i]).to_tangent_aval())
+        for i, shape in enumerate(shapes)
+    ]
+
+
+def _linearized(merged: Merged) -> _Linearized:
+    """Return a program linearized in its operands that have tangents."""
+    inputs = [i for i, aval in enumerate(merged.jaxpr.in_avals) if _has_tangents(aval)]
+    outputs = [i for i, aval in enumerate(merged.jaxpr.out_avals) if _has_tangents(aval)]
+    structure: list[Any] = []
+
+    def forward(*arrays: Any) -> list[Any]:
+        def differentiable(*some: Any) -> tuple[list[Any], list[Any]]:
+            filled = list(arrays)
+            for i, array in zip(inputs, some, strict=True):
+                filled[i] = array
+            results = jaxpr_as_fun(merged.jaxpr)(*filled)
+            spread = [
+                to_replicas(results[i], merged.num_replicas) if merged.spreads[i] else results[i]
+                for i in outputs
+            ]
+            return spread, results
+
+        _, linear, results = jax.linearize(
+            differentiable, *(arrays[i] for i in inputs), has_aux=True
+        )
+        residuals, shape = jax.tree.flatten(linear)
+        structure.append(shape)
+        return [*results, *residuals]
+
+    jaxpr = jax.make_jaxpr(forward)(*_specs(merged.jaxpr.in_avals))
+    count = len(merged.spreads)
+    residuals = jaxpr.out_avals[count:]
+
+    def tangents(*given: Any) -> list[Any]:
+        linear = jax.tree.unflatten(structure[0], given[: len(residuals)])
+        return list(linear(*given[len(residuals) :]))
+
+    of_inputs = [merged.jaxpr.in_avals[i] for i in inputs]
+    linear = jax.make_jaxpr(tangents)(*_specs([*residuals, *of_inputs]))
+    replicas = merged.num_replicas
+    return _Linearized(
+        Merged(jaxpr, (*merged.spreads, *[False] * len(residuals)), replicas),
+        Merged(linear, (False,) * len(outputs), replicas),
+        inputs,
+        outputs,
+    )
+
+
+def _transposed(
+    cotangents: Sequence[Any], *operands: Any, merged: Merged, shapes: Sequence[Any]
+) -> list[Any]:
+    """Return the cotangents of the operands in which the program is linear."""
+    wanted = tuple(ad.is_undefined_primal(operand) for operand in operands)
+    key = "transposed", wanted
+    if key not in merged.derived:
+        merged.derived[key] = _transpose(merged, wanted)
+    avals = merged.jaxpr.in_avals
+    known = [
+        padded(operand, aval.shape)
+        for operand, aval, is_wanted in zip(operands, avals, wanted, strict=True)
+        if not is_wanted
+    ]
+    given = [
+        padded(ad.instantiate_zeros(one), aval.shape)
+        for one, aval in zip(cotangents, merged.jaxpr.out_avals, strict=True)
+    ]
+    returned = iter(_bind_whole(merged.derived[key], [*known, *given]))
+    return [
+        _cut(next(returned), operand.aval.shape) if is_wanted else None
+        for operand, is_wanted in zip(operands, wanted, strict=True)
+    ]
+
+
+def _transpose(merged: Merged, wanted: tuple[bool, ...]) -> Merged:
+    avals = merged.jaxpr.in_avals
+    linear = [aval for aval, is_wanted in zip(avals, wanted, strict=True) if is_wanted]
+    known = [aval for aval, is_wanted in zip(avals, wanted, strict=True) if not is_wanted]
+
+    def transposed(*given: Any) -> list[Any]:
+        def of_linear(*some: Any) -> list[Any]:
+            rest, ones = iter(given), iter(some)
+            return merged.on_replicas(*(next(ones if one else rest) for one in wanted))
+
+        return list(jax.linear_transpose(of_linear, *_specs(linear))(list(given[len(known) :])))
+
+    jaxpr = jax.make_jaxpr(transposed)(*_specs([*known, *merged.jaxpr.out_avals]))
+    return Merged(jaxpr, (False,) * len(linear), merged.num_replicas)
+
+
+ad.primitive_jvps[merge_call_p] = _jvp
+ad.primitive_transposes[merge_call_p] = _transposed
+
+
+def _bind_whole(merged: Merged, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of a program as large as they are padded."""
+    shapes = tuple(aval.shape for aval in merged.jaxpr.out_avals)
+    return list(merge_call_p.bind(*operands, merged=merged, shapes=shapes))
+
+
+def _has_tangents(aval: Any) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
+
+
+def _specs(avals: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+
+
+def padded(value: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array as the corner of a larger one, zero elsewhere."""
+    if np.shape(value) == shape:
+        return value
+    missing = [(0, full - part, 0) for full, part in zip(shape, np.shape(value), strict=True)]
+    return jax.lax.pad(value, np.zeros((), value.dtype), missing)
+
+
+def _cut(value: Any, shape: tuple[int, ...]) -> Any:
+    return value if np.shape(value) == shape else jax.lax.slice(value, (0,) * len(shape), shape)
