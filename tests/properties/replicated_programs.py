@@ -251,8 +251,7 @@ class ReplicaMaker(StatefulMaker):
     def by_axis_name(self) -> None:
         """Call a collective of JAX's by the name of the axis."""
         x = self.any(AVERAGED, VECTORS)
-        names = [name for name in BY_AXIS_NAME if not (self.in_reverse and name == "pmax")]
-        name = self.choose(*names)
+        name = self.choose(*BY_AXIS_NAME)
 
         def call(x: Array) -> list[Array]:
             return [bounded(BY_AXIS_NAME[name](x))]
@@ -273,7 +272,7 @@ def _to_the_next(x: Array) -> Array:
 
 BY_AXIS_NAME: dict[str, Callable[[Array], Array]] = {
     "psum": lambda x: lax.psum(x, AXIS),
-    "pmax": lambda x: lax.pmax(x, AXIS),
+    "pmax": lambda x: lax.pmax(lax.stop_gradient(x), AXIS),  # JAX has no gradient of it
     "all_gather": lambda x: lax.all_gather(x, AXIS, axis=1)[:, -1],
     "psum_scatter": lambda x: lax.psum_scatter(_a_row_each(x), AXIS),
     "ppermute": _to_the_next,
