@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from graphdist.ir.graph import Operand
+from graphdist.ir.graph import Node, Operand
+from graphdist.ir.types import MIRRORED
 from graphdist.passes.slice_kinds import is_cuttable
 from graphdist.passes.slices import Needs
 
@@ -33,10 +34,11 @@ def gatherable(needs: Needs) -> Gathered:
         if not needs.of_node(node):
             continue
         kind = needs.kinds.get(node.results[0], "") if node.results else ""
-        found = {operand: gradients[operand] for operand in node.operands if operand in gradients}
+        operands = needs.operands_of(node)
+        found = {operand: gradients[operand] for operand in operands if operand in gradients}
         if kind == "all_reduce" and is_cuttable(node.results[0], graph.num_replicas):
             gradients[node.results[0]] = node.results[0]
-        elif kind in ("elementwise", "sliced") and len(set(found.values())) == 1:
+        elif _is_made_of_one(node, kind) and len(set(found.values())) == 1:
             gradients[node.results[0]] = next(iter(found.values()))
         elif kind in ("elementwise", "branches"):
             lost.update(found.values())
@@ -57,6 +59,13 @@ def gatherable(needs: Needs) -> Gathered:
         for operand in operands
         if operand is not gradient and operand.type.bytes <= gradient.type.bytes
     }
+
+
+def _is_made_of_one(node: Node, kind: str) -> bool:
+    """Return whether a result is made of what is made of a gradient; not of slices of others."""
+    if kind == "elementwise":
+        return node.results[0].type.distribution is MIRRORED
+    return kind == "sliced"
 
 
 def worth_gathering(gathered: Gathered, needs: Needs, scattered: set[Operand]) -> Gathered:

@@ -51,6 +51,7 @@ def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, di
         variable.name: _refusal(variable, graph.num_replicas, sharding)
         for variable in graph.assigned
     }
+    is_stored = any(variable.sharded_along is not None for variable in graph.assigned)
     gathered: Gathered | None = None
     for _ in range(_ROUNDS):
         wanted = frozenset(name for name, reason in reasons.items() if not reason)
@@ -64,7 +65,7 @@ def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, di
             if len(gathered) < len(before):
                 continue
         refused = _without_gain(needs, scattered)
-        if gathered is None and (refused or _gathers(needs)):
+        if gathered is None and (refused or is_stored):
             gathered = gatherable(needs)
             if gathered:
                 continue
@@ -110,11 +111,6 @@ def _without_gain(needs: Needs, scattered: set[Operand]) -> dict[str, str]:
         ]
     made_by = _makers(needs) if doubtful else {}
     return {name: _why_not(output, needs, made_by) for name, output in doubtful}
-
-
-def _gathers(needs: Needs) -> bool:
-    """Return whether a variable is gathered that is stored in slices already."""
-    return any(kind == "gathered" and needs.is_whole(one) for one, kind in needs.kinds.items())
 
 
 def _scatter(graph: Graph, needs: Needs, scattered: set[Operand]) -> None:

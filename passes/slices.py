@@ -8,7 +8,7 @@ Which variables are worth it is in `slice_gains.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from graphdist.ir.analyses import has_effect
@@ -89,6 +89,17 @@ class Needs:
         if isinstance(because, str):
             return because
         return f"{because.op.name} at {because.source} needs all of it"
+
+    def operands_of(self, node: Node) -> Sequence[Operand]:
+        """Return the operands of a node that something needs: of a `cond` those its branches do."""
+        if node not in self.branching:
+            return self.reduced.get(node, node.operands)
+        index, *operands = node.operands
+        inputs = node.graphs[0].inputs
+        return [
+            index,
+            *(one for one, value in zip(operands, inputs, strict=True) if self.flags.get(value)),
+        ]
 
     def scopes(self) -> Iterator[Graph]:
         """Yield the graph and the branches looked into, an outer one before its inner ones."""

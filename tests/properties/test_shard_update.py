@@ -13,7 +13,7 @@ from typing import Any, TypeAlias  # Any: distributed values
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import graphdist as gd
@@ -132,6 +132,17 @@ SHARED_OUT = expressions(sorted({*SCALARS} - {"first"}), [])
     st.lists(EXPRESSIONS, min_size=3, max_size=3),
     st.integers(0, 2**7 - 1),
     st.integers(0, 99),
+)
+@example(  # an operand that no branch takes says nothing of how its value is needed
+    shape=(8,),
+    kind="SUM",
+    updates=[
+        value(0),
+        branches("all", value(0), value(1), all_of(0.0)),
+        guarded("first", two("add", value(0), value(0)), value(0), value(0)),
+    ],
+    bits=0b0110010,
+    seed=0,
 )
 def test_updates_mean_the_same_shared_out(
     shape: tuple[int, ...], kind: str, updates: list[Expression], bits: int, seed: int
