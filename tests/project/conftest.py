@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("graphdist", "passes", "runtime", "tools", "tests", "examples")
+PACKAGES = {
+    "graphdist": "graphdist",
+    "graphdist.passes": "passes",
+    "graphdist.runtime": "runtime",
+    "graphdist.tools": "tools",
+}
+"""What is shipped: import name and folder."""
+FOLDERS = (*PACKAGES.values(), "tests", "examples")
 
 
 @dataclass(frozen=True)
@@ -36,9 +43,9 @@ def files(*folders: str) -> Iterator[Path]:
                 yield path
 
 
-def module_name(path: Path, package_dir: dict[str, str]) -> str:
+def module_name(path: Path) -> str:
     """Name the module at a path under the root as users import it, not as the folder suggests."""
-    names = {folder: name for name, folder in package_dir.items()}
+    names = {folder: name for name, folder in PACKAGES.items()}
     folder, *rest = path.with_suffix("").parts
     if rest and rest[-1] == "__init__":
         rest.pop()
@@ -51,6 +58,12 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
+def packages() -> dict[str, str]:
+    """Return the folder of each package that has one beside the others."""
+    return PACKAGES
+
+
+@pytest.fixture(scope="session")
 def setuptools() -> dict[str, Any]:  # Any: TOML
     """Read the table that says what the wheel holds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -59,15 +72,14 @@ def setuptools() -> dict[str, Any]:  # Any: TOML
 
 
 @pytest.fixture(scope="session")
-def modules(setuptools: dict[str, Any]) -> list[Module]:
+def modules() -> list[Module]:
     """Parse every Python file of the source folders, tests and examples."""
     found = []
     for path in files(*FOLDERS):
         if path.suffix == ".py":
             text = path.read_text(encoding="utf-8")
             short = path.relative_to(ROOT)
-            name = module_name(short, setuptools["package-dir"])
-            found.append(Module(short, name, text, ast.parse(text, str(short))))
+            found.append(Module(short, module_name(short), text, ast.parse(text, str(short))))
     return found
 
 

@@ -128,10 +128,10 @@ def test_every_operation_is_described() -> None:
     assert set(DESCRIPTIONS) == set(OPS.values())
 
 
-def test_the_tour_names_every_source_file(root: Path, setuptools: dict[str, Any]) -> None:
+def test_the_tour_names_every_source_file(root: Path, packages: dict[str, str]) -> None:
     on_disk = {
         str(path.relative_to(root))
-        for folder in setuptools["package-dir"].values()
+        for folder in packages.values()
         for path in (root / folder).rglob("*.py")  # does not follow the links in graphdist/
         if path.name != "__init__.py" and "node_modules" not in path.parts
     }

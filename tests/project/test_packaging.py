@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 from typing import Any  # TOML
@@ -12,20 +13,22 @@ from typing import Any  # TOML
 import pytest
 
 
-def test_every_package_is_listed(root: Path, setuptools: dict[str, Any]) -> None:
+def test_every_package_is_listed(
+    root: Path, packages: dict[str, str], setuptools: dict[str, Any]
+) -> None:
     on_disk = {
         ".".join((name, *init.parent.relative_to(root / folder).parts))
-        for name, folder in setuptools["package-dir"].items()
+        for name, folder in packages.items()
         for init in (root / folder).rglob("__init__.py")
     }
     assert set(setuptools["packages"]) == on_disk
 
 
-def test_every_folder_with_modules_is_a_package(root: Path, setuptools: dict[str, Any]) -> None:
+def test_every_folder_with_modules_is_a_package(root: Path, packages: dict[str, str]) -> None:
     # Without an __init__.py a folder imports here, as a namespace package, and is not in the wheel.
     folders = {
         path.parent
-        for folder in setuptools["package-dir"].values()
+        for folder in packages.values()
         for path in (root / folder).rglob("*.py")
         if "node_modules" not in path.parts  # npm's, and not in the repository
     }
@@ -39,29 +42,76 @@ def test_package_data_exists(root: Path, setuptools: dict[str, Any]) -> None:
             assert list(folder.glob(pattern)), f"{package}: nothing matches {pattern}"
 
 
-@pytest.mark.slow
-def test_the_wheel_holds_what_is_no_module(root: Path, tmp_path: Path) -> None:
-    # Built from a copy: setuptools leaves its own folders where it builds.
-    copy = tmp_path / "copy"
-    ignored = shutil.ignore_patterns(".git", ".venv", "node_modules", "tests", "__pycache__")
-    shutil.copytree(root, copy, symlinks=True, ignore=ignored)
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(tmp_path)]
+def pip(*arguments: object) -> None:
+    """Run pip; skip the test if there is none, or none of the setuptools that it builds with."""
     if importlib.util.find_spec("pip") is None:
         pytest.skip("not installed: pip, which builds the wheel")
-    done = subprocess.run(
-        [*build, str(copy)], capture_output=True, text=True, timeout=300, check=False
-    )
+    command = [sys.executable, "-m", "pip", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if "No matching distribution found for setuptools" in done.stderr:
         pytest.skip("not to be had: the setuptools that pyproject.toml builds with")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def copied(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the tree: setuptools leaves its own folders where it builds."""
+    copy = tmp_path_factory.mktemp("tree") / "copy"
+    ignored = shutil.ignore_patterns(".git", ".venv", "node_modules", "tests", "__pycache__")
+    shutil.copytree(root, copy, symlinks=True, ignore=ignored)
+    return copy
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_what_is_no_module(copied: Path, tmp_path: Path) -> None:
+    pip("wheel", "--no-deps", "-q", "-w", tmp_path, copied)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     viewer = {f"graphdist/viz/static/{name}" for name in ("viewer.js", "viewer.css")}
     viewer |= {"graphdist/viz/static/LICENSES.txt", "graphdist/viz/document.schema.json"}
     assert viewer <= names
-    assert "graphdist/py.typed" in names
-    assert not [name for name in names if "/web/" in name or name.startswith("tests/")]
+    assert {"graphdist/py.typed", "graphdist/passes/manager.py", "graphdist/ir/graph.py"} <= names
+    assert not [name for name in names if "/web/" in name or name.startswith(("tests/", "src/"))]
+
+
+@pytest.mark.slow
+def test_type_checkers_find_what_is_installed_editable(copied: Path, tmp_path: Path) -> None:
+    # They read a path in a `.pth` file, and never run the finder that setuptools makes instead.
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip("--python", python, "install", "--no-deps", "-q", "-e", copied)
+    program = tmp_path / "program.py"
+    lines = ["import graphdist as gd", "import graphdist.passes", "import passes"]
+    program.write_text("\n".join(lines), encoding="utf-8")
+    # Skipped are what the modules import, not whether they are found: it takes a second, not thirty.
+    options = ["--strict", "--follow-imports=skip", "--cache-dir", str(tmp_path / "cache")]
+    command = [sys.executable, "-m", "mypy", *options, "--python-executable", str(python)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [*command, str(program)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "No module named mypy" in done.stderr:
+        pytest.skip("not installed: mypy")
+    assert [line for line in done.stdout.splitlines() if ": error:" in line] == [
+        'program.py:3: error: Cannot find implementation or library stub for module named "passes"'
+        "  [import-not-found]"
+    ]
+
+
+def test_one_folder_looks_like_the_package(
+    root: Path, packages: dict[str, str], setuptools: dict[str, Any]
+) -> None:
+    assert setuptools["package-dir"] == {"": "src"}
+    assert [path.name for path in (root / "src").iterdir() if path.is_symlink()] == ["graphdist"]
+    for package, folder in packages.items():
+        shown = root / "src" / package.replace(".", "/") / "__init__.py"
+        assert shown.samefile(root / folder / "__init__.py")
 
 
 @pytest.mark.parametrize("folder", ["passes", "runtime", "tools"])
