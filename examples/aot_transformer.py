@@ -164,7 +164,7 @@ def adam(
     return new, {"mean": mean, "square": square}
 
 
-def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[Any, tuple[Any]]:
+def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tuple[Any]]:
     """Return a training step and the shape of its tokens; see `Settings`."""
     chosen = Settings(**settings)
     if chosen.size not in SIZES:
@@ -178,7 +178,7 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[Any, tuple[Any]]:
         count = gd.Variable(jax.ShapeDtypeStruct((), jnp.int32), name="count")
 
     @gd.function
-    def train_step(tokens: Any) -> Any:
+    def train_step(tokens: jax.Array) -> jax.Array:
         def replica_fn(tokens: jax.Array) -> jax.Array:
             old = gd.read(params)
             loss, grads = jax.value_and_grad(partial(loss_fn, model, chosen))(old, tokens)

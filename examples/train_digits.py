@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any  # pytrees, of arrays or variables, and compiled functions
+from typing import Any  # the optimizer's state, and settings by name
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ from sklearn.datasets import load_digits
 import graphdist as gd
 
 Params = dict[str, dict[str, jax.Array]]
+Variables = dict[str, dict[str, gd.Variable]]
+Batch = dict[str, jax.Array]
 Rows = dict[str, np.ndarray]
 
 CHANNELS = (1, 16, 32)
@@ -106,14 +108,14 @@ def convolve(layer: dict[str, jax.Array], images: jax.Array, stride: int) -> jax
     return result + layer["bias"]
 
 
-def loss_fn(params: Params, batch: dict[str, jax.Array]) -> jax.Array:
+def loss_fn(params: Params, batch: Batch) -> jax.Array:
     """Return the mean cross entropy over the batch, in nats."""
     logits = predict(params, batch["image"])
     losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
     return losses.mean()
 
 
-def make_state(strategy: gd.Strategy, settings: Settings) -> tuple[Any, Any]:
+def make_state(strategy: gd.Strategy, settings: Settings) -> tuple[Variables, Any]:
     """Return parameters and optimizer state as variables of the strategy."""
     initial = init_params(settings.seed)
     with strategy.scope():
@@ -121,14 +123,14 @@ def make_state(strategy: gd.Strategy, settings: Settings) -> tuple[Any, Any]:
 
 
 def make_train_step(
-    strategy: gd.Strategy, settings: Settings, params: Any, optimizer_state: Any
-) -> Any:
+    strategy: gd.Strategy, settings: Settings, params: Variables, optimizer_state: Any
+) -> gd.Function[[Batch], jax.Array]:
     """Return the function that makes a step with a distributed batch and returns its loss."""
     optimizer = optax.adam(settings.learning_rate)
 
     @gd.function
-    def train_step(batch: Any) -> Any:
-        def replica_fn(batch: dict[str, jax.Array]) -> Any:
+    def train_step(batch: Batch) -> jax.Array:
+        def replica_fn(batch: Batch) -> jax.Array:
             loss, grads = jax.value_and_grad(loss_fn)(gd.read(params), batch)
             grads = gd.get_replica_context().all_reduce("MEAN", grads)
             updates, state = optimizer.update(grads, gd.read(optimizer_state), gd.read(params))
@@ -141,7 +143,7 @@ def make_train_step(
     return train_step
 
 
-def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[Any, tuple[Any]]:
+def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tuple[Batch]]:
     """Return a training step with variables of its own, and arguments for it; see `Settings`."""
     chosen = Settings(**settings)
     rows, _ = load_data()

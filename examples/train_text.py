@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pydoc_data.topics import topics
-from typing import Any  # pytrees, of arrays or variables, and compiled functions
+from typing import Any  # pytrees, of arrays or variables, and settings by name
 
 import jax
 import jax.numpy as jnp
@@ -145,13 +145,13 @@ def make_state(strategy: gd.Strategy, settings: Settings, characters: int) -> tu
 
 def make_train_step(
     strategy: gd.Strategy, settings: Settings, params: Any, optimizer_state: Any
-) -> Any:
+) -> gd.Function[[jax.Array], jax.Array]:
     """Return the function that makes a step with a distributed batch and returns its loss."""
     optimizer = make_optimizer(settings)
 
     @gd.function
-    def train_step(batch: Any) -> Any:
-        def replica_fn(batch: jax.Array) -> Any:
+    def train_step(batch: jax.Array) -> jax.Array:
+        def replica_fn(batch: jax.Array) -> jax.Array:
             loss, grads = jax.value_and_grad(loss_fn)(gd.read(params), batch)
             grads = gd.get_replica_context().all_reduce("MEAN", grads)
             updates, state = optimizer.update(grads, gd.read(optimizer_state), gd.read(params))
@@ -164,7 +164,7 @@ def make_train_step(
     return train_step
 
 
-def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[Any, tuple[Any]]:
+def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tuple[jax.Array]]:
     """Return a training step with variables of its own, and arguments for it; see `Settings`."""
     chosen = Settings(**settings)
     characters, text = load_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any  # Any: users' functions, batches and gradients
+from typing import Any, ParamSpec, TypeVar  # Any: users' functions, batches and gradients
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,17 @@ from graphdist.options import ReduceOp
 from graphdist.tracing.sources import here
 from graphdist.values import kind_of
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
 
 def accumulate(
-    fn: Callable[..., Any],
+    fn: Callable[Parameters, Result],
     microbatches: int,
     *,
     batch_argnums: int | Sequence[int] = -1,
     reduce_op: ReduceOp | str = ReduceOp.MEAN,
-) -> Callable[..., Any]:
+) -> Callable[Parameters, Result]:
     """Return a function that calls `fn` on parts of the batch in a loop, and combines the results.
 
     The positional arguments `batch_argnums`, by default the last, are pytrees of arrays whose first
@@ -59,7 +62,7 @@ def accumulate(
             hint="leave it out where the last positional argument is the batch",
         )
 
-    def accumulated(*args: Any, **kwargs: Any) -> Any:
+    def accumulated(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         positions = _positions(places, len(args))
         parts = {place: _cut(args[place], microbatches) for place in positions}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from graphdist.errors import ArgumentTypeError, ContextError
 from graphdist.tracing.sources import here
@@ -21,6 +21,8 @@ from graphdist.tracing.state import current_trace
 if TYPE_CHECKING:
     from graphdist.replica_context import ReplicaContext
     from graphdist.strategies.base import Strategy, StrategyBase
+
+Entered = TypeVar("Entered", bound="StrategyBase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +55,19 @@ def entered(entry: Entry) -> Iterator[None]:
         _entry.reset(token)
 
 
-class Scope:
+class Scope(Generic[Entered]):
     """The context manager of `Strategy.scope()`: cross-replica context of a strategy.
 
     It may be entered again inside itself, not after it was left.
     """
 
-    def __init__(self, strategy: StrategyBase) -> None:
+    def __init__(self, strategy: Entered) -> None:
         """Make it; nothing is entered yet."""
         self._strategy = strategy
         self._tokens: list[Token[Entry | None]] = []
         self._was_left = False
 
-    def __enter__(self) -> Any:  # Any: the strategy, of the class the user made
+    def __enter__(self) -> Entered:
         """Enter and return the strategy."""
         require_cross_replica("scope")
         require_same_strategy(self._strategy, "scope")

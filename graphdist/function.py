@@ -12,7 +12,16 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, update_wrapper, wraps
-from typing import Any, TypeAlias, overload  # Any: users' functions, arguments and results
+from typing import (  # Any: users' functions, arguments and results
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 from weakref import WeakKeyDictionary
 
 import jax
@@ -39,9 +48,13 @@ from graphdist.signature import (
 from graphdist.stages import Traced
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.type_variables import Parameters, Result_co
 from graphdist.values import kind_of
 
 Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any]
+Others = ParamSpec("Others")
+"""The parameters of a method, without the instance."""
+Result = TypeVar("Result")
 
 WARN_AT = (8, 32, 128, 512)
 
@@ -50,12 +63,12 @@ class RetraceWarning(UserWarning):
     """A function is compiled again and again, which costs more than running it."""
 
 
-class Function:
+class Function(Generic[Parameters, Result_co]):
     """A compiled function; see `function`."""
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[Parameters, Result_co],
         static_argnames: Sequence[str] = (),
         pipeline_for: Callable[[Target], Sequence[Pass]] = pipeline,
         compiler_options: Mapping[str, Any] | None = None,
@@ -79,10 +92,20 @@ class Function:
         self._numbers_are_static = python_numbers_are_static
         self._programs: dict[Any, Program] = {}
         self._last_keys: tuple[LeafKey, ...] = ()
-        self._bound: WeakKeyDictionary[Any, Function] = WeakKeyDictionary()
+        self._bound: WeakKeyDictionary[Any, Function[..., Any]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"<gd.function {self.name}>"
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(
+        self: Function[Concatenate[Any, Others], Result],
+        instance: object,
+        owner: type | None = None,
+    ) -> BoundFunction[Others, Result]: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -96,9 +119,9 @@ class Function:
             return BoundFunction(self, instance)
         return self._bound[instance]
 
-    def _bound_to(self, instance: Callable[[], Any]) -> Function:
+    def _bound_to(self, instance: Callable[[], Any]) -> Function[..., Any]:
         """Return the function of one instance, which goes with it."""
-        fn = self.fn
+        fn: Callable[..., Any] = self.fn
 
         @wraps(fn)
         def method(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +137,7 @@ class Function:
             self.name,
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
         """Run the function on these arguments; inside another function it is part of that one."""
         if current_trace() is not None:
             return self.fn(*args, **kwargs)
@@ -197,14 +220,14 @@ class Function:
         )
 
 
-class BoundFunction:
+class BoundFunction(Generic[Parameters, Result_co]):
     """A `Function` looked up on an instance: the instance is its first argument."""
 
-    def __init__(self, function: Function, instance: Any) -> None:
+    def __init__(self, function: Function[..., Result_co], instance: Any) -> None:
         """Bind the function."""
         self._function, self._instance = function, instance
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
         """Run the function."""
         return self._function(self._instance, *args, **kwargs)
 
@@ -215,14 +238,14 @@ class BoundFunction:
 
 @overload
 def function(
-    fn: Callable[..., Any],
+    fn: Callable[Others, Result],
     *,
     static_argnames: Sequence[str] | str = (),
     passes: Sequence[Pass | Callable[..., Any]] | None = None,
     allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
-) -> Function: ...
+) -> Function[Others, Result]: ...
 
 
 @overload
@@ -233,7 +256,7 @@ def function(
     allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
-) -> Callable[[Callable[..., Any]], Function]: ...
+) -> Callable[[Callable[Others, Result]], Function[Others, Result]]: ...
 
 
 def function(
@@ -270,7 +293,7 @@ def function(
     }
     """
 
-    def wrap(fn: Callable[..., Any]) -> Function:
+    def wrap(fn: Callable[..., Any]) -> Function[..., Any]:
         names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
         return Function(fn, names, _pipeline(passes, allow_reassociation), compiler_options, name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar  # Any: users' pytrees
+from typing import TYPE_CHECKING, Any, TypeVar, overload  # Any: users' pytrees
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from graphdist.tracing.merge_call import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
-from graphdist.values import DistributedValues, Mirrored, TracedPerReplica, array_of
+from graphdist.values import DistributedValues, Mirrored, NumpyArray, TracedPerReplica, array_of
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 Made = TypeVar("Made")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 class ReplicaContext:
@@ -90,6 +92,14 @@ class ReplicaContext:
             trace.ask_for_number()
         return self._number or 0
 
+    @overload
+    def all_reduce(
+        self, reduce_op: ReduceOp | str, value: DistributedValues | NumpyArray, options: Any = None
+    ) -> jax.Array: ...
+
+    @overload
+    def all_reduce(self, reduce_op: ReduceOp | str, value: Value, options: Any = None) -> Value: ...
+
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
         """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
 
@@ -144,6 +154,14 @@ class ReplicaContext:
             array = array.astype(reduce_dtype)
         return all_reduce_p.bind(array, reducer=reducer, group_size=size).astype(dtype)
 
+    @overload
+    def all_gather(
+        self, value: DistributedValues | NumpyArray, axis: int, options: Any = None
+    ) -> jax.Array: ...
+
+    @overload
+    def all_gather(self, value: Value, axis: int, options: Any = None) -> Value: ...
+
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Return every leaf concatenated over all replicas along `axis`, on every replica.
 
@@ -177,10 +195,10 @@ class ReplicaContext:
 
     def merge_call(
         self,
-        merge_fn: Callable[..., Any],
+        merge_fn: Callable[..., Result],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Result:
         """Call `merge_fn(strategy, *args, **kwargs)` once, in cross-replica context.
 
         Arrays among the arguments arrive as `PerReplica`. Of the result, every replica gets its

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any  # Any: pytrees
+from typing import Any, TypeVar, overload  # Any: pytrees
 
 import jax
 
@@ -10,6 +10,32 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
 from graphdist.values import PerReplica, kind_of, structure_text
 from graphdist.variables import Variable
+
+Tree = TypeVar("Tree")
+Leaf = TypeVar("Leaf", bound=jax.typing.ArrayLike | jax.ShapeDtypeStruct)
+Key = TypeVar("Key")
+Name = TypeVar("Name")
+
+# Type checkers are told of arrays that become variables, and back, in the pytrees that parameters
+# most often are. Of any other they take the type for that of the arrays and of the variables.
+
+
+@overload
+def variables(tree: jax.typing.ArrayLike | jax.ShapeDtypeStruct, **options: Any) -> Variable: ...
+
+
+@overload
+def variables(tree: dict[Key, Leaf], **options: Any) -> dict[Key, Variable]: ...
+
+
+@overload
+def variables(
+    tree: dict[Key, dict[Name, Leaf]], **options: Any
+) -> dict[Key, dict[Name, Variable]]: ...
+
+
+@overload
+def variables(tree: Tree, **options: Any) -> Tree: ...
 
 
 def variables(tree: Any, **options: Any) -> Any:
@@ -28,6 +54,22 @@ def variables(tree: Any, **options: Any) -> Any:
         ),
         tree,
     )
+
+
+@overload
+def read(tree: Variable) -> jax.Array: ...
+
+
+@overload
+def read(tree: dict[Key, Variable]) -> dict[Key, jax.Array]: ...
+
+
+@overload
+def read(tree: dict[Key, dict[Name, Variable]]) -> dict[Key, dict[Name, jax.Array]]: ...
+
+
+@overload
+def read(tree: Tree) -> Tree: ...
 
 
 def read(tree: Any) -> Any:

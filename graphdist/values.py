@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase
 
 
+NumpyArray: TypeAlias = np.ndarray[Any, Any] | np.generic
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shape of a value on each replica, where they differ."""
 

@@ -61,7 +61,7 @@ def test_gradients_flow_across_run_and_reduce(strategy: gd.Strategy) -> None:
         return jax.grad(mean_loss)(w)
 
     expected = jax.grad(loss_fn)(W, X)
-    np.testing.assert_allclose(gradient(W, distributed(strategy)), expected, atol=1e-6)
+    np.testing.assert_allclose(gradient(jnp.asarray(W), distributed(strategy)), expected, atol=1e-6)
 
 
 def test_a_collective_node_is_a_collective_of_the_module(strategy: gd.Strategy) -> None:
@@ -82,7 +82,7 @@ def test_what_is_mirrored_is_not_reduced(strategy: gd.Strategy) -> None:
 
 def test_replicas_have_numbers(strategy: gd.Strategy) -> None:
     ids = strategy.run(lambda: gd.get_replica_context().replica_id_in_sync_group)
-    assert [int(value) for value in ids.values] == [0, 1]
+    assert [int(value) for value in strategy.experimental_local_results(ids)] == [0, 1]
 
 
 def test_state_survives_loops_and_gradients(strategy: gd.Strategy) -> None:

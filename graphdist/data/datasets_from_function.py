@@ -18,6 +18,7 @@ from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes import Workers
 from graphdist.specs import Dimensions
 from graphdist.tracing.sources import here
+from graphdist.type_variables import Element_co
 from graphdist.values import Shapes
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _NOTHING = object()
 """In place of an element, for a replica that gets none."""
 
 
-class DistributedDatasetsFromFunction(DistributedDataset):
+class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
     """Batches of single replicas, `num_replicas` of which make a step.
 
     Made by `Strategy.distribute_datasets_from_function`. `dataset_fn` is called with one context,

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from typing import (
+from typing import (  # Any: states, specs, placed values
     TYPE_CHECKING,
     Any,
+    Generic,
     NamedTuple,
     NoReturn,
     TypeAlias,
-)  # Any: states, specs, placed values
+)
 
 import jax
 
@@ -51,6 +52,7 @@ from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes import Workers
 from graphdist.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.tracing.sources import here
+from graphdist.type_variables import Element_co
 from graphdist.values import Shapes
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ class Begun(NamedTuple):
     draws: DrawsAhead
 
 
-class DistributedDataset:
+class DistributedDataset(Generic[Element_co]):
     """Global batches, split over the replicas; iterable as often as its source is.
 
     Made by `Strategy.experimental_distribute_dataset`. It cannot be transformed further: map, batch
@@ -112,7 +114,7 @@ class DistributedDataset:
         with at_the_users_line():
             self._check_declared()
 
-    def __iter__(self) -> DistributedIterator:
+    def __iter__(self) -> DistributedIterator[Element_co]:
         """Return an iterator that starts at the first element.
 
         Raises `UnsupportedError` inside a function, `ArgumentError` inside a replica function and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self  # Any: elements, and pytrees of specs
+from typing import TYPE_CHECKING, Any, Generic, Self, cast  # Any: elements, and pytrees of specs
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.data.elements import Element, at_the_users_line
@@ -17,6 +17,7 @@ from graphdist.errors import (
 )
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.type_variables import Element_co
 
 if TYPE_CHECKING:
     from graphdist.data.dataset import Dataset
@@ -26,7 +27,7 @@ _NOTHING = object()
 """In place of an element, past the last."""
 
 
-class ElementIterator:
+class ElementIterator(Generic[Element_co]):
     """What iterators over datasets have in common."""
 
     def __init__(self, position: Position) -> None:
@@ -48,26 +49,26 @@ class ElementIterator:
         """
         raise NotImplementedError
 
-    def __next__(self) -> Element:
+    def __next__(self) -> Element_co:
         raise NotImplementedError
 
-    def get_next(self) -> Element:
+    def get_next(self) -> Element_co:
         """Return the next element; raises `OutOfRangeError` past the last."""
-        element = next(self, _NOTHING)
+        element: object = next(self, _NOTHING)
         if element is _NOTHING:
             raise OutOfRangeError(
                 "get_next past the end: the dataset has no more elements",
                 source=here(),
                 hint="loop with `for element in dataset`, or ask get_next_as_optional()",
             )
-        return element
+        return cast("Element_co", element)
 
-    def get_next_as_optional(self) -> OptionalElement:
+    def get_next_as_optional(self) -> OptionalElement[Element_co]:
         """Return the next element, or that there is none."""
         return OptionalElement(next(self, _NOTHING))
 
 
-class OptionalElement:
+class OptionalElement(Generic[Element_co]):
     """An element of a dataset, or none.
 
     >>> OptionalElement().has_value()
@@ -82,7 +83,7 @@ class OptionalElement:
         """Return whether there is an element."""
         return self._value is not _NOTHING
 
-    def get_value(self) -> Any:
+    def get_value(self) -> Element_co:
         """Return the element; raises `ArgumentError` when there is none."""
         if self._value is _NOTHING:
             raise ArgumentError(
@@ -90,10 +91,10 @@ class OptionalElement:
                 source=here(),
                 hint="ask has_value() first",
             )
-        return self._value
+        return cast("Element_co", self._value)
 
 
-class DatasetIterator(ElementIterator):
+class DatasetIterator(ElementIterator[Element]):
     """The elements of a `Dataset` in order.
 
     What a source or a function of the dataset raises is raised by the `next` that would have
@@ -123,7 +124,7 @@ class DatasetIterator(ElementIterator):
         return self._dataset.element_spec
 
 
-class DistributedIterator(ElementIterator):
+class DistributedIterator(ElementIterator[Element_co]):
     """The elements of a distributed dataset in order, prepared ahead on a background thread.
 
     Outside functions only. An exception of the source is raised by the call that would have
@@ -132,7 +133,7 @@ class DistributedIterator(ElementIterator):
     """
 
     def __init__(
-        self, dataset: DistributedDataset, elements: Prefetched, position: Position
+        self, dataset: DistributedDataset[Any], elements: Prefetched, position: Position
     ) -> None:
         """Iterate the prepared elements of a dataset, which start at a position."""
         super().__init__(position)
@@ -140,14 +141,14 @@ class DistributedIterator(ElementIterator):
         self._elements = elements
         self._seen_ahead: list[Element] = []  # by element_spec
 
-    def __next__(self) -> Element:
+    def __next__(self) -> Element_co:
         refuse_inside_a_function("an iterator of a distributed dataset is asked for an element")
         try:
             element = self._seen_ahead.pop()
         except IndexError:
             element = self._next()
         self._position.taken += 1
-        return element
+        return cast("Element_co", element)
 
     def _next(self) -> Element:
         """Return the next element, which is not counted before it is given out, unless it fails."""

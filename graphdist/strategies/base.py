@@ -8,7 +8,14 @@ a strategy adds is its devices and where a variable's buffer lies on them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self  # Any: users' pytrees and functions
+from typing import (  # Any: users' pytrees and functions
+    TYPE_CHECKING,
+    Any,
+    NoReturn,
+    Self,
+    TypeVar,
+    overload,
+)
 
 import jax
 import numpy as np
@@ -33,10 +40,14 @@ from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.input import InputMethods
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import kind_of, structure_text
+from graphdist.values import DistributedValues, NumpyArray, kind_of, structure_text
 
 if TYPE_CHECKING:
     from graphdist.cross_device_ops import CrossDeviceOps
+
+
+Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 
 class StrategyBase(InputMethods):
@@ -115,7 +126,7 @@ class StrategyBase(InputMethods):
         StrategyBase.__init__(twin, type(self.extended)(self.devices))
         return twin
 
-    def scope(self) -> Scope:
+    def scope(self) -> Scope[Self]:
         """Return a context manager: variables made inside belong to this strategy.
 
         It enters cross-replica context. Entering the same strategy again is fine. Raises
@@ -130,11 +141,11 @@ class StrategyBase(InputMethods):
 
     def run(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Result],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
-    ) -> Any:
+    ) -> Result:
         """Call `fn(*args, **kwargs)` once on every replica and return what the replicas returned.
 
         `PerReplica` leaves of the arguments arrive as the replica's own component, anything else as
@@ -172,6 +183,19 @@ class StrategyBase(InputMethods):
                 source=here(),
                 hint="write kwargs={'name': value}",
             )
+
+    @overload
+    def reduce(
+        self,
+        reduce_op: ReduceOp | str,
+        value: DistributedValues | NumpyArray,
+        axis: int | tuple[int, ...] | None,
+    ) -> jax.Array: ...
+
+    @overload
+    def reduce(
+        self, reduce_op: ReduceOp | str, value: Value, axis: int | tuple[int, ...] | None
+    ) -> Value: ...
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None
@@ -214,6 +238,12 @@ class StrategyBase(InputMethods):
     ) -> Callable[..., Any]:
         """Return `call(fn, args, kwargs)` compiled, which is forgotten when `fn` is gone."""
         return self._implicit.of_function(kind, fn, call)
+
+    @overload
+    def experimental_local_results(self, value: DistributedValues) -> tuple[Any, ...]: ...
+
+    @overload
+    def experimental_local_results(self, value: Value) -> tuple[Value, ...]: ...
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """Return this process's components of a value: one a replica, or the value alone.
@@ -262,6 +292,12 @@ class Strategy(StrategyBase):
     `MultiWorkerMirroredStrategy`.
     """
 
+    @overload
+    def gather(self, value: DistributedValues | NumpyArray, axis: int) -> jax.Array: ...
+
+    @overload
+    def gather(self, value: Value, axis: int) -> Value: ...
+
     def gather(self, value: Any, axis: int) -> Any:
         """Return a `PerReplica` value's components concatenated along `axis`, in replica order.
 
@@ -285,6 +321,16 @@ class Strategy(StrategyBase):
         gather = self.implicit_function(key, lambda value: self.gather(value, axis))
         with entered(Entry(self)):
             return gather(value)
+
+    @overload
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], NumpyArray]
+    ) -> jax.Array: ...
+
+    @overload
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], Value]
+    ) -> Value: ...
 
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from graphdist.errors import ContextError
 from graphdist.runtime.devices import Devices
-from graphdist.strategies.base import Strategy
+from graphdist.strategies.base import Result, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.axis_name import alone, for_one
 from graphdist.tracing.sources import here
@@ -37,11 +37,11 @@ class DefaultStrategy(Strategy):
 
     def run(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Result],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
-    ) -> Any:
+    ) -> Result:
         """Call `fn(*args, **kwargs)`.
 
         >>> import graphdist as gd

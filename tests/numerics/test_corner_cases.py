@@ -39,7 +39,7 @@ def test_a_flag_each_replica_keeps_for_itself(strategy: gd.Strategy) -> None:
 def test_a_random_key_each_replica_keeps_for_itself(strategy: gd.Strategy) -> None:
     key = variable(strategy, jax.random.key(3), Aggregation.NONE)
 
-    def replica_fn() -> jax.Array:
+    def replica_fn() -> Any:
         number = gd.get_replica_context().replica_id_in_sync_group
         key.assign(jax.random.fold_in(key.read_value(), number))
         return jax.random.normal(key.read_value())

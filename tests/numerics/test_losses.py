@@ -28,7 +28,7 @@ def losses(strategy: gd.Strategy, *rows: Any, dtype: Any = np.float32, **options
     values = strategy.experimental_distribute_values_from_function(
         lambda context: np.asarray(rows[context.replica_id_in_sync_group], dtype)
     )
-    result = strategy.run(lambda x: gd.nn.compute_average_loss(x, **options), args=(values,))
+    result: Any = strategy.run(lambda x: gd.nn.compute_average_loss(x, **options), args=(values,))
     assert all(value.dtype == jnp.float32 for value in result.values)
     return [pytest.approx(float(value), rel=1e-6) for value in result.values]
 
@@ -85,7 +85,7 @@ def test_the_sum_of_the_gradients_is_that_of_the_batch(strategy: gd.Strategy) ->
 
 
 def test_regularization(strategy: gd.Strategy) -> None:
-    result = strategy.run(lambda: gd.nn.scale_regularization_loss(jnp.float32(6)))
+    result: Any = strategy.run(lambda: gd.nn.scale_regularization_loss(jnp.float32(6)))
     assert [float(value) for value in result.values] == [3, 3]
 
 

@@ -91,7 +91,7 @@ def test_an_effect_nobody_uses_stays() -> None:
         answers.append(float(x))
         return x
 
-    def twice(x: jax.Array) -> jax.Array:
+    def twice(x: float) -> float:
         for _ in range(2):
             io_callback(on_host, jax.ShapeDtypeStruct((), jnp.float32), x)
         return x
@@ -116,7 +116,7 @@ def test_a_loop_under_vmap_reads_a_variable_in_condition_and_body(strategy: gd.S
     rows = jnp.arange(8.0).reshape(4, 2)
     expected = climbed(rows, lambda: jnp.array([1.0, 2.0]))
     results = gd.function(lambda: strategy.run(lambda: climbed(rows, step.read_value)))()
-    for result in results.values:
+    for result in strategy.experimental_local_results(results):
         check_same(expected, result, EXACT)
 
 

@@ -84,8 +84,9 @@ def test_a_generator_draws_other_numbers_each_time_on_each_replica(
     strategy = mirrored(2)
     with strategy.scope():
         generator = gd.random.Generator.from_seed(5)
-    drawn = [*strategy.run(lambda: draw(generator)).values]
-    drawn += strategy.run(lambda: draw(generator)).values
+    drawn: list[jax.Array] = []
+    for _ in range(2):
+        drawn += strategy.experimental_local_results(strategy.run(lambda: draw(generator)))
     with strategy.scope():
         drawn += [draw(generator), draw(generator)]
     assert len({tuple(np.asarray(one).tolist()) for one in drawn}) == 6

@@ -46,7 +46,8 @@ def number() -> jax.Array:
 
 def copies(strategy: gd.Strategy, of: gd.Variable) -> list[float]:
     """Return what each replica reads."""
-    return [float(value) for value in strategy.run(lambda: of.read_value() + 0).values]
+    read = strategy.run(lambda: of.read_value() + 0)
+    return [float(value) for value in strategy.experimental_local_results(read)]
 
 
 REPLICA_WRITES = [

@@ -84,7 +84,7 @@ def test_type_checkers_find_what_is_installed_editable(copied: Path, tmp_path: P
     program = tmp_path / "program.py"
     lines = ["import graphdist as gd", "import graphdist.passes", "import passes"]
     program.write_text("\n".join(lines), encoding="utf-8")
-    # Skipped are what the modules import, not whether they are found: it takes a second, not thirty.
+    # Modules are looked for and not read: that takes a second, and reading them thirty.
     options = ["--strict", "--follow-imports=skip", "--cache-dir", str(tmp_path / "cache")]
     command = [sys.executable, "-m", "mypy", *options, "--python-executable", str(python)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -153,10 +153,11 @@ def test_numpy_on_the_left_of_a_variable(strategy: gd.Strategy) -> None:
     with strategy.scope():
         w = gd.Variable(np.full(3, 2.0, np.float32))
     ones = np.ones((2, 3), np.float32)
-    product, scaled, summed = strategy.run(lambda: (ones @ w, np.float32(3) * w, ones - w))
-    assert product.values[0].tolist() == [6, 6]
-    assert scaled.values[1].tolist() == [6, 6, 6]
-    assert summed.values[1].tolist() == [[-1, -1, -1]] * 2
+    results = strategy.run(lambda: (ones @ w, np.float32(3) * w, ones - w))
+    _, (product, scaled, summed) = strategy.experimental_local_results(results)
+    assert product.tolist() == [6, 6]
+    assert scaled.tolist() == [6, 6, 6]
+    assert summed.tolist() == [[-1, -1, -1]] * 2
     assert isinstance(ones[0] * w, jax.Array)
 
 
@@ -178,4 +179,4 @@ def test_the_callers_arrays_are_copied(strategy: gd.Strategy) -> None:
         buffer[:] = 3
         result = total(buffer)
         buffer[:] = 9
-        assert float(result.values[0]) == 3
+        assert float(strategy.experimental_local_results(result)[0]) == 3

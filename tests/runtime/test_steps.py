@@ -57,7 +57,8 @@ def test_the_buffer_of_an_assigned_variable_is_donated(strategy: gd.Strategy) ->
 def test_a_variable_that_is_only_read_is_not_donated(strategy: gd.Strategy) -> None:
     w, _ = counter(strategy)
     before = w.buffer
-    assert strategy.run(lambda: w + 1).values[0].tolist() == [1.0] * 4
+    added, _ = strategy.experimental_local_results(strategy.run(lambda: w + 1))
+    assert added.tolist() == [1.0] * 4
     assert w.buffer is before
     assert not before.is_deleted()
 

@@ -68,7 +68,8 @@ def test_name_of_compat_is_a_class_of_its_own() -> None:
     assert strategy.communication_options.implementation is gd.CommunicationImplementation.NCCL
     assert not isinstance(strategy, gd.MultiWorkerMirroredStrategy)
     assert isinstance(strategy, v1.Strategy)
-    assert [float(value) for value in strategy.run(lambda: np.float32(2)).values] == [2, 2]
+    twos = strategy.experimental_local_results(strategy.run(lambda: np.float32(2)))
+    assert [float(value) for value in twos] == [2, 2]
 
 
 def test_deep_copy_is_independent() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import pytest
 
@@ -54,7 +56,7 @@ def test_collectives_take_options() -> None:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     options = gd.CommunicationOptions(bytes_per_pack=4, timeout_seconds=5.0)
 
-    def replica_fn() -> object:
+    def replica_fn() -> Any:
         context = gd.get_replica_context()
         number = jnp.reshape(context.replica_id_in_sync_group, 1)
         return (

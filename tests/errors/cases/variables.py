@@ -294,7 +294,7 @@ def on_read_none_read_as_one_inside(refused: Refused) -> None:
 
     with refused(ValueError):
         step()
-    assert strategy.run(lambda: w.read_value()).values[0] == 0
+    assert strategy.experimental_local_results(strategy.run(lambda: w.read_value()))[0] == 0
 
 
 def on_read_none_assigned_as_one(refused: Refused) -> None:

@@ -80,7 +80,9 @@ say(
     gathered=strategy.gather(ragged, axis=0),
     local=strategy.experimental_local_results(numbers),
     names=[str(name) for name in strategy.experimental_local_results(names)],
-    ids=strategy.run(lambda: gd.get_replica_context().replica_id_in_sync_group).values,
+    ids=strategy.experimental_local_results(
+        strategy.run(lambda: gd.get_replica_context().replica_id_in_sync_group)
+    ),
 )
 
 contexts: list[Any] = []
