@@ -6,11 +6,18 @@ that type checkers and readers see them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn  # Any: operands are whatever JAX takes
 
 import jax
 import numpy as np
+
+from graphdist.errors import ArgumentError
+from graphdist.tracing.sources import here
+
+_JAX_CORE = getattr(jax.typeof, "__globals__", None)
+"""The names of the module in which JAX looks at what its compiled functions are given."""
 
 
 class ArrayOperators:
@@ -22,9 +29,30 @@ class ArrayOperators:
 
     __array_priority__ = 100  # as jax.Array: a NumPy array on the left leaves the operator to us
 
-    def __jax_array__(self) -> jax.Array:
+    @property
+    def __jax_array__(self) -> Callable[[], jax.Array]:
+        """Return what gives the array.
+
+        A property, since compiled functions of JAX never call it: they ask whether there is one,
+        before an error of their own, which has no line of the user's.
+        """
+        asks = sys._getframe(1)
+        if asks.f_globals is _JAX_CORE and asks.f_code.co_name != "bind":  # which hides our error
+            raise ArgumentError(
+                f"{self._in_words()} is given to a function of JAX, which takes arrays",
+                source=here(),
+                hint="give it the value: v[...] of one, gd.read(tree) of a pytree of variables",
+            )
+        return self._as_array
+
+    def _as_array(self) -> jax.Array:
         """Return the array this stands for."""
         raise NotImplementedError
+
+    def _in_words(self) -> str:
+        """Return what this is, for errors."""
+        name = vars(self).get("name")
+        return f"a {type(self).__name__}" if name is None else f"variable {name!r}"
 
     def __getattr__(self, name: str) -> NoReturn:
         kind = type(self).__name__

@@ -240,7 +240,7 @@ class Mirrored(ArrayOperators, DistributedValues):
         self.array = array
         self.num_replicas = num_replicas
 
-    def __jax_array__(self) -> jax.Array:
+    def _as_array(self) -> jax.Array:
         return self.array
 
     @property

@@ -336,8 +336,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         with self.strategy.scope():
             return implicit(*arguments)
 
-    def __jax_array__(self) -> jax.Array:
-        return self.read_value()
+    _as_array = read_value
 
     def __iadd__(self, other: Any) -> NoReturn:
         raise self._in_place("+=", "assign_add(value)")

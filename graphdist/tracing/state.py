@@ -253,6 +253,14 @@ class Trace:
                 "jax.lax.cond, or pass a static argument"
             )
             raise
+        except ValueError as error:
+            if not str(error).startswith("Triggering __jax_array__"):
+                raise
+            raise TraceError(
+                "a function of JAX, which takes arrays, is given a variable",
+                source=where_raised(error),
+                hint="give it the value: v[...], or gd.read(tree) for a pytree of variables",
+            ) from error
         except NotImplementedError as error:
             if "State effect not supported in vmap-of-cond" not in str(error):
                 raise

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import graphdist as gd
 from graphdist import VariableAggregation as Aggregation
@@ -295,6 +296,44 @@ def on_read_none_read_as_one_inside(refused: Refused) -> None:
     with refused(ValueError):
         step()
     assert strategy.experimental_local_results(strategy.run(lambda: w.read_value()))[0] == 0
+
+
+def variable_in_a_function_of_jax(refused: Refused) -> None:
+    w = _variable(pair(), 1.0)
+    with refused(ValueError):
+        jnp.sin(w)
+    assert float(jnp.sin(w[...])) == float(jnp.sin(jnp.asarray(w)))
+
+
+def variable_in_a_function_of_jax_inside(refused: Refused) -> None:
+    strategy = pair()
+    w = _variable(strategy, 1.0)
+
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        return strategy.run(lambda: jnp.dot(x, w))
+
+    with refused(ValueError):
+        step(jnp.ones(()))
+
+
+def variable_in_a_function_with_a_derivative_of_its_own(refused: Refused) -> None:
+    w = _variable(pair(), 1.0)
+
+    @gd.function
+    def step() -> jax.Array:
+        return jax.nn.relu(w)
+
+    with refused(RuntimeError):
+        step()
+    with pytest.raises(ValueError, match="__jax_array__"):  # outside functions it is JAX's own
+        jax.nn.relu(w)
+
+
+def pytree_of_variables_in_jit(refused: Refused) -> None:
+    w = _variable(pair(), 1.0)
+    with refused(ValueError):
+        jax.jit(lambda params: params["w"] * 2)({"w": w})
 
 
 def on_read_none_assigned_as_one(refused: Refused) -> None:
