@@ -291,7 +291,7 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
         leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)
         found = [TracedPerReplica(jnp.asarray(leaf)) if is_array(leaf) else leaf for leaf in leaves]
         spreads[:] = map(is_array, leaves)
-        returned[:] = [shape, *found]
+        returned[:] = [shape, *map(_described, found)]
         return [leaf.local for leaf in found if isinstance(leaf, TracedPerReplica)]
 
     spreads: list[bool] = []
@@ -300,6 +300,13 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
     of_arrays = tuple(one for leaf, one in of_outputs if isinstance(leaf, TracedPerReplica))
     merged = Merged(jaxpr, of_arrays, strategy.num_replicas_in_sync)
     return _Answer(merged, returned[0], returned[1:])
+
+
+def _described(leaf: Any) -> Any:
+    """Return a leaf of a result with a shape in place of its tracer, which ends with the trace."""
+    if not isinstance(leaf, TracedPerReplica):
+        return leaf
+    return TracedPerReplica(jax.ShapeDtypeStruct(leaf.local.shape, leaf.local.dtype), leaf.shapes)
 
 
 def _is_leaf(leaf: Any) -> bool:

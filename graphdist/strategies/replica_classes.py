@@ -158,7 +158,7 @@ def _trace(
         with entered(Entry(strategy, context)):
             returned = for_replicas(lambda: fn(*args, **kwargs))
         found, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
-        result[:] = [shape, *found]
+        result[:] = [shape, *(_known(leaf, outside) for leaf in found)]
         return [jnp.asarray(leaf) for leaf in found if _is_output(leaf)]
 
     avals = [
@@ -167,7 +167,7 @@ def _trace(
     ]
     with fresh_trace():
         jaxpr = jax.make_jaxpr(body)(*avals)
-    return _Traced(jaxpr, result[0], [_known(leaf, outside) for leaf in result[1:]])
+    return _Traced(jaxpr, result[0], result[1:])
 
 
 def _is_output(leaf: Any) -> bool:

@@ -273,6 +273,8 @@ class Trace:
             ) from error
         finally:
             _state.trace = previous
+            self._handles.clear()  # they end with JAX's trace: `jax.checking_leaks` looks for them
+            self._outermost = None
 
     def _raise_if_unbound(self, error: NameError) -> None:
         """Say that the name of an axis is missing, or trace again with it if replicas have it."""

@@ -299,7 +299,7 @@ def on_read_none_read_as_one_inside(refused: Refused) -> None:
 
 
 def variable_in_a_function_of_jax(refused: Refused) -> None:
-    w = _variable(pair(), 1.0)
+    w: Any = _variable(pair(), 1.0)
     with refused(ValueError):
         jnp.sin(w)
     assert float(jnp.sin(w[...])) == float(jnp.sin(jnp.asarray(w)))
@@ -307,7 +307,7 @@ def variable_in_a_function_of_jax(refused: Refused) -> None:
 
 def variable_in_a_function_of_jax_inside(refused: Refused) -> None:
     strategy = pair()
-    w = _variable(strategy, 1.0)
+    w: Any = _variable(strategy, 1.0)
 
     @gd.function
     def step(x: jax.Array) -> jax.Array:
@@ -318,16 +318,16 @@ def variable_in_a_function_of_jax_inside(refused: Refused) -> None:
 
 
 def variable_in_a_function_with_a_derivative_of_its_own(refused: Refused) -> None:
-    w = _variable(pair(), 1.0)
+    given: Any = _variable(pair(), 1.0)
 
     @gd.function
     def step() -> jax.Array:
-        return jax.nn.relu(w)
+        return jax.nn.relu(given)
 
     with refused(RuntimeError):
         step()
     with pytest.raises(ValueError, match="__jax_array__"):  # outside functions it is JAX's own
-        jax.nn.relu(w)
+        jax.nn.relu(given)
 
 
 def pytree_of_variables_in_jit(refused: Refused) -> None:
