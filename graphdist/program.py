@@ -21,6 +21,7 @@ from graphdist.errors import GraphdistError, RuntimeFailure
 from graphdist.interface import OUTPUT, Interface, filled
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
+from graphdist.pytrees import unflatten
 from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.agreement import agree_on, wait_until_compiled
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, BufferStore, is_lost
@@ -188,7 +189,7 @@ class Program:
             ]
         )
         leaves = [filled(leaf, results) for leaf in interface.statics]
-        return jax.tree.unflatten(interface.structure, leaves)
+        return unflatten(interface.structure, leaves)
 
     def _failed(self, error: BaseException) -> None:
         """Say so if a failed step took variables with it, and which line of the user's it was."""

@@ -19,6 +19,7 @@ from graphdist.ir.graph import Graph, Value
 from graphdist.passes import Target
 from graphdist.passes.manager import Pass
 from graphdist.progress import phase
+from graphdist.pytrees import unflatten
 from graphdist.replica_warnings import warn_of_unequal_means
 from graphdist.runtime.compilation import combining_options
 from graphdist.signature import (
@@ -110,7 +111,7 @@ def _trace(
         filled = [leaf.value if isinstance(leaf, StaticArgument) else leaf for leaf in leaves]
         for i, tracer in zip(dynamic, tracers, strict=True):
             filled[i] = traced_leaf(keys[i], tracer, replicas)
-        call_args, call_kwargs = jax.tree.unflatten(structure, filled)
+        call_args, call_kwargs = unflatten(structure, filled)
         return take_apart(fn(*call_args, **call_kwargs), interface)
 
     with phase("tracing"):

@@ -12,6 +12,7 @@ import numpy as np
 from graphdist.context import Entry, current_entry, entered, get_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.options import ReduceOp, check_communication_options
+from graphdist.pytrees import map_leaves
 from graphdist.replica_warnings import warn_of_changes_in_turn
 from graphdist.scatter import IndexedSlices
 from graphdist.tracing.axis_name import for_all
@@ -226,7 +227,7 @@ class ReplicaContext:
                 return inside
             return leaf
 
-        given, named = jax.tree.map(leave, (tuple(args), dict(kwargs or {})))
+        given, named = map_leaves(leave, (tuple(args), dict(kwargs or {})), None)
         with fresh_trace(), entered(Entry(self._strategy)):
             merged = for_all(lambda: merge_fn(self._strategy, *given, **named))
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
@@ -258,10 +259,10 @@ def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with the arrays of `Mirrored` results in their place."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return jax.tree.map(
+        return map_leaves(
             lambda leaf: leaf.array if isinstance(leaf, Mirrored) else leaf,
             merge_fn(*args, **kwargs),
-            is_leaf=lambda leaf: isinstance(leaf, DistributedValues),
+            lambda leaf: isinstance(leaf, DistributedValues),
         )
 
     return call

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload  # Any: pytrees
 import jax
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.pytrees import unflatten_exactly
 from graphdist.tracing.sources import here
 from graphdist.values import PerReplica, kind_of, structure_text
 from graphdist.variables import Variable
@@ -41,19 +42,30 @@ def variables(tree: Tree, **options: Any) -> Tree: ...
 def variables(tree: Any, **options: Any) -> Any:
     """Return the pytree with every array replaced by a `Variable` named after its place.
 
-    `options` are those of `Variable`, the same for all.
+    `options` are those of `Variable`, the same for all. A Python number becomes a variable too; a
+    function, such as a layer's activation, stays as it is. Raises `ArgumentTypeError` for a leaf of
+    another kind, and for a pytree whose class cannot hold variables.
 
     >>> import jax.numpy as jnp
     >>> params = variables({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
     >>> params["w"].name
     'w'
     """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: Variable(
-            leaf, name=jax.tree_util.keystr(path, simple=True, separator="_") or None, **options
-        ),
-        tree,
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    return unflatten_exactly(
+        structure,
+        [leaf if _is_function(leaf) else _variable(path, leaf, options) for path, leaf in paths],
     )
+
+
+def _variable(path: Any, leaf: Any, options: dict[str, Any]) -> Variable:
+    name = jax.tree_util.keystr(path, simple=True, separator="_") or None
+    return Variable(leaf, name=name, **options)
+
+
+def _is_function(leaf: Any) -> bool:
+    """Return whether a leaf is part of the program: arrays of any library are no functions."""
+    return callable(leaf) and not hasattr(leaf, "__array__")
 
 
 @overload
@@ -87,8 +99,9 @@ def read(tree: Any) -> Any:
 def assign(tree: Any, values: Any) -> None:
     """Assign a pytree of values to the pytree of variables of the same structure.
 
-    Raises `ArgumentError` when the structures differ or a value does not fit its variable, and
-    `ArgumentTypeError` for a leaf that is no variable; nothing is assigned then.
+    A function among the leaves stays what it is. Raises `ArgumentError` when the structures differ
+    or a value does not fit its variable, and `ArgumentTypeError` for a leaf that is no variable and
+    would change; nothing is assigned then.
 
     >>> import jax.numpy as jnp
     >>> params = variables({"b": jnp.zeros(3)})
@@ -109,7 +122,12 @@ def assign(tree: Any, values: Any) -> None:
             source=here(),
             hint="give the values the structure that gd.read(variables) has",
         )
-    for path, target in targets:
+    pairs = [
+        (path, target, value)
+        for (path, target), (_, value) in zip(targets, sources, strict=True)
+        if not (_is_function(target) and value is target)
+    ]
+    for path, target, _ in pairs:
         if not isinstance(target, Variable):
             raise ArgumentTypeError(
                 f"gd.assign to leaf {jax.tree_util.keystr(path) or 0} of type {kind_of(target)}, "
@@ -118,10 +136,8 @@ def assign(tree: Any, values: Any) -> None:
                 hint="make variables of all leaves: gd.variables(tree)",
             )
     # All are checked before the first is written: a refused call leaves no half of it behind.
-    arrays = [
-        target.checked(value) for (_, target), (_, value) in zip(targets, sources, strict=True)
-    ]
-    for (_, target), array in zip(targets, arrays, strict=True):
+    arrays = [target.checked(value) for _, target, value in pairs]
+    for (_, target, _), array in zip(pairs, arrays, strict=True):
         target.write("assign", array)
 
 

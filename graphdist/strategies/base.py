@@ -32,6 +32,7 @@ from graphdist.options import (
     VariableSynchronization,
 )
 from graphdist.passes import Target
+from graphdist.pytrees import unflatten
 from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.replica_warnings import warn_of_unequal_values
 from graphdist.runtime.buffers import BufferStore
@@ -363,4 +364,5 @@ class Strategy(StrategyBase):
                 )
         if count == 1:
             return results[0]
-        return jax.tree.map(lambda *leaves: per_replica_of(leaves, self), *results)
+        of_all = zip(*map(jax.tree.leaves, results), strict=True)
+        return unflatten(structures[0], [per_replica_of(leaves, self) for leaves in of_all])

@@ -20,6 +20,7 @@ from graphdist.context import Entry, current_entry, entered, require_cross_repli
 from graphdist.context import in_replica_context_of_a_run as in_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
+from graphdist.pytrees import map_leaves
 from graphdist.runtime.devices import Devices, device_name, find_device
 from graphdist.strategies.legacy_input import (
     MultiStepContext,
@@ -152,7 +153,7 @@ class StrategyExtended:
             return value if is_traced else jax.device_put(value, device)
         if not is_traced:
             value = jax.device_put(value, self.devices.mirrored)
-        return jax.tree.map(lambda leaf: Mirrored(leaf, count), value)
+        return map_leaves(lambda leaf: Mirrored(leaf, count), value, None)
 
     def update(
         self,
@@ -243,7 +244,9 @@ class StrategyExtended:
             return (result,) * copies
         if copies == 1:
             return result
-        return jax.tree.map(lambda leaf: Mirrored(leaf, copies) if is_array(leaf) else leaf, result)
+        return map_leaves(
+            lambda leaf: Mirrored(leaf, copies) if is_array(leaf) else leaf, result, None
+        )
 
     def non_slot_devices(self, var_list: Sequence[Variable] = ()) -> tuple[str, ...]:
         """Return the names of the devices for state that belongs to none of these variables."""

@@ -25,6 +25,7 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, TraceError
 from graphdist.ir.source import Source
 from graphdist.ir.types import dtype_name
+from graphdist.pytrees import unflatten
 from graphdist.signature import StaticValue
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.merge_call import Merged, merge_call_p
@@ -285,7 +286,7 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
         filled = [_static(row) for row in rows]
         for i, local in zip(dynamic, locals, strict=True):
             filled[i] = TracedPerReplica(local, unequal([leaf.shape for leaf in rows[i]]))
-        args, kwargs = jax.tree.unflatten(structure, filled)
+        args, kwargs = unflatten(structure, filled)
         with fresh_trace(), entered(Entry(strategy)):
             result = for_all(lambda: merge_fn(strategy, *args, **kwargs))
         leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)

@@ -19,6 +19,7 @@ import numpy as np
 
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
+from graphdist.pytrees import unflatten
 from graphdist.replica_context import ReplicaContext
 from graphdist.signature import StaticValue
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaClass
@@ -212,7 +213,7 @@ def _put_together(
         row = [slots[number][place] for number in number_of]
         statics = [_static(traced[number].leaves[place]) for number in number_of]
         results.append(_leaf(row, statics))
-    return jax.tree.unflatten(traced[0].structure, results)
+    return unflatten(traced[0].structure, results)
 
 
 def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:

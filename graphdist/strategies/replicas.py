@@ -14,6 +14,7 @@ import numpy as np
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.options import ReduceOp
+from graphdist.pytrees import map_leaves
 from graphdist.replica_context import (
     gather_dimension,
     is_slices,
@@ -121,7 +122,7 @@ def _run_once(
     entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
     with fresh_trace(), entered(Entry(strategy, context)):
         results = for_replicas(lambda: fn(*entered_args, **entered_kwargs))
-    return jax.tree.map(leave, results, is_leaf=is_distributed)
+    return map_leaves(leave, results, is_distributed)
 
 
 def _not_traced(value: PerReplica, what: str) -> GraphdistError:

@@ -360,3 +360,29 @@ def on_read_sum_subtracted_as_one(refused: Refused) -> None:
 
     with refused(ValueError):
         step()
+
+
+@jax.tree_util.register_pytree_node_class
+class _Strict:
+    """A pytree that takes nothing but arrays."""
+
+    def __init__(self, scale: Any) -> None:
+        assert isinstance(scale, jax.Array)
+        self.scale = scale
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.scale,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Any]) -> _Strict:
+        return cls(*children)
+
+
+def variables_in_a_class_that_takes_arrays_alone(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.variables({"state": _Strict(jnp.ones(2))})
+
+
+def text_among_arrays(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.variables({"kernel": jnp.ones(2), "name": "dense"})
