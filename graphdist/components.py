@@ -108,6 +108,8 @@ def as_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
         components = [np.asarray(component) for component in value.values]
         converted = per_replica_of(components, strategy)
         assert isinstance(converted, PerReplicaArray)  # the signature has seen shapes and dtypes
+        if len(components) == 1:  # one value, and a scalar is no row of several
+            return converted.array.reshape(converted.type.shape)
         return converted.array
     if value.strategy is not strategy:
         raise ArgumentError(

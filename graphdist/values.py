@@ -9,6 +9,7 @@ would show the concatenation.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
 from graphdist.one_line import devices_of, values_of
+from graphdist.per_replica_operators import PerReplicaOperators
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.sources import here
 
@@ -35,6 +37,10 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shape of a value on each replica, where they differ."""
 
 
+_JAX_OPERATOR = "_operator_"
+"""How the functions are called that are JAX's operators of arrays."""
+
+
 class DistributedValues:
     """The base of values that belong to replicas."""
 
@@ -44,8 +50,8 @@ class DistributedValues:
         raise NotImplementedError
 
 
-class PerReplica(DistributedValues):
-    """One value a replica, possibly different.
+class PerReplica(PerReplicaOperators, DistributedValues):
+    """One value a replica, possibly different; operators work on each replica by itself.
 
     Made by `Strategy.run`, by distributed datasets and by
     `experimental_distribute_values_from_function`.
@@ -72,7 +78,10 @@ class PerReplica(DistributedValues):
         """Return what gives a replica that closes over the value its own component.
 
         A property, since JAX only asks whether there is one before it gives an error of its own.
+        An operator of an array on the left finds none, and leaves the operation to us.
         """
+        if sys._getframe(1).f_code.co_name.startswith(_JAX_OPERATOR):
+            raise AttributeError("left to the operator of the PerReplica")
         entry = current_entry()
         context = None if entry is None else entry.replica_context
         if context is None or context.num_replicas_in_sync != len(self.values):

@@ -98,3 +98,29 @@ def merge_call_of_different_dtypes(refused: Refused) -> None:
                 args=(jnp.int32(1) if is_first() else jnp.float32(1),),
             )
         )
+
+
+def truth_of_a_comparison_on_each_replica(refused: Refused) -> None:
+    strategy = pair()
+    x = strategy.run(lambda: gd.get_replica_context().replica_id_in_sync_group)
+    with refused(ValueError):
+        if x < 1:
+            raise AssertionError
+
+
+def arithmetic_without_a_strategy(refused: Refused) -> None:
+    with refused(RuntimeError):
+        gd.PerReplica([1.0, 2.0]) * 2
+
+
+def arithmetic_of_shapes_that_do_not_go_together(refused: Refused) -> None:
+    x = pair().run(lambda: jnp.ones(2))
+    with refused(TypeError):
+        x + jnp.ones(3)
+
+
+def arithmetic_across_strategies(refused: Refused) -> None:
+    x = pair().run(lambda: jnp.ones(2))
+    y = gd.MirroredStrategy(["cpu:2", "cpu:3"]).run(lambda: jnp.ones(2))
+    with refused(ValueError):
+        x + y
