@@ -62,7 +62,7 @@ class Program:
     def reduced(self) -> None:
         """Reduce the gradients, after something else of them or not."""
         reducer = self.draw(st.sampled_from(["sum", "mean", "max"]))
-        column = []
+        column: list[str] = []
         for i, shape in enumerate(self.shapes):
             gradient = f"%g{i}"
             if column and self.draw(st.integers(0, 5)) == 0 and self.shapes[i - 1] == shape:

@@ -62,18 +62,19 @@ def test_zeros_of_either_sign_where_numbers_are_static(strategy: gd.MirroredStra
     def inverse(zero: float) -> jax.Array:
         return 1 / jnp.asarray(zero)
 
-    found = [strategy.run(inverse, args=(zero,)).values[1] for zero in (0.0, -0.0, 0.0)]
+    local = strategy.experimental_local_results
+    found = [local(strategy.run(inverse, args=(zero,)))[1] for zero in (0.0, -0.0, 0.0)]
     assert [float(value) for value in found] == [np.inf, -np.inf, np.inf]
     spread = gd.PerReplica([0.0, -0.0])
-    assert [float(x) for x in strategy.run(inverse, args=(spread,)).values] == [np.inf, -np.inf]
+    assert [float(x) for x in local(strategy.run(inverse, args=(spread,)))] == [np.inf, -np.inf]
 
 
 def test_replicas_that_return_zeros_of_either_sign(strategy: gd.MirroredStrategy) -> None:
     def replica_fn() -> float:
         return -0.0 if gd.get_replica_context().replica_id_in_sync_group else 0.0
 
-    found = strategy.run(replica_fn)
-    assert [repr(value) for value in found.values] == ["0.0", "-0.0"]
+    found = strategy.experimental_local_results(strategy.run(replica_fn))
+    assert [repr(value) for value in found] == ["0.0", "-0.0"]
 
 
 @pytest.mark.parametrize("values", [(1, 1.0, True), ((1,), (1.0,), (True,))])

@@ -76,7 +76,8 @@ def axis_name_of_another(refused: Refused) -> None:
     with refused(RuntimeError):
         strategy.run(lambda: lax.axis_index("batch"))
     named = gd.MirroredStrategy(["cpu:0", "cpu:1"], axis_name="batch")
-    assert [int(one) for one in named.run(lambda: lax.axis_index("batch")).values] == [0, 1]
+    numbers = named.experimental_local_results(named.run(lambda: lax.axis_index("batch")))
+    assert [int(one) for one in numbers] == [0, 1]
 
 
 def axis_name_that_is_none(refused: Refused) -> None:
@@ -110,7 +111,7 @@ def axis_name_with_unequal_lengths(refused: Refused) -> None:
     with refused(RuntimeError):
         strategy.run(lambda x: lax.all_gather(x, R, tiled=True), args=(x,))
     gathered = strategy.run(lambda x: context().all_gather(x, 0), args=(x,))
-    assert gathered.values[0].shape == (3,)
+    assert strategy.experimental_local_results(gathered)[0].shape == (3,)
 
 
 def axis_name_with_unequal_shapes(refused: Refused) -> None:
