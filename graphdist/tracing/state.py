@@ -274,6 +274,7 @@ class Trace:
         finally:
             _state.trace = previous
             self._handles.clear()  # they end with JAX's trace: `jax.checking_leaks` looks for them
+            self._arguments.clear()
             self._outermost = None
 
     def _raise_if_unbound(self, error: NameError) -> None:
