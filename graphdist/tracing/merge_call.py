@@ -186,6 +186,12 @@ ad.primitive_jvps[merge_call_p] = _jvp
 ad.primitive_transposes[merge_call_p] = _transposed
 
 
+def are_one_merge_call(one: Any, other: Any) -> bool:
+    """Return whether two classes' equations are one `merge_call`, of whatever shapes on each."""
+    both = one.primitive is merge_call_p and other.primitive is merge_call_p
+    return both and one.params["merged"] is other.params["merged"]
+
+
 def _bind_whole(merged: Merged, operands: Sequence[Any]) -> list[Any]:
     """Return the results of a program as large as they are padded."""
     shapes = tuple(aval.shape for aval in merged.jaxpr.out_avals)

@@ -42,7 +42,7 @@ from graphdist.tracing.class_trace import (
     same_parameters,
     used,
 )
-from graphdist.tracing.merge_call import merge_call_p, padded
+from graphdist.tracing.merge_call import are_one_merge_call, merge_call_p, padded
 from graphdist.tracing.merge_control_flow import merge_control_flow
 from graphdist.tracing.primitives import LOGICAL, all_gather_p
 from graphdist.tracing.sources import source_of
@@ -362,7 +362,7 @@ def _checked(aligned: Sequence[Equation | None]) -> list[Equation]:
                 source=source_of(there.source_info),
                 hint="let all replicas make the same collectives and assignments",
             )
-        is_open = holds_meeting(first) or _merges_as(first, meeting)
+        is_open = holds_meeting(first) or are_one_merge_call(first, meeting)
         is_alike = first.primitive is meeting.primitive
         if is_open and is_alike and len(first.invars) == len(meeting.invars):
             continue  # what is inside is compared there
@@ -379,12 +379,6 @@ def _checked(aligned: Sequence[Equation | None]) -> list[Equation]:
 
 
 _UNEQUAL_GATHER = "; gd.get_replica_context().all_gather takes other lengths along its axis"
-
-
-def _merges_as(one: Equation, other: Equation) -> bool:
-    """Return whether two equations are one `merge_call`, of whatever shapes on each class."""
-    both = one.primitive is merge_call_p and other.primitive is merge_call_p
-    return both and one.params["merged"] is other.params["merged"]
 
 
 def _types(meeting: Equation) -> list[Any]:

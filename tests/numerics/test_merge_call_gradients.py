@@ -60,6 +60,11 @@ def own(strategy: gd.Strategy, x: Any) -> Any:
     return strategy.run(lambda x: jnp.exp(x) * context().all_reduce("SUM", jnp.sum(x)), args=(x,))
 
 
+def named(strategy: gd.Strategy, x: Any) -> Any:
+    axis = strategy.axis_name
+    return strategy.run(lambda x: jnp.exp(x) * jax.lax.psum(jnp.sum(x), axis), args=(x,))
+
+
 def own_of_all(parts: list[Part]) -> list[Part]:
     summed = sum(jnp.sum(part) for part in parts)
     return [jnp.exp(part) * summed for part in parts]
@@ -86,6 +91,7 @@ MERGED: dict[str, tuple[MergeFn, Callable[[list[Part]], list[Part]]]] = {
     "total": (total, total_of_all),
     "mean": (mean, mean_of_all),
     "own": (own, own_of_all),
+    "own, by JAX's collective": (named, own_of_all),
     "gathered": (gathered, gathered_of_all),
     "both": (both, both_of_all),
 }
