@@ -34,8 +34,13 @@ def test_a_mirrored_value_is_its_array(strategy: gd.Strategy) -> None:
 def test_a_per_replica_value_is_not_an_array(strategy: gd.Strategy) -> None:
     values = strategy.run(lambda: jnp.ones(2))
     assert repr(values) == "<PerReplica f32[2] on cpu:0, cpu:1: [1. 1.] | [1. 1.]>"
-    with pytest.raises(TypeError):
-        values + 1
+    of_one = "a PerReplica is used as one array"
+    for use in (np.asarray, jnp.asarray, jnp.sin, lambda value: np.add(value, 1)):
+        with pytest.raises(ValueError, match=of_one):
+            use(values)
+    for subscript in (0, ...):
+        with pytest.raises(TypeError, match="not subscriptable"):
+            values[subscript]
 
 
 @pytest.mark.parametrize("devices", [["cpu:0"], ["cpu:0", "cpu:1"]])
