@@ -3,6 +3,7 @@
 `--update-golden` rewrites what golden tests expect.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import jax
 import pytest
 from hypothesis import settings
 
+# For the processes that tests start: where libtpu is installed JAX looks for a TPU, and says so.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Before anything starts a backend: afterwards JAX refuses both.
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
