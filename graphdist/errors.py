@@ -22,6 +22,7 @@ from graphdist.runtime.buffers import RuntimeFailure
 from graphdist.runtime.checkpoints import CheckpointError
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
+from graphdist.runtime.invalid_numbers import InvalidNumberError
 from graphdist.runtime.processes import CollectiveTimeoutError
 from graphdist.runtime.topologies import MissingExtraError
 from graphdist.runtime.workers import WorkerTimeoutError
@@ -42,6 +43,7 @@ __all__ = [
     "DeviceMemoryError",
     "DistributionError",
     "GraphdistError",
+    "InvalidNumberError",
     "MissingExtraError",
     "OutOfRangeError",
     "ParseError",

@@ -30,6 +30,13 @@ from jax.tree_util import tree_flatten
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.interface import Interface
+from graphdist.jax_settings import (
+    OtherSettings,
+    Settings,
+    all_settings,
+    changed_setting,
+    settings_of_calls,
+)
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.program import Program, compile_program
@@ -46,12 +53,14 @@ from graphdist.signature import (
     refusal,
 )
 from graphdist.stages import Traced
+from graphdist.tracebacks import frames_hidden, hide_frames
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_context import trace_context
 from graphdist.type_variables import Parameters, Result_co
 from graphdist.values import kind_of
 
-Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any]
+Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any, Settings]
 Others = ParamSpec("Others")
 """The parameters of a method, without the instance."""
 Result = TypeVar("Result")
@@ -90,8 +99,11 @@ class Function(Generic[Parameters, Result_co]):
         self._pipeline_for = pipeline_for
         self._compiler_options = compiler_options
         self._numbers_are_static = python_numbers_are_static
-        self._programs: dict[Any, Program] = {}
-        self._last_keys: tuple[LeafKey, ...] = ()
+        self._programs: dict[Signature, Program] = {}  # under the settings of its last call
+        self._kept: dict[tuple[Signature, Any], Program] = {}  # by trace context as well
+        self._num_compiled = 0
+        self._last_signature: Signature | None = None
+        self._last_settings: dict[str, Any] = {}
         self._bound: WeakKeyDictionary[Any, Function[..., Any]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -141,18 +153,34 @@ class Function(Generic[Parameters, Result_co]):
         """Run the function on these arguments; inside another function it is part of that one."""
         if current_trace() is not None:
             return self.fn(*args, **kwargs)
-        leaves, signature = self._signature(args, kwargs)
-        program = self._programs.get(signature)
-        if program is None:
-            program = self._compile(args, kwargs, signature)
-        return program.call(leaves)
+        try:
+            leaves, signature = self._signature(args, kwargs)
+            program = self._programs.get(signature)
+            if program is not None:
+                try:
+                    return program.call(leaves)
+                except OtherSettings:
+                    pass
+            return self._program(args, kwargs, signature).call(leaves)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
-    def _compile(self, args: Any, kwargs: Any, signature: Signature) -> Program:
-        with compiling(self.name):
-            traced, interface = self._trace(args, kwargs, signature)
-            program = self._programs[signature] = compile_program(traced, interface)
-        self._warn_if_often(signature[1], args, kwargs)
-        self._last_keys = signature[1]
+    def _program(self, args: Any, kwargs: Any, signature: Signature) -> Program:
+        """Return the program for how JAX is set, compiled if there is none."""
+        key = signature, trace_context().reference
+        program = self._kept.get(key)
+        if program is None:
+            for one in list(self._kept):
+                if one[1]() is None:  # JAX has forgotten the context
+                    self._kept.pop(one, None)
+            with compiling(self.name):
+                program = compile_program(*self._trace(args, kwargs, signature))
+            self._kept[key] = program
+            self._num_compiled += 1
+            self._warn_if_often(signature, args, kwargs)
+            self._last_signature, self._last_settings = signature, all_settings()
+        self._programs[signature] = program
         return program
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
@@ -160,8 +188,9 @@ class Function(Generic[Parameters, Result_co]):
 
         Shapes are `jax.ShapeDtypeStruct` and `gd.PerReplicaSpec`.
         """
-        _, signature = self._signature(args, kwargs)
-        return self._trace(args, kwargs, signature)[0]
+        with frames_hidden:
+            _, signature = self._signature(args, kwargs)
+            return self._trace(args, kwargs, signature)[0]
 
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -181,13 +210,13 @@ class Function(Generic[Parameters, Result_co]):
                         break
                     keys.append(key_of(leaf))
                 else:
-                    return args, (len(args), tuple(keys), strategy)
+                    return args, (len(args), tuple(keys), strategy, settings_of_calls())
             leaves, structure = tree_flatten((args, kwargs))
             key_of_type = KEYS[self._numbers_are_static]
             keys = [key_of_type[type(leaf)](leaf) for leaf in leaves]
         except UnusableLeaf:
             raise refusal(self.fn, self.name, args, kwargs, self._numbers_are_static) from None
-        return leaves, (structure, tuple(keys), strategy)
+        return leaves, (structure, tuple(keys), strategy, settings_of_calls())
 
     def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
         if self._static:
@@ -198,22 +227,27 @@ class Function(Generic[Parameters, Result_co]):
             kwargs,
             signature[1],
             name=self.name,
-            is_first=not self._programs,
+            is_first=not self._num_compiled,
             pipeline_for=self._pipeline_for,
             compiler_options=self._compiler_options,
         )
 
-    def _warn_if_often(self, keys: tuple[LeafKey, ...], args: Any, kwargs: Any) -> None:
-        if len(self._programs) not in WARN_AT:
+    def _warn_if_often(self, signature: Signature, args: Any, kwargs: Any) -> None:
+        last = self._last_signature
+        if self._num_compiled not in WARN_AT or last is None:
             return
-        paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
-        names = [leaf_name(self.fn, path) for path, _ in paths]
-        reason = difference(names, self._last_keys, keys)
+        if last[:3] == signature[:3]:  # all but JAX's settings
+            reason = changed_setting(self._last_settings, all_settings())
+            advice = "Set it once, before the first call."
+        else:
+            paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
+            names = [leaf_name(self.fn, path) for path, _ in paths]
+            reason = difference(names, last[1], signature[1])
+            advice = "Pass what changes as an array of one shape."
         frame = here().frame
         file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
         warnings.warn_explicit(
-            f"{self.name} was compiled {len(self._programs)} times, now because {reason}. "
-            f"Pass what changes as an array of one shape.",
+            f"{self.name} was compiled {self._num_compiled} times, now because {reason}. {advice}",
             RetraceWarning,
             file,
             line,
@@ -229,11 +263,13 @@ class BoundFunction(Generic[Parameters, Result_co]):
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
         """Run the function."""
-        return self._function(self._instance, *args, **kwargs)
+        with frames_hidden:
+            return self._function(self._instance, *args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace the function."""
-        return self._function.trace(self._instance, *args, **kwargs)
+        with frames_hidden:
+            return self._function.trace(self._instance, *args, **kwargs)
 
 
 @overload

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from threading import RLock
 from typing import Any  # Any: users' functions, arguments and results
@@ -21,13 +22,15 @@ from graphdist.errors import GraphdistError, RuntimeFailure
 from graphdist.interface import OUTPUT, Interface, filled
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
+from graphdist.jax_settings import OtherSettings, require_same_settings
 from graphdist.pytrees import unflatten
 from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.agreement import agree_on, wait_until_compiled
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, BufferStore, is_lost
-from graphdist.runtime.executable import Executable, dispatcher
-from graphdist.signature import LeafKey, is_per_replica, is_static
+from graphdist.runtime.executable import Step, dispatcher
+from graphdist.signature import LeafKey, is_converted, is_per_replica, is_static
 from graphdist.stages import Traced
+from graphdist.steps import step_of
 from graphdist.strategies.base import StrategyBase
 from graphdist.tracing.sources import here
 from graphdist.values import Mirrored, PerReplicaArray
@@ -54,7 +57,8 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
         return compile_program(replace(traced, graph=graph), interface)
     lowered = lowered.on_packs(packs)
     agree_on(lowered.graph, traced.devices, here())
-    compiled = lowered.compile()
+    require = require_same_settings()
+    step = step_of(lowered, interface, packs, require)
     wait_until_compiled(lowered.graph, traced.devices, here())
     shapes = [output.type.shape for output in traced.graph.outputs]
 
@@ -68,6 +72,7 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
         return layout_of(variables, interface.strategy)
 
     def compile_anew() -> Program:
+        require()
         graph = as_stored(traced.graph, variables)
         return compile_program(replace(traced, graph=graph), interface)
 
@@ -75,9 +80,9 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
         interface,
         variables,
         holders,
-        compiled.graph,
+        lowered.graph,
         shapes,
-        compiled.executable,
+        step,
         layout,
         lay_out_again,
         compile_anew,
@@ -94,7 +99,7 @@ class Program:
         holders: Sequence[Any],
         graph: Graph,
         output_shapes: Sequence[tuple[int, ...]],
-        executable: Executable,
+        executable: Step,
         layout: int,
         lay_out_again: Callable[[], int | None],
         compile_anew: Callable[[], Program] | None = None,
@@ -133,7 +138,7 @@ class Program:
         self.call = self._dispatcher()
 
     def _dispatcher(self) -> Callable[[Sequence[Any]], Any]:
-        return dispatcher(
+        call = dispatcher(
             self._executable,
             *self._buffers(),
             self._feeds,
@@ -141,6 +146,34 @@ class Program:
             self._failed,
             self._layout,
             self._laid_out_anew,
+        )
+        return call if self._executable.check is None else partial(self._checked, call)
+
+    def _checked(self, call: Callable[[Sequence[Any]], Any], leaves: Sequence[Any]) -> Any:
+        """Call, and undo what the step did to variables if it gave numbers that are refused."""
+        assert self._executable.check is not None
+        before = [holder.buffer for holder in self._assigned]
+        result = call(leaves)
+        arrays, results = self._executable.check.last_step()
+        error = self._executable.check.error(arrays, results)
+        if error is None:
+            return result
+        with BufferStore.lock:
+            for holder, buffer, given in zip(self._assigned, before, results, strict=False):
+                buffers, taken = holder.strategy.buffers.buffers, self._holders.index(holder)
+                if buffers[holder.place] is given:
+                    buffers[holder.place] = arrays[taken]
+                elif self._moves:
+                    buffers[holder.place] = buffer
+        self._failed(error)
+        raise error
+
+    @property
+    def _moves(self) -> bool:
+        """Whether steps take copies of variables that lie elsewhere, and bring them back."""
+        own = self._interface.strategy
+        return own.devices.parameter_device is not None or any(
+            holder.strategy is not own for holder in self._holders
         )
 
     def _laid_out_anew(self, leaves: Sequence[Any]) -> Any:
@@ -193,6 +226,8 @@ class Program:
 
     def _failed(self, error: BaseException) -> None:
         """Say so if a failed step took variables with it, and which line of the user's it was."""
+        if isinstance(error, OtherSettings):
+            return
         for variable in self._variables:
             if isinstance(variable.holder, jax.ShapeDtypeStruct):
                 require_value(variable)
@@ -215,10 +250,12 @@ class Program:
 
 def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Callable[[Any], Any]:
     """Return what turns a leaf of an argument into an input of the executable."""
+    dtype = value.type.dtype
     if is_per_replica(key):
+        if is_converted(key):
+            return lambda leaf: as_array(leaf, strategy, name).astype(numpy_dtype(dtype))
         return lambda leaf: as_array(leaf, strategy, name)
     mirrored = strategy.devices.mirrored
-    dtype = value.type.dtype
 
     def one_value(leaf: Any) -> Any:
         if HOLDS_BUFFERS[type(leaf)]:
@@ -235,4 +272,6 @@ def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Call
         # Of its own: JAX may go on showing the caller's memory while the step runs.
         return np.array(leaf, numpy_dtype(dtype))
 
+    if is_converted(key):
+        return lambda leaf: one_value(leaf).astype(numpy_dtype(dtype))
     return one_value

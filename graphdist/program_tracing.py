@@ -215,9 +215,11 @@ def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
     if not is_per_replica(key):
         return input_aval(leaf, key)
     if isinstance(leaf, PerReplica) and not isinstance(leaf, PerReplicaArray):
-        dtype = jax.dtypes.canonicalize_dtype(key[1][0][1])
+        dtype = key[1][0][1]
     else:
         dtype = leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
+    if not jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
     return jax.ShapeDtypeStruct(value.type.shape, dtype)
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
 from graphdist.specs import ArraySpec, PerReplicaSpec
 from graphdist.tracing.sources import here
 from graphdist.values import (
@@ -261,7 +261,7 @@ def is_per_replica(key: LeafKey) -> bool:
 def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
     """Return the graph's type of an input; raises `ArgumentError`, which says its name."""
     if key[0] is _PER_REPLICA:
-        type: Type = key[2]
+        type = Type(canonical(key[2].dtype), *key[2][1:])
         return type.distributed(MIRRORED) if num_replicas == 1 else type
     if key[0] is _COMPONENTS:
         if len(key[1]) != num_replicas:
@@ -279,11 +279,30 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
                     source=here(),
                     hint="give all replicas arrays of one rank and dtype",
                 )
-        name = dtype_name(jax.dtypes.canonicalize_dtype(dtype))
+        name = canonical(dtype_name(dtype))
         shape = largest([one for one, _ in key[1]])
         return Type(name, shape, MIRRORED if num_replicas == 1 else PER_REPLICA)
     aval = input_aval(leaf, key)
     return Type(dtype_name(aval.dtype), tuple(aval.shape), MIRRORED)
+
+
+def canonical(dtype: str) -> str:
+    """Return what a dtype becomes in a program: without `jax_enable_x64` 64 bits become 32.
+
+    >>> canonical("i64"), canonical("bf16")
+    ('i32', 'bf16')
+    """
+    if dtype not in ("f64", "i64", "u64", "c128"):
+        return dtype
+    return dtype_name(jax.dtypes.canonicalize_dtype(numpy_dtype(dtype)))
+
+
+def is_converted(key: LeafKey) -> bool:
+    """Return whether the leaf has 64 bits, from a time of `jax_enable_x64`, and the program 32."""
+    if key[0] not in (_PER_REPLICA, _ARRAY):
+        return False
+    name = key[2].dtype if key[0] is _PER_REPLICA else dtype_name(key[2])
+    return canonical(name) != name
 
 
 def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from graphdist.interface import Interface
 from graphdist.ir.analyses import collectives
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Source
+from graphdist.jax_settings import Arithmetic
 from graphdist.passes import pipeline_on_packs
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.passes.pack_variables import Pack
@@ -26,6 +27,7 @@ from graphdist.report import Report, report_of, report_of_refused
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, Memory, emitted
+from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.sources import here
 from graphdist.variables import Variable
 
@@ -132,11 +134,13 @@ class Traced(Stage):
     """How a call gives inputs of the graph that are no arrays on the devices."""
     interface: Interface | None = None
     """How leaves of arguments and results correspond to inputs and outputs of the graph."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
+    """How JAX was set."""
 
     @collection_put_off()
     def lower(self) -> Lowered:
         """Run the passes and return the SPMD program; raises `DistributionError` if refused."""
-        with _blames_the_caller(), phase("passes"):
+        with frames_hidden, self.arithmetic.restored(), _blames_the_caller(), phase("passes"):
             history = run_passes(
                 self.graph,
                 self.pipeline,
@@ -149,6 +153,7 @@ class Traced(Stage):
             self.devices,
             compiler_options=self.compiler_options,
             given=self.given,
+            arithmetic=self.arithmetic,
             traced=self,
             history=history,
             logical=self.graph,
@@ -168,6 +173,11 @@ class Lowered(Stage):
     compiler_options: Mapping[str, Any] | None = None
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None
     traced: Traced | None = None
+    arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
+    donates: bool = True
+    """Whether a step takes over the buffers of the variables that it assigns."""
+    when_traced: Callable[[], None] | None = None
+    """What JAX calls whenever it traces the step, under new settings for instance; it may raise."""
 
     @property
     def stablehlo(self) -> jax.stages.Lowered:
@@ -177,8 +187,15 @@ class Lowered(Stage):
     @cached_property
     def emitted(self) -> Emitted:
         """Return what the graph became in JAX, made when it is first asked for."""
-        with collection_put_off(), phase("emission"):
-            return emitted(self.graph, self.devices, self.compiler_options, self.given)
+        with collection_put_off(), self.arithmetic.restored(), phase("emission"):
+            return emitted(
+                self.graph,
+                self.devices,
+                self.compiler_options,
+                self.given,
+                donates=self.donates,
+                when_traced=self.when_traced,
+            )
 
     @collection_put_off()
     def on_packs(self, packs: Sequence[Pack]) -> Lowered:
@@ -187,7 +204,7 @@ class Lowered(Stage):
             return self
         kept, passes = pipeline_on_packs(self.traced.pipeline, packs, self.devices.platform)
         before = self.history[kept - 1].graph if kept else self.traced.graph
-        with phase("passes"):
+        with self.arithmetic.restored(), phase("passes"):
             history = run_passes(
                 before, passes, verifies=verifies_passes(), reproducer_folder=reproducer_folder()
             )
@@ -227,7 +244,7 @@ class Lowered(Stage):
         has, and `ArgumentError` for options that it does not take.
         """
         options = {**(self.compiler_options or {}), **(compiler_options or {})}
-        with _blames_the_caller(), compiling(self.graph.name):
+        with frames_hidden, _blames_the_caller(), compiling(self.graph.name):
             emitted = self.emitted
             with phase("XLA"):
                 compiled = compile_lowered(emitted.lowered, self.devices, compiler_options)

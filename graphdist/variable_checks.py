@@ -73,7 +73,9 @@ def checked_value(variable: Variable, value: Any) -> jax.Array:
             f"variable {variable.name!r} has dtype {variable.dtype}, "
             f"the value assigned to it has dtype {array.dtype}",
             source=here(),
-            hint=f"convert it: jnp.asarray(value, {str(variable.dtype)!r})",
+            hint=f"convert it: jnp.asarray(value, {str(variable.dtype)!r})"
+            if jax.dtypes.canonicalize_dtype(variable.dtype) == variable.dtype
+            else "set jax_enable_x64, as it was when the variable was made",
         )
     return _of_dtype(array, variable.dtype)
 

@@ -48,7 +48,8 @@ class VariablePack:
         self.starts = [sum(sizes[:i]) for i in range(len(sizes))]
         home = strategy.devices.home(MIRRORED)
         flat = [np.asarray(variable.buffer).reshape(-1) for variable in variables]
-        buffer = jax.device_put(np.concatenate(flat), home, may_alias=False)
+        with jax.enable_x64(True):  # what has 64 bits keeps them, however JAX is set by now
+            buffer = jax.device_put(np.concatenate(flat), home, may_alias=False)
         self.place = strategy.buffers.add(buffer)
         weakref.finalize(self, strategy.buffers.release, self.place)
         for i, variable in enumerate(variables):

@@ -1,8 +1,7 @@
 """Variables: named state that lives on the strategy's devices between steps.
 
 A variable belongs to the strategy current when it was made. It owns one buffer that nobody else
-holds: steps donate it, so a value read outside a function is a copy, and an initial value is copied
-in.
+holds: steps donate it, so that a value read outside a function is a copy, as is an initial value.
 
 How the copies on the replicas relate is `VariableSynchronization`, how replicas' writes are
 combined is `VariableAggregation`; every combination means what it means in `tf.distribute`, except
@@ -10,8 +9,7 @@ that writing different values where nothing says how to combine them is an error
 divergence:
 
 * ON_WRITE, AUTO: mirrored. A write in replica context is combined first.
-* ON_READ: each replica its own. A read in cross-replica context is combined, a write there goes to
-  all (with SUM each gets its part of it).
+* ON_READ: each replica its own. Cross-replica reads are combined, writes go to all, parts of a SUM.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ from graphdist.one_line import LARGEST, devices_of, values_of
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
 from graphdist.replica_context import in_turn, summable
 from graphdist.scatter import ScatterUpdates
+from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.primitives import reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import Trace, current_trace
@@ -63,11 +62,10 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
 
     `initial_value` is an array, a number, a function without arguments that returns one, or a
     `jax.ShapeDtypeStruct`: then it has no value before it is assigned, and functions that use it
-    can be compiled, not run. On devices that are not here every variable is a shape. Made
-    inside a function it must be concrete, and the function's first trace is the only one that may
-    make it; made in a replica function it has replica 0's. `constraint` is kept for optimizers.
-    Raises `ArgumentError` for options that do not go together, `ContextError` for one made
-    in a later trace.
+    can be compiled, not run. On devices that are not here every variable is a shape. Made inside a
+    function it must be concrete, and the function's first trace is the only one that may make it;
+    made in a replica function it has replica 0's. `constraint` is kept for optimizers. Raises
+    `ArgumentError` for options that do not go together, `ContextError` if made in a later trace.
 
     >>> import graphdist as gd
     >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
@@ -223,15 +221,18 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         Raises `ArgumentError` where they differ, and `DistributionError` when the program is
         compiled, for values that may differ between replicas and an aggregation of NONE.
         """
-        return self._written("assign", value, read_value)
+        with frames_hidden:
+            return self._written("assign", value, read_value)
 
     def assign_add(self, delta: Any, *, read_value: bool = True) -> Any:
         """Add to the value; in replica context the deltas are combined first, then added."""
-        return self._written("assign_add", delta, read_value)
+        with frames_hidden:
+            return self._written("assign_add", delta, read_value)
 
     def assign_sub(self, delta: Any, *, read_value: bool = True) -> Any:
         """Subtract from the value; in replica context the deltas are combined first."""
-        return self._written("assign_sub", delta, read_value)
+        with frames_hidden:
+            return self._written("assign_sub", delta, read_value)
 
     def _written(self, method: str, value: Any, read_value: bool) -> Any:
         checked = self.checked(value)

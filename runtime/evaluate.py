@@ -35,7 +35,7 @@ def bind_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[jax
     return list(results) if primitive.multiple_results else [results]
 
 
-def evaluate_jax_node(node: Node, operands: Sequence[Array]) -> list[Array]:
+def evaluate_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[Array]:
     """Return the results as numpy arrays; random keys, which numpy does not know, stay JAX's.
 
     >>> from graphdist.ir.ops import Op

@@ -35,6 +35,7 @@ from graphdist.runtime.buffers import (
 from graphdist.runtime.compilation import device_options
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
+from graphdist.runtime.invalid_numbers import NumberCheck
 from graphdist.runtime.worker_steps import supervised
 
 
@@ -56,13 +57,18 @@ def emitted(
     devices: Devices,
     compiler_options: Mapping[str, Any] | None = None,
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None,
+    *,
+    donates: bool = True,
+    when_traced: Callable[[], None] | None = None,
 ) -> Emitted:
     """Emit an SPMD graph for these devices; `compiler_options` are XLA's.
 
     `given` says of some inputs how a call gives them, where it is not as arrays on the devices: JAX
-    compiles for the one or for the other. Raises `VerifyError` for a graph of another stage.
+    compiles for the one or for the other. Unless it `donates`, variables keep their buffers. JAX
+    calls `when_traced` whenever it traces the function. Raises `VerifyError` for a graph of another
+    stage.
     """
-    function = jitted(graph, devices, compiler_options)
+    function = jitted(graph, devices, compiler_options, donates=donates, when_traced=when_traced)
     avals = placed_avals(graph, devices)
     for i, aval in (given or {}).items():
         avals[i] = aval
@@ -87,7 +93,12 @@ def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
 
 
 def jitted(
-    graph: Graph, devices: Devices, compiler_options: Mapping[str, Any] | None = None
+    graph: Graph,
+    devices: Devices,
+    compiler_options: Mapping[str, Any] | None = None,
+    *,
+    donates: bool = True,
+    when_traced: Callable[[], None] | None = None,
 ) -> Any:
     """Return `jax.jit` of what an SPMD graph emits, with shardings and donation."""
     inputs, outputs = input_distributions(graph), output_distributions(graph)
@@ -106,8 +117,20 @@ def jitted(
         )
     else:
         run = _copying(graph, program)
+    if when_traced is not None:
+        run = preceded(when_traced, run)
     run.__name__ = graph.name
-    return with_shardings(run, graph, devices, compiler_options)
+    return with_shardings(run, graph, devices, compiler_options, donates=donates)
+
+
+def preceded(first: Callable[[], None], then: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `first` and returns what `then` does."""
+
+    def run(*arrays: jax.Array) -> Any:
+        first()
+        return then(*arrays)
+
+    return run
 
 
 def with_shardings(
@@ -115,18 +138,20 @@ def with_shardings(
     graph: Graph,
     devices: Devices,
     compiler_options: Mapping[str, Any] | None = None,
+    *,
+    donates: bool = True,
 ) -> Any:
     """Return `jax.jit` of a function of the graph's inputs, with its shardings and donation.
 
     `compiler_options` are XLA's, over those that the devices ask for.
     """
     inputs, outputs = input_distributions(graph), output_distributions(graph)
-    donated = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
+    assigned = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
     return jax.jit(
         run,
         in_shardings=tuple(map(devices.sharding, inputs)),
         out_shardings=[devices.sharding(distribution) for distribution in outputs],
-        donate_argnums=donated,
+        donate_argnums=assigned if donates else (),
         keep_unused=True,
         compiler_options={**device_options(devices), **(compiler_options or {})} or None,
     )
@@ -212,18 +237,15 @@ def memory_of(compiled: Compiled) -> Memory:
     )
 
 
-class Executable:
-    """A compiled step."""
+class Step:
+    """A step that can be run: a function of a graph's inputs, and what a call of it needs."""
 
     def __init__(
-        self,
-        graph: Graph,
-        devices: Devices,
-        function: Callable[..., list[jax.Array]],
-        compiled: Compiled,
+        self, graph: Graph, devices: Devices, function: Callable[..., list[jax.Array]]
     ) -> None:
-        """Take what was compiled, and the function that runs it."""
-        self.compiled, self.function = compiled, supervised(function, graph, devices)
+        """Take the function; it gives the graph's outputs, as arrays on the devices."""
+        self.check: NumberCheck | None = None
+        self.function = supervised(function, graph, devices)
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [
@@ -244,6 +266,23 @@ class Executable:
             self.backpressure.dispatched(outputs[self.token], [])
         return outputs
 
+
+class Executable(Step):
+    """A compiled step."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        devices: Devices,
+        function: Callable[..., list[jax.Array]],
+        compiled: Compiled,
+    ) -> None:
+        """Take what was compiled, and the function that runs it."""
+        # Steps of several workers run on a thread, where settings of JAX's that were made by a
+        # context manager do not hold: JAX would compile the function anew, under others.
+        super().__init__(graph, devices, function if devices.workers is None else compiled)
+        self.compiled = compiled
+
     @property
     def memory(self) -> Memory:
         """Return what the step needs on each device."""
@@ -257,7 +296,7 @@ class Executable:
 
 
 def _stepper(
-    executable: Executable,
+    executable: Step,
     store: BufferStore | BorrowedBuffers,
     places: Sequence[int],
     assigned: Sequence[int],
@@ -299,7 +338,7 @@ def _stepper(
 
 
 def dispatcher(
-    executable: Executable,
+    executable: Step,
     store: BufferStore | BorrowedBuffers,
     places: Sequence[int],
     assigned: Sequence[int],

@@ -16,6 +16,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any  # Any: whatever a step returns
 
+import jax
+
 from graphdist.ir.graph import Graph
 from graphdist.ir.source import Source
 from graphdist.runtime.addresses import WorkerError
@@ -36,7 +38,18 @@ def supervised(function: Step, graph: Graph, devices: Devices) -> Step:
     if devices.workers is None:
         return function
     first = partial(first_collective, graph)
-    return WorkerStep(function, graph.name, first, devices, devices.workers)
+    return WorkerStep(_with_x64_as_now(function), graph.name, first, devices, devices.workers)
+
+
+def _with_x64_as_now(function: Step) -> Step:
+    """Have arrays of NumPy become what they would here: a context manager sets one thread."""
+    enable_x64 = jax.enable_x64.value
+
+    def run(*arrays: Any) -> Any:
+        with jax.enable_x64(enable_x64):
+            return function(*arrays)
+
+    return run
 
 
 class WorkerStep:

@@ -42,10 +42,16 @@ from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, 
 from graphdist.ir.ops import Op, Params
 from graphdist.ir.types import MIRRORED, dtype_name
 
-__all__ = ["Evaluate", "Outcome", "interpret"]
+__all__ = ["Evaluate", "Observe", "Outcome", "interpret", "interpret_placed"]
 
 Evaluate: TypeAlias = Callable[[Node, Sequence[Array]], list[Array]]
 """Evaluate one JAX operation on one device."""
+
+Observe: TypeAlias = Callable[[Node, Sequence[Held], Sequence[Held], Replicas], None]
+"""Take note of a node that was run, with its operands and results, and of who ran it.
+
+A node with nested graphs comes after all of theirs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,21 @@ def interpret(
     return Outcome(outputs, final)
 
 
+def interpret_placed(
+    graph: Graph,
+    inputs: Sequence[Held],
+    evaluate: Evaluate,
+    observe: Observe | None = None,
+) -> list[Held]:
+    """Run a placed graph on what each replica holds of each input, as one device of many would.
+
+    Variables come first among inputs and outputs, as they lie: of one in slices each its own.
+    """
+    machine = _Machine(evaluate, graph.num_replicas, observe=observe)
+    with np.errstate(all="ignore"):
+        return machine.run(graph, inputs, tuple(range(graph.num_replicas)))
+
+
 def _check_boundary(graph: Graph, arguments: Sequence[Held], wanted: int) -> None:
     if len(arguments) != wanted:
         raise GraphdistError(f"graph {graph.name!r} takes {wanted} arguments, not {len(arguments)}")
@@ -113,6 +134,7 @@ class _Machine:
     num_replicas: int
     state: dict[str, list[Array | None]] = field(default_factory=dict)
     local: set[str] = field(default_factory=set)  # cells the program made: gone after the step
+    observe: Observe | None = None
 
     def run(self, graph: Graph, arguments: Sequence[Held], replicas: Replicas) -> list[Held]:
         """Return what the replicas hold of each output."""
@@ -125,6 +147,8 @@ class _Machine:
                 error.add_note(f"at {node.op.name} of graph {graph.name!r} ({node.source})")
                 raise
             environment.update(zip(node.results, results, strict=True))
+            if self.observe is not None:
+                self.observe(node, operands, results, replicas)
         return [_look_up(environment, output, replicas) for output in graph.outputs]
 
     def variable(self, variable: Variable) -> Held:

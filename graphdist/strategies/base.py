@@ -39,6 +39,7 @@ from graphdist.runtime.buffers import BufferStore
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.input import InputMethods
+from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values import DistributedValues, NumpyArray, kind_of, structure_text
@@ -161,11 +162,14 @@ class StrategyBase(InputMethods):
         >>> strategy.run(double, args=(jax.numpy.float32(3),)).values
         (Array(6., dtype=float32), Array(6., dtype=float32))
         """
-        self._check_run(fn, args, kwargs)
-        if current_trace() is not None:
-            return replicas.run(self, fn, tuple(args), dict(kwargs or {}))
-        with entered(Entry(self)):
-            return self._implicit.of_function("run", fn, self.run)(tuple(args), dict(kwargs or {}))
+        with frames_hidden:
+            self._check_run(fn, args, kwargs)
+            if current_trace() is not None:
+                return replicas.run(self, fn, tuple(args), dict(kwargs or {}))
+            with entered(Entry(self)):
+                return self._implicit.of_function("run", fn, self.run)(
+                    tuple(args), dict(kwargs or {})
+                )
 
     def _check_run(self, fn: Any, args: Any, kwargs: Any) -> None:
         require_cross_replica("run")
@@ -216,17 +220,18 @@ class StrategyBase(InputMethods):
         >>> strategy.reduce("MEAN", x, axis=None)
         Array(1.5, dtype=float32)
         """
-        require_cross_replica("reduce")
-        require_same_strategy(self, "reduce")
-        op, axes = ReduceOp.of(reduce_op), replicas.reduce_axes(axis)
-        if current_trace() is not None:
-            return replicas.reduce(self, op, value, axes)
-        if op is ReduceOp.MEAN and axes is None:
-            warn_of_unequal_values(value)
-        key = ("reduce", op, axes)
-        reduce = self.implicit_function(key, lambda value: self.reduce(op, value, axes))
-        with entered(Entry(self)):
-            return reduce(value)
+        with frames_hidden:
+            require_cross_replica("reduce")
+            require_same_strategy(self, "reduce")
+            op, axes = ReduceOp.of(reduce_op), replicas.reduce_axes(axis)
+            if current_trace() is not None:
+                return replicas.reduce(self, op, value, axes)
+            if op is ReduceOp.MEAN and axes is None:
+                warn_of_unequal_values(value)
+            key = ("reduce", op, axes)
+            reduce = self.implicit_function(key, lambda value: self.reduce(op, value, axes))
+            with entered(Entry(self)):
+                return reduce(value)
 
     def implicit_function(
         self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""
@@ -251,7 +256,8 @@ class StrategyBase(InputMethods):
 
         A container is turned inside out: a dict of distributed values gives one dict a replica.
         """
-        return replicas.local_results(self, value)
+        with frames_hidden:
+            return replicas.local_results(self, value)
 
     def place_variable(self, value: Any, distribution: Distribution) -> Any:
         """Return a buffer of its own for a variable: the value, or PER_REPLICA one copy of it each.
@@ -313,15 +319,16 @@ class Strategy(StrategyBase):
         >>> strategy.gather(x, axis=0)
         Array([0, 1, 1, 2], dtype=int32)
         """
-        require_cross_replica("gather")
-        require_same_strategy(self, "gather")
-        axis = gather_axis(axis, "gather")
-        if current_trace() is not None:
-            return replicas.gather(self, value, axis)
-        key = ("gather", axis)
-        gather = self.implicit_function(key, lambda value: self.gather(value, axis))
-        with entered(Entry(self)):
-            return gather(value)
+        with frames_hidden:
+            require_cross_replica("gather")
+            require_same_strategy(self, "gather")
+            axis = gather_axis(axis, "gather")
+            if current_trace() is not None:
+                return replicas.gather(self, value, axis)
+            key = ("gather", axis)
+            gather = self.implicit_function(key, lambda value: self.gather(value, axis))
+            with entered(Entry(self)):
+                return gather(value)
 
     @overload
     def experimental_distribute_values_from_function(

@@ -27,6 +27,7 @@ from graphdist.strategies.legacy_input import (
     numpy_dataset,
     run_steps_on_iterator,
 )
+from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values import (
@@ -178,13 +179,14 @@ class StrategyExtended:
         >>> strategy.extended.update(v, lambda v, by: v.assign_add(by) * 10, args=(2.0,))
         <Mirrored f32[] on cpu:0, cpu:1: 30.0>
         """
-        if not isinstance(var, Variable) or not self._may_update(var):
-            raise ArgumentError(
-                f"update of {_named(var)}, which {self.strategy} did not make",
-                source=here(),
-                hint="make the variable inside the scope of this strategy",
-            )
-        return self._updated(var, fn, tuple(args), dict(kwargs or {}), group)
+        with frames_hidden:
+            if not isinstance(var, Variable) or not self._may_update(var):
+                raise ArgumentError(
+                    f"update of {_named(var)}, which {self.strategy} did not make",
+                    source=here(),
+                    hint="make the variable inside the scope of this strategy",
+                )
+            return self._updated(var, fn, tuple(args), dict(kwargs or {}), group)
 
     def _may_update(self, var: Variable) -> bool:
         is_plain = var.strategy.is_default and self.strategy.num_replicas_in_sync == 1
@@ -202,7 +204,8 @@ class StrategyExtended:
 
         `colocate_with` is what `non_slot_devices` returned: all devices.
         """
-        return self._updated(None, fn, tuple(args), dict(kwargs or {}), group)
+        with frames_hidden:
+            return self._updated(None, fn, tuple(args), dict(kwargs or {}), group)
 
     def _updated(
         self, var: Variable | None, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool

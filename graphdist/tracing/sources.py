@@ -8,6 +8,7 @@ tests.
 
 from __future__ import annotations
 
+import enum
 import sys
 import sysconfig
 import traceback
@@ -61,6 +62,29 @@ def where_raised(error: BaseException) -> Source:
     ]
     users = _users(frames[::-1])
     return Source(resolve=lambda: (users, ""))
+
+
+class Owner(enum.Enum):
+    """Whose a file is."""
+
+    USER = "user"
+    GRAPHDIST = "graphdist"
+    JAX = "jax"
+    LIBRARY = "library"
+    """What is installed beside, Python's own library, and code that was generated."""
+
+
+def owner_of(file: str) -> Owner:
+    """Return whose code a file of source text is.
+
+    >>> owner_of("<stdin>"), owner_of(jax.__file__), owner_of(__file__)
+    (<Owner.USER: 'user'>, <Owner.JAX: 'jax'>, <Owner.GRAPHDIST: 'graphdist'>)
+    """
+    if file in _our_files(len(sys.modules)):
+        return Owner.GRAPHDIST
+    if file.startswith(_JAX_FOLDER):
+        return Owner.JAX
+    return Owner.USER if _is_outside(file) and not file.startswith(_INSTALLED) else Owner.LIBRARY
 
 
 def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:

@@ -30,6 +30,19 @@ def test_losses_are_those_of_one_process(workers: int, devices: int) -> None:
         assert said == outcome.said[0][0], "workers differ"
 
 
+@pytest.mark.slow
+def test_settings_of_one_thread_hold_for_its_steps() -> None:
+    outcome = run(2, "settings")
+    assert outcome.status == 0, outcome.err
+    ((*sums, nan, disabled, kept),) = outcome.said[0]
+    single, double = ["float32", float(np.float32(2 / 3))], ["float64", 2 / 3]
+    assert sums == [single, double, single]
+    assert nan.startswith("variable 'w' is nan after the step")
+    assert disabled.startswith("jax.disable_jit() is on")
+    assert kept == 1
+    assert outcome.said[1] == outcome.said[0]
+
+
 def rows_of(steps: Any) -> list[int]:
     return [row for step in steps for part in step for row in part]
 

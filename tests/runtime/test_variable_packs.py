@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.runtime.executable import Executable
 
 COUNT = 6
 
@@ -313,6 +314,7 @@ def slices_at_constants(variables: int) -> int:
 
     step(jnp.ones((2, 4)))
     (program,) = step._programs.values()
+    assert isinstance(program._executable, Executable)
     return str(program._executable.compiled.as_text()).count(" slice(")
 
 

@@ -1,0 +1,52 @@
+"""JAX's trace context: whether two calls are made under the same settings of JAX's.
+
+A traced function depends on more than its arguments: on `jax_enable_x64`, on
+`jax_default_matmul_precision` and some forty other settings, made for the process by
+`jax.config.update` or for a thread by a context manager; on the mesh that is set; on user contexts.
+Together they are the trace context. JAX keeps what it traced by it, and so do we. It has no public
+name, but a public cache has it in its key, `jax.extend.linear_util.cache`: what that returns says
+which context it is. It costs less than reading a few settings one by one, a microsecond a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any  # Any: JAX's wrapped functions have no public type
+from weakref import ref
+
+from jax.api_util import debug_info
+from jax.extend import linear_util
+
+
+class TraceContext:
+    """One trace context, for as long as JAX remembers it: `jax.clear_caches()` forgets all."""
+
+    __slots__ = ("__weakref__", "reference")
+
+    def __init__(self) -> None:
+        """Stand for the context that is current."""
+        self.reference = ref(self)
+        """What to keep in its place: it has a hash, and returns None once JAX has forgotten it."""
+
+
+def _made(wrapped: Any) -> TraceContext:
+    return TraceContext()
+
+
+trace_context: Callable[[], TraceContext] = partial(
+    linear_util.cache(_made),
+    linear_util.wrap_init(
+        TraceContext, debug_info=debug_info("trace_context", TraceContext, (), {})
+    ),
+)
+"""Return the current trace context: the same object for the same settings.
+
+>>> import jax
+>>> before = trace_context()
+>>> with jax.default_matmul_precision("float32"):
+...     trace_context() is before
+False
+>>> trace_context() is before
+True
+"""

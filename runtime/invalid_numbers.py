@@ -1,0 +1,273 @@
+"""Steps that may not give nan, or infinity: checked, and the node that makes one is found.
+
+JAX is asked for it by `jax_debug_nans` and `jax_debug_infs`. If a number that a step gives is not
+allowed, the variables get back what they held, and the graph is evaluated node by node on the same
+inputs. From what the step gave the way goes back, along values that are not allowed, to the first:
+an input, or a node whose operands were sound. A nan that is computed and not used, in the branch of
+a `jnp.where` that is not taken, is nobody's mistake.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, TypeAlias  # Any: arrays of JAX
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.ir.arrays import Array, Held, Replicas
+from graphdist.ir.elementwise import ELEMENTWISE
+from graphdist.ir.errors import GraphdistError
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.printer import print_node
+from graphdist.ir.types import MIRRORED
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.evaluated import evaluate_graph, held_inputs
+
+Named: TypeAlias = Sequence[tuple[str, int]]
+"""What an input or output is, in words and with its size: several things if they are packed."""
+
+
+class InvalidNumberError(GraphdistError, FloatingPointError):
+    """A step that gives nan, or infinity, where `jax_debug_nans` or `jax_debug_infs` is set."""
+
+
+class NumberCheck:
+    """The check of one program's steps, of which none may donate its inputs.
+
+    A step is checked once it is dispatched and the lock of the variables is free: who waits for a
+    device while holding it could wait for code that the step calls back, which reads a variable.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        devices: Devices,
+        refused: Collection[str],
+        inputs: Sequence[Named],
+        outputs: Sequence[Named],
+    ) -> None:
+        """Refuse "nan", "inf" or both; `inputs` and `outputs` say what the graph's are."""
+        self._graph, self._devices, self._refused = graph, devices, refused
+        self._inputs, self._outputs = inputs, outputs
+        self._step = _Step()
+
+    def watched(self, function: Callable[..., list[jax.Array]]) -> Callable[..., list[jax.Array]]:
+        """Return the function that runs a step and keeps what it took and gave to be checked."""
+
+        def run(*arrays: Any) -> list[jax.Array]:
+            with jax.debug_nans(False), jax.debug_infs(False):  # JAX names a line of ours
+                results = function(*arrays)
+            self._step.taken, self._step.given = arrays, results
+            return results
+
+        return run
+
+    def last_step(self) -> tuple[Sequence[Any], Sequence[jax.Array]]:
+        """Return what this thread's last step took and gave, once."""
+        arrays, results = self._step.taken, self._step.given
+        self._step.taken = self._step.given = ()
+        return arrays, results
+
+    def error(
+        self, arrays: Sequence[Any], results: Sequence[jax.Array]
+    ) -> InvalidNumberError | None:
+        """Return what is wrong with a step that took and gave these, if anything is."""
+        with jax.debug_nans(False), jax.debug_infs(False):
+            for i, result in enumerate(results):
+                if _shards_are_wrong(result, self._refused):
+                    search = _Search(
+                        self._graph, self._devices, self._refused, self._inputs, self._outputs
+                    )
+                    return search.error(arrays, result, i)
+        return None
+
+
+class _Step(threading.local):
+    taken: Sequence[Any] = ()
+    given: Sequence[jax.Array] = ()
+
+
+def _shards_are_wrong(array: jax.Array, refused: Collection[str]) -> bool:
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return False
+    tests = [test for name, test in _TESTS.items() if name in refused]
+    return any(bool(test(shard.data).any()) for shard in array.addressable_shards for test in tests)
+
+
+_TESTS = {"nan": jnp.isnan, "inf": jnp.isinf}
+
+
+def _wrong(array: Array, refused: Collection[str]) -> Array:
+    """Return where an array holds a number that is refused."""
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return np.zeros(array.shape, bool)
+    nan = np.isnan(array) if "nan" in refused else False
+    return np.asarray(nan | np.isinf(array) if "inf" in refused else nan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """A node that made a number that is refused of operands without one."""
+
+    node: Node
+    operands: Sequence[Held]
+    results: Sequence[Held]
+    replicas: Replicas
+
+
+class _Search:
+    """The search for where a wrong number comes from."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        devices: Devices,
+        refused: Collection[str],
+        inputs: Sequence[Named],
+        outputs: Sequence[Named],
+    ) -> None:
+        self.graph, self.devices, self.refused = graph, devices, refused
+        self.inputs, self.outputs = inputs, outputs
+        self.wrong: set[Operand] = set()
+        self.events: list[_Event] = []
+        self.first_event: dict[Node, int] = {}  # of a node and of what is nested in it
+        self._top = set(graph.nodes)
+        self._begun = 0
+
+    def error(self, arrays: Sequence[Any], result: jax.Array, output: int) -> InvalidNumberError:
+        """Return the error for an output of a step on these inputs."""
+        if self.devices.workers is not None:  # no process holds what all replicas do
+            return self._unexplained(result, output, "the node is looked for on one worker alone")
+        if isinstance(self.graph.outputs[output], Literal):
+            return self._unexplained(result, output, "the program says so")
+        held = held_inputs(self.graph, self.devices, arrays)
+        self.wrong.update(
+            value
+            for value, of_each in zip(self.graph.inputs, held, strict=True)
+            if self._any_wrong([of_each])
+        )
+        evaluate_graph(self.graph, self.devices, held, self._observe)
+        origin = self._origin()
+        if isinstance(origin, Value):
+            place = self.graph.inputs.index(origin)
+            return self._given(origin, held[place], self.inputs[place])
+        if origin is not None:
+            return self._made(origin)
+        return self._unexplained(
+            result, output, "evaluated node by node it is not, XLA computes it otherwise"
+        )
+
+    def _observe(
+        self,
+        node: Node,
+        operands: Sequence[Held],
+        results: Sequence[Held],
+        replicas: Replicas,
+    ) -> None:
+        if self._any_wrong(results):
+            self.wrong.update(
+                value
+                for value, held in zip(node.results, results, strict=True)
+                if self._any_wrong([held])
+            )
+            if not self._any_wrong(operands):
+                self.events.append(_Event(node, operands, results, replicas))
+        if node in self._top:
+            self.first_event[node], self._begun = self._begun, len(self.events)
+
+    def _any_wrong(self, values: Sequence[Held]) -> bool:
+        distinct = {id(array): array for held in values for array in held}
+        return any(_wrong(array, self.refused).any() for array in distinct.values())
+
+    def _origin(self) -> Value | Node | None:
+        """Return the first input or node that the wrong outputs come from."""
+        made_by = {result: node for node in self.graph.nodes for result in node.results}
+        reached: set[Operand] = set()
+        pending = [output for output in self.graph.outputs if output in self.wrong]
+        nodes: set[Node] = set()
+        while pending:
+            value = pending.pop()
+            if value in reached:
+                continue
+            reached.add(value)
+            if value in made_by:
+                node = made_by[value]
+                before = [operand for operand in node.operands if operand in self.wrong]
+                pending += before
+                if not before:
+                    nodes.add(node)
+        given = [value for value in self.graph.inputs if value in reached]
+        return next(iter(given), None) or next((n for n in self.graph.nodes if n in nodes), None)
+
+    def _made(self, node: Node) -> InvalidNumberError:
+        """Return the error for a node, or for the first that is nested in it."""
+        event = self.events[self.first_event[node]]
+        place, which, array = self._first_wrong(event.results)
+        operands = [held[place] for held in event.operands]
+        number = array[which]
+        what = f"{event.node.op.name} gives {number}{self._where(which, event.replicas[place])}"
+        if event.node.op.name in ELEMENTWISE:
+            of = [str(one[which] if one.shape == array.shape else one[()]) for one in operands]
+            what = f"{what}, of {' and '.join(of)}"
+        else:
+            what = f"{what}, of operands that hold none"
+        return InvalidNumberError(
+            what,
+            source=event.node.source,
+            node=print_node(event.node, self.graph),
+            where=f"in graph {self.graph.name!r}",
+            hint=self._hint(),
+        )
+
+    def _given(self, value: Value, held: Held, named: Named) -> InvalidNumberError:
+        replica, which, array = self._first_wrong([held])
+        name, within = _piece(named, which, array)
+        on = None if value.type.distribution is MIRRORED else replica
+        return InvalidNumberError(
+            f"{name} holds {array[which]} before the step{self._where(within, on)}",
+            hint=self._hint(),
+        )
+
+    def _unexplained(self, result: jax.Array, output: int, why: str) -> InvalidNumberError:
+        shards = [np.asarray(shard.data) for shard in result.addressable_shards]
+        _, which, array = self._first_wrong([shards])
+        name, _ = _piece(self.outputs[output], which, array)
+        return InvalidNumberError(
+            f"{name} is {array[which]} after the step: {why}", hint=self._hint()
+        )
+
+    def _first_wrong(self, values: Sequence[Held]) -> tuple[int, tuple[int, ...], Array]:
+        """Return who holds the first wrong number, where it is, and the array that it is in."""
+        return next(
+            (place, tuple(map(int, np.argwhere(wrong)[0])), array)
+            for held in values
+            for place, array in enumerate(held)
+            if (wrong := _wrong(array, self.refused)).any()
+        )
+
+    def _where(self, which: tuple[int, ...], replica: int | None) -> str:
+        at = f" at {list(which)}" if which else ""
+        count = self.graph.num_replicas
+        return f"{at} on replica {replica} of {count}" if replica is not None and count > 1 else at
+
+    def _hint(self) -> str:
+        names = " and ".join(
+            f"jax.debug_{name}s" for name in ("nan", "inf") if name in self.refused
+        )
+        return f"the variables hold what they held before the step; {names} is what asks for this"
+
+
+def _piece(named: Named, which: tuple[int, ...], array: Array) -> tuple[str, tuple[int, ...]]:
+    """Return what an element of an array belongs to, and where in that it is."""
+    if len(named) == 1:
+        return named[0][0], which
+    (start,) = which
+    ends = list(accumulate(size for _, size in named))
+    piece = bisect_right(ends, start)
+    return named[piece][0], (start - (ends[piece - 1] if piece else 0),)
