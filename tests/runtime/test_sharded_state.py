@@ -162,6 +162,7 @@ def test_auto_leaves_small_variables_whole() -> None:
         adam(shard_update="yes")
 
 
+@pytest.mark.filterwarnings("ignore:MEAN over replicas:graphdist.ReplicaWarning")  # alike on both
 def test_unequal_replicas_share_out_too() -> None:
     training, plain = adam(), adam(shard_update=False)
     for rows in (16, 13, 3):
