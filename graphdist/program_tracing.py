@@ -12,6 +12,7 @@ from typing import Any, TypeVar  # Any: users' functions, arguments and results
 import jax
 
 from graphdist.context import Entry, current_entry, entered
+from graphdist.equal_integers import proven_equal
 from graphdist.errors import ContextError
 from graphdist.garbage import collection_put_off
 from graphdist.interface import Interface, take_apart
@@ -20,6 +21,7 @@ from graphdist.passes import Target
 from graphdist.passes.manager import Pass
 from graphdist.progress import phase
 from graphdist.pytrees import unflatten
+from graphdist.repeated_traces import RepeatedTraces
 from graphdist.replica_warnings import warn_of_unequal_means
 from graphdist.runtime.compilation import combining_options
 from graphdist.signature import (
@@ -40,7 +42,7 @@ from graphdist.strategies.default import default_strategy
 from graphdist.tracing.axis_name import bound
 from graphdist.tracing.importer import import_jaxpr
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import NeedsNameThroughout, NeedsReplicaNumber, Trace, make_jaxpr
+from graphdist.tracing.state import Trace, make_jaxpr
 from graphdist.values import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.variable_storage import as_stored
 
@@ -60,24 +62,20 @@ def trace_program(
     compiler_options: Mapping[str, Any] | None,
 ) -> tuple[Traced, Interface]:
     """Trace a function for arguments of these kinds."""
-    by_number: set[int] = set()
-    axis: tuple[str, int] | None = None
-    while True:
-        try:
-            return _trace(
-                fn,
-                args,
-                kwargs,
-                keys,
-                Trace(is_first, by_number, axis),
-                name=name,
-                pipeline_for=pipeline_for,
-                compiler_options=compiler_options,
-            )
-        except NeedsReplicaNumber as needs:
-            by_number.add(needs.run)
-        except NeedsNameThroughout as needs:
-            axis = needs.axis
+
+    def run_trace(trace: Trace) -> tuple[Traced, Interface]:
+        return _trace(
+            fn,
+            args,
+            kwargs,
+            keys,
+            trace,
+            name=name,
+            pipeline_for=pipeline_for,
+            compiler_options=compiler_options,
+        )
+
+    return RepeatedTraces(run_trace).run(is_first)
 
 
 def _trace(
@@ -119,6 +117,13 @@ def _trace(
     strategy = _settle(trace, interface)
     target = strategy.target.packing(trace.bytes_per_pack)
     graph = _imported(closed, _hint(name), trace, interface, inputs)
+    if trace.means.operands:
+        on_read = [
+            spec.name
+            for variable, spec in zip(trace.variables, trace.specs, strict=True)
+            if not variable.is_mirrored
+        ]
+        trace.means.equal = proven_equal(graph, trace.means, on_read)
     given = [leaves[i] for i in dynamic]
     _note_unequal_rows(interface, graph, zip(given, (keys[i] for i in dynamic), strict=True))
     traced = Traced(
@@ -148,6 +153,7 @@ def _imported(
             inputs=inputs,
             variables=trace.specs,
             returns_per_replica=interface.per_replica,
+            means=trace.means,
         ),
     )
 

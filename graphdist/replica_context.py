@@ -20,7 +20,14 @@ from graphdist.tracing.merge_call import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
-from graphdist.values import DistributedValues, Mirrored, NumpyArray, TracedPerReplica, array_of
+from graphdist.values import (
+    DistributedValues,
+    Mirrored,
+    NumpyArray,
+    TracedPerReplica,
+    array_of,
+    is_array,
+)
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase
@@ -72,9 +79,11 @@ class ReplicaContext:
         if not self._is_running():
             return 0
         self._check_current("replica_id_in_sync_group")
+        trace = current_trace()
+        if trace is not None and self.num_replicas_in_sync == 1:
+            trace.means.replica_was_asked = True
         if self._number is not None:
             return np.int32(self._number)
-        trace = current_trace()
         if trace is not None:
             trace.number_was_asked = True
         return replica_id_p.bind(group_size=self.num_replicas_in_sync)
@@ -105,9 +114,8 @@ class ReplicaContext:
         """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
 
         `value` is a pytree of arrays of any shape, the same on all replicas; None in it stays None.
-        Integers have a float32 mean, but for what is the same on all replicas as it stands: an
-        argument of `run` that is one value, the value of a mirrored variable. Gradients flow
-        through: the transpose is the same reduction of the cotangents. `options` are
+        Integers have a float32 mean, but for those proven to be the same on all replicas. Gradients
+        flow through: the transpose is the same reduction of the cotangents. `options` are
         `CommunicationOptions`. Raises `ArgumentError` for another op or None alone,
         `ArgumentTypeError` for a leaf that cannot be added up or for options of another kind,
         `ContextError` when the run is over.
@@ -137,15 +145,11 @@ class ReplicaContext:
             scale = self.num_replicas_in_sync if op is ReduceOp.MEAN else 1
             values, indices = self.all_gather((leaf.values, leaf.indices), axis=0)
             return IndexedSlices(values / scale if scale > 1 else values, indices, leaf.dense_shape)
-        array, reducer, trace = array_of(leaf, "all_reduce of"), op.reducer, current_trace()
-        is_integer = jnp.issubdtype(array.dtype, jnp.integer)
-        if is_integer and op is ReduceOp.MEAN and trace is not None and trace.is_same_on_all(array):
-            reducer = "max"  # the largest of equal integers is their mean, and an integer
-        array = summable(array, reducer, "all_reduce")
+        array, reducer = reducible(leaf, op, "all_reduce")
         if not self._is_running():
             return array
         own = self._strategy.cross_device_ops
-        if own is not None and own.replaces_all_reduce:
+        if own is not None and own.replaces_all_reduce and reducer == op.reducer:
             merged = self.merge_call(
                 lambda _, value: own.batch_reduce(op, [(value, value)])[0], args=(array,)
             )
@@ -268,6 +272,15 @@ def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def is_first_replica() -> jax.Array | bool:
+    """Return whether this is replica 0, which adds for all of them.
+
+    What they add up to is the same on one replica, so that there its number is not asked for.
+    """
+    context = get_replica_context()
+    return context.num_replicas_in_sync == 1 or context.replica_id_in_sync_group == 0
+
+
 def in_turn(variable: Variable, method: str, array: jax.Array) -> jax.Array:
     """Return what replicas that write to one copy of a variable leave there, one after the other.
 
@@ -321,6 +334,19 @@ def refuse_slices(leaf: Any, what: str) -> None:
             source=here(),
             hint="gather their values and their indices, each on its own",
         )
+
+
+def reducible(leaf: Any, op: ReduceOp, what: str) -> tuple[jax.Array, str]:
+    """Return a leaf as an array that can be reduced, and how.
+
+    The mean of an integer that all replicas hold is the largest, which is an integer.
+    """
+    array, trace = array_of(leaf, f"{what} of"), current_trace()
+    if op is ReduceOp.MEAN and trace is not None and is_array(leaf):
+        array, is_one = trace.marked_mean(array)
+        if is_one:
+            return array, "max"
+    return summable(array, op.reducer, what), op.reducer
 
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:

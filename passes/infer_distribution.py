@@ -151,7 +151,7 @@ def _check(graph: Graph) -> None:
                 what = "a per-replica value is passed to run as one value"
                 raise _refuse(graph, node, what, node.operands[0], _IN_CROSS_REPLICA)
             if node.graphs:
-                inner = divergent or (node if _diverges(node) else None)
+                inner = divergent or (node if diverges(node) else None)
                 pending.extend((nested, inner) for nested in node.graphs)
     user_outputs = graph.outputs[len(graph.assigned) if graph.is_placed else 0 :]
     for output, per_replica in zip(user_outputs, graph.returns_per_replica, strict=True):
@@ -165,7 +165,7 @@ def _is_mirrored(operand: Operand) -> bool:
     return operand.type.distribution is MIRRORED
 
 
-def _diverges(node: Node) -> bool:
+def diverges(node: Node) -> bool:
     """Return whether replicas may take different ways through this node."""
     return node.op in (COND, WHILE) and not _is_mirrored(_predicate(node))
 

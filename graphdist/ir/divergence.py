@@ -39,7 +39,7 @@ class Cause:
 
 def cause(graph: Graph, operand: Operand) -> Cause:
     """Return what makes a value of the graph, or of one nested in it, differ between replicas."""
-    sources = _Sources(graph)
+    sources = Sources(graph)
     pending: list[tuple[Operand, tuple[Node, ...]]] = [(operand, ())]
     seen = set()
     while pending:
@@ -76,7 +76,7 @@ def _variable(node: Node) -> Variable:
     return cast(Variable, node.params["variable"])
 
 
-class _Sources:
+class Sources:
     """For each value of a graph and of those nested in it, what it is computed from."""
 
     def __init__(self, graph: Graph) -> None:

@@ -20,13 +20,13 @@ import jax.numpy as jnp
 from graphdist.context import (
     Entry,
     entered,
-    get_replica_context,
     get_strategy,
     in_replica_context_of_a_run,
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.metrics.examples import by_example
 from graphdist.metrics.totals import Total
+from graphdist.replica_context import is_first_replica
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values import PerReplica, array_of, kind_of
@@ -121,7 +121,7 @@ class Metric:
 
     def _add_once(self, *arrays: Any, **named: Any) -> None:
         """Add on one replica what all were given."""
-        is_first = get_replica_context().replica_id_in_sync_group == 0
+        is_first = is_first_replica()
         for total, delta in self._deltas(arrays, named):
             total.add(jnp.where(is_first, delta, 0))
 

@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.array_operators import ArrayOperators
-from graphdist.context import get_replica_context, in_replica_context_of_a_run
+from graphdist.context import in_replica_context_of_a_run
 from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.replica_context import is_first_replica
 from graphdist.variable_shares import whole_on_the_first
 from graphdist.variables import Variable
 
@@ -82,7 +83,7 @@ class Total(ArrayOperators):
         moved = (carried + moved) - carried  # what fits, once it is large
         if in_replica_context_of_a_run() and variable.is_mirrored:
             # One copy for all replicas, which add to it together: one of them moves for all.
-            is_first = get_replica_context().replica_id_in_sync_group == 0
+            is_first = is_first_replica()
             moved = jnp.where(is_first, moved, 0)
             parts = delta - moved * CARRIED, moved, jnp.zeros_like(error)
             variable.assign_add(jnp.stack(parts), read_value=False)

@@ -30,7 +30,7 @@ from graphdist.signature import StaticValue
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.sources import here
-from graphdist.tracing.state import fresh_trace
+from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.values import (
     DistributedValues,
     PerReplica,
@@ -218,12 +218,16 @@ class Peers:
             guess = lambda other: (structure, self._like(brought, other))  # noqa: E731
         of_all = self._assumptions.exchange(call, self._one, (structure, brought), guess)
         if self._one.number == 0:
-            self._assumptions.answers[call] = _answer(self._assumptions.strategy, merge_fn, of_all)
-        answer = self._assumptions.answers.get(call)
-        if answer is None:
+            trace = current_trace()
+            assert trace is not None
+            with trace.means.at("merge_call", call):
+                answer = _answer(self._assumptions.strategy, merge_fn, of_all)
+            self._assumptions.answers[call] = answer
+        if call not in self._assumptions.answers:
             if self._assumptions.is_missing_something:
                 raise NotKnownYet
             raise never_comes(here())
+        answer = self._assumptions.answers[call]
         return self._part(answer, [leaf for leaf in leaves if is_array(leaf)])
 
     def _like(self, brought: Sequence[_Leaf], other: ReplicaClass) -> list[_Leaf]:

@@ -145,6 +145,9 @@ def _trace(
     dynamic = [i for i, leaf in enumerate(leaves) if isinstance(leaf, TracedPerReplica)]
     result: list[Any] = []
 
+    trace = current_trace()
+    assert trace is not None
+
     def body(*locals: Any) -> list[Any]:
         filled = [
             leaf.values[one.replica] if _is_static(leaf) else value
@@ -156,7 +159,7 @@ def _trace(
         context = ReplicaContext(
             strategy, one.replica if one.knows_its_number else None, Peers(one, assumptions)
         )
-        with entered(Entry(strategy, context)):
+        with trace.means.at("class"), entered(Entry(strategy, context)):
             returned = for_replicas(lambda: fn(*args, **kwargs))
         found, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
         result[:] = [shape, *(_known(leaf, outside) for leaf in found)]

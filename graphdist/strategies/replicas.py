@@ -18,6 +18,7 @@ from graphdist.pytrees import map_leaves
 from graphdist.replica_context import (
     gather_dimension,
     is_slices,
+    reducible,
     refuse_slices,
     summable,
     without_padding,
@@ -69,7 +70,8 @@ def run(
             traced = partial(run_by_class, strategy, fn, args, kwargs, by_number=by_number)
         else:
             traced = partial(_run_once, strategy, fn, args, kwargs)
-        return trace.bound(strategy.axis_name, strategy.num_replicas_in_sync, traced)
+        with trace.means.at("run", run):
+            return trace.bound(strategy.axis_name, strategy.num_replicas_in_sync, traced)
     except GraphdistError:
         raise
     except Exception:
@@ -177,17 +179,20 @@ def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> 
             value = leaf.array if isinstance(leaf, Mirrored) else leaf
             # On one replica it may be what run returned, and the mean of that is a float.
             may_be_returned = size == 1 and _is_integer(value) and not is_variable
-            return summable(value, op.reducer, "reduce") if may_be_returned else value
-        local = summable(
-            leaf.array if isinstance(leaf, Mirrored) else leaf, op.reducer, "reduce"
-        )  # along an axis it is what every replica has
+            return reducible(value, op, "reduce")[0] if may_be_returned else value
+        # along an axis it is what every replica has
+        local = leaf.array if isinstance(leaf, Mirrored) else leaf
     else:
-        local = summable(leaf.local, op.reducer, "reduce")
+        local = leaf.local
+    if axis is None:
+        local, reducer = reducible(local, op, "reduce")
+    else:
+        local, reducer = summable(local, op.reducer, "reduce"), op.reducer
     axes = () if axis is None else _dimensions(local, axis)
     shapes = _shapes(leaf, local, size)
     _check_equal(shapes, "reduce", axes)
     if axis is None:
-        return reduce_p.bind(local, reducer=op.reducer, group_size=size)
+        return reduce_p.bind(local, reducer=reducer, group_size=size)
     # What pads the shorter ones is zero.
     total = reduce_p.bind(jnp.sum(local, axis=axes), reducer="sum", group_size=size)
     if op is ReduceOp.SUM:

@@ -9,6 +9,7 @@ The jaxpr is walked once, in order:
   merging it with the first computation;
 * JAX's collectives over the replicas become ours (`named_collectives.py`);
 * `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
+* the mark of a mean of integers is noted, and left out (`integer_means.py`);
 * refs are resolved to the variables they are the handles of, their gets and swaps become `read` and
   `assign`. No ref is left. A ref the program made itself becomes a local variable.
 
@@ -37,6 +38,7 @@ from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.tracing.axis_name import Side, side_of
 from graphdist.tracing.control_flow import import_cond, import_scan, import_while
+from graphdist.tracing.integer_means import IntegerMeans, integer_mean_p
 from graphdist.tracing.jax_ops import jax_op, optimization_barrier
 from graphdist.tracing.named_collectives import NAMED, import_named
 from graphdist.tracing.primitives import LOGICAL, read_variable_p
@@ -61,13 +63,15 @@ def import_jaxpr(
     inputs: Sequence[Value],
     variables: Sequence[Variable],
     returns_per_replica: Sequence[bool],
+    means: IntegerMeans,
 ) -> Graph:
     """Return the logical graph of a traced program.
 
     `inputs` are the values of the jaxpr's arguments, with distribution and name; `variables` are
-    those the trace touched. Raises `TraceError` where a program cannot mean the same as a graph.
+    those the trace touched; `means` learns where its integers are. Raises `TraceError` where a
+    program cannot mean the same as a graph.
     """
-    importer = Importer(num_replicas)
+    importer = Importer(num_replicas, means)
     importer.taken.update(variable.name for variable in variables)
     environment: Environment = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     importer.bind_constants(closed, environment)
@@ -88,9 +92,12 @@ def import_jaxpr(
 class Importer:
     """Turns the equations of one jaxpr, and of those nested in it, into nodes."""
 
-    def __init__(self, num_replicas: int, parent: Importer | None = None) -> None:
+    def __init__(
+        self, num_replicas: int, means: IntegerMeans, parent: Importer | None = None
+    ) -> None:
         """Start an empty graph; `parent` is the importer of the graph it is nested in."""
-        self.num_replicas = num_replicas
+        self.num_replicas, self.means = num_replicas, means
+        self.is_nested = parent is not None
         self.builder = Builder()
         self.locals: list[Variable] = parent.locals if parent else []
         self.taken: set[str] = parent.taken if parent else set()
@@ -168,7 +175,7 @@ class Importer:
 
         `bound` says, input by input, which variable it is the handle of, or None for a value.
         """
-        inner = Importer(self.num_replicas, self)
+        inner = Importer(self.num_replicas, self.means, self)
         environment: Environment = {}
         inputs: list[Value] = []
         for atom, variable in zip(closed.jaxpr.invars, bound, strict=True):
@@ -214,6 +221,13 @@ class Importer:
         source = source_of(equation.source_info)
         results = self.builder.add(op, operands, equation.params, at=source)
         self._add(equation, results, environment)
+
+    def _integer_mean(self, equation: Any, environment: Environment) -> None:
+        self._forward(equation, environment)
+        operand = self.operand(equation.invars[0], environment)
+        # Another branch, which other replicas take, may have another literal.
+        is_found = isinstance(operand, Value) or not self.is_nested
+        self.means.note(equation.params["number"], operand if is_found else None)
 
     def _read_variable(self, equation: Any, environment: Environment) -> None:
         environment[equation.outvars[0]] = equation.params["variable"]
@@ -372,6 +386,7 @@ _HANDLERS: dict[str, Callable[[Importer, Any, Environment], None]] = {
     **dict.fromkeys(_CALLS, Importer._call),
     **{primitive.name: Importer._logical for primitive in LOGICAL},
     **dict.fromkeys(NAMED, import_named),
+    integer_mean_p.name: Importer._integer_mean,
     read_variable_p.name: Importer._read_variable,
     "new_ref": Importer._new_ref,
     "get": Importer._get,

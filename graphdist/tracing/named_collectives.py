@@ -104,6 +104,9 @@ _REFUSED = (
     *(f"{name}_start" for name in ("ppermute", "pbroadcast")),
 )
 
+_GIVE_ONE = ("psum", "pmax", "pmin", "all_gather", "pbroadcast")
+"""Those that give every replica the same."""
+
 NAMED = (*_RULES, *_REFUSED)
 """The primitives of JAX that may have names of axes among their parameters."""
 
@@ -175,6 +178,8 @@ def import_named(importer: Importer, equation: Any, environment: Environment) ->
     side = importer.side()
     if side is Side.ALL:
         raise outside_replica_functions(_names(equation.params)[0], source_of(equation.source_info))
+    if importer.num_replicas == 1 and equation.primitive.name not in _GIVE_ONE:
+        importer.means.replica_was_asked = True
     closed = in_our_terms(equation, 1 if side is Side.ALONE else importer.num_replicas)
     operands = [importer.operand(atom, environment) for atom in equation.invars]
     inner: Environment = dict(zip(closed.jaxpr.invars, operands, strict=True))

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar  # Any: refs and traces have no common
 from weakref import WeakValueDictionary
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core as jex
 
 from graphdist.ir.errors import GraphdistError
@@ -28,6 +29,7 @@ from graphdist.ir.graph import Variable
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type
 from graphdist.tracing.axis_name import bound, for_all, unbound_name
+from graphdist.tracing.integer_means import IntegerMeans
 from graphdist.tracing.primitives import aggregate_p, read_variable_p, to_replicas
 from graphdist.tracing.sources import here, where_raised
 
@@ -83,8 +85,9 @@ class Trace:
 
     `is_first` says whether the function may still create variables, `by_number` which of its calls
     of `run` need the replica's number as a Python value, `axis` the name of the replicas and how
-    many they are, if the name is to be bound throughout. `variables` lists the user's variables in
-    the order of first touch, `specs` what the graph calls them.
+    many they are, if the name is to be bound throughout, `means` what is known of its means of
+    integers. `variables` lists the user's variables in the order of first touch, `specs` what the
+    graph calls them.
     """
 
     def __init__(
@@ -92,9 +95,11 @@ class Trace:
         is_first: bool,
         by_number: Collection[int] = (),
         axis: tuple[str, int] | None = None,
+        means: IntegerMeans | None = None,
     ) -> None:
         """Start with no variable touched."""
         self.is_first = is_first
+        self.means = IntegerMeans() if means is None else means
         self._axis, self._axes_of_runs = axis, set[tuple[str, int]]()
         self.variables: list[Any] = []
         self.specs: list[Variable] = []
@@ -133,6 +138,18 @@ class Trace:
     def is_same_on_all(self, array: Any) -> bool:
         """Return whether an array itself, not what it was computed from, was noted as one value."""
         return self._same_on_all.get(id(array)) is array
+
+    def marked_mean(self, array: jax.Array) -> tuple[jax.Array, bool]:
+        """Return what a mean over the replicas is taken of, and whether it is known as one integer.
+
+        It is marked, so that more may be known when the program is traced again.
+        """
+        number = self.means.next_number()
+        if not jnp.issubdtype(array.dtype, jnp.integer):
+            return array, False
+        if self.is_same_on_all(array):
+            return array, True
+        return self.means.marked(array, number), self.means.is_one(number)
 
     def next_run(self) -> tuple[int, bool]:
         """Return which call of `run` this is, and whether it needs the replica's number."""
