@@ -77,14 +77,16 @@ def test_nothing_is_reduced_and_gathered(strategy: gd.Strategy) -> None:
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
 @pytest.mark.parametrize("axis", [None, 0])
-def test_the_mean_of_integers_is_a_float_on_any_number_of_replicas(
+def test_the_mean_of_integers_that_differ_is_a_float_on_any_number_of_replicas(
     num_replicas: int, axis: int | None
 ) -> None:
     strategy = gd.MirroredStrategy([f"cpu:{number}" for number in range(num_replicas)])
-    values = strategy.run(lambda: jnp.arange(3) + gd.get_replica_context().num_replicas_in_sync)
+    values = strategy.run(
+        lambda: jnp.arange(3) + 2 * gd.get_replica_context().replica_id_in_sync_group
+    )
     mean = strategy.reduce("MEAN", values, axis=axis)
     assert mean.dtype == jnp.float32
-    expected = np.arange(3) + num_replicas
+    expected = np.arange(3) + num_replicas - 1
     assert mean.tolist() == (expected if axis is None else expected.mean()).tolist()
     assert strategy.reduce("SUM", values, axis=axis).dtype == jnp.int32
 
