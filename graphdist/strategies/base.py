@@ -210,8 +210,9 @@ class StrategyBase(InputMethods):
         With `axis` None replicas are combined element by element. With an int or a tuple each
         replica's value is first reduced along those dimensions; a mean is that of all elements.
         Integers have a float32 mean, but for those proven to be the same on all replicas. A value
-        that is not distributed is its own mean. Raises `ContextError` in replica context, `ArgumentError` for another op, an axis out of range, or
-        the sum of a value that is not distributed.
+        that is not distributed is its own mean. Raises `ContextError` in replica context,
+        `ArgumentError` for another op, an axis out of range, or the sum of a value that is not
+        distributed.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
