@@ -366,3 +366,20 @@ def test_any_arithmetic(seed: int) -> None:
         differ = {"own", "number"} | ({"argument"} if count == 1 else set())
         assert found.tolist() == [expected] * 2
         assert found.dtype == (jnp.float32 if differ.intersection(used) else jnp.int32)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_metric_beside_it_changes_nothing(count: int) -> None:
+    """A metric adds what all replicas share on one of them, which asks for no number on one."""
+    strategy = replicas(count)
+    with strategy.scope():
+        loss, steps = gd.metrics.Mean(), gd.Variable(np.int32(0))
+
+    @gd.function
+    def step() -> None:
+        loss.update_state(2.0)
+        strategy.run(lambda: steps.assign(mean(steps.read_value() + 1)))
+
+    step()
+    step()
+    assert (int(steps.read_value()), float(loss.result())) == (2, 2.0)
