@@ -309,9 +309,9 @@ class Strategy(StrategyBase):
     def gather(self, value: Any, axis: int) -> Any:
         """Return a `PerReplica` value's components concatenated along `axis`, in replica order.
 
-        A value that is not distributed is returned as it is. Raises `ContextError` in replica
-        context, `ArgumentError` for components of rank 0 or an axis out of range,
-        `ArgumentTypeError` for a list or dict.
+        Of a pytree every leaf is; None in it stays None. A value that is not distributed is
+        returned as it is. Raises `ContextError` in replica context, `ArgumentError` for components
+        of rank 0 or an axis out of range, `ArgumentTypeError` for a leaf that is no array.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])

@@ -270,17 +270,25 @@ def _dimensions(local: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def gather(strategy: StrategyBase, value: Any, axis: int) -> Any:
-    """Concatenate the replicas' values."""
+    """Concatenate the replicas' values of every leaf."""
     refuse_slices(value, "gather")
+    if value is None:
+        return _gather_leaf(strategy, value, axis)
+    return jax.tree.map(
+        lambda leaf: _gather_leaf(strategy, leaf, axis), value, is_leaf=is_distributed
+    )
+
+
+def _gather_leaf(strategy: StrategyBase, value: Any, axis: int) -> Any:
     value = _of_variable(value, has_axis=True)
     if not isinstance(value, TracedPerReplica):
         if isinstance(value, PerReplica):
             raise _not_traced(value, "gather")
         if not isinstance(value, jax.Array | np.ndarray | np.generic | int | float | Mirrored):
             raise ArgumentTypeError(
-                f"gather of a {type(value).__name__}: it takes one PerReplica value",
+                f"gather of a {type(value).__name__}: it takes PerReplica values, in pytrees too",
                 source=here(),
-                hint="gather each leaf: jax.tree.map(lambda v: strategy.gather(v, axis), value)",
+                hint="give it what run returned, or an array",
             )
         return value.array if isinstance(value, Mirrored) else value
     size = strategy.num_replicas_in_sync

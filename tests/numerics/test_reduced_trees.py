@@ -49,6 +49,21 @@ def test_none_in_a_tree_stays_none(strategy: gd.Strategy, op: str, make: Any) ->
     assert whole.tolist() == list(range(1, size + 1))
 
 
+@pytest.mark.parametrize("make", [gd.function, lambda gather: gather])
+def test_gather_takes_trees_in_which_none_stays_none(strategy: gd.Strategy, make: Any) -> None:
+    def gather(tree: Any) -> Any:
+        return strategy.gather(tree, axis=0)
+
+    x, size = number(strategy), strategy.num_replicas_in_sync
+    tree = {"w": x, "static": None, "layers": [None, (x * 2, np.ones(3, np.float32))]}
+    gathered = make(gather)(tree)
+    assert gathered["static"] is None
+    assert gathered["layers"][0] is None
+    assert gathered["w"].tolist() == list(range(1, size + 1))
+    assert gathered["layers"][1][0].tolist() == list(range(2, 2 * size + 1, 2))
+    assert gathered["layers"][1][1].tolist() == [1, 1, 1]
+
+
 def test_the_gradient_of_a_model_with_static_fields_is_reduced(strategy: gd.Strategy) -> None:
     equinox = pytest.importorskip("equinox")
     model = equinox.nn.MLP(2, 1, width_size=4, depth=1, key=jax.random.key(0))

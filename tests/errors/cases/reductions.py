@@ -49,11 +49,11 @@ def gather_along_two_axes(refused: Refused) -> None:
         strategy.gather(per_replica(strategy, np.ones((2, 2))), axis=axis)
 
 
-def gather_of_dict(refused: Refused) -> None:
+def gather_of_text_in_a_dict(refused: Refused) -> None:
     strategy = pair()
     x = per_replica(strategy, np.ones(2, np.float32))
     with refused(TypeError):
-        strategy.gather({"x": x}, axis=0)
+        strategy.gather({"x": x, "name": "x"}, axis=0)
     assert strategy.gather(x, axis=0).tolist() == [1, 1, 2, 2]
 
 
