@@ -95,10 +95,7 @@ REFUSED = (
         ALONE_OR_ZERO,
         f"reduce/SUM/non_distributed/{{np_zero,np_zero_vec}}|*{SEVERAL}",
     ),
-    *declare(
-        "every strategy gives the same answer: leaf by leaf, and the same errors",
-        "gather/python_list|mwms*",
-    ),
+    *declare(ON_ALL, "gather/python_list|mwms*"),
     *declare(
         "leaves of one element with unequal batch sizes are refused",
         f"dataset/zip_different_batch|*{SEVERAL}",
