@@ -5,8 +5,12 @@
   system's temporary folder);
 * `GRAPHDIST_PROGRESS=0` shows no line while a program is compiled;
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
-* `GRAPHDIST_WORKER_START_SECONDS` and `GRAPHDIST_WORKER_SILENCE_SECONDS` are how long the workers
-  of a cluster wait for each other, where `set_worker_timeouts` does not say it;
+* `GRAPHDIST_WORKER_START_SECONDS`, `GRAPHDIST_WORKER_SILENCE_SECONDS` and
+  `GRAPHDIST_WORKER_STEP_SECONDS` are how long the workers of a cluster wait for each other, where
+  `set_worker_timeouts` does not say it;
+* `GRAPHDIST_JOB_TOKEN` is a secret that all workers of a job are given, `GRAPHDIST_JOB_ID` and
+  `GRAPHDIST_JOB_GENERATION` tell it from other jobs and from its own earlier starts;
+* `GRAPHDIST_WORKER_BIND` is the address that worker 0 listens at, if not its own in the cluster;
 * `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow;
 * `SLURM_PROCID` and its neighbours describe the task of Slurm that this process is, `TPU_NAME` and
   `TPU_WORKER_ID` the TPU of this host; `CUDA_VISIBLE_DEVICES` says which GPUs it may use.
@@ -24,9 +28,12 @@ from typing import Any  # Any: JSON
 import jax
 
 from graphdist.errors import ArgumentError, DeviceError
+from graphdist.runtime.addresses import BIND_VARIABLE
 from graphdist.runtime.backpressure import backpressure
+from graphdist.runtime.handshake import JobIdentity
 from graphdist.runtime.processes import Patience
 from graphdist.tracing.sources import here
+from graphdist.version import versions
 
 
 def set_logical_cpu_devices(count: int) -> None:
@@ -177,50 +184,104 @@ def tpu_worker_id() -> int | None:
 
 
 def set_worker_timeouts(
-    start_seconds: float | None = None, silence_seconds: float | None = None
+    start_seconds: float | None = None,
+    silence_seconds: float | None = None,
+    step_seconds: float | None = None,
 ) -> None:
     """Set how long the workers of a cluster wait for each other, in seconds.
 
     `start_seconds` is how long all may take to be there, and to come to the same point of the
     program: 300 by default. A worker that is not heard of for `silence_seconds`, 60 by default,
-    counts as dead; one whose process ends is noticed at once. Call it before the strategy is made.
+    counts as dead; one whose process ends is noticed at once. A step that has not ended after
+    `step_seconds`, 1800 by default, is given up: `float("inf")` lets it take any time, and
+    `CommunicationOptions(timeout_seconds)` has precedence. Call it before the strategy is made.
     Raises `ArgumentError` for what is no positive number.
 
     >>> set_worker_timeouts(start_seconds=600)
     """
-    for name, seconds in (("start", start_seconds), ("silence", silence_seconds)):
-        if seconds is None:
-            continue
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
-            raise ArgumentError(
-                f"{name}_seconds is {seconds!r}: it is a positive number", source=here()
-            )
-        _worker_seconds[name] = float(seconds)
+    given = {"start": start_seconds, "silence": silence_seconds, "step": step_seconds}
+    for name, seconds in given.items():
+        if seconds is not None:
+            _worker_seconds[name] = _positive(seconds, f"{name}_seconds")
 
 
 _worker_seconds: dict[str, float] = {}
 
 
 def worker_patience() -> Patience:
-    """Return how long the workers of a cluster wait for each other."""
-    given = {
-        name: float(text)
-        for name in ("start", "silence")
-        if (text := os.environ.get(f"GRAPHDIST_WORKER_{name.upper()}_SECONDS"))
-    }
-    return Patience(**{**given, **_worker_seconds})
+    """Return how long the workers of a cluster wait for each other.
+
+    Raises `ArgumentError` where the environment has no positive number.
+    """
+    given: dict[str, Any] = {}
+    for name in ("start", "silence", "step"):
+        variable = f"GRAPHDIST_WORKER_{name.upper()}_SECONDS"
+        text = os.environ.get(variable)
+        if text:
+            given[name] = _positive(_number_or_text(text), variable)
+    given |= _worker_seconds
+    if given.get("step") == float("inf"):
+        given["step"] = None
+    return Patience(**given)
+
+
+def _positive(seconds: Any, name: str) -> float:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not seconds > 0:
+        raise ArgumentError(f"{name} is {seconds!r}: it is a positive number", source=here())
+    return float(seconds)
+
+
+def _number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def job_identity() -> JobIdentity:
+    """Return which job this process belongs to: as told, or as Slurm says.
+
+    Raises `ArgumentError` for a generation that is no number.
+    """
+    allocation, step = slurm_variable("JOB_ID"), slurm_variable("STEP_ID")
+    of_slurm = f"slurm {allocation}.{step}" if allocation else ""
+    restarts = slurm_variable("RESTART_COUNT") or "0"
+    generation = os.environ.get("GRAPHDIST_JOB_GENERATION") or restarts
+    if not generation.isdecimal():
+        raise ArgumentError(
+            f"GRAPHDIST_JOB_GENERATION is {generation!r}, not a number", source=here()
+        )
+    found = versions()
+    return JobIdentity(
+        os.environ.get("GRAPHDIST_JOB_ID") or of_slurm,
+        int(generation),
+        os.environ.get("GRAPHDIST_JOB_TOKEN", ""),
+        f"graphdist {found['graphdist']}, jax {found['jax']}",
+    )
+
+
+def worker_bind_address() -> str:
+    """Return the address that worker 0 is to listen at; "" for its own in the cluster."""
+    return os.environ.get(BIND_VARIABLE, "")
 
 
 def worker_environment(
-    addresses: Sequence[str], index: int, devices_per_worker: int = 0
+    addresses: Sequence[str], index: int, job: JobIdentity, devices_per_worker: int = 0
 ) -> dict[str, str]:
-    """Return the environment of the process of a worker, of those at some addresses on this host.
+    """Return the environment of the process of a worker of a job, at addresses on this host.
 
     With `devices_per_worker` it sees as many GPUs of its own, or has as many logical CPU devices.
     """
     task = {"type": "worker", "index": index}
     cluster = {"cluster": {"worker": list(addresses)}, "task": task}
-    found = {**os.environ, "TF_CONFIG": json.dumps(cluster)}
+    found = {
+        **os.environ,
+        "TF_CONFIG": json.dumps(cluster),
+        "GRAPHDIST_JOB_ID": job.id,
+        "GRAPHDIST_JOB_GENERATION": str(job.generation),
+        "GRAPHDIST_JOB_TOKEN": job.token,
+    }
     if devices_per_worker:
         found["JAX_NUM_CPU_DEVICES"] = str(devices_per_worker)
         gpus = [one for one in (visible_gpus() or "").split(",") if one]

@@ -18,8 +18,8 @@ from graphdist.ir.cost import cost, executions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.ops import CONSTANT
 from graphdist.report_text import report_text
-from graphdist.runtime.executable import Memory
 from graphdist.runtime.hlo import Matching, ModuleCollective, module_collectives
+from graphdist.runtime.memory import Memory
 from graphdist.runtime.roofline import Roofline, roofline
 
 if TYPE_CHECKING:

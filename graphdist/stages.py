@@ -26,7 +26,8 @@ from graphdist.progress import compiling, phase
 from graphdist.report import Report, report_of, report_of_refused
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.executable import Emitted, Executable, Memory, emitted
+from graphdist.runtime.executable import Emitted, Executable, emitted
+from graphdist.runtime.memory import Memory
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.sources import here
 from graphdist.variables import Variable

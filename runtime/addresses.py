@@ -1,14 +1,26 @@
-"""Addresses of workers: what they say, and what listens there."""
+"""Addresses of workers: what they say, what they resolve to, and what listens there.
+
+A worker listens at its own address in the cluster and nowhere else. Two things stand between a name
+and that address:
+
+* Debian and others resolve a machine's own name to 127.0.1.1, which no other machine reaches. Where
+  the cluster spans machines, the address is used that this one has on the way to another worker.
+* In a container, or behind a load balancer, a worker does not have the address that the others
+  call. Then the user says where to listen.
+"""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
+from collections.abc import Sequence
 
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.buffers import RuntimeFailure
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+BIND_VARIABLE = "GRAPHDIST_WORKER_BIND"
+_LARGEST_PORT = 65535
 
 
 class WorkerError(RuntimeFailure):
@@ -16,39 +28,103 @@ class WorkerError(RuntimeFailure):
 
 
 def split_address(address: str, at: Source = UNKNOWN) -> tuple[str, int]:
-    """Return host and port of an address like "host:port"; raises `WorkerError` for another."""
+    """Return host and port of an address like "host:port"; raises `WorkerError` for another.
+
+    >>> split_address("10.0.0.1:2222"), split_address("[fd00::1]:2222")
+    (('10.0.0.1', 2222), ('fd00::1', 2222))
+    """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise WorkerError(f"the address {address!r} of a worker is not like 'host:port'", source=at)
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if not host or not port.isdecimal() or (":" in host and not is_bracketed):
+        raise WorkerError(
+            f"the address {address!r} of a worker is not like 'host:port'",
+            source=at,
+            hint="write an IPv6 address in brackets: '[fd00::1]:2222'" if ":" in host else "",
+        )
+    if int(port) > _LARGEST_PORT:
+        raise WorkerError(
+            f"the port of the address {address!r} of a worker is beyond {_LARGEST_PORT}", source=at
+        )
     return host.strip("[]"), int(port)
 
 
-def listener_host(host: str) -> str:
-    """Return the address to listen at for a host: loopback for itself, else all interfaces."""
-    return "127.0.0.1" if host in LOOPBACK else "0.0.0.0"
+def joined(host: str, port: int) -> str:
+    """Return the address of a host and port.
+
+    >>> joined("::1", 2222)
+    '[::1]:2222'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def numeric_addresses(address: str, cluster: Sequence[str], at: Source = UNKNOWN) -> list[str]:
+    """Return the IP addresses at which the worker of an address can be reached from here.
+
+    `cluster` has the addresses of all workers. Raises `OSError` for a name that does not resolve.
+    """
+    host, port = split_address(address, at)
+    found = resolved(host, port)
+    if not all(map(is_loopback, found)):
+        return [one for one in found if not is_loopback(one)]
+    others = [split_address(other, at)[0] for other in cluster]
+    on_the_way = [one for other in others if (one := address_towards(other)) is not None]
+    return on_the_way[:1] or found
+
+
+def resolved(host: str, port: int) -> list[str]:
+    """Return the IP addresses of a host; raises `OSError` if there are none."""
+    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = dict.fromkeys(str(answer[4][0]) for answer in answers)
+    return sorted(found, key=lambda one: ":" in one)  # IPv4 first, on all workers alike
+
+
+def address_towards(host: str) -> str | None:
+    """Return this machine's address on the way to a host; None for one that is on this machine."""
+    try:
+        far = next(one for one in resolved(host, 0) if not is_loopback(one))
+        family = socket.AF_INET6 if ":" in far else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # which sends nothing
+            probe.connect((far, 9))
+            own: str = probe.getsockname()[0]
+    except (OSError, StopIteration):
+        return None
+    return None if is_loopback(own) else own
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an IP address is of this machine alone."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def listen(host: str, port: int, who: str, at: Source = UNKNOWN) -> socket.socket:
-    """Return a socket bound to a port; raises `WorkerError` if that is not possible."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    """Return a socket that listens at an IP address; raises `WorkerError` if that cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((listener_host(host), port))
+        listener.bind((host, port))
         listener.listen(128)  # a port in use is noticed here
     except OSError as error:
         listener.close()
-        in_use = error.errno == errno.EADDRINUSE
         raise WorkerError(
-            f"{who} cannot listen at port {port}: {error.strerror}",
+            f"{who} cannot listen at {joined(host, port)}: {error.strerror}",
             source=at,
-            hint="another program has the port: end it, or choose another" if in_use else "",
+            hint=_HINTS.get(error.errno or 0, ""),
         ) from error
     return listener
 
 
+_HINTS = {
+    errno.EADDRINUSE: "another program has the port: end it, or choose another",
+    errno.EADDRNOTAVAIL: "this machine does not have that address: correct it or, in a container "
+    f"or behind a load balancer, set {BIND_VARIABLE} to one that it has (0.0.0.0 for all)",
+}
+
+
 def free_port(host: str) -> int:
-    """Return a port that nothing listens at."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    """Return a port of an IP address that nothing listens at."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
     return port

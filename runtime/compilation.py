@@ -51,10 +51,14 @@ def compile_lowered(
 ) -> Compiled:
     """Compile for these devices; `compiler_options` go over those that the function has.
 
-    Raises `DeviceMemoryError` and `CompilerOptionError`; other errors are XLA's.
+    Raises `DeviceMemoryError` and `CompilerOptionError`; other errors are XLA's. Of several workers
+    one hears, while it compiles, that another has failed, and raises `WorkerError`.
     """
+    options = dict(compiler_options or {}) or None
     try:
-        return lowered.compile(dict(compiler_options or {}) or None)
+        if devices.workers is None:
+            return lowered.compile(options)
+        return devices.workers.supervise(lambda: lowered.compile(options))
     except jax.errors.JaxRuntimeError as error:
         refusal = refused(str(error), devices)
         if refusal is None:

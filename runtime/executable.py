@@ -36,6 +36,7 @@ from graphdist.runtime.compilation import device_options
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
 from graphdist.runtime.invalid_numbers import NumberCheck
+from graphdist.runtime.memory import Memory, memory_of
 from graphdist.runtime.worker_steps import supervised
 
 
@@ -201,42 +202,6 @@ def jax_dtype(name: str) -> Any:  # Any: random keys have a dtype that numpy doe
 _KEY_IMPLEMENTATIONS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a step needs on each device, in bytes, as XLA says.
-
-    `alias_bytes` is the part of the arguments that outputs reuse (donated variables).
-    """
-
-    argument_bytes: int
-    output_bytes: int
-    alias_bytes: int
-    temp_bytes: int
-    peak_bytes: int
-
-    def needed_bytes(self, platform: str) -> int:
-        """Return the most that is held at once.
-
-        The TPU compiler says it. What others call peak leaves some of the temporary memory out, so
-        there it is all of it together.
-        """
-        if platform == "tpu" and self.peak_bytes:
-            return self.peak_bytes
-        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
-
-
-def memory_of(compiled: Compiled) -> Memory:
-    """Return what a program that JAX compiled needs on each device."""
-    analysis: Any = compiled.memory_analysis()
-    return Memory(
-        analysis.argument_size_in_bytes,
-        analysis.output_size_in_bytes,
-        analysis.alias_size_in_bytes,
-        analysis.temp_size_in_bytes,
-        getattr(analysis, "peak_memory_in_bytes", 0),
-    )
-
-
 class Step:
     """A step that can be run: a function of a graph's inputs, and what a call of it needs."""
 
@@ -246,6 +211,8 @@ class Step:
         """Take the function; it gives the graph's outputs, as arrays on the devices."""
         self.check: NumberCheck | None = None
         self.function = supervised(function, graph, devices)
+        self.take_interrupted = getattr(self.function, "take_interrupted", _nothing)
+        """Returns, once, what a step gave although its caller was interrupted, or None."""
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [
@@ -265,6 +232,10 @@ class Step:
         if self.token is not None:
             self.backpressure.dispatched(outputs[self.token], [])
         return outputs
+
+
+def _nothing() -> None:
+    return None
 
 
 class Executable(Step):
@@ -308,7 +279,7 @@ def _stepper(
         read = moving_in(read, executable.state)
         write = moving_out(write, len(assigned), devices.home(None))
     function, token = executable.function, executable.token
-    steps = executable.backpressure
+    steps, take_interrupted = executable.backpressure, executable.take_interrupted
     failures: list[Exception] = []  # of steps of this program that were dispatched
 
     def step(inputs: Sequence[jax.Array]) -> list[jax.Array]:
@@ -329,8 +300,9 @@ def _stepper(
                 steps.dispatched(outputs[token], failures)
             write(buffers, outputs)
         except BaseException as error:
-            if results and not isinstance(error, RuntimeFailure):
-                write(buffers, results[0])  # interrupted before what the step gave was noted
+            given = results[0] if results else take_interrupted()
+            if given is not None and not isinstance(error, RuntimeFailure):
+                write(buffers, given)  # interrupted before what the step gave was noted
             raise
         return outputs
 

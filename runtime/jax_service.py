@@ -4,48 +4,79 @@ JAX is told to leave failures to us (`jax_enable_recoverability`): by itself it 
 It does so all the same when its service disappears, which is in worker 0. So the others reach that
 through a relay, which keeps it from them (`relay.py`). A process whose service is gone cannot take
 leave of it: JAX would wait for an answer, also where its client is only dropped.
+
+Gloo, which carries the collectives of CPUs, listens at what the machine's own name resolves to, and
+JAX has no setting for that. The function of jaxlib that makes it takes an address, so JAX is given
+that function with the address filled in: that of this worker in the cluster.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any  # Any: jaxlib has no types for it
 
 import jax
+import jaxlib._jax as jaxlib_extension  # type: ignore[import-not-found]
 
-from graphdist.runtime.addresses import listener_host, split_address
+from graphdist.runtime.addresses import joined
 from graphdist.runtime.relay import Relay
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where JAX's service is, as IP addresses: `host` for this process, `bind` for process 0."""
+
+    host: str
+    port: int
+    bind: str
+    own_address: str
+    """Where other processes reach this one."""
+
+
 class JaxService:
-    """This process's part in the service of a cluster: one of `count`, number `index`."""
+    """This process's part in the service of a cluster: one of `count`, number `index`.
+
+    `crashed` is told why the relay cannot go on, on its thread.
+    """
 
     def __init__(
-        self, address: str, count: int, index: int, start_seconds: float, silence_seconds: float
+        self, place: Place, count: int, index: int, crashed: Callable[[str], None]
     ) -> None:
-        """Start the service in process 0, and join it; the limits are those of `Patience`."""
+        """Describe it; `join` does the rest."""
+        self._place, self._count, self._index = place, count, index
+        self._relay: Relay | None = None
+        if index != 0:
+            self._relay = Relay(place.host, place.port, crashed)
+
+    def join(self, start_seconds: float, silence_seconds: float) -> None:
+        """Start the service in process 0, join it, and start the devices of all processes.
+
+        It waits for the other processes, for so long at most, and cannot be interrupted.
+        """
         jax.config.update("jax_enable_recoverability", True)
         jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        host, port = split_address(address)
-        self._relay: Relay | None = None
-        if index != 0:
-            self._relay = Relay(host, port)
+        _bind_gloo(self._place.own_address)
+        address = joined(self._place.host, self._place.port)
+        if self._relay is not None:
             self._relay.start()
             address = self._relay.address
         jax.distributed.initialize(
             address,
-            count,
-            index,
+            self._count,
+            self._index,
             local_device_ids=None,
             cluster_detection_method="deactivate",
             initialization_timeout=max(1, int(start_seconds)),
             # Longer than ours, which comes with a name.
             heartbeat_timeout_seconds=int(2 * silence_seconds) + 10,
-            coordinator_bind_address=f"{listener_host(host)}:{port}" if index == 0 else None,
+            coordinator_bind_address=joined(self._place.bind, self._place.port),
         )
-        if self._relay is not None:
-            self._relay.hides_loss = True
+        jax.devices()
 
     def leave(self, timeout_seconds: float) -> bool:
         """Take leave, and return whether that was done in time; the service may go meanwhile."""
@@ -62,3 +93,10 @@ class JaxService:
         if self._relay is not None:
             self._relay.stop()
         return True
+
+
+def _bind_gloo(address: str) -> None:
+    extension: Any = jaxlib_extension
+    made_with = getattr(extension.make_gloo_tcp_collectives, "func", None)
+    make = made_with or extension.make_gloo_tcp_collectives
+    extension.make_gloo_tcp_collectives = partial(make, hostname=address)

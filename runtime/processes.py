@@ -1,12 +1,14 @@
 """The workers of a cluster, of which this process is one: how they start, fail and leave.
 
-Theory of operation. Worker 0's address in the cluster is where the workers meet, through
-`coordination.py`. When all are there, worker 0 says where JAX's own coordination service is going
-to be, on a free port of the same host, and `jax.distributed` is started. All that can be wrong
-until then (an address, a port, a worker that is not there) is an error with a time limit.
+Theory of operation. Worker 0's address in the cluster is where the workers meet (`meeting.py`), at
+its server (`coordination_server.py`). When all are there, worker 0 says at which port of its host
+JAX's own coordination service is going to be, and `jax.distributed` and the devices are started.
+All that can be wrong until then (an address, a port, a worker that is not there) is an error with a
+time limit.
 
-From then on JAX leaves failures to us (`jax_service.py`). What the coordination server tells of a
-worker becomes this process's `failure`, and everything that waits for other workers raises it.
+From their meeting on failures are ours to tell (`jax_service.py`). What the coordination server
+tells of a worker becomes this process's `failure`, and everything that waits for other workers
+raises it. So does a thread of this package that cannot go on.
 
 At its end a worker says goodbye. Worker 0 stays until the others are gone: they take leave of JAX's
 service, and would wait for an answer. Those whose worker 0 failed end without that.
@@ -15,29 +17,35 @@ service, and would wait for an answer. Those whose worker 0 failed end without t
 from __future__ import annotations
 
 import atexit
-import json
+import logging
 import os
-import socket
+import signal
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn, cast  # Any: JSON
+from typing import Any, NoReturn, TypeVar, cast  # Any: JSON
 
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime.addresses import WorkerError, free_port, listen, listener_host, split_address
-from graphdist.runtime.coordination import PROTOCOL, Connection, LeftError, Server
-from graphdist.runtime.jax_service import JaxService
-from graphdist.runtime.workers import WorkerTimeoutError, set_workers
+from graphdist.runtime.addresses import WorkerError, free_port, is_loopback
+from graphdist.runtime.coordination import Connection, LeftError, ServerGoneError
+from graphdist.runtime.coordination_server import Server
+from graphdist.runtime.handshake import JobIdentity
+from graphdist.runtime.jax_service import JaxService, Place
+from graphdist.runtime.meeting import Meeting
+from graphdist.runtime.supervision import called_while
+from graphdist.runtime.workers import WorkerTimeoutError, set_workers, workers
 
 SECONDS_TO_LEAVE = 5.0
 """How long worker 0, when it fails, keeps JAX's service up, and others wait for its answer."""
 SECONDS_TO_NOTICE = 2.0
 """How much later than a collective's failure the news of a dead worker may come."""
 EXIT_CODE = 1
+INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
+Result = TypeVar("Result")
+_log = logging.getLogger("graphdist")
 
 
 class CollectiveTimeoutError(WorkerError, TimeoutError):
@@ -48,26 +56,40 @@ class CollectiveTimeoutError(WorkerError, TimeoutError):
 class Patience:
     """How long workers wait for each other, in seconds.
 
-    `start`: for all to be there. `silence`: until one that is not heard of counts as dead.
+    `start`: for all to be there. `silence`: until one that is not heard of counts as dead. `step`:
+    until a step that does not end is given up, and until worker 0, at its end, leaves the others;
+    None for ever.
     """
 
     start: float = 300.0
     silence: float = 60.0
+    step: float | None = 1800.0
 
 
 class Workers:
     """All workers, and this one's connection to the others."""
 
-    def __init__(self, addresses: Sequence[str], index: int, patience: Patience) -> None:
-        """Describe the workers; `start` meets them."""
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        index: int,
+        patience: Patience,
+        job: JobIdentity | None = None,
+        bind: str = "",
+    ) -> None:
+        """Describe the workers; `start` meets them.
+
+        `bind` is where worker 0 listens if not at its address.
+        """
         self.addresses, self.index, self.patience = tuple(addresses), index, patience
         self.failure: WorkerError | None = None
+        self._job, self._bind = job or JobIdentity(), bind
         self._connection: Any = None  # from `start` on
-        self._jax: Any = None  # the same
+        self._jax: JaxService | None = None
         self._server: Server | None = None
         self._ordinals: dict[str, int] = {}
         self._failed = threading.Event()
-        self._is_stuck = False
+        self._is_stuck = self._was_interrupted = False
         self._crash = ""
 
     def __len__(self) -> int:
@@ -83,8 +105,7 @@ class Workers:
 
     def start(self, at: Source = UNKNOWN) -> None:
         """Meet the others and start JAX; raises `WorkerError` for what keeps it from that."""
-        address, patience = self.meet(at), self.patience
-        self._jax = JaxService(address, len(self), self.index, patience.start, patience.silence)
+        place, patience = self.meet(at), self.patience
         atexit.register(self._leave)
         hook = sys.excepthook
 
@@ -95,31 +116,63 @@ class Workers:
             self._crashed(error)
 
         sys.excepthook = report
+        jax_service = self._jax = JaxService(place, len(self), self.index, self._thread_failed)
+        try:
+            self.supervise(lambda: jax_service.join(patience.start, patience.silence))
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, WorkerError):
+                raise
+            raise self.failure_behind(error) or error from None
 
-    def meet(self, at: Source = UNKNOWN) -> str:
+    def supervise(self, fn: Callable[[], Result]) -> Result:
+        """Return what a function returns, on another thread; raise if a worker fails meanwhile."""
+        return called_while(self.check, fn, self.note_stuck)
+
+    def meet(self, at: Source = UNKNOWN) -> Place:
         """Meet the others, and return where JAX's coordination service is going to be.
 
         Raises `WorkerError` for what keeps the workers apart.
         """
-        deadline = time.monotonic() + self.patience.start
-        host, port = split_address(self.addresses[0], at)
+        seconds = self.patience.start
+        deadline = time.monotonic() + seconds
+        meeting = Meeting(self.addresses, self.index, self._job, deadline, seconds, at)
+        try:
+            return self._met(meeting)
+        except BaseException as error:
+            if self._connection is not None:
+                self._connection.tell_failed(f"gave up: {getattr(error, 'what', error)}")
+                self._connection.close()
+            if self._server is not None:
+                self._server.stop()
+            raise
+
+    def _met(self, meeting: Meeting) -> Place:
+        listener = None
         if self.index == 0:
-            listener = listen(host, port, self.name(0), at)
-            self._server = Server(listener, len(self), self.patience.silence)
+            listener = meeting.listener(self._bind)
+            silence = self.patience.silence
+            self._server = Server(listener, len(self), silence, self._job, self._thread_failed)
             self._server.start()
-        stream = self._meet(host, port, deadline, at)
+            bound = str(listener.getsockname()[0])
+            if not self._job.token and len(self) > 1 and not is_loopback(bound):
+                _log.warning(
+                    "worker 0 listens at %s and the job has no token: whoever reaches it can take "
+                    "part. Give all workers the same secret in GRAPHDIST_JOB_TOKEN",
+                    bound,
+                )
+        stream = meeting.connection(listener)
+        own, host = meeting.own_address(stream, listener), str(stream.getpeername()[0])
         self._connection = Connection(stream, self._note_failure, self.patience.silence)
-        jax_address = f"{host}:{free_port(listener_host(host))}" if self.index == 0 else ""
-        self._connection.put("start", jax_address)
-        left = max(0.0, deadline - time.monotonic())
+        bind = host if listener is None else bound
+        self._connection.put("start", free_port(bind) if self.index == 0 else 0)
+        left = max(0.0, meeting.deadline - time.monotonic())
         given = self._connection.take("start", left, self._raise_failure)
         if given is None:
-            missing = self._missing("start")
-            raise self._refused(
-                f"{self.names(missing)} did not start within {self.patience.start:g} s", at
+            raise meeting.refused(
+                f"{self._missing('start')} did not start within {self.patience.start:g} s"
+                f"{self._refusals()}"
             )
-        address: str = given[0]
-        return address
+        return Place(host, int(given[0]), bind, own)
 
     def exchange(
         self, key: str, value: Any, what: str, at: Source = UNKNOWN, seconds: float | None = None
@@ -138,8 +191,7 @@ class Workers:
         if given is None:
             self.fail(
                 CollectiveTimeoutError(
-                    f"{what} waits for {self.names(self._missing(key))}, which did not come "
-                    f"within {limit:g} s",
+                    f"{what} waits for {self._missing(key)}, which did not come within {limit:g} s",
                     source=at,
                     hint="all workers run the same program: the same steps in the same order",
                 )
@@ -184,10 +236,11 @@ class Workers:
         """Return the workers that have not begun a step, or of which nothing is heard."""
         if time.monotonic() - self._connection.heard > SECONDS_TO_NOTICE:
             return [0]  # who tells of all others
+        beats = self._connection.beats
         found = [
             worker
-            for worker, known in enumerate(self._connection.beats)
-            if known is None or known[0] < step or known[1] > SECONDS_TO_NOTICE
+            for worker, (steps, silent) in enumerate(zip(beats.steps, beats.silent, strict=True))
+            if steps < step or silent > SECONDS_TO_NOTICE
         ]
         return [worker for worker in found if worker != self.index]
 
@@ -227,76 +280,41 @@ class Workers:
         """Note that something is held up for ever: the interpreter cannot end as usual."""
         self._is_stuck = True
 
-    # How it starts.
+    def _missing(self, key: str) -> str:
+        """Return the names of the workers that have not given a value of an exchange."""
+        try:
+            given = self._connection.who_gave(key)
+        except ServerGoneError:
+            return f"the coordination server of {self.name(0)}"
+        return self.names([worker for worker in range(len(self)) if worker not in given])
 
-    def _meet(self, host: str, port: int, deadline: float, at: Source) -> socket.socket:
-        """Return a connection on which the server has said welcome."""
-        trouble = "no answer"
-        while True:
-            try:
-                stream = socket.create_connection((host, port), timeout=1.0)
-                try:
-                    answer = self._greet(stream, deadline)
-                    if "welcome" in answer:
-                        return stream
-                    if "refused" in answer:
-                        stream.close()
-                        raise self._refused(answer["refused"], at)
-                    trouble = "something else answers there"
-                except (TimeoutError, ValueError):
-                    trouble = "something else answers there"
-                stream.close()
-            except OSError as error:
-                trouble = error.strerror or str(error)
-            if time.monotonic() > deadline:
-                raise self._refused(
-                    f"{self.name(self.index)} cannot reach {self.name(0)} within "
-                    f"{self.patience.start:g} s: {trouble}",
-                    at,
-                )
-            time.sleep(0.1)
-
-    def _greet(self, stream: socket.socket, deadline: float) -> dict[str, Any]:
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        hello = {"hello": PROTOCOL, "worker": self.index, "workers": len(self)}
-        stream.sendall(json.dumps(hello).encode() + b"\n")
-        stream.settimeout(min(5.0, max(0.1, deadline - time.monotonic())))
-        line = bytearray()
-        while not line.endswith(b"\n"):  # byte by byte: what follows is not for us
-            byte = stream.recv(1)
-            if not byte or len(line) > 10_000:
-                raise ValueError("no answer of ours")
-            line += byte
-        answer = json.loads(line)
-        return answer if isinstance(answer, dict) else {}
-
-    def _refused(self, what: str, at: Source) -> WorkerError:
-        error = WorkerError(
-            what,
-            source=at,
-            hint="start the program once for every worker, each with the same addresses and its "
-            "own number",
-        )
-        if self._connection is not None:
-            self._connection.tell_failed(f"gave up: {what}")
-        return error
-
-    def _missing(self, key: str) -> list[int]:
-        given = self._connection.who_gave(key)
-        return [worker for worker in range(len(self)) if worker not in given]
+    def _refusals(self) -> str:
+        refusals = self._server.refusals if self._server is not None else []
+        return f"; {'; '.join(refusals)}" if refusals else ""
 
     # How it fails.
 
     def _note_failure(self, worker: int, why: str) -> None:
         if worker == 0 and why == "died":
             self.note_stuck()  # JAX would wait for its service
-        if worker == self.index or self.failure is not None:
+        if self.failure is not None or self._crash:
             return
+        if worker == self.index:
+            gone = why == "died"
+            why = "has lost its coordination server" if gone else f"{why}: the others gave it up"
         self.failure = WorkerError(
             f"{self.name(worker)} {why}",
             hint="all workers stop when one does: look at what that one said, and start all again",
         )
         self._failed.set()
+
+    def _thread_failed(self, why: str) -> None:
+        """Make what a thread of this process cannot go on after the failure of all workers."""
+        if self.failure is None:
+            self.failure = WorkerError(f"{self.name(self.index)} cannot go on: {why}")
+            self._failed.set()
+        if self._connection is not None:
+            self._connection.tell_failed(why)
 
     def _ended_early(self, worker: int) -> WorkerError:
         return WorkerError(
@@ -311,6 +329,8 @@ class Workers:
     def _crashed(self, error: BaseException) -> None:
         """Tell the others of an exception that ends this worker, and say whose fault it is."""
         self._crash = f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        if isinstance(error, KeyboardInterrupt):
+            self._was_interrupted, self._crash = True, "was interrupted"
         self._connection.tell_failed(self._crash)
         if isinstance(error, WorkerError):
             return
@@ -324,51 +344,52 @@ class Workers:
     def _leave(self) -> None:
         is_well = self.failure is None and not self._crash
         self._connection.leave()
-        if self._server is not None:
-            self._server.all_left.wait(None if is_well else SECONDS_TO_LEAVE)
+        self._wait_for_others(self.patience.step if is_well else SECONDS_TO_LEAVE)
         limit = self.patience.silence if is_well else SECONDS_TO_LEAVE
-        if self._is_stuck or not self._jax.leave(limit):
+        if self._is_stuck or self._jax is None or not self._jax.leave(limit):
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(EXIT_CODE)
+            os._exit(INTERRUPTED_EXIT_CODE if self._was_interrupted else EXIT_CODE)
         self.leave()
 
-
-def end_process(error: WorkerError) -> NoReturn:
-    """End the process at once, with the stack of the main thread and an error."""
-    sys.stdout.flush()
-    print("Traceback of the main thread (most recent call last):", file=sys.stderr)
-    traceback.print_stack(sys._current_frames().get(threading.main_thread().ident or 0))
-    print(f"graphdist.errors.{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    os._exit(EXIT_CODE)
-
-
-_workers: Workers | None = None
+    def _wait_for_others(self, seconds: float | None) -> None:
+        """Keep JAX's service up while others need it; at most so long, None for ever."""
+        deadline = float("inf") if seconds is None else time.monotonic() + seconds
+        while self._server is not None and self._server.has_others():
+            if time.monotonic() > deadline:
+                _log.warning("worker 0 ends, and others have not within %g s", seconds)
+                return
+            time.sleep(0.02)
 
 
 def current_workers() -> Workers | None:
     """Return the workers that this process is one of, None if it is alone."""
-    return _workers
+    found = workers()
+    return found if isinstance(found, Workers) else None
 
 
 def join_workers(
-    addresses: Sequence[str], index: int, patience: Patience, at: Source = UNKNOWN
+    addresses: Sequence[str],
+    index: int,
+    patience: Patience,
+    job: JobIdentity,
+    bind: str = "",
+    at: Source = UNKNOWN,
 ) -> Workers:
     """Return the workers at these addresses, of which this process is number `index`.
 
     They are met once a process. Raises `WorkerError` when it is or becomes one of other workers.
     """
-    global _workers
-    if _workers is None:
-        found = Workers(addresses, index, patience)
+    found = current_workers()
+    if found is None:
+        found = Workers(addresses, index, patience, job, bind)
         found.start(at)
-        _workers = found
         set_workers(found)
-    elif (_workers.addresses, _workers.index) != (tuple(addresses), index):
+    elif (found.addresses, found.index) != (tuple(addresses), index):
         raise WorkerError(
-            f"this process is {_workers.name(_workers.index)} of {len(_workers)} already, and "
-            f"cannot be worker {index} of {len(addresses)} too",
+            f"this process is {found.name(found.index)} of {len(found)} already, and cannot be "
+            f"worker {index} of {len(addresses)} too",
             source=at,
             hint="give all strategies of a process the same cluster",
         )
-    return _workers
+    return found

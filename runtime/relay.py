@@ -2,12 +2,13 @@
 
 JAX's client ends the process, without an exception, as soon as its connection to the service
 breaks, and the service is in worker 0. So on every other worker the client is given a port of this
-process, and what comes there is passed on to the service. Once JAX runs (`hides_loss`), and the
-service is gone, the client's side stays open and silent: the failure is ours to tell
-(`processes.py`). JAX gives up by itself when its heartbeats have had no answer for their time.
+process, and what comes there is passed on to the service. When the service is gone the client's
+side stays open and silent: the failure is ours to tell (`processes.py`). JAX gives up by itself
+when its heartbeats have had no answer for their time.
 
 One thread passes everything on; it is little, and all of it belongs to the start of JAX and of
-collectives.
+collectives. Other programs of this machine can connect too: there are few connections at a time,
+and one more is closed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 CHUNK_BYTES = 1 << 16
 SECONDS_TO_CONNECT = 1.0
+MAX_CONNECTIONS = 16
+_SECONDS_AFTER_REFUSAL = 0.05
 
 
 class _End:
@@ -32,30 +37,35 @@ class _End:
 
 
 class Relay(threading.Thread):
-    """Passes connections to a port of this process on to an address, until `stop`."""
+    """Passes connections to a port of this process on to an address, until `stop`.
 
-    def __init__(self, host: str, port: int) -> None:
+    `crashed` is called with the reason, on this thread, when it cannot go on.
+    """
+
+    def __init__(self, host: str, port: int, crashed: Callable[[str], None]) -> None:
         """Listen on loopback, for connections to be passed on to a host and port."""
         super().__init__(name="graphdist-relay", daemon=True)
-        self._service = (host, port)
+        self._service, self._crashed = (host, port), crashed
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._is_stopped = False
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         """Where to connect to instead."""
-        self.hides_loss = False
-        """Whether a service that goes is kept from the client."""
-        self._is_lost = False
+        self._has_connected = False
+        self._num_clients = 0
 
     def run(self) -> None:
         """Pass on."""
-        while not self._is_stopped:
-            for key, events in self._selector.select(timeout=0.5):
-                if key.data is None:
-                    self._accept()
-                else:
-                    self._serve(key.data, events)
+        try:
+            while not self._is_stopped:
+                for key, events in self._selector.select(timeout=0.5):
+                    if key.data is None:
+                        self._accept()
+                    else:
+                        self._serve(key.data, events)
+        except Exception as error:
+            self._crashed(f"its relay failed: {type(error).__name__}: {error}")
         for key in list(self._selector.get_map().values()):
             (self._listener if key.data is None else key.data.stream).close()
         self._selector.close()
@@ -68,21 +78,28 @@ class Relay(threading.Thread):
         try:
             stream, _ = self._listener.accept()
         except OSError:
+            time.sleep(_SECONDS_AFTER_REFUSAL)  # out of files: it would be tried again at once
+            return
+        if self._num_clients >= MAX_CONNECTIONS:
+            stream.close()
             return
         client = _End(stream, is_client=True)
-        if not self._is_lost:
-            try:
-                service = _End(
-                    socket.create_connection(self._service, SECONDS_TO_CONNECT), is_client=False
-                )
-            except OSError:  # not there yet: the client tries again
+        try:
+            service = _End(
+                socket.create_connection(self._service, SECONDS_TO_CONNECT), is_client=False
+            )
+        except OSError:
+            if not self._has_connected:  # not there yet: the client tries again
                 stream.close()
                 return
+        else:
+            self._has_connected = True
             client.other, service.other = service, client
             self._register(service)
         self._register(client)
 
     def _register(self, end: _End) -> None:
+        self._num_clients += end.is_client
         end.stream.setblocking(False)
         end.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._selector.register(end.stream, selectors.EVENT_READ, end)
@@ -113,10 +130,9 @@ class Relay(threading.Thread):
     def _lose(self, end: _End) -> None:
         self._selector.unregister(end.stream)
         end.stream.close()
+        self._num_clients -= end.is_client
         other, end.other = end.other, None
         if other is not None:
             other.other = None
-            if self.hides_loss and not end.is_client:
-                self._is_lost = True
-            else:
+            if end.is_client:
                 self._lose(other)

@@ -5,16 +5,21 @@ thread, and the caller waits for that thread and for news of the other workers a
 worker fails, or a step takes longer than allowed, the caller raises, and the thread is left behind.
 Elsewhere calls return at once, and the thread waits for what they return: the news interrupt a
 caller that waits in graphdist. One that waits inside JAX, for a value, is ended with the process.
+
+Ctrl-C reaches a caller that waits. If the step ends all the same, since the other workers have come
+to it, the variables get what it gave. If not, what was given to it is lost.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from queue import SimpleQueue
-from typing import Any  # Any: whatever a step returns
+from typing import Any, NoReturn  # Any: whatever a step returns
 
 import jax
 
@@ -22,14 +27,13 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.source import Source
 from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.agreement import first_collective
-from graphdist.runtime.coordination import BEAT_SECONDS
+from graphdist.runtime.coordination_server import BEAT_SECONDS
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.processes import (
-    CollectiveTimeoutError,
-    Workers,
-    end_process,
-)
+from graphdist.runtime.processes import EXIT_CODE, CollectiveTimeoutError, Workers
+from graphdist.runtime.supervision import Call, Runner
 
+SECONDS_AFTER_INTERRUPT = 2.0
+"""How long a step that Ctrl-C interrupts may take to end."""
 Step = Callable[..., Any]
 
 
@@ -67,6 +71,12 @@ class WorkerStep:
         self._function, self._name, self._workers = function, name, workers
         self._first_collective = first_collective
         self._timeout, self._is_cpu = devices.timeout_seconds, devices.platform == "cpu"
+        self._interrupted: Any = None
+
+    def take_interrupted(self) -> Any:
+        """Return, once, what the last step gave although the caller was interrupted, or None."""
+        outputs, self._interrupted = self._interrupted, None
+        return outputs
 
     def __call__(self, *arrays: Any) -> Any:
         """Run the step.
@@ -78,16 +88,33 @@ class WorkerStep:
         self._workers.check(step)
         if not self._is_cpu:
             outputs = self._translated(self._function, arrays)
-            call = _Call()
+            call = Call()
             _runner.start(_wait_for, (outputs,), call.ended)
             _watcher.start(_watch, (self, call, step), _ignore)
             return outputs
-        call = _Call()
-        _runner.start(_run_and_wait, (self._function, arrays), call.ended)
-        self.wait(call, step)
-        return self._translated(call.result, ())
+        call = Call()
+        try:
+            _runner.start(_run_and_wait, (self._function, arrays), call.ended)
+            self.wait(call, step)
+            return self._translated(call.result, ())
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._end_interrupted(call)
+            raise
 
-    def wait(self, call: _Call, step: int) -> None:
+    def _end_interrupted(self, call: Call) -> None:
+        """Keep what an interrupted step gives, if it ends soon; leave it alone if not."""
+        has_ended = False
+        try:
+            has_ended = call.wait(SECONDS_AFTER_INTERRUPT)
+        finally:  # Ctrl-C may come again
+            if has_ended:
+                self._interrupted = call.value
+            else:
+                _runner.abandon()
+                self._workers.note_stuck()
+
+    def wait(self, call: Call, step: int) -> None:
         """Return once a call has ended; raises what keeps it from that."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         interval = BEAT_SECONDS if self._timeout is None else min(BEAT_SECONDS, self._timeout)
@@ -131,28 +158,7 @@ class WorkerStep:
             raise WorkerError(behind.what, hint=behind.hint) from error
 
 
-class _Call:
-    """A call on another thread, and what came of it."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self.wait = self._done.wait
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def ended(self, value: Any, error: BaseException | None) -> None:
-        """Take what came of it."""
-        self._value, self._error = value, error
-        self._done.set()
-
-    def result(self) -> Any:
-        """Return what the call returned, or raise what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-
-def _watch(step: WorkerStep, call: _Call, number: int) -> None:
+def _watch(step: WorkerStep, call: Call, number: int) -> None:
     """Wait for a step on its way on the devices; end the process if it never ends."""
     try:
         step.wait(call, number)
@@ -161,38 +167,13 @@ def _watch(step: WorkerStep, call: _Call, number: int) -> None:
         end_process(error)
 
 
-class _Runner:
-    """One thread that makes calls, in order; replaced when a call never ends."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls: SimpleQueue[Any] | None = None
-
-    def start(self, fn: Step, arguments: Sequence[Any], ended: Callable[[Any, Any], None]) -> None:
-        """Make a call; `ended` is told what it returned or raised."""
-        with self._lock:
-            if self._calls is None:
-                self._calls = SimpleQueue()
-                threading.Thread(
-                    target=_make_calls, args=(self._calls,), name="graphdist-steps", daemon=True
-                ).start()
-            self._calls.put((fn, arguments, ended))
-
-    def abandon(self) -> None:
-        """Leave the thread to the call that holds it up."""
-        with self._lock:
-            self._calls = None
-
-
-def _make_calls(calls: SimpleQueue[Any]) -> None:
-    while True:
-        fn, arguments, ended = calls.get()
-        try:
-            value, error = fn(*arguments), None
-        except BaseException as raised:
-            value, error = None, raised
-        ended(value, error)
-        del fn, arguments, ended, value, error  # not while waiting: they may be large
+def end_process(error: WorkerError) -> NoReturn:
+    """End the process at once, with the stack of the main thread and an error."""
+    sys.stdout.flush()
+    print("Traceback of the main thread (most recent call last):", file=sys.stderr)
+    traceback.print_stack(sys._current_frames().get(threading.main_thread().ident or 0))
+    print(f"graphdist.errors.{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    os._exit(EXIT_CODE)
 
 
 def _run_and_wait(function: Step, arrays: Sequence[Any]) -> Any:
@@ -214,4 +195,4 @@ def _ignore(value: Any, error: BaseException | None) -> None:
     """Take no notice: what a watched step raises is raised where it is waited for."""
 
 
-_runner, _watcher = _Runner(), _Runner()
+_runner, _watcher = Runner("graphdist-steps"), Runner("graphdist-watched-steps")

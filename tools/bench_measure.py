@@ -25,8 +25,8 @@ import jax
 
 import graphdist as gd
 from graphdist.explanation import bytes_sent
-from graphdist.runtime.executable import memory_of
 from graphdist.runtime.hlo import module_collectives
+from graphdist.runtime.memory import memory_of
 from graphdist.tools.bench_process import Process, is_installed
 from graphdist.tools.bench_programs import Program
 from graphdist.tools.bench_systems import FLOOR, SYSTEMS, Running

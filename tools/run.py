@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -21,10 +22,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import FrameType
 from typing import IO
 
 from graphdist import config
+from graphdist.runtime.addresses import joined
+from graphdist.runtime.handshake import JobIdentity
 
 SECONDS_TO_END = 3.0
 """How long a worker may take to end when it is asked to."""
@@ -47,8 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error("no program is given")
     command = [sys.executable, "-u", *(["-m"] if options.m else []), *options.program]
     num_workers, restarts = options.n, 0
+    identity = JobIdentity(secrets.token_hex(8), token=secrets.token_hex(32))
     while True:
-        job = Job(command, num_workers, options.devices_per_worker, options.host, options.grace)
+        try:
+            ports = free_ports(num_workers, options.host)
+        except OSError as error:
+            parser().error(f"the workers cannot listen at --host {options.host}: {error.strerror}")
+        job = Job(
+            command,
+            [joined(options.host, port) for port in ports],
+            options.devices_per_worker,
+            options.grace,
+            replace(identity, generation=restarts),
+        )
         status = job.run()
         if status == 0 or job.is_asked_to_end or restarts == options.max_restarts:
             return status
@@ -165,15 +180,14 @@ class Job:
     def __init__(
         self,
         command: Sequence[str],
-        num_workers: int,
+        addresses: Sequence[str],
         devices_per_worker: int,
-        host: str,
         grace_seconds: float,
+        identity: JobIdentity,
     ) -> None:
-        """Describe the job; `run` starts it."""
-        self._grace_seconds = grace_seconds
-        self._command, self._devices = command, devices_per_worker
-        self._addresses = [f"{host}:{port}" for port in free_ports(num_workers, host)]
+        """Describe the job, of a worker at each address; `run` starts it."""
+        self._grace_seconds, self._identity = grace_seconds, identity
+        self._command, self._devices, self._addresses = command, devices_per_worker, addresses
         self._workers: list[Worker] = []
         self._ended: list[Worker] = []
         self.is_asked_to_end = False
@@ -184,7 +198,9 @@ class Job:
         before = {number: signal.signal(number, self._forward) for number in FORWARDED}
         try:
             for number in range(len(self._addresses)):
-                environment = config.worker_environment(self._addresses, number, self._devices)
+                environment = config.worker_environment(
+                    self._addresses, number, self._identity, self._devices
+                )
                 self._workers.append(Worker(number, self._command, environment))
             self._wait()
         finally:
@@ -239,8 +255,9 @@ class Job:
 
 
 def free_ports(count: int, host: str) -> list[int]:
-    """Return ports that nothing listens at."""
-    sockets = [socket.create_server((host, 0)) for _ in range(count)]
+    """Return ports that nothing listens at; raises `OSError` for another machine's host."""
+    family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+    sockets = [socket.create_server((host, 0), family=family) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
         one.close()

@@ -150,9 +150,10 @@ def devices_of_workers(
             hint='give the resolver task_type and task_id, or TF_CONFIG a "task"',
         )
     workers = _meet(addresses, roles.id_in_cluster(spec, kind, number), spec)
-    found, seconds = of_all_workers(workers, names), options.timeout_seconds
-    bounded = seconds if seconds and seconds > 0 else None  # tf.distribute takes any number
-    return Devices(found, workers=workers, timeout_seconds=bounded)
+    seconds = options.timeout_seconds
+    limit = workers.patience.step if seconds is None else seconds
+    bounded = limit if limit and 0 < limit < float("inf") else None  # tf.distribute takes any
+    return Devices(of_all_workers(workers, names), workers=workers, timeout_seconds=bounded)
 
 
 def _meet(addresses: Sequence[str], index: int, spec: ClusterSpec) -> Workers:
@@ -164,7 +165,8 @@ def _meet(addresses: Sequence[str], index: int, spec: ClusterSpec) -> Workers:
             hint="make the strategy first: move what makes arrays, lists jax.devices() or runs "
             "functions below this line",
         )
-    return join_workers(addresses, index, config.worker_patience(), here())
+    patience, job = config.worker_patience(), config.job_identity()
+    return join_workers(addresses, index, patience, job, config.worker_bind_address(), here())
 
 
 def of_all_workers(workers: Workers, names: Sequence[str | jax.Device] | None) -> list[jax.Device]:

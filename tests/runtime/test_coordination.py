@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import graphdist as gd
-from graphdist.runtime import coordination
 from graphdist.runtime.addresses import free_port, listen
+from graphdist.runtime.coordination_server import BEAT_SECONDS
 from graphdist.runtime.processes import Patience, Workers
 
 PATIENCE = Patience(start=5.0, silence=60.0)
@@ -139,39 +139,67 @@ def test_ordinals_count_by_kind(met: Met) -> None:
     assert [only.ordinal("a"), only.ordinal("a"), only.ordinal("b")] == [0, 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("index", "count", "message"),
-    [(1, 3, "there are 3 workers, worker 0 says 2"), (0, 2, "there is a worker 0 already")],
-)
-def test_clusters_that_disagree(index: int, count: int, message: str) -> None:
-    address = f"127.0.0.1:{free_port('127.0.0.1')}"
-    first = Workers([address, "127.0.0.1:1"], 0, Patience(start=1.0))
-    pool = ThreadPoolExecutor(1)
-    alone = pool.submit(first.meet)
-    time.sleep(0.05)
-    other = Workers([address] + ["127.0.0.1:1"] * (count - 1), index, PATIENCE)
-    other.__class__ = _WithoutServer
-    with pytest.raises(gd.WorkerError, match=message):
-        other.meet()
-    with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start within 1 s"):
-        alone.result()
-    first.leave()
+def test_a_worker_that_was_given_up_learns_of_it(met: Met, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, second = met(2, Patience(start=5.0, silence=1.0))
+    monkeypatch.setattr(second._connection, "_send", lambda message: None)
+    until(lambda: second.failure)
+    with pytest.raises(gd.WorkerError, match=r"worker 1 .* was not heard of .* the others gave it"):
+        second.check()
 
 
-class _WithoutServer(Workers):
-    """A second process that takes itself for worker 0, whose port would be in use."""
+def test_when_the_server_fails_it_alone_is_blamed(met: Met, caplog: Any) -> None:
+    first, second = met(2)
+    assert first._server is not None
+    broken: dict[str, None] = {}
+    first._server._beat = lambda: broken["key"]  # type: ignore[method-assign]
+    until(lambda: first.failure and second.failure)
+    reason = "its coordination server failed: KeyError: 'key'"
+    with pytest.raises(gd.WorkerError, match=rf"worker 0 .* cannot go on: {reason}"):
+        first.check()
+    with pytest.raises(gd.WorkerError, match=rf"worker 0 .*{reason}"):
+        second.exchange("key", 1, "a test")
+    assert "worker 1" not in str(first.failure) + str(second.failure)
 
-    def meet(self, at: Any = None) -> str:
-        host, port = self.addresses[0].split(":")
-        self._meet(host, int(port), time.monotonic() + 5, at)
-        return ""
+
+def test_a_server_that_says_nothing_is_blamed_for_a_timeout(met: Met) -> None:
+    first, second = met(2)
+    assert first._server is not None
+    first._server._answer = lambda *given: None  # type: ignore[method-assign]
+    message = r"a test waits for the coordination server of worker 0 \(.*\), which did not come"
+    with pytest.raises(gd.CollectiveTimeoutError, match=message):
+        second.exchange("key", 1, "a test", seconds=0.1)
+
+
+def test_what_is_no_message_ends_the_worker_that_said_it(met: Met) -> None:
+    first, second = met(2)
+    second._connection._socket.sendall(b'{"kind": "put", "key": 3}\n')
+    until(lambda: first.failure)
+    with pytest.raises(gd.WorkerError, match=r"worker 1 .* died"):
+        first.check()
+
+
+def test_worker_0_stays_until_others_are_gone_or_silent(met: Met) -> None:
+    first, second = met(2, Patience(start=5.0, silence=1.0))
+    server = first._server
+    assert server is not None
+    assert server.has_others()
+    second._connection._send = lambda message: None
+    until(lambda: not server.has_others())
 
 
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(gd.WorkerError, match=f"cannot listen at port {port}: Address already"):
+        message = f"cannot listen at 127.0.0.1:{port}: Address already"
+        with pytest.raises(gd.WorkerError, match=message):
             listen("127.0.0.1", port, "worker 0 (127.0.0.1)")
+
+
+def test_an_address_of_another_machine() -> None:
+    message = r"worker 0 \(192.0.2.1:2222\) cannot listen at 192.0.2.1:2222: Cannot assign"
+    with pytest.raises(gd.WorkerError, match=message) as caught:
+        Workers(["192.0.2.1:2222", "192.0.2.2:2222"], 0, PATIENCE).meet()
+    assert "GRAPHDIST_WORKER_BIND" in caught.value.hint
 
 
 def test_something_else_at_the_port() -> None:
@@ -182,17 +210,47 @@ def test_something_else_at_the_port() -> None:
             second.meet()
 
 
-def test_the_server_survives_what_is_not_a_worker(met: Met) -> None:
-    first, second = met(2)
-    host, port = first.addresses[0].split(":")
-    for garbage in (b"GET / HTTP/1.0\r\n\r\n", b'{"hello": "x"}\n', b"[]\n", b"\xff\n", b"1\n"):
-        with socket.create_connection((host, int(port))) as stranger:
-            stranger.sendall(garbage)
-            stranger.settimeout(5)
-            if garbage.endswith(b"\n"):
-                assert stranger.recv(1) == b""
-    given = all_at_once([first, second], lambda one: one.exchange("key", one.index, "a test"))
-    assert given == [[0, 1]] * 2
+def test_workers_meet_again_where_they_could_not() -> None:
+    addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
+    with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start"):
+        Workers(addresses, 0, Patience(start=0.2)).meet()
+    first, second = Workers(addresses, 0, PATIENCE), Workers(addresses, 1, PATIENCE)
+    until(lambda: _is_free(addresses[0]))
+    all_at_once([first, second], Workers.meet)
+    second.leave()
+    first.leave()
+
+
+def _is_free(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_ipv6() -> None:
+    addresses = [f"[::1]:{free_port('::1')}", "[::1]:1"]
+    first, second = [Workers(addresses, index, PATIENCE) for index in range(2)]
+    places = all_at_once([first, second], Workers.meet)
+    assert [(place.host, place.bind, place.own_address) for place in places] == [("::1",) * 3] * 2
+    second.leave()
+    first.leave()
+
+
+def test_the_server_listens_at_its_address_alone(met: Met) -> None:
+    (first,) = met(1)
+    assert first._server is not None
+    port = int(first.addresses[0].rpartition(":")[2])
+    assert first._server._listener.getsockname() == ("127.0.0.1", port)
+
+
+def test_it_listens_where_it_is_told() -> None:
+    addresses = [f"192.0.2.1:{free_port('127.0.0.1')}", "192.0.2.2:1"]
+    first = Workers(addresses, 0, Patience(start=0.2), bind="0.0.0.0")
+    with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start"):
+        first.meet()
 
 
 def test_threads_end_with_the_workers() -> None:
@@ -204,4 +262,4 @@ def test_threads_end_with_the_workers() -> None:
     assert server.is_alive()
     only.leave()
     until(lambda: not server.is_alive())
-    assert Patience.silence > coordination.BEAT_SECONDS
+    assert Patience.silence > BEAT_SECONDS

@@ -6,11 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 
 import pytest
 
 from graphdist.runtime.addresses import free_port
-from graphdist.runtime.relay import Relay
+from graphdist.runtime.relay import MAX_CONNECTIONS, Relay
 
 HOST = "127.0.0.1"
 Connected = Callable[[], tuple[socket.socket, socket.socket]]
@@ -25,7 +26,7 @@ def service() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def relay(service: socket.socket) -> Iterator[Relay]:
-    started = Relay(HOST, service.getsockname()[1])
+    started = Relay(HOST, service.getsockname()[1], crashed=pytest.fail)
     started.start()
     yield started
     started.stop()
@@ -105,17 +106,13 @@ def test_more_than_the_sockets_hold_is_kept_in_order(connected: Connected) -> No
         assert not thread.is_alive()
 
 
-def test_a_service_that_goes_is_noticed_at_first(connected: Connected) -> None:
-    client, service = connected()
+def test_a_service_that_goes_is_hidden(
+    connected: Connected, relay: Relay, service: socket.socket
+) -> None:
+    client, accepted = connected()
+    accepted.sendall(b"last words")
     service.close()
-    assert client.recv(1) == b""
-
-
-def test_a_service_that_goes_can_be_hidden(connected: Connected, relay: Relay) -> None:
-    client, service = connected()
-    relay.hides_loss = True
-    service.sendall(b"last words")
-    service.close()
+    accepted.close()
     assert received(client, 10) == b"last words"
     assert is_silent(client)
     client.sendall(b"are you there?")
@@ -128,7 +125,7 @@ def test_a_service_that_goes_can_be_hidden(connected: Connected, relay: Relay) -
 
 def test_a_service_that_is_not_there_yet_is_noticed() -> None:
     port = free_port(HOST)
-    relay = Relay(HOST, port)
+    relay = Relay(HOST, port, crashed=pytest.fail)
     relay.start()
     early = to(relay)
     assert early.recv(1) == b""  # so that the client tries again
@@ -140,6 +137,38 @@ def test_a_service_that_is_not_there_yet_is_noticed() -> None:
         for one in (early, client, accepted):
             one.close()
     relay.stop()
+    relay.join(10)
+
+
+def test_a_connection_that_the_service_closes_is_not_its_end(
+    connected: Connected, relay: Relay
+) -> None:
+    _, refused = connected()
+    refused.close()
+    client, service = connected()
+    client.sendall(b"question")
+    assert received(service, 8) == b"question"
+
+
+def test_connections_are_few(connected: Connected, relay: Relay) -> None:
+    pairs = [connected() for _ in range(MAX_CONNECTIONS)]
+    one_more = to(relay)
+    assert one_more.recv(1) == b""
+    pairs[0][0].close()
+    assert pairs[0][1].recv(1) == b""
+    client, service = connected()
+    client.sendall(b"question")
+    assert received(service, 8) == b"question"
+    one_more.close()
+
+
+def test_what_ends_the_thread_is_told(service: socket.socket) -> None:
+    told: SimpleQueue[str] = SimpleQueue()
+    relay = Relay(HOST, service.getsockname()[1], told.put)
+    relay._accept = lambda: 1 / 0  # type: ignore[assignment, method-assign]
+    relay.start()
+    to(relay).close()
+    assert told.get(timeout=10) == "its relay failed: ZeroDivisionError: division by zero"
     relay.join(10)
 
 

@@ -16,6 +16,7 @@ from graphdist.ir.source import at_line
 from graphdist.runtime import processes, worker_steps
 from graphdist.runtime.addresses import free_port
 from graphdist.runtime.processes import Patience, Workers
+from graphdist.runtime.supervision import Call
 from graphdist.runtime.worker_steps import WorkerStep
 
 
@@ -129,7 +130,7 @@ def test_an_output_that_a_later_step_took(pair: list[Workers]) -> None:
         raise RuntimeError("Array has been deleted")
 
     output = SimpleNamespace(block_until_ready=gone, is_deleted=lambda: True)
-    call = worker_steps._Call()
+    call = Call()
     worker_steps._runner.start(worker_steps._wait_for, ([output],), call.ended)
     assert call.wait(20)
     assert call.result() is None

@@ -1,0 +1,341 @@
+"""The server at worker 0's address: what the workers tell each other goes through it.
+
+JAX's coordination service does this inside JAX, without a supported way in for others. So worker 0
+runs a server of its own, and every worker is connected to it, worker 0 too.
+
+In an exchange every worker gives a value under a key and gets the values of all, in the order of
+workers. The server answers when the last value is there, so that an exchange is a barrier too. What
+one worker says under a name all get to hear. Twice a second it tells all workers what it knows of
+each: the number of steps it has begun, and for how long nothing was heard of it.
+
+What becomes of a connection:
+
+    state       what comes                         what follows
+    ----------  ---------------------------------  ----------------------------------------------
+    stranger    Hello that proves the job          Welcome; it is a worker now
+                Hello that does not                Refused, and dropped once that is sent
+                anything else, more than 4 KiB,    dropped
+                or nothing for 5 s
+    worker      Put, Say, Beat, Ask                answered
+                Fail                               all hear of it
+                Bye                                all hear of it; it has left
+                anything else, silence, or the     all hear that it failed
+                end of the connection
+    has left    Beat                               nothing
+                the end of the connection          forgotten
+
+The server is one thread and never waits for anybody. Strangers are few at a time: one more and the
+oldest is dropped, so that they neither use the files of the process up nor keep workers out. What
+the server cannot go on after ends the job, with the reason.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from graphdist.runtime import messages as ms
+from graphdist.runtime.handshake import JobIdentity
+
+BEAT_SECONDS = 0.5
+"""How often each side lets the other know that it is there."""
+SECONDS_FOR_HELLO = 5.0
+"""How long a stranger may take to say who it is."""
+MAX_STRANGERS = 64
+_SECONDS_TO_SEND_LAST = 1.0
+_log = logging.getLogger("graphdist")
+
+
+@dataclass(eq=False)
+class Peer:
+    """What the server knows of one connection."""
+
+    socket: socket.socket
+    address: str
+    challenge: ms.Challenge
+    worker: int | None = None
+    unread: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
+    began: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)
+    steps: int = 0
+    has_left: bool = False
+    is_refused: bool = False
+
+
+class Server(threading.Thread):
+    """The server of a cluster; runs until `stop`.
+
+    `crashed` is called with the reason, on this thread, when it cannot go on.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        num_workers: int,
+        silence_seconds: float,
+        job: JobIdentity,
+        crashed: Callable[[str], None],
+    ) -> None:
+        """Take a socket that listens."""
+        super().__init__(name="graphdist-coordination", daemon=True)
+        self._listener, self._num_workers, self._job = listener, num_workers, job
+        self.silence_seconds, self._crashed = silence_seconds, crashed
+        self._strangers: dict[Peer, None] = {}  # in the order of their coming
+        self._peers: dict[int, Peer] = {}
+        self._exchanges: dict[str, dict[int, str]] = {}
+        self._said: dict[str, str] = {}
+        self._failed: dict[int, str] = {}
+        self._left: set[int] = set()
+        self._selector = selectors.DefaultSelector()
+        self._is_listening = False
+        self._stop_at: float | None = None
+        self.refusals: list[str] = []
+        """Why the last strangers were refused that said who they are."""
+
+    def run(self) -> None:
+        """Serve."""
+        try:
+            self._listener.setblocking(False)
+            self._listener.listen(128)
+            self._listen(True)
+            self._serve_until_stopped()
+        except Exception as error:
+            why = f"its coordination server failed: {type(error).__name__}: {error}"
+            _log.exception("the coordination server failed")
+            self._crashed(why)
+            with suppress(Exception):
+                self._fail(0, why)
+        finally:
+            for peer in [*self._strangers, *self._peers.values()]:
+                peer.socket.close()
+            self._listener.close()
+            self._selector.close()
+
+    def stop(self) -> None:
+        """End the thread soon, once what is to be told is sent."""
+        self._stop_at = time.monotonic() + _SECONDS_TO_SEND_LAST
+
+    def has_others(self) -> bool:
+        """Return whether something is heard of other workers; may be asked on any thread."""
+        now, others = time.monotonic(), [peer for peer in list(self._peers.values()) if peer.worker]
+        return self.is_alive() and any(now - peer.heard < self.silence_seconds for peer in others)
+
+    def _serve_until_stopped(self) -> None:
+        next_beat = time.monotonic()
+        while True:
+            is_stopping = self._stop_at is not None
+            events = self._selector.select(0.01 if is_stopping else BEAT_SECONDS / 2)
+            for key, mask in events:
+                if key.data is None:
+                    self._accept()
+                else:
+                    self._serve(key.data, mask)
+            if is_stopping and self._has_said_all(bool(events)):
+                return
+            if time.monotonic() >= next_beat:
+                self._beat()
+                next_beat = time.monotonic() + BEAT_SECONDS
+
+    def _has_said_all(self, is_busy: bool) -> bool:
+        if self._stop_at is not None and time.monotonic() > self._stop_at:
+            return True
+        return not is_busy and not any(peer.unsent for peer in self._peers.values())
+
+    # Strangers.
+
+    def _listen(self, is_wanted: bool) -> None:
+        if is_wanted and not self._is_listening:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        elif self._is_listening and not is_wanted:
+            self._selector.unregister(self._listener)
+        self._is_listening = is_wanted
+
+    def _accept(self) -> None:
+        while len(self._strangers) >= MAX_STRANGERS:
+            self._drop(next(iter(self._strangers)))
+        try:
+            connection, address = self._listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self._listen(False)  # until the next beat: it would be tried again at once
+            return
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = Peer(connection, str(address[0]), self._job.challenge())
+        self._strangers[peer] = None
+        self._selector.register(connection, selectors.EVENT_READ, peer)
+        self._send(peer, peer.challenge)
+
+    def _greet(self, peer: Peer, hello: ms.Hello) -> None:
+        refused = self._job.refusal(hello, peer.challenge, self._num_workers)
+        if refused is None and hello.worker in self._peers:
+            refused = ms.Refused(f"there is a worker {hello.worker} already", 0)
+        if refused is not None:
+            text = f"{peer.address} was refused: {refused.why}"
+            self.refusals = [*self.refusals[-2:], text]
+            _log.warning("coordination server: %s", text)
+            peer.is_refused = True
+            self._send(peer, refused)
+            return
+        self._strangers.pop(peer, None)
+        peer.worker = hello.worker
+        self._peers[hello.worker] = peer
+        self._send(peer, self._job.welcome(hello, peer.challenge))
+        for worker, why in self._failed.items():
+            self._send(peer, ms.Failed(worker, why))
+
+    def _drop(self, peer: Peer) -> None:
+        self._strangers.pop(peer, None)
+        self._close(peer)
+
+    # Workers.
+
+    def _serve(self, peer: Peer, events: int) -> None:
+        if peer.socket.fileno() < 0:
+            return  # lost since it was selected
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(peer)
+            if events & selectors.EVENT_READ:
+                received = peer.socket.recv(1 << 16)
+                if not received:
+                    raise ConnectionResetError
+                peer.heard = time.monotonic()
+                peer.unread += received
+                self._read_lines(peer)
+        except ms.MessageError as error:
+            if peer.worker is not None:
+                _log.warning("worker %d said what makes no sense: %s", peer.worker, error)
+            self._lose(peer)
+        except OSError:
+            self._lose(peer)
+
+    def _read_lines(self, peer: Peer) -> None:
+        while not peer.is_refused and (end := peer.unread.find(b"\n")) >= 0:
+            line = bytes(peer.unread[:end])
+            del peer.unread[: end + 1]
+            if peer.worker is None:
+                if len(line) > ms.MAX_HELLO_BYTES:
+                    raise ms.MessageError("a hello that is too long")
+                hello = ms.parsed(line, ms.FROM_STRANGERS)
+                assert isinstance(hello, ms.Hello)
+                self._greet(peer, hello)
+            else:
+                self._answer(peer, peer.worker, ms.parsed(line, ms.FROM_WORKERS))
+        if len(peer.unread) > (ms.MAX_HELLO_BYTES if peer.worker is None else ms.MAX_LINE_BYTES):
+            raise ms.MessageError("a line without an end")
+
+    def _answer(self, peer: Peer, worker: int, message: ms.Message) -> None:
+        match message:
+            case ms.Beat(steps):
+                peer.steps = steps
+            case _ if peer.has_left:
+                raise ms.MessageError("it has said goodbye")
+            case ms.Put(key, value):
+                self._put(worker, key, value)
+            case ms.Say(name, value):
+                if name not in self._said:
+                    self._said[name] = value
+                    self._tell_all(ms.Said(name, value))
+            case ms.Ask(key):
+                self._send(peer, ms.Given(key, sorted(self._exchanges.get(key, {}))))
+            case ms.Fail(why):
+                self._fail(worker, why)
+            case ms.Bye(steps):
+                peer.steps, peer.has_left = steps, True
+                self._left.add(worker)
+                self._tell_all(ms.Left(worker, steps))
+                self._give_up_exchanges_of(worker)
+
+    def _put(self, worker: int, key: str, value: str) -> None:
+        given = self._exchanges.setdefault(key, {})
+        given[worker] = value
+        if len(given) == self._num_workers:
+            del self._exchanges[key]
+            values = [given[index] for index in range(self._num_workers)]
+            self._tell_all(ms.All(key, values))
+        else:
+            for other in self._left:
+                self._give_up_exchanges_of(other)
+
+    def _give_up_exchanges_of(self, worker: int) -> None:
+        """Let nobody wait for a worker that has left."""
+        for key, given in list(self._exchanges.items()):
+            if worker not in given:
+                del self._exchanges[key]
+                for index in given:
+                    if index in self._peers:
+                        self._send(self._peers[index], ms.Never(key, worker))
+
+    # What happens by itself.
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        for peer in [peer for peer in self._strangers if now - peer.began > SECONDS_FOR_HELLO]:
+            self._drop(peer)
+        self._listen(True)
+        steps, silent = [-1] * self._num_workers, [0.0] * self._num_workers
+        for worker, peer in list(self._peers.items()):
+            steps[worker], silent[worker] = peer.steps, round(now - peer.heard, 2)
+            if silent[worker] > self.silence_seconds and not peer.has_left:
+                self._fail(worker, f"was not heard of for {silent[worker]:.0f} s")
+        self._tell_all(ms.Beats(steps, silent))
+
+    def _lose(self, peer: Peer) -> None:
+        self._drop(peer)
+        if peer.worker is not None and self._peers.get(peer.worker) is peer:
+            del self._peers[peer.worker]
+            if not peer.has_left:
+                self._fail(peer.worker, "died")
+
+    def _close(self, peer: Peer) -> None:
+        if peer.socket.fileno() >= 0:
+            self._selector.unregister(peer.socket)
+            peer.socket.close()
+
+    def _fail(self, worker: int, why: str) -> None:
+        if worker not in self._failed:
+            self._failed[worker] = why
+            self._tell_all(ms.Failed(worker, why))
+
+    # Sending.
+
+    def _tell_all(self, message: ms.Message) -> None:
+        line = message.line()
+        for peer in list(self._peers.values()):
+            self._write(peer, line)
+
+    def _send(self, peer: Peer, message: ms.Message) -> None:
+        self._write(peer, message.line())
+
+    def _write(self, peer: Peer, line: bytes) -> None:
+        if peer.socket.fileno() < 0:
+            return
+        peer.unsent += line
+        try:
+            self._flush(peer)
+        except OSError:
+            self._lose(peer)
+
+    def _flush(self, peer: Peer) -> None:
+        try:
+            while peer.unsent:
+                sent = peer.socket.send(peer.unsent)
+                del peer.unsent[:sent]
+        except BlockingIOError:
+            pass
+        if len(peer.unsent) > 2 * ms.MAX_LINE_BYTES:
+            raise OSError("it does not read what it is sent")
+        if peer.is_refused and not peer.unsent:
+            self._drop(peer)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
+        self._selector.modify(peer.socket, wanted, peer)

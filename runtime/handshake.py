@@ -1,0 +1,95 @@
+"""How a worker and the server of a cluster make sure of each other before a word counts.
+
+A job has an id, a generation, which is the number of times it was started again, and a token: a
+secret that all of its workers are given and nobody else has. The server begins with a nonce. The
+worker answers with who it is, a nonce of its own and a proof: the HMAC (RFC 2104, with SHA-256) of
+all of that and of the server's nonce, under the token. The server proves itself alike. So the token
+is never sent, and what was heard of one connection is of no use on another.
+
+An empty token proves nothing, and lets everybody in who knows the id of the job. What is refused is
+told why: after the proof in detail, before it in a sentence that tells a stranger nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from dataclasses import asdict, dataclass, field, replace
+
+from graphdist.runtime.messages import Challenge, Hello, Refused, Welcome
+
+PROTOCOL = "graphdist 2"
+
+
+@dataclass(frozen=True)
+class JobIdentity:
+    """What tells the processes of one job from all others, and what they run."""
+
+    id: str = ""
+    generation: int = 0
+    token: str = field(default="", repr=False)
+    versions: str = ""
+
+    def challenge(self) -> Challenge:
+        """Return what the server begins with."""
+        return Challenge(PROTOCOL, secrets.token_hex(16))
+
+    def hello(self, challenge: Challenge, worker: int, workers: int) -> Hello:
+        """Return what a worker answers."""
+        said = Hello(
+            PROTOCOL,
+            self.id,
+            self.generation,
+            worker,
+            workers,
+            self.versions,
+            secrets.token_hex(16),
+            proof="",
+        )
+        return replace(said, proof=self._proof_of(said, challenge))
+
+    def refusal(self, hello: Hello, challenge: Challenge, workers: int) -> Refused | None:
+        """Return why the server of so many workers does not take one; None if it does."""
+        who = f"worker {hello.worker}"
+        if hello.protocol != PROTOCOL:
+            return _refused(f"{who} speaks {hello.protocol!r}, worker 0 speaks {PROTOCOL!r}")
+        if hello.job != self.id:
+            return _refused(f"{who} is of the job {hello.job!r}, worker 0 of another one")
+        expected = self._proof_of(replace(hello, proof=""), challenge)
+        if not hmac.compare_digest(expected.encode(), hello.proof.encode()):
+            return _refused(f"the job's token that {who} was given is another than worker 0's")
+        if hello.generation != self.generation:
+            return _refused(
+                f"{who} is of start {hello.generation} of the job, worker 0 of start "
+                f"{self.generation}",
+                may_retry=hello.generation > self.generation,  # the server is what is left over
+            )
+        if hello.versions != self.versions:
+            return _refused(f"{who} runs {hello.versions}, worker 0 runs {self.versions}")
+        if hello.workers != workers or not 0 <= hello.worker < workers:
+            return _refused(
+                f"{who} says there are {hello.workers} workers, worker 0 says {workers}"
+            )
+        return None
+
+    def welcome(self, hello: Hello, challenge: Challenge) -> Welcome:
+        """Return how the server greets a worker."""
+        return Welcome(self._digest("server", challenge.nonce, hello.nonce))
+
+    def is_welcome(self, welcome: Welcome, hello: Hello, challenge: Challenge) -> bool:
+        """Return whether a greeting is that of this job's server."""
+        expected = self.welcome(hello, challenge).proof
+        return hmac.compare_digest(expected.encode(), welcome.proof.encode())
+
+    def _proof_of(self, hello: Hello, challenge: Challenge) -> str:
+        return self._digest("worker", challenge.nonce, json.dumps(asdict(hello), sort_keys=True))
+
+    def _digest(self, *parts: str) -> str:
+        text = json.dumps(parts)  # no two lists of parts make one text
+        return hmac.new(self.token.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _refused(why: str, *, may_retry: bool = False) -> Refused:
+    return Refused(why, int(may_retry))

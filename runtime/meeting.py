@@ -1,0 +1,167 @@
+"""How a process of a cluster comes to worker 0's server: the address, the connection, the greeting.
+
+Names may not resolve yet and worker 0 may not be there yet, so all of it is tried until a deadline.
+What cannot become better by waiting ends it at once.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.runtime import messages as ms
+from graphdist.runtime.addresses import (
+    WorkerError,
+    address_towards,
+    listen,
+    numeric_addresses,
+    resolved,
+    split_address,
+)
+from graphdist.runtime.handshake import PROTOCOL, JobIdentity
+
+HINT = (
+    "start the program once for every worker, each with the same addresses and its own number, and "
+    "with the same GRAPHDIST_JOB_ID and GRAPHDIST_JOB_TOKEN if these are set"
+)
+_SECONDS_BETWEEN_TRIES = 0.1
+_SECONDS_TO_CONNECT = 1.0
+_SECONDS_TO_ANSWER = 5.0
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Which worker of which cluster and job this process is, and when it gives up."""
+
+    addresses: Sequence[str]
+    index: int
+    job: JobIdentity
+    deadline: float
+    seconds: float
+    at: Source = UNKNOWN
+
+    def listener(self, bind: str) -> socket.socket:
+        """Return the socket that worker 0 listens at: at its address, or at `bind` if given.
+
+        Raises `WorkerError` for an address that is not this machine's, or in use.
+        """
+        port = split_address(self.addresses[0], self.at)[1]
+        who = _name(self.addresses, 0)
+        if bind:
+            found = self._until_deadline(lambda: resolved(bind, port), f"{who} cannot listen")
+        else:
+            own = self.addresses[0]
+            found = self._until_deadline(
+                lambda: numeric_addresses(own, self.addresses, self.at), f"{who} cannot listen"
+            )
+        return listen(found[0], port, who, self.at)
+
+    def connection(self, listener: socket.socket | None) -> socket.socket:
+        """Return a connection to worker 0's server, on which it has said welcome.
+
+        `listener` is what this process listens at, if it is worker 0. Raises `WorkerError` when
+        there is none in time, or the server refuses.
+        """
+        port = split_address(self.addresses[0], self.at)[1]
+        who = _name(self.addresses, self.index)
+        what = f"{who} cannot reach {_name(self.addresses, 0)}"
+        return self._until_deadline(lambda: self._connected(listener, port), what)
+
+    def own_address(self, stream: socket.socket, listener: socket.socket | None) -> str:
+        """Return the IP address at which the other workers reach this process."""
+        bound = "" if listener is None else str(listener.getsockname()[0])
+        if bound in _LOOPBACK_OF:
+            for address in self.addresses[1:]:
+                towards = address_towards(split_address(address)[0])
+                if towards is not None:
+                    return towards
+        return str(stream.getsockname()[0])
+
+    def refused(self, what: str) -> WorkerError:
+        """Return the error of a worker that does not come together with the others."""
+        return WorkerError(what, source=self.at, hint=HINT)
+
+    def _until_deadline(self, attempt: Callable[[], Found], what: str) -> Found:
+        while True:
+            try:
+                return attempt()
+            except TimeoutError:
+                trouble = "no answer"
+            except OSError as error:
+                trouble = error.strerror or str(error)
+            except _RefusedError as error:
+                trouble = error.refused.why
+                if not error.refused.may_retry:
+                    raise self.refused(f"{what}: {trouble}") from None
+            if time.monotonic() > self.deadline:
+                raise self.refused(f"{what} within {self.seconds:g} s: {trouble}")
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+
+    def _connected(self, listener: socket.socket | None, port: int) -> socket.socket:
+        if listener is None:
+            candidates = numeric_addresses(self.addresses[0], self.addresses, self.at)
+        else:
+            bound = str(listener.getsockname()[0])
+            candidates = [_LOOPBACK_OF.get(bound, bound)]
+        for number, address in enumerate(candidates):
+            try:
+                stream = socket.create_connection((address, port), timeout=_SECONDS_TO_CONNECT)
+                break
+            except OSError:
+                if number == len(candidates) - 1:
+                    raise
+        try:
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            left = self.deadline - time.monotonic()
+            stream.settimeout(min(_SECONDS_TO_ANSWER, max(0.1, left)))
+            self._greet(stream)
+        except (TimeoutError, ms.MessageError) as error:
+            stream.close()
+            raise OSError("something else answers there") from error
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _greet(self, stream: socket.socket) -> None:
+        challenge = _next(stream)
+        if not isinstance(challenge, ms.Challenge) or challenge.protocol != PROTOCOL:
+            raise ms.MessageError("no server of this protocol")
+        hello = self.job.hello(challenge, self.index, len(self.addresses))
+        stream.sendall(hello.line())
+        answer = _next(stream)
+        if isinstance(answer, ms.Refused):
+            raise _RefusedError(answer)
+        if not isinstance(answer, ms.Welcome):
+            raise ms.MessageError("no greeting")
+        if not self.job.is_welcome(answer, hello, challenge):
+            why = "what answers there does not know the job's token"
+            raise _RefusedError(ms.Refused(why, may_retry=0))
+
+
+class _RefusedError(Exception):
+    def __init__(self, refused: ms.Refused) -> None:
+        super().__init__(refused.why)
+        self.refused = refused
+
+
+def _next(stream: socket.socket) -> ms.Message:
+    line, until = bytearray(), time.monotonic() + _SECONDS_TO_ANSWER
+    while not line.endswith(b"\n"):  # byte by byte: what follows is not for us
+        if time.monotonic() > until:
+            raise TimeoutError
+        byte = stream.recv(1)
+        if not byte or len(line) > ms.MAX_HELLO_BYTES:
+            raise ms.MessageError("the connection ends without an answer")
+        line += byte
+    return ms.parsed(bytes(line), ms.TO_STRANGERS)
+
+
+def _name(addresses: Sequence[str], worker: int) -> str:
+    return f"worker {worker} ({addresses[worker]})"

@@ -1,0 +1,244 @@
+r"""What workers and their server say to each other: one line of JSON a message.
+
+A message is a flat dataclass, and what comes over the network becomes one only if it is a JSON
+object of a kind that may come now, with exactly the fields of that kind, each of its type. What
+workers exchange for others is text in a field: the server passes it on and never parses it. So
+neither depth nor size of what a stranger sends matters beyond the limit of a line.
+
+    {"kind": "put", "key": "program 3", "value": "\"5c1f..\""}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, TypeAlias, get_type_hints  # Any: JSON that is not checked yet
+
+MAX_LINE_BYTES = 1 << 28
+"""What a worker may send in one line."""
+MAX_HELLO_BYTES = 1 << 12
+"""What may be sent in one line by whoever has not proved to be a worker."""
+
+
+class MessageError(ValueError):
+    """What came is no message of those that may come."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Something that is said, on one line."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Name the kind after its class."""
+        cls.kind = cls.__name__.lower()
+
+    def line(self) -> bytes:
+        """Return the message as it is sent."""
+        return (
+            json.dumps({"kind": self.kind, **asdict(self)}, separators=(",", ":")).encode() + b"\n"
+        )
+
+
+# How they meet; `handshake.py` says what the texts are.
+
+
+@dataclass(frozen=True)
+class Challenge(Message):
+    """The server's first word: what is to be proved, and in which protocol."""
+
+    protocol: str
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """A worker's first word: who it is, and the proof that it belongs to the job."""
+
+    protocol: str
+    job: str
+    generation: int
+    worker: int
+    workers: int
+    versions: str
+    nonce: str
+    proof: str
+
+
+@dataclass(frozen=True)
+class Welcome(Message):
+    """The server takes the worker, and proves that it is of the job itself."""
+
+    proof: str
+
+
+@dataclass(frozen=True)
+class Refused(Message):
+    """The server does not take the worker; `may_retry` where that can change."""
+
+    why: str
+    may_retry: int
+
+
+# What a worker says.
+
+
+@dataclass(frozen=True)
+class Put(Message):
+    """A worker's value of an exchange, as JSON."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Say(Message):
+    """Something for all to hear under a name, unless another has said it."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Beat(Message):
+    """A worker lives, and has begun so many steps."""
+
+    steps: int
+
+
+@dataclass(frozen=True)
+class Ask(Message):
+    """A worker wants to know who has given a value of an exchange."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Fail(Message):
+    """A worker fails."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Bye(Message):
+    """A worker leaves, after so many steps."""
+
+    steps: int
+
+
+# What the server says.
+
+
+@dataclass(frozen=True)
+class All(Message):
+    """The values of an exchange, in the order of workers."""
+
+    key: str
+    values: list[str]
+
+
+@dataclass(frozen=True)
+class Never(Message):
+    """An exchange that never ends, since a worker has left."""
+
+    key: str
+    worker: int
+
+
+@dataclass(frozen=True)
+class Said(Message):
+    """What was said first under a name."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Given(Message):
+    """The workers that have given a value of an exchange."""
+
+    key: str
+    workers: list[int]
+
+
+@dataclass(frozen=True)
+class Beats(Message):
+    """Of each worker the steps it has begun, -1 before it came, and how long nothing was heard."""
+
+    steps: list[int]
+    silent: list[float]
+
+
+@dataclass(frozen=True)
+class Failed(Message):
+    """A worker has failed."""
+
+    worker: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Left(Message):
+    """A worker has left, after so many steps."""
+
+    worker: int
+    steps: int
+
+
+Kinds: TypeAlias = Collection[type[Message]]
+FROM_STRANGERS: Kinds = (Hello,)
+FROM_WORKERS: Kinds = (Put, Say, Beat, Ask, Fail, Bye)
+TO_STRANGERS: Kinds = (Challenge, Welcome, Refused)
+TO_WORKERS: Kinds = (All, Never, Said, Given, Beats, Failed, Left)
+
+
+def parsed(line: bytes, kinds: Kinds) -> Message:
+    """Return the message on a line, of one of these kinds; raises `MessageError` for another.
+
+    >>> parsed(Beat(3).line(), FROM_WORKERS)
+    Beat(steps=3)
+    >>> parsed(b'{"kind": "beat", "steps": "3"}', FROM_WORKERS)
+    Traceback (most recent call last):
+    ...
+    graphdist.runtime.messages.MessageError: steps of a beat is '3', not of type int
+    """
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise MessageError("no JSON object")
+    name = found.pop("kind", None)
+    kind = next((one for one in kinds if one.kind == name), None)
+    if kind is None:
+        raise MessageError(f"{str(name)[:50]!r} is no message that may come")
+    types = _types_of(kind)
+    if found.keys() != types.keys():
+        raise MessageError(f"a {kind.kind} has the fields {', '.join(types)}")
+    for field, type_name in types.items():
+        if not _is_of(found[field], type_name):
+            given = repr(found[field])[:50]
+            raise MessageError(f"{field} of a {kind.kind} is {given}, not of type {type_name}")
+    return kind(**found)
+
+
+def _types_of(kind: type[Message]) -> dict[str, str]:
+    hints = get_type_hints(kind)
+    return {field.name: _name_of(hints[field.name]) for field in fields(kind)}
+
+
+def _name_of(hint: Any) -> str:
+    return hint.__name__ if hint in (str, int, float) else str(hint)
+
+
+def _is_of(value: Any, name: str) -> bool:
+    if name.startswith("list["):
+        inner = name[len("list[") : -1]
+        return isinstance(value, list) and all(_is_of(one, inner) for one in value)
+    if name == "float":
+        return isinstance(value, int | float) and math.isfinite(value)
+    return type(value).__name__ == name

@@ -1,0 +1,105 @@
+"""Calls that never return if another worker is gone: made on a thread, so that one can raise.
+
+What waits for other workers inside JAX or XLA cannot be interrupted: joining JAX's service, the
+start of the devices, a collective on CPUs. And a compilation takes minutes in which nothing else is
+heard. So the call is made on a thread, and the caller waits for that thread and for news at once.
+When there is bad news the caller raises, and the thread is left to its call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, TypeVar  # Any: whatever a call takes and returns
+
+Result = TypeVar("Result")
+SECONDS_BETWEEN_LOOKS = 0.1
+
+
+class Call:
+    """A call on another thread, and what came of it."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._done = threading.Event()
+        self.wait = self._done.wait
+        self.value: Any = None
+        """What it returned, once it has."""
+        self._error: BaseException | None = None
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """Take what came of it."""
+        self.value, self._error = value, error
+        self._done.set()
+
+    def make(self, fn: Callable[[], Any]) -> None:
+        """Make the call, on this thread."""
+        try:
+            self.ended(fn(), None)
+        except BaseException as error:
+            self.ended(None, error)
+
+    def result(self) -> Any:
+        """Return what the call returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self.value
+
+
+class Runner:
+    """One thread that makes calls, in order; replaced when a call never ends."""
+
+    def __init__(self, name: str) -> None:
+        """Name the thread."""
+        self._name = name
+        self._lock = threading.Lock()
+        self._calls: SimpleQueue[Any] | None = None
+
+    def start(
+        self, fn: Callable[..., Any], arguments: Sequence[Any], ended: Callable[[Any, Any], None]
+    ) -> None:
+        """Make a call; `ended` is told what it returned or raised."""
+        with self._lock:
+            if self._calls is None:
+                self._calls = SimpleQueue()
+                threading.Thread(
+                    target=_make_calls, args=(self._calls,), name=self._name, daemon=True
+                ).start()
+            self._calls.put((fn, arguments, ended))
+
+    def abandon(self) -> None:
+        """Leave the thread to the call that holds it up."""
+        with self._lock:
+            self._calls = None
+
+
+def _make_calls(calls: SimpleQueue[Any]) -> None:
+    while True:
+        fn, arguments, ended = calls.get()
+        try:
+            value, error = fn(*arguments), None
+        except BaseException as raised:
+            value, error = None, raised
+        ended(value, error)
+        del fn, arguments, ended, value, error  # not while waiting: they may be large
+
+
+def called_while(
+    check: Callable[[], None], fn: Callable[[], Result], given_up: Callable[[], None]
+) -> Result:
+    """Return what a function returns; raise what `check` raises meanwhile, or Ctrl-C.
+
+    `given_up` is called then: the function goes on, on a thread that nobody waits for.
+    """
+    call = Call()
+    threading.Thread(target=call.make, args=(fn,), name="graphdist-call", daemon=True).start()
+    try:
+        while not call.wait(SECONDS_BETWEEN_LOOKS):
+            check()
+    except BaseException:
+        if not call.wait(0):
+            given_up()
+        raise
+    result: Result = call.result()
+    return result
