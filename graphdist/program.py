@@ -239,7 +239,7 @@ class Program:
         with BufferStore.lock:  # what another thread's step has taken meanwhile is not lost
             gone = {holder for holder in gone if holder.buffer is buffers[holder]}
         lost = [variable.name for variable, holder in holders.items() if holder in gone]
-        if lost and not isinstance(error, WorkerError):
+        if lost and isinstance(error, Exception) and not isinstance(error, WorkerError):
             raise RuntimeFailure(
                 f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to "
                 f"it: their values are lost",

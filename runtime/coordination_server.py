@@ -21,7 +21,7 @@ What becomes of a connection:
                 Bye                                all hear of it; it has left
                 anything else, silence, or the     all hear that it failed
                 end of the connection
-    has left    Beat                               nothing
+    has left    anything                           nothing
                 the end of the connection          forgotten
 
 The server is one thread and never waits for anybody. Strangers are few at a time: one more and the
@@ -238,7 +238,7 @@ class Server(threading.Thread):
             case ms.Beat(steps):
                 peer.steps = steps
             case _ if peer.has_left:
-                raise ms.MessageError("it has said goodbye")
+                pass  # said on another thread when it left
             case ms.Put(key, value):
                 self._put(worker, key, value)
             case ms.Say(name, value):

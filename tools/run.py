@@ -245,7 +245,8 @@ class Job:
         assert first.status is not None
         by = signal.Signals(-first.process.returncode) if first.process.returncode < 0 else None
         how = f"was ended by {by.name}" if by else f"failed with exit status {first.status}"
-        if self.is_asked_to_end and by in ENDING:  # there is no failure to look for
+        is_ended = by in ENDING or first.status - 128 in ENDING
+        if self.is_asked_to_end and is_ended:  # there is no failure to look for
             say(f"worker {first.number} {how}")
             return first.status
         say(f"worker {first.number} {how}" + (", and said last:" if first.last_lines else ""))

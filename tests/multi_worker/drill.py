@@ -3,9 +3,9 @@
     python -m tests.multi_worker.drill --kills 20
 
 The launcher runs the example of several workers and restarts it. Each kill is a SIGKILL for one
-worker: every other time at any moment, and between these as soon as a checkpoint is being written.
-At the end a SIGTERM to the launcher has all save and leave, and a job without kills makes the same
-steps. What must hold is in `Drill.check`.
+worker: at any moment of its training, as soon as a checkpoint is being written, or while workers
+meet, start their devices and compile. At the end a SIGTERM to the launcher has all save and leave,
+and a job without kills makes the same steps. What must hold is in `Drill.check`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,18 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from tests.multi_worker.launch import command, environment
 
 SECONDS_TO_RECOVER = 30.0
+SECONDS_TO_START = 4.0
+"""From the start of a worker to its first step, about."""
+Moment: TypeAlias = Literal["in a write", "at any", "at a start"]
+MOMENTS: tuple[Moment, ...] = ("at any", "in a write", "at a start")
 _PATIENCE = 120.0
 """Seconds after which a job that says nothing is given up."""
 
@@ -47,16 +53,17 @@ class Life:
 
 @dataclass(frozen=True)
 class Kill:
-    """One worker killed: while a checkpoint was written or not, after which step, and the way back.
+    """One worker killed: in which life of the job, at what moment, and after which step.
 
-    `seconds` pass until the job makes a step again.
+    The job went on from `resumed_at`. `seconds` passed until it made a step again; None where the
+    next kill came before.
     """
 
     worker: int
-    in_a_write: bool
+    moment: Moment
     last_step: int
     resumed_at: int
-    seconds: float
+    seconds: float | None
 
     @property
     def repeated(self) -> int:
@@ -65,10 +72,10 @@ class Kill:
 
     def __str__(self) -> str:
         """Return a line."""
-        where = "in a write" if self.in_a_write else "          "
         return (
-            f"worker {self.worker} {where} after step {self.last_step:5}: goes on from "
-            f"{self.resumed_at:5}, {self.repeated:3} steps repeated, {self.seconds:5.1f} s"
+            f"worker {self.worker} {self.moment:11} after step {self.last_step:5}: goes on from "
+            f"{self.resumed_at:5}, {self.repeated:3} steps repeated"
+            f"{'' if self.seconds is None else f', {self.seconds:5.1f} s'}"
         )
 
 
@@ -112,6 +119,7 @@ class Training:
             if worker in self.lives[-1].processes:
                 self.lives.append(Life())
             self.lives[-1].processes[worker] = process
+            self._changed.notify_all()
 
     def _step(self, step: int, loss: str) -> None:
         with self._changed:
@@ -135,21 +143,33 @@ class Training:
             self.finish()
             raise AssertionError("".join(["the job does not go on\n", *self.errors[-40:]]))
 
-    def kill(self, worker: int, in_a_write: bool) -> Kill:
-        """Kill a worker of this life, and wait for the first step of the next."""
-        number = len(self.lives) - 1
-        written = False
+    def wait_for_workers(self, life: int, count: int) -> None:
+        """Wait until so many workers have started in a life of the job."""
+        with self._changed:
+            came = self._changed.wait_for(
+                lambda: len(self.lives) > life and len(self.lives[life].processes) == count,
+                _PATIENCE,
+            )
+        assert came, "".join(["the workers do not start\n", *self.errors[-40:]])
+
+    def kill(self, worker: int, moment: Moment) -> tuple[Moment, float]:
+        """Kill a worker of this life; return whether it was in a write after all, and when."""
         deadline = time.monotonic() + _PATIENCE
-        while in_a_write and not written and time.monotonic() < deadline:
-            written = any(path.name.endswith(".partial") for path in self.directory.glob("*"))
-        life = self.lives[number]
-        os.kill(life.processes[worker], signal.SIGKILL)
+        written = False
+        while moment == "in a write" and not written and time.monotonic() < deadline:
+            written = any(".partial" in path.name for path in self.directory.glob("*"))
+        os.kill(self.lives[-1].processes[worker], signal.SIGKILL)
         at = time.monotonic()
-        self.wait_for_steps(number + 1, 1)
-        following = self.lives[number + 1]
+        return (moment if written or moment != "in a write" else "at any"), at
+
+    def outcome(self, life: int, worker: int, moment: Moment, at: float) -> Kill:
+        """Return what became of a kill in a life, once the job has gone on."""
+        last = max((step for one in self.lives[: life + 1] for step in one.losses), default=-1)
+        following = next(one for one in self.lives[life + 1 :] if one.losses)
+        is_next = following is self.lives[life + 1]
         assert following.first_step_at is not None
-        seconds = following.first_step_at - at
-        return Kill(worker, written, max(life.losses), min(following.losses), seconds)
+        seconds = following.first_step_at - at if is_next else None
+        return Kill(worker, moment, last, min(following.losses), seconds)
 
     def finish(self) -> int:
         """Return the exit status, once the job has ended."""
@@ -209,17 +229,24 @@ def run_drill(
     """Return what became of a job with kills, and of one without that made as many steps."""
     chosen = random.Random(seed)
     often = ("--steps-a-checkpoint", str(steps_a_checkpoint), *["--steps-wait"] * steps_wait)
-    kills: list[Kill] = []
     with tempfile.TemporaryDirectory() as folder:
         drilled = Training(
             workers, Path(folder, "drilled"), *often, options=("--max-restarts", str(num_kills))
         )
+        made: list[tuple[int, Moment, float]] = []
         for number in range(num_kills):
-            drilled.wait_for_steps(number, 1)
-            time.sleep(chosen.uniform(0, 1.5))
-            kills.append(drilled.kill(chosen.randrange(workers), in_a_write=number % 2 == 1))
-            print(kills[-1], flush=True)
+            moment = MOMENTS[number % len(MOMENTS)]
+            if moment == "at a start":
+                drilled.wait_for_workers(number, workers)
+                time.sleep(chosen.uniform(0, SECONDS_TO_START))
+            else:
+                drilled.wait_for_steps(number, 1)
+                time.sleep(chosen.uniform(0, 1.5))
+            worker = chosen.randrange(workers)
+            made.append((worker, *drilled.kill(worker, moment)))
         drilled.wait_for_steps(num_kills, steps_a_checkpoint + 2)
+        kills = [drilled.outcome(life, *kill) for life, kill in enumerate(made)]
+        print(*kills, sep="\n", flush=True)
         drilled.process.send_signal(signal.SIGTERM)
         status = drilled.finish()
         assert status == 143, "".join(drilled.errors[-40:])
@@ -242,13 +269,14 @@ def main() -> None:
         given.workers, given.kills, given.steps_a_checkpoint, given.steps_wait, given.seed
     )
     drill.check()
-    seconds = [kill.seconds for kill in drill.kills]
+    seconds = [kill.seconds for kill in drill.kills if kill.seconds is not None]
     assert max(seconds) < SECONDS_TO_RECOVER, seconds
-    in_writes = sum(kill.in_a_write for kill in drill.kills)
+    counts = Counter(kill.moment for kill in drill.kills)
     repeated = max(kill.repeated for kill in drill.kills)
     (expected,) = (life.losses for life in drill.undisturbed.lives)
     print(
-        f"{len(drill.kills)} kills, {in_writes} inside a write; "
+        f"{len(drill.kills)} kills, {counts['in a write']} inside a write and "
+        f"{counts['at a start']} at a start; "
         f"{len(expected)} losses equal bit for bit; recovery {statistics.median(seconds):.1f} s, "
         f"{max(seconds):.1f} s at most; {repeated} steps repeated at most, "
         f"{drill.steps_a_checkpoint} between checkpoints; no process is left"

@@ -37,7 +37,9 @@ def test_a_killed_worker_is_named(victim: int) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stopped_worker_is_a_timeout(victim: int) -> None:
-    outcome = run(2, "faulty", "stop", str(victim), variables=PATIENCE)
+    limit = {} if victim else {"GRAPHDIST_WORKER_STEP_SECONDS": "4"}
+    fault = "stop" if victim else "silent"  # which leaves the options as they are
+    outcome = run(2, "faulty", fault, str(victim), variables={**PATIENCE, **limit})
     assert outcome.status == 1
     error = errors_of(outcome, 1 - victim)
     message = rf"CollectiveTimeoutError: step \d+, 'step', did not end within 4 s: worker {victim} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ import pytest
 
 from graphdist.tools.run import main
 from tests.multi_worker.launch import command, environment, run
+
+_SAID = re.compile(r"\[worker (\d)\] SAYS (.*)")
 
 
 def test_every_worker_knows_its_task() -> None:
@@ -88,6 +91,32 @@ def test_an_interrupt_ends_all() -> None:
     assert_gone(pids)
 
 
+@pytest.mark.parametrize("which", ["all", "one"])
+def test_an_interrupt_in_a_step_stays_one(which: str) -> None:
+    job = subprocess.Popen(
+        command(2, "interrupted", which),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    ready = 0
+    while ready < 2:
+        ready += job.stdout.readline().endswith('SAYS "steps"\n')
+    time.sleep(0.5)
+    job.send_signal(signal.SIGINT)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 128 + signal.SIGINT, err
+    said = {int(worker): json.loads(text) for worker, text in _SAID.findall(out)}
+    assert said.keys() == {0, 1}
+    lost = "the value of variable 'count' is lost"  # a step that not all had come to
+    assert lost in str(said[0]) or (which == "all" and said[0] in (0, 1))
+    assert said[1] in (0, 1) or (which == "all" and lost in str(said[1]))
+    assert "Fatal Python error" not in err
+    assert "SIGABRT" not in err
+
+
 def test_no_orphans_when_the_launcher_is_killed() -> None:
     job, pids = started("wait")
     assert len(pids) == 2
@@ -110,6 +139,14 @@ def is_running(pid: int) -> bool:
     except (ProcessLookupError, FileNotFoundError):
         return False
     return state != "Z"  # dead, and only its parent has not asked yet
+
+
+@pytest.mark.parametrize("host", ["nobody.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_this_machine(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["-n", "2", "--host", host, "train.py"])
+    assert caught.value.code == 2
+    assert f"the workers cannot listen at --host {host}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
