@@ -228,7 +228,7 @@ def worker_patience() -> Patience:
 def _positive(seconds: Any, name: str) -> float:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not seconds > 0:
-        raise ArgumentError(f"{name} is {seconds!r}: it is a positive number", source=here())
+        raise ArgumentError(f"{name} is {seconds!r}, not a positive number", source=here())
     return float(seconds)
 
 

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.multi_worker.launch import Outcome, run
+from tests.multi_worker.strangers import job_among_strangers
 
 pytestmark = pytest.mark.slow
 PATIENCE = {"GRAPHDIST_WORKER_START_SECONDS": "20", "GRAPHDIST_WORKER_SILENCE_SECONDS": "20"}
@@ -67,6 +68,13 @@ def test_a_worker_that_leaves_early_is_named() -> None:
     outcome = run(2, "faulty", "leave", "1", variables=PATIENCE)
     assert outcome.status == 1
     assert re.search("worker 1 .* ended its program before the others", errors_of(outcome, 0))
+
+
+def test_a_job_goes_on_among_strangers() -> None:
+    said = job_among_strangers(num_idle=400)
+    assert said[0] == said[1]
+    steps, total, saved = said[0]
+    assert steps == total / 2 == saved / 2
 
 
 def test_programs_that_differ_are_shown_on_every_worker() -> None:

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import pytest
+
 import graphdist as gd
 from graphdist.runtime.addresses import free_port
+from graphdist.runtime.handshake import JobIdentity
 from graphdist.runtime.processes import Patience, Workers
 from graphdist.tracing.sources import here
 from tests.errors.refusal import Refused
@@ -75,9 +78,51 @@ def workers_after_first_use(refused: Refused) -> None:
         gd.MultiWorkerMirroredStrategy(resolver)
 
 
+def _meet_nobody(workers: Workers) -> None:
+    with pytest.raises(gd.WorkerError):
+        workers.meet()
+
+
 def worker_without_a_port(refused: Refused) -> None:
     resolver = _cluster("localhost", "localhost:2", task_type="worker", task_id=1)
     with _before_first_use(), refused(RuntimeError):
+        gd.MultiWorkerMirroredStrategy(resolver)
+
+
+def worker_with_a_port_too_large(refused: Refused) -> None:
+    resolver = _cluster("127.0.0.1:99999", "127.0.0.1:2", task_type="worker", task_id=1)
+    with _before_first_use(), refused(RuntimeError):
+        gd.MultiWorkerMirroredStrategy(resolver)
+
+
+def worker_at_ipv6_without_brackets(refused: Refused) -> None:
+    resolver = _cluster("fd00::1:2222", "fd00::2:2222", task_type="worker", task_id=1)
+    with _before_first_use(), refused(RuntimeError):
+        gd.MultiWorkerMirroredStrategy(resolver)
+
+
+def worker_0_on_another_machine(refused: Refused) -> None:
+    resolver = _cluster("192.0.2.1:2222", "192.0.2.2:2222", task_type="worker", task_id=0)
+    with _before_first_use(), refused(RuntimeError):
+        gd.MultiWorkerMirroredStrategy(resolver)
+
+
+def worker_with_another_token(refused: Refused) -> None:
+    addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:2"]
+    first = Workers(addresses, 0, Patience(start=3.0), JobIdentity("job", token="one"))
+    alone = threading.Thread(target=_meet_nobody, args=[first])
+    alone.start()
+    resolver = _cluster(*addresses, task_type="worker", task_id=1)
+    other = {"GRAPHDIST_JOB_ID": "job", "GRAPHDIST_JOB_TOKEN": "two"}
+    with _before_first_use(), mock.patch.dict("os.environ", other), refused(RuntimeError):
+        gd.MultiWorkerMirroredStrategy(resolver)
+    alone.join()
+
+
+def seconds_that_are_none(refused: Refused) -> None:
+    resolver = _cluster("127.0.0.1:1", "127.0.0.1:2", task_type="worker", task_id=1)
+    seconds = {"GRAPHDIST_WORKER_STEP_SECONDS": "half an hour"}
+    with _before_first_use(), mock.patch.dict("os.environ", seconds), refused(ValueError):
         gd.MultiWorkerMirroredStrategy(resolver)
 
 
