@@ -35,7 +35,10 @@ class ArraySpec(jax.ShapeDtypeStruct):
         self, shape: Sequence[int | None], dtype: Any, example: tuple[int, ...] | None = None
     ) -> None:
         """Describe an array; `example` is a shape seen, for dimensions that vary."""
-        super().__init__(tuple(shape), dtype)  # type: ignore[no-untyped-call]
+        known = tuple(0 if size is None else size for size in shape)
+        super().__init__(known, dtype)  # type: ignore[no-untyped-call]
+        # JAX's class takes numbers alone, and its instances do not change once they are made.
+        object.__setattr__(self, "shape", tuple(shape))
         self.example = example
 
     def __repr__(self) -> str:
