@@ -7,16 +7,16 @@
     loss = step(batch)
 
 The file has the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it:
-loading compiles it for the devices that are here. `executable.bin` is what the compiler made, which
-runs on the same kind of devices with the same versions alone, and which JAX stores as a pickle:
-loading it runs code from the file. It is used only if asked for.
+loading compiles it for the devices that are here, once another process has read it
+(`runtime/module_check.py`). `executable.bin` is what the compiler made, which runs on the same kind
+of devices with the same versions alone, and which JAX stores as a pickle: loading it runs code from
+the file. It is used only if asked for.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any  # Any: users' arguments and results, JSON
 
@@ -25,19 +25,20 @@ import jax
 from graphdist.aot_variables import variables_for
 from graphdist.config import compiler_flags
 from graphdist.context import current_entry
-from graphdist.errors import ArgumentError, ArtifactError, GraphdistError
+from graphdist.errors import ArgumentError, ArtifactError, GraphdistError, UnsupportedError
 from graphdist.ir.graph import Graph
+from graphdist.loaded_step import LoadedStep
 from graphdist.manifest import (
     boundary_from_json,
     boundary_to_json,
     interface_from_json,
     interface_to_json,
 )
-from graphdist.program import Program
+from graphdist.manifest_schema import MANIFEST, mismatch
 from graphdist.runtime.artifact import read_artifact, sha256, write_artifact
-from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Executable
+from graphdist.runtime.module_check import checked_module
 from graphdist.runtime.serialization import (
     PLATFORMS,
     export_module,
@@ -45,13 +46,10 @@ from graphdist.runtime.serialization import (
     load_native,
     serialize_native,
 )
-from graphdist.signature import UnusableLeaf, difference, leaf_key
 from graphdist.stages import Compiled
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.tracing.sources import here
-from graphdist.variable_storage import lay_out, layout_of
-from graphdist.variables import Variable
 from graphdist.version import versions
 
 
@@ -62,8 +60,9 @@ def save(
 
     The portable module is for the platform it was compiled for, or for `platforms`: "cpu", "gpu",
     "tpu". Values of variables are not in the file. Raises `UnsupportedError` for arguments and
-    results that the file cannot describe, `MissingExtraError` without flatbuffers, and OSError
-    where the file cannot be written, of which nothing is left then.
+    results that the file cannot describe and for programs that are no portable module,
+    `MissingExtraError` without flatbuffers, and OSError where the file cannot be written, of which
+    nothing is left then.
     """
     traced = compiled.lowered.traced
     assert traced is not None
@@ -87,11 +86,24 @@ def save(
     }
     members = {
         "graph.txt": graphs,
-        "module.mlir": export_module(compiled.lowered.emitted, chosen, here()),
+        "module.mlir": _exported(compiled, chosen),
         "executable.bin": serialize_native(compiled.executable.compiled),
         "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
     }
     write_artifact(path, manifest, members)
+
+
+def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
+    """Return the portable module; raises `UnsupportedError` for callbacks and calls of its own."""
+    try:
+        return export_module(compiled.lowered.emitted, platforms, here())
+    except (NotImplementedError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UnsupportedError(
+            f"the step cannot be made a portable module for {' and '.join(platforms)}: {reason}",
+            source=here(),
+            hint="callbacks, prints and custom calls of your own do not go into a file",
+        ) from error
 
 
 def load(
@@ -100,6 +112,7 @@ def load(
     strategy: StrategyBase | None = None,
     variables: Any = None,
     native: bool = False,
+    trusted: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> LoadedStep:
     """Return the step in a file, to be called as the function was.
@@ -108,10 +121,14 @@ def load(
     as the step has replicas. `variables` is a pytree that holds the step's variables, made in that
     strategy's scope with the names, shapes and dtypes they had; others in it are left alone.
 
-    By default nothing in the file is run: its portable module is compiled for the devices here,
-    with `compiler_options`, or else with those of the file that are numbers and switches. Text
-    can name a file for the compiler to write, so a file that has such options is refused until
-    they are given here.
+    By default the file's portable module is read by another process first, which costs about a
+    second, once for each module in a process. One that crashes the reader, needs too much time or
+    memory, or has custom calls beyond those of JAX's linear algebra and sharding is refused. For
+    files that are `trusted` as programs are, that is left out.
+
+    Then the module is compiled for the devices here, with `compiler_options`, or else with those
+    of the file that are numbers and switches. Text can name a file for the compiler to write, so a
+    file that has such options is refused until they are given here.
 
     With `native` the compiler's own executable is loaded, which starts at once and needs the same
     kind of devices, versions and flags. It is a pickle, and loading it RUNS CODE FROM THE FILE: ask
@@ -128,52 +145,59 @@ def load(
         )
     name = os.path.basename(os.fspath(path))
     manifest, members = read_artifact(path, here())
+    if said := mismatch(manifest, MANIFEST):
+        raise _contradiction(name, said)
+    for member in ("graph.txt", "report.json", "executable.bin" if native else "module.mlir"):
+        if member not in members:
+            raise _contradiction(name, f"it has no {member}")
+    _check_versions(name, manifest)
     try:
-        return _loaded(name, manifest, members, strategy, variables, native, compiler_options)
+        graph = boundary_from_json(manifest["boundary"])
+        chosen = _strategy_for(name, manifest, graph, strategy)
+        owned = variables_for(name, graph, chosen, variables)
+        executable = (
+            _native(name, manifest, members, graph, chosen.devices)
+            if native
+            else _compiled(name, manifest, members, graph, chosen.devices, trusted, compiler_options)
+        )
+        return LoadedStep(manifest, members, graph, chosen, owned, executable)
     except GraphdistError:
         raise
-    except _CONTRADICTIONS as error:
-        raise ArtifactError(
-            f"{name} has a manifest and a module that describe no step: {error!r}",
-            source=here(),
-            hint="compile the step anew",
-        ) from error
+    # The reading of JSON, of flatbuffers, of StableHLO: the hashes are right, the contents are not.
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise _contradiction(name, f"{type(error).__name__}: {reason}") from error
 
 
-def _loaded(
+def _contradiction(name: str, reason: str) -> ArtifactError:
+    return ArtifactError(
+        f"{name} has a manifest and a module that describe no step: {reason:.500}",
+        source=here(),
+        hint="the file was damaged or changed: get it again, or compile the step anew",
+    )
+
+
+def _native(
+    name: str, manifest: Any, members: dict[str, bytes], graph: Graph, devices: Devices
+) -> Executable:
+    _check_native(name, manifest, devices)
+    return load_native(members["executable.bin"], graph, devices)
+
+
+def _compiled(
     name: str,
     manifest: Any,
     members: dict[str, bytes],
-    strategy: StrategyBase | None,
-    variables: Any,
-    native: bool,
+    graph: Graph,
+    devices: Devices,
+    trusted: bool,
     compiler_options: Mapping[str, Any] | None,
-) -> LoadedStep:
-    _check_versions(name, manifest)
-    graph = boundary_from_json(manifest["boundary"])
-    chosen = _strategy_for(name, manifest, graph, strategy)
-    devices = chosen.devices
-    if native:
-        _check_native(name, manifest, devices)
-        executable = load_native(members["executable.bin"], graph, devices)
-    else:
-        options = _options(name, manifest, devices, compiler_options)
-        executable = load_module(members["module.mlir"], graph, devices, options, here())
-    owned = variables_for(name, graph, chosen, variables)
-    return LoadedStep(manifest, members, graph, chosen, owned, executable)
-
-
-_CONTRADICTIONS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
-"""What reading a file raises whose hashes are right and whose contents are not."""
+) -> Executable:
+    options = _options(name, manifest, devices, compiler_options)
+    module = members["module.mlir"]
+    if not trusted:
+        module = checked_module(module, name, here())
+    return load_module(module, graph, devices, options, here())
 
 
 def _options(
@@ -195,79 +219,6 @@ def _options(
                 f"load(path, compiler_options={{{option!r}: {value!r}}})",
             )
     return options
-
-
-class LoadedStep:
-    """A step from a file: call it with what the function was called with."""
-
-    def __init__(
-        self,
-        manifest: Any,
-        members: dict[str, bytes],
-        graph: Graph,
-        strategy: StrategyBase,
-        variables: Sequence[Variable],
-        executable: Executable,
-    ) -> None:
-        """Bind an executable to variables; `load` does it."""
-        self.manifest = manifest
-        self.report: dict[str, Any] = json.loads(members["report.json"])
-        """What was reported when it was compiled."""
-        self.graph_text = members["graph.txt"].decode()
-        self.strategy = strategy
-        self.name = graph.name
-        self._interface = interface_from_json(manifest["interface"], strategy)
-        shapes = [tuple(shape) for shape in manifest["boundary"]["output_shapes"]]
-        along = [variable.sharded_along for variable in graph.variables]
-
-        def again() -> int:
-            """Have variables lie as the step takes them: it cannot be compiled for others."""
-            with BufferStore.lock:
-                lay_out(variables, along, alone=True)
-                return layout_of(variables, strategy)
-
-        self._program = Program(
-            self._interface, variables, variables, graph, shapes, executable, again(), again
-        )
-
-    def __repr__(self) -> str:
-        return f"<loaded step {self.name} on {self.strategy.devices}>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the step; raises `ArgumentError` for other arguments than it was compiled for."""
-        paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
-        leaves = [leaf for _, leaf in paths]
-        self._check([jax.tree_util.keystr(path) for path, _ in paths], leaves)
-        return self._program.call(leaves)
-
-    def _check(self, places: list[str], leaves: list[Any]) -> None:
-        expected = self._interface
-        if tuple(places) != expected.paths:
-            missing = [name for name in expected.paths if name not in places]
-            added = [name for name in places if name not in expected.paths]
-            raise ArgumentError(
-                f"step {self.name!r} is called with {len(places)} leaves, it was compiled for "
-                f"{len(expected.paths)}: "
-                + ", ".join([*(f"no {one}" for one in missing), *(f"{one} too" for one in added)]),
-                source=here(),
-            )
-        try:
-            keys = tuple(_loose(leaf_key(leaf, False)) for leaf in leaves)
-        except UnusableLeaf as unusable:
-            raise ArgumentError(f"an argument {unusable.args[0]}", source=here()) from None
-        wanted = tuple(map(_loose, expected.keys))
-        if keys != wanted:
-            raise ArgumentError(
-                f"step {self.name!r} was compiled for other arguments: "
-                f"{difference(expected.names, wanted, keys)}",
-                source=here(),
-                hint="compile it for these shapes, or call it with those",
-            )
-
-
-def _loose(key: Any) -> Any:
-    """Return a leaf's key without whether it was weakly typed, which a compiled step ignores."""
-    return (*key[:3], False) if key[0] == "array" else key
 
 
 def _target(devices: Devices) -> dict[str, Any]:

@@ -15,11 +15,18 @@ from jax import export
 from jax.experimental import serialize_executable
 from jax.stages import Compiled
 
+from graphdist.ir.boundary import output_distributions
 from graphdist.ir.graph import Graph
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.executable import Emitted, Executable, placed_avals, with_shardings
+from graphdist.runtime.executable import (
+    Emitted,
+    Executable,
+    global_aval,
+    placed_avals,
+    with_shardings,
+)
 from graphdist.runtime.topologies import MissingExtraError
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
@@ -44,12 +51,38 @@ def load_module(
     compiler_options: dict[str, Any],
     at: Source = UNKNOWN,
 ) -> Executable:
-    """Compile portable bytes for devices; `graph` says how inputs and outputs lie on them."""
+    """Compile portable bytes for devices; `graph` says how inputs and outputs lie on them.
+
+    Raises ValueError for a module that takes or returns something else than the graph, and what
+    JAX raises for one that it cannot read or compile.
+    """
     _require_flatbuffers(at)
     exported = export.deserialize(bytearray(data))
+    _require_types("takes", placed_avals(graph, devices), exported.in_avals)
+    _require_types("returns", _results(graph, devices), exported.out_avals)
     function = with_shardings(exported.call, graph, devices, compiler_options)
     lowered = function.trace(*placed_avals(graph, devices)).lower()
     return Executable(graph, devices, function, compile_lowered(lowered, devices))
+
+
+def _results(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
+    """Return the outputs of a graph, as arrays on the devices are."""
+    return [
+        global_aval(output.type, distribution, len(devices))
+        for output, distribution in zip(graph.outputs, output_distributions(graph), strict=True)
+    ]
+
+
+def _require_types(does: str, stated: Sequence[Any], found: Sequence[Any]) -> None:
+    """Raise ValueError where inputs or outputs are not those that are stated of them."""
+    if len(stated) != len(found):
+        raise ValueError(f"the module {does} {len(found)} values, {len(stated)} are stated")
+    for i, (one, other) in enumerate(zip(stated, found, strict=True)):
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            raise ValueError(
+                f"value {i} that the module {does} is {other.dtype}{list(other.shape)}, stated is "
+                f"{one.dtype}{list(one.shape)}"
+            )
 
 
 def serialize_native(compiled: Compiled) -> bytes:

@@ -14,6 +14,7 @@ answer for an operation nothing else is known of.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +30,7 @@ __all__ = [
     "Distribution",
     "Type",
     "dtype_name",
+    "is_dtype",
     "join",
     "numpy_dtype",
     "own_slice",
@@ -161,3 +163,24 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """
     long = _NUMPY.get(name, name)
     return np.dtype(getattr(ml_dtypes, long, long))
+
+
+_KEY = re.compile(r"key<\w{1,32}>", re.ASCII)
+
+
+@cache
+def is_dtype(name: str) -> bool:
+    """Whether values of a graph have a dtype of this short name.
+
+    >>> [is_dtype(name) for name in ("bf16", "key<fry>", "f92", "float32", "O")]
+    [True, True, False, False, False]
+    """
+    if _KEY.fullmatch(name):
+        return True
+    try:
+        dtype = numpy_dtype(name)
+    except TypeError:
+        return False
+    # Of numpy's own: booleans and numbers. Those of ml_dtypes have names that are no codes.
+    is_number = dtype.kind in "biufc" or hasattr(ml_dtypes, _NUMPY.get(name, name))
+    return is_number and dtype_name(dtype) == name

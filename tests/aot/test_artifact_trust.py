@@ -51,7 +51,7 @@ FORGERIES: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("what", FORGERIES)
 def test_contents_that_describe_no_step(saved: Path, tmp_path: Path, what: str) -> None:
     path = forged(saved, tmp_path / "step.gdx", FORGERIES[what])
-    with pytest.raises(gd.ArtifactError, match="describe no step"):
+    with pytest.raises(gd.ArtifactError, match="describe no step|a module that is none|has no "):
         gd.aot.load(path)
 
 

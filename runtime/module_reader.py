@@ -1,0 +1,163 @@
+"""The program that reads a portable module first, in a process that may die of it.
+
+MLIR's reader trusts its bytes: some have it crash, run for ever or ask for any amount of memory. So
+what a file holds is read here and written anew, and who asked reads what was written here alone. Of
+a module that JAX has written, the same bytes come back.
+
+`module_check.py` starts this file as a script, so it imports nothing of ours. On stdin are a line
+of JSON (`path`: where to import from, `memory`: bytes beyond what is in use once JAX is imported,
+`seconds`: of processor time) and the module. On stdout are a line of JSON with what was found, and
+the module. What is found is judged where it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import IO, Any  # Any: JSON, and classes of MLIR's that have no public types
+
+STACK = 2**20
+"""Bytes of stack to read with. Others read with more, so what overflows there does so here."""
+
+
+def main() -> None:
+    """Read what is on stdin, and say on stdout what is in it."""
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)  # whatever a library prints is no answer
+        _answer(sys.stdin.buffer, out)
+
+
+def _answer(asked: IO[bytes], out: IO[bytes]) -> None:
+    request = json.loads(asked.readline())
+    data = asked.read()
+    sys.path[:] = request["path"]
+    import jax.export  # noqa: F401 - before the limits are set, which are about the module
+    import jax.extend.mlir.dialects.stablehlo
+    import jax.interpreters.mlir  # noqa: F401
+
+    _limit(request["memory"], request["seconds"])
+    answers: list[tuple[dict[str, Any], bytes]] = []
+    threading.stack_size(STACK)
+    reading = threading.Thread(target=lambda: answers.append(_read(data)))
+    reading.start()
+    reading.join()
+    ((found, written),) = answers
+    out.write(json.dumps(found).encode() + b"\n" + written)
+
+
+def _limit(memory: int, seconds: int) -> None:
+    """Keep to these limits from here on, and leave no core behind."""
+    try:
+        import resource
+    except ImportError:  # Windows: there the time alone is limited, by who waits
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    seconds += int(time.process_time()) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    try:
+        with open("/proc/self/statm") as file:
+            in_use = int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:  # not Linux: nobody says how much is in use
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = in_use + memory
+    if most == resource.RLIM_INFINITY or limit < most:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+
+
+def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return what is in a module, or what is wrong with it, and the module written anew."""
+    from jax import export
+    from jax.extend.mlir import serialize_portable_artifact
+    from jax.extend.mlir.dialects import stablehlo
+    from jax.interpreters import mlir
+
+    try:
+        exported = export.deserialize(bytearray(data))
+        with mlir.make_ir_context(), mlir.ir.Location.unknown():
+            module = exported.mlir_module(serialized=False)
+            module.operation.verify()
+            found = _found(exported, module)
+            # The version that JAX writes for, so that what it wrote comes back.
+            version = stablehlo.get_version_from_compatibility_requirement(
+                stablehlo.StablehloCompatibilityRequirement.WEEK_4
+            )
+            written = serialize_portable_artifact(module, version, True)
+        return found, bytes(replace(exported, mlir_module_serialized=written).serialize())
+    # Whatever it is, and of whichever library: it is about the bytes.
+    except BaseException as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        return {"wrong": f"{type(error).__name__}: {reason}"[:500]}, b""
+
+
+def _found(exported: Any, module: Any) -> dict[str, Any]:
+    """Return the operations of a module, its custom calls, and what its constants unfold to."""
+    from jax.interpreters.mlir import ir
+
+    operations: set[str] = set()
+    calls: set[str] = set()
+    unfolded: list[int] = []
+
+    def visit(operation: Any) -> Any:
+        operations.add(operation.name)
+        if operation.name == "stablehlo.custom_call":
+            calls.add(operation.attributes["call_target_name"].value)
+        elif operation.name == "stablehlo.constant":
+            value = operation.attributes["value"]
+            if getattr(value, "is_splat", False):
+                unfolded.append(_bytes(value.type))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return {
+        "operations": sorted(operations),
+        "custom_calls": sorted(calls),
+        "unfolded": sum(unfolded),
+        "wrong": _disagreement(exported, module),
+    }
+
+
+def _bytes(type: Any) -> int:
+    """Return the bytes of a tensor, whose elements have one at least."""
+    elements = 1
+    for size in type.shape:
+        elements *= size
+    return elements * max(1, getattr(type.element_type, "width", 64) // 8)
+
+
+def _disagreement(exported: Any, module: Any) -> str:
+    """Return how the types of `main` differ from those that are stated around it, if they do."""
+    from jax.interpreters.mlir import ir
+
+    if exported.ordered_effects:
+        return f"it has the effects {exported.ordered_effects}"[:500]
+    main = ir.SymbolTable(module.operation)["main"]
+    # Of a module for several platforms the first input says which it is.
+    inputs = [str(type) for type in main.type.inputs][len(exported.platforms) > 1 :]
+    results = [str(type) for type in main.type.results]
+    stated_inputs = [_type(exported.in_avals[i]) for i in exported.module_kept_var_idx]
+    stated_results = [_type(aval) for aval in exported.out_avals]
+    if inputs == stated_inputs and results == stated_results:
+        return ""
+    return (
+        f"main takes ({', '.join(inputs)}) and returns ({', '.join(results)}), stated are "
+        f"({', '.join(stated_inputs)}) and ({', '.join(stated_results)})"
+    )[:500]
+
+
+def _type(aval: Any) -> str:
+    """Return in MLIR's words the type of an input or output in JAX's."""
+    import jax
+    from jax.interpreters import mlir
+
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+    return str(mlir.ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype)))
+
+
+if __name__ == "__main__":
+    main()
