@@ -5,20 +5,24 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any  # Any: users' functions and arguments
 
 import jax
 
 from graphdist import config
-from graphdist.errors import ArgumentError, DeviceError, GraphdistError
+from graphdist.errors import ArgumentError, ArtifactError, DeviceError, GraphdistError
 from graphdist.function import BoundFunction, Function, function
 from graphdist.ir.errors import ParseError
 from graphdist.ir.parser import parse
+from graphdist.ir.tokens import MOST_CHARACTERS
 from graphdist.ir.types import numpy_dtype
+from graphdist.runtime.artifact import read_artifact
 from graphdist.stages import Compiled, Lowered, Traced
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.central_storage import CentralStorageStrategy
@@ -32,7 +36,8 @@ from graphdist.viz.program import Program, Step, program_of
 __all__ = ["Target", "load"]
 
 _ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)\]")
-_OPAQUE = re.compile(r"<(\d+): ")
+_MOST_CHARACTERS = 2 * MOST_CHARACTERS
+"""The most of a file: it has the first and the last graph of a program, or more that are small."""
 _HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
 
 
@@ -67,32 +72,59 @@ def load(name: str, strategy: str, settings: Sequence[str], types: str) -> Targe
 
 def _read(path: Path) -> Program:
     """Return the graphs of an artifact or of a text, of which it may hold several."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if "graph.txt" not in archive.namelist():
-                raise ArgumentError(f"{path} is a zip file without graph.txt", source=here())
-            content = archive.read("graph.txt")
-    else:
-        content = path.read_bytes()
+    content = _content(path)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
+    if len(text) > _MOST_CHARACTERS:
+        raise _too_large(path, len(text))
     starts = [match.start() for match in _HEADER.finditer(text)] or [0]
     pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+    ends = [0, *(piece.count("\n") for piece in pieces)]
+    first_lines = [1 + text.count("\n", 0, starts[0]) + before for before in accumulate(ends)]
     return Program(
         tuple(
-            _parsed(piece, path, text.count("\n", 0, start), number, len(pieces))
-            for number, (start, piece) in enumerate(zip(starts, pieces, strict=True))
+            _parsed(piece, path, first_line, number, len(pieces))
+            for number, (first_line, piece) in enumerate(zip(first_lines, pieces, strict=False))
         )
     )
 
 
-def _parsed(text: str, path: Path, lines_before: int, number: int, of: int) -> Step:
-    lost = max((int(match[1]) + 1 for match in _OPAQUE.finditer(text)), default=0)
+def _content(path: Path) -> bytes:
+    """Return the text of the graphs in a file, which is no longer than it says."""
+    if zipfile.is_zipfile(path):
+        _, members = read_artifact(path, here())
+        if "graph.txt" not in members:
+            raise ArtifactError(f"{path.name} has no graph.txt", source=here())
+        return members["graph.txt"]
+    size = path.stat().st_size
+    if size > 4 * _MOST_CHARACTERS:  # UTF-8 has at most as many bytes for one
+        raise _too_large(path, size // 4)
+    return path.read_bytes()
+
+
+def _too_large(path: Path, characters: int) -> ArgumentError:
+    return ArgumentError(
+        f"{path} has a text of {characters:,} characters; {_MOST_CHARACTERS:,} is most",
+        source=here(),
+        hint="keep some of its graphs, or read it in Python with graphdist.ir.parser.parse",
+    )
+
+
+class _Lost(Sequence[None]):
+    """The parameters that text does not hold, however it numbers them."""
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, place: Any) -> None:
+        return None
+
+
+def _parsed(text: str, path: Path, first_line: int, number: int, of: int) -> Step:
     try:
-        # Empty lines in front: the lines that an error names are those of the file.
-        graph = parse("\n" * lines_before + text, opaques=(None,) * lost)
+        graph = parse(text, opaques=_Lost(), first_line=first_line)
     except ParseError as error:
         error.where = error.where or f"in {path}"
         raise

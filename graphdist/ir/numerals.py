@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from graphdist.ir.types import dtype_name, numpy_dtype
+from graphdist.ir.types import dtype_name, is_dtype, numpy_dtype
 
 __all__ = [
     "MAX_INLINE",
@@ -45,6 +45,8 @@ def canonical(value: Number, dtype: str) -> Number:
     >>> canonical(0.10000000149011612, "f32"), canonical(2, "f16"), canonical(7, "i8")
     (0.1, 2.0, 7)
     """
+    if not is_dtype(dtype):
+        raise ValueError(f"no dtype {dtype!r}")
     if dtype == "bool":
         if isinstance(value, bool):
             return value

@@ -13,10 +13,12 @@ from graphdist.ir.errors import ParseError
 from graphdist.ir.graph import Literal, Variable
 from graphdist.ir.numerals import Array, array_of, canonical
 from graphdist.ir.tokens import Cursor
-from graphdist.ir.types import Type, numpy_dtype
+from graphdist.ir.types import Type, is_dtype, numpy_dtype
 
 __all__ = ["ParameterReader"]
 
+_MOST_ELEMENTS = 2**63
+_MOST_DIMENSIONS = 64  # numpy's
 _CONSTANTS = {"none": None, "true": True, "false": False}
 
 
@@ -33,6 +35,7 @@ class ParameterReader:
         self.cursor = cursor
         self.opaques = opaques
         self.variables: dict[str, Variable] = {}
+        self._types: dict[str, Type] = {}
 
     def items(self) -> dict[str, object]:
         """Read `key=value, ..}`."""
@@ -63,7 +66,7 @@ class ParameterReader:
         dtype = cursor.take("word")
         try:
             return array_of(dtype, (), [value])[()]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             cursor.fail(str(error), start, because=error)
 
     def literal(self) -> Literal:
@@ -76,7 +79,7 @@ class ParameterReader:
         dtype = cursor.take("word")
         try:
             return Literal.of(canonical(number, dtype), Type(dtype, ()))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             cursor.fail(str(error), start, because=error)
 
     def _untyped(self) -> object:
@@ -92,24 +95,25 @@ class ParameterReader:
             cursor.fail("expected a value, found the end of the line")
         cursor.advance()
         if kind == "number":
-            return int(text) if text.lstrip("-").isdigit() else float(text)
+            return cursor.whole(text) if text.lstrip("-").isdigit() else float(text)
         if kind == "string":
             return cursor.unquote(text)
         if kind == "opaque":
-            number = int(text[1:].partition(":")[0])
+            number = cursor.whole(text[1:].partition(":")[0])
             if number >= len(self.opaques):
                 count = len(self.opaques)
                 cursor.fail(f"{text} is not among the {count} opaque parameters given", start)
             return self.opaques[number]
         if text in _CONSTANTS:
             return _CONSTANTS[text]
-        if text == "(":
-            return tuple(self._sequence(")"))
-        if text == "[":
-            return self._sequence("]")
-        if text == "{":
-            return self.items()
-        return self._constructed(text, start)
+        with cursor.inside():
+            if text == "(":
+                return tuple(self._sequence(")"))
+            if text == "[":
+                return self._sequence("]")
+            if text == "{":
+                return self.items()
+            return self._constructed(text, start)
 
     def _sequence(self, end: str) -> list[object]:
         """Read `value, ..` up to `end`; a comma may stand last."""
@@ -134,20 +138,37 @@ class ParameterReader:
             if text == "complex" and cursor.accept("("):
                 real, imaginary = self._numbers(")")
                 return complex(float(real), float(imaginary))  # type: ignore[arg-type]
-        except (ValueError, TypeError) as error:
-            if isinstance(error, ParseError):
-                raise
+        except ParseError:
+            raise
+        except (ValueError, TypeError, OverflowError) as error:
             cursor.fail(str(error), start, because=error)
         cursor.fail(f"expected a value, found {text!r}", start)
 
     def _array(self) -> Array:
         cursor = self.cursor
-        dtype, _, sizes = cursor.take("type")[:-1].partition("[")
-        shape = tuple(int(size) for size in sizes.split(",") if size)
+        dtype, shape, _ = self.type()
         if cursor.accept(">"):
             return array_of(dtype, shape, ())
         cursor.expect(":")
         return array_of(dtype, shape, self._numbers(">"))
+
+    def type(self) -> Type:
+        """Read dtype and shape."""
+        cursor, start = self.cursor, self.cursor.place
+        text = cursor.take("type")
+        type = self._types.get(text)
+        if type is None:
+            dtype, _, sizes = text[:-1].partition("[")
+            if not is_dtype(dtype):
+                cursor.fail(f"no dtype {dtype!r}", start)
+            shape = tuple(cursor.whole(size) for size in sizes.split(",") if size)
+            if len(shape) > _MOST_DIMENSIONS:
+                cursor.fail(f"{len(shape)} dimensions; {_MOST_DIMENSIONS} is most", start)
+            type = Type(dtype, shape)
+            if max((*shape, type.size)) >= _MOST_ELEMENTS:
+                cursor.fail("a value of 2**63 elements or more", start)
+            self._types[text] = type
+        return type
 
     def _numbers(self, end: str) -> list[bool | int | float | complex]:
         numbers = []

@@ -19,7 +19,7 @@ from graphdist.ir.graph import Graph, Operand, Stage, Value, Variable
 from graphdist.ir.ops import OPS, Op
 from graphdist.ir.parameters import ParameterReader
 from graphdist.ir.source import UNKNOWN
-from graphdist.ir.tokens import Cursor
+from graphdist.ir.tokens import MOST_CHARACTERS, Cursor
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
 
 __all__ = ["parse"]
@@ -32,11 +32,17 @@ _ATTRIBUTES: dict[str, type] = {
     "is_local": bool,
     "sharded_along": int,
 }
+_MOST_REPLICAS = 2**20
 _DISTRIBUTIONS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
 
 
 def parse(
-    text: str, opaques: Sequence[object] = (), ops: Callable[[str], Op] | None = None
+    text: str,
+    opaques: Sequence[object] = (),
+    ops: Callable[[str], Op] | None = None,
+    *,
+    first_line: int = 1,
+    max_characters: int = MOST_CHARACTERS,
 ) -> Graph:
     """Return the graph that a text describes.
 
@@ -45,6 +51,8 @@ def parse(
         opaques: the side table of parameters without a text form, as `printer.opaques` returns it.
         ops: finds the operation of a name such as `jax.add`. Without it, each such name gets one
             that has no primitive, no effect, and whose result varies only with its operands.
+        first_line: what errors call the first line, of a text that is a part of another.
+        max_characters: the longest text that is read.
 
     >>> graph = parse('''
     ... graph double on 2 replicas, stage spmd
@@ -55,7 +63,7 @@ def parse(
     >>> graph.nodes[0].op.name, graph.nodes[0].operands[1].value
     ('jax.mul', 2.0)
     """
-    return _Parser(Cursor(text), opaques, ops).graph()
+    return _Parser(Cursor(text, first_line, max_characters), opaques, ops).graph()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,6 @@ class _Parser:
         self.ops = ops
         self.stage, self.num_replicas = Stage.LOGICAL, 1
         self._ops: dict[str, Op] = {}
-        self._types: dict[str, Type] = {}
 
     def graph(self) -> Graph:
         """Read the outermost graph, which is the whole text."""
@@ -104,6 +111,8 @@ class _Parser:
         if not cursor.text.isdigit() or cursor.text == "0":
             cursor.fail("expected a number of replicas")
         self.num_replicas = cursor.integer()
+        if self.num_replicas > _MOST_REPLICAS:
+            cursor.fail(f"{self.num_replicas} replicas; {_MOST_REPLICAS} is most")
         cursor.expect("replica" if self.num_replicas == 1 else "replicas")
         cursor.expect(",")
         cursor.expect("stage")
@@ -212,7 +221,8 @@ class _Parser:
         graphs: list[Graph] = []
         while cursor.opens_block():
             cursor.next_line()
-            graphs.append(self._nested())
+            with cursor.inside():
+                graphs.append(self._nested())
         op = head.op
         try:
             values = builder.add(
@@ -294,13 +304,7 @@ class _Parser:
         return self.reader.literal()
 
     def _type(self) -> Type:
-        cursor = self.cursor
-        text = cursor.take("type")
-        type = self._types.get(text)
-        if type is None:
-            dtype, _, shape = text[:-1].partition("[")
-            sizes = tuple(int(size) for size in shape.split(",") if size)
-            type = self._types[text] = Type(dtype, sizes)
+        type = self.reader.type()
         distribution = self._distribution()
         return type.distributed(distribution) if distribution else type
 

@@ -2,17 +2,31 @@
 
 1. A statement is one line; empty lines and comments (`#` to the end of the line) are no lines.
 2. Every complaint names line and column and shows the line, with a caret under the wrong token.
+3. Text comes from files, of whoever wrote them. Reading takes time and memory in proportion to the
+   text, which is limited, and no more stack than `DEEPEST` asks for.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from graphdist.ir.errors import ParseError
 
-__all__ = ["Cursor"]
+__all__ = ["DEEPEST", "MOST_CHARACTERS", "Cursor"]
+
+MOST_CHARACTERS = 2**24
+"""The longest text that is read unless more is allowed: a graph of 100,000 nodes has 10 million."""
+LONGEST_LINE = 2**20
+LONGEST_NUMBER = 400
+DEEPEST = 64
+"""The most graphs inside each other, and the most values."""
+
+_SHOWN = 200
+"""Characters that an error shows of a long line."""
 
 _TOKEN = re.compile(
     r"""[ \t\r]+ | \#.*
@@ -25,6 +39,7 @@ _TOKEN = re.compile(
     | (?P<mark>[(){}\[\],:=<>])
     | (?P<string>"(?:[^"\\]|\\.)*")
     | (?P<variable>@(?:[\w./-]+|"(?:[^"\\]|\\.)*"))
+    | (?P<unclosed>@?"(?:[^"\\]|\\.)*\\?)  # in one piece: else each quote is tried to the end
     | (?P<unknown>.)""",
     re.VERBOSE,
 )
@@ -51,8 +66,17 @@ class Cursor:
     ('%y', True, 'scale')
     """
 
-    def __init__(self, text: str) -> None:
-        """Stand at the first token of the first line."""
+    def __init__(
+        self, text: str, first_line: int = 1, max_characters: int = MOST_CHARACTERS
+    ) -> None:
+        """Stand at the first token of the first line, which complaints call `first_line`."""
+        if len(text) > max_characters:
+            raise ParseError(
+                f"the text has {len(text):,} characters; {max_characters:,} is most",
+                hint="if you trust it, allow more: parse(text, max_characters=..)",
+            )
+        self._first_line = first_line
+        self._depth = 0
         self._texts = text.split("\n")
         self._lines = [  # indices of those with a token
             index
@@ -65,7 +89,13 @@ class Cursor:
 
     def _goto(self, line: int) -> None:
         self._line = line
-        self._tokens = _tokens(self._texts[self._lines[line]])
+        text = self._texts[self._lines[line]]
+        if len(text) > LONGEST_LINE:
+            raise ParseError(
+                f"line {self._lines[line] + self._first_line} has {len(text):,} characters; "
+                f"{LONGEST_LINE:,} is most"
+            )
+        self._tokens = _tokens(text)
         self._position = 0
         self.kind, self.text, _ = self._tokens[0]
 
@@ -116,7 +146,23 @@ class Cursor:
         """Step over an integer and return it."""
         if not re.fullmatch(r"-?\d+", self.text):
             self.fail(f"expected an integer, found {self._found()}")
-        return int(self.take("number"))
+        return self.whole(self.take("number"))
+
+    def whole(self, text: str) -> int:
+        """Return the integer that the token just read, or a part of it, stands for."""
+        if len(text) > LONGEST_NUMBER:
+            self._position -= 1
+            self.fail(f"a number of {len(text):,} digits; {LONGEST_NUMBER} is most")
+        return int(text)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Go one level deeper, into a graph or a value that holds others."""
+        if self._depth == DEEPEST:
+            self.fail(f"more than {DEEPEST} values or graphs inside each other")
+        self._depth += 1
+        yield
+        self._depth -= 1
 
     def opens_block(self) -> bool:
         """Whether the line that follows opens a nested graph."""
@@ -154,10 +200,23 @@ class Cursor:
         line, position = at or self.place
         shown = self._texts[self._lines[line]]
         column = _tokens(shown)[position][2]
-        margin = len(shown) - len(shown.lstrip())
-        text = f"{shown.strip()}\n{' ' * (column - margin)}^"
-        where = f"line {self._lines[line] + 1}, column {column + 1}"
-        raise ParseError(f"{where}: {problem}", node=text) from because
+        start = len(shown) - len(shown.lstrip())
+        shown = shown.rstrip()
+        if len(shown) - start > 2 * _SHOWN:
+            start = max(start, column - _SHOWN)
+            shown = shown[: start + 2 * _SHOWN]
+        text = f"{_printable(shown[start:])}\n{' ' * (column - start)}^"
+        where = f"line {self._lines[line] + self._first_line}, column {column + 1}"
+        raise ParseError(f"{where}: {_printable(_cut(problem))}", node=text) from because
 
     def _found(self) -> str:
         return repr(self.text) if self.text else "the end of the line"
+
+
+def _printable(text: str) -> str:
+    """Return text as wide as it is, without what a terminal would obey."""
+    return "".join(one if one.isprintable() else " " if one == "\t" else "?" for one in text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}..."

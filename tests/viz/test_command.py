@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from graphdist.ir.printer import print_graph
+from graphdist.runtime.artifact import write_artifact
 from graphdist.tools.viz import main
 from tests.viz.graphs import chain
 
@@ -40,8 +40,7 @@ def test_a_saved_graph_prints_as_it_is(saved: str, capsys: pytest.CaptureFixture
 
 def test_an_artifact_shows_its_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "step.gdx"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("graph.txt", print_graph(chain(3)))
+    write_artifact(path, {}, {"graph.txt": print_graph(chain(3)).encode()})
     assert output(capsys, str(path)).startswith("graph chain on 4 replicas, stage spmd\n")
 
 
