@@ -38,6 +38,7 @@ __all__ = ["Target", "load"]
 _ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)\]")
 _MOST_CHARACTERS = 2 * MOST_CHARACTERS
 """The most of a file: it has the first and the last graph of a program, or more that are small."""
+_NUMBER_OF_REPLICAS = re.compile("|[1-9][0-9]{0,3}")
 _HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
 
 
@@ -139,7 +140,7 @@ def _strategy(text: str) -> StrategyBase:
         "mirrored": MirroredStrategy,
         "central_storage": CentralStorageStrategy,
     }
-    if name not in makers or (number and not (number.isdigit() and int(number))):
+    if name not in makers or not _NUMBER_OF_REPLICAS.fullmatch(number):
         near = difflib.get_close_matches(name, makers, n=1) or list(makers)
         raise ArgumentError(
             f"--strategy {text!r} is not NAME or NAME:N, for N replicas",
@@ -205,7 +206,10 @@ def _arguments(types: str) -> tuple[jax.ShapeDtypeStruct, ...]:
                 source=here(),
                 hint="write dtypes and shapes, such as 'f32[256,784] i32[256]'",
             )
-        shape = tuple(int(one) for one in match["shape"].split(",") if one.strip())
+        try:
+            shape = tuple(int(one) for one in match["shape"].split(",") if one.strip())
+        except ValueError as error:
+            raise ArgumentError(f"--args: a size of {match['dtype']}[..]: {error}") from error
         try:
             found.append(jax.ShapeDtypeStruct(shape, numpy_dtype(match["dtype"])))
         except TypeError as error:

@@ -162,7 +162,7 @@ class _Known:
             *self._results(node.results),
             flops=of_node(node).total_flops,
             moved=sum(operand.type.bytes for operand in node.operands) if collects else 0,
-            group_size=cast(int, node.params["group_size"]) if collects else 0,
+            group_size=cast(int, node.params.get("group_size", 0)) if collects else 0,
             reducer=str(node.params.get("reducer", "")) if collects else "",
             is_collective=collects,
             origin=node.origin,

@@ -48,6 +48,70 @@ FORGERIES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def boundary(**changed: Any) -> Callable[[Any, Any], Any]:
+    return lambda manifest, _: manifest["boundary"].update(changed)
+
+
+def interface(**changed: Any) -> Callable[[Any, Any], Any]:
+    return lambda manifest, _: manifest["interface"].update(changed)
+
+
+F32 = {"dtype": "f32", "shape": [4], "distribution": ["mirrored", None]}
+DEEP: dict[str, Any] = {"leaf": "output"}
+for _ in range(300):
+    DEEP = {"node": "list", "children": [DEEP]}
+
+MANIFESTS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "no versions": (lambda manifest, _: manifest.pop("versions"), "the manifest has no versions"),
+    "no replicas": (boundary(num_replicas=0), "boundary.num_replicas is 0, not an integer from 1"),
+    "replicas": (boundary(num_replicas=2**60), "boundary.num_replicas is 1152921504606846976"),
+    "half a replica": (boundary(num_replicas=0.5), "boundary.num_replicas is 0.5"),
+    "negative": (boundary(inputs=[{**F32, "shape": [-4]}]), r"inputs\[0\].shape\[0\] is -4"),
+    "huge": (boundary(inputs=[{**F32, "shape": [2**40] * 2}]), "or 281474976710656 elements"),
+    "true": (boundary(inputs=[{**F32, "shape": [True]}]), r"shape\[0\] is True"),
+    "dtype": (boundary(outputs=[{**F32, "dtype": "f92"}]), "dtype is 'f92', no dtype"),
+    "distribution": (boundary(outputs=[{**F32, "distribution": ["sharded", "0"]}]), "no distrib"),
+    "inputs": (boundary(inputs="many"), "boundary.inputs is 'many', not a list"),
+    "name": (boundary(name=["f"]), r"boundary.name is \['f'\], not a str"),
+    "too few inputs": (boundary(inputs=[]), "describe no step"),
+    "other outputs": (boundary(outputs=[{**F32, "shape": [5]}]), "returns is float32"),
+    "argument": (interface(arguments=[{"kind": "code"}]), "kind is 'code', not one of 'array'"),
+    "other argument": (
+        lambda manifest, _: manifest["interface"]["arguments"][0].update(shape=[5]),
+        r"argument 'x' is f32\[5\] mirrored, the step takes f32\[4\]",
+    ),
+    "leaf": (interface(result={"leaf": ["output"]}), "interface.result.leaf"),
+    "node": (interface(result={"node": "set", "children": []}), "interface.result.node"),
+    "keys": (interface(result={"node": "dict", "keys": [], "children": [{"leaf": "output"}]}),
+             "interface.result has 1 children"),
+    "no result": (interface(result={"node": "none"}), "the result has 0 arrays"),
+    "deep": (interface(result=DEEP), "more than 100 containers"),
+    "of two replicas": (interface(result={"leaf": "mirrored", "num_replicas": 2}), "2 replicas"),
+    "platforms": (lambda manifest, _: manifest.update(platforms=["abacus"]), "platforms.0. is"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MANIFESTS)
+def test_manifests_that_describe_no_step(saved: Path, tmp_path: Path, what: str) -> None:
+    change, says = MANIFESTS[what]
+    path = forged(saved, tmp_path / "step.gdx", change)
+    with pytest.raises(gd.ArtifactError, match=says):
+        gd.aot.load(path)
+
+
+def test_a_step_that_fails_is_an_error_of_ours(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = gd.aot.load(saved)
+
+    def fail(leaves: Any) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 4 TB")
+
+    monkeypatch.setattr(loaded._program, "call", fail)
+    with pytest.raises(gd.RuntimeFailure, match=r"failed: RESOURCE_EXHAUSTED: 4 TB"):
+        loaded(jnp.ones(4))
+
+
 @pytest.mark.parametrize("what", FORGERIES)
 def test_contents_that_describe_no_step(saved: Path, tmp_path: Path, what: str) -> None:
     path = forged(saved, tmp_path / "step.gdx", FORGERIES[what])
@@ -83,6 +147,29 @@ def test_a_bomb_is_refused_by_the_limits_as_they_are(saved: Path, tmp_path: Path
             member.write(bytes(2**20))
     with pytest.raises(gd.ArtifactError, match=r"'executable[.]bin' of 33,554,432 bytes"):
         gd.aot.load(path)
+
+
+def test_a_bomb_that_lies_about_its_size_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gdx"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("executable.bin", "w") as member,
+    ):
+        for _ in range(32):
+            member.write(bytes(2**20))
+    data = path.read_bytes()
+    place = data.rindex(b"executable.bin") - 46 + 20  # packed, in the directory at the end
+    path.write_bytes(data[:place] + (2**31).to_bytes(4, "little") + data[place + 4 :])
+    with pytest.raises(gd.ArtifactError, match=r"'executable[.]bin' of 33,554,432 bytes"):
+        read_artifact(path)
+
+
+def test_members_that_are_packed_in_another_way_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "step.gdx"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("graph.txt", b"graph " * 1000)
+    with pytest.raises(gd.ArtifactError, match="packed in another way"):
+        read_artifact(path)
 
 
 def test_members_that_pack_tightly_are_read_all_the_same(tmp_path: Path) -> None:

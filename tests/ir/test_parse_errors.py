@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from graphdist.ir.errors import ParseError
@@ -238,6 +240,55 @@ CASES = {
         "    %c = cond(0:i32\n"
         "                   ^",
     ),
+    "no dtype of a value": (
+        "%a: f32[4]",
+        "%a: f92[4]",
+        "line 6, column 16: no dtype 'f92'\n"
+        "    branch(%a: f92[4] per_replica) {\n"
+        "               ^",
+    ),
+    "no dtype of a literal": (
+        "1.0:f32",
+        "1:i99999999999",
+        "line 4, column 20: no dtype 'i99999999999'\n"
+        "    %y = jax.add(%x, 1:i99999999999) {axis=0} : f32[4] per_replica\n"
+        "                     ^",
+    ),
+    "a number too large for its dtype": (
+        "1.0:f32",
+        f"1{'0' * 399}:f32",
+        "line 4, column 20: int too large to convert to float\n"
+        f"    %y = jax.add(%x, 1{'0' * 382}\n"
+        "                     ^",
+    ),
+    "too many elements": (
+        "%a: f32[4]",
+        "%a: f32[4294967296,4294967296]",
+        "line 6, column 16: a value of 2**63 elements or more\n"
+        "    branch(%a: f32[4294967296,4294967296] per_replica) {\n"
+        "               ^",
+    ),
+    "too many dimensions": (
+        "%a: f32[4]",
+        f"%a: f32[{','.join('1' * 65)}]",
+        "line 6, column 16: 65 dimensions; 64 is most\n"
+        f"    branch(%a: f32[{','.join('1' * 65)}] per_replica) {{\n"
+        "               ^",
+    ),
+    "too many replicas": (
+        "on 2",
+        "on 2000000",
+        "line 1, column 20: 2000000 replicas; 1048576 is most\n"
+        "    graph f on 2000000 replicas, stage placed\n"
+        "                       ^",
+    ),
+    "what a terminal would obey": (
+        "{axis=0}",
+        "{axis=<9: \x1b[2J>}",
+        "line 4, column 35: <9: ?[2J> is not among the 1 opaque parameters given\n"
+        "    %y = jax.add(%x, 1.0:f32) {axis=<9: ?[2J>} : f32[4] per_replica\n"
+        "                                    ^",
+    ),
     "after the end": (
         "per_replica %c\n}",
         "per_replica %c\n}\n}",
@@ -272,6 +323,46 @@ def test_a_variable_is_declared_once() -> None:
 @pytest.mark.parametrize("text", ["", "\n\n# nothing\n"])
 def test_no_graph_at_all(text: str) -> None:
     assert message(text) == "the text has no graph in it"
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "says"),
+    [
+        ("axis=0", f"axis={'(' * 5000}", "more than 64 values or graphs inside each other"),
+        ("axis=0", f"axis={'{a=' * 5000}", "more than 64 values or graphs inside each other"),
+        ("axis=0", f"axis={'complex(' * 5000}", "more than 64 values or graphs"),
+        ("    return %a\n", "    cond(0:i32)\n b() {\n" * 5000, "more than 64 values"),
+        ("axis=0", f"axis={'9' * 5000}", "a number of 5,000 digits; 400 is most"),
+        ("%a: f32[4]", f"%a: f32[{'9' * 5000}]", "a number of 5,000 digits"),
+        ("axis=0", f"axis=<{'9' * 5000}: x>", "a number of 5,000 digits"),
+        ("on 2 ", f"on {'9' * 5000} ", "a number of 5,000 digits"),
+        ("axis=0", f"axis={'0, ' * 2**19}", "line 4 has 1,572,9.. characters; 1,048,576 is most"),
+        ("axis=0", "axis=" + '\\"' * 2**18, "expected a value"),
+    ],
+)
+def test_text_is_read_within_limits(good: str, bad: str, says: str) -> None:
+    assert GOOD.count(good) == 1
+    said = message(GOOD.replace(good, bad))
+    assert re.search(says, said)
+    assert len(said) < 2000
+
+
+def test_values_inside_each_other_are_read() -> None:
+    depth = 60
+    parse(GOOD.replace("axis=0", f"axis={'(' * depth}0{',)' * depth}"))
+    with pytest.raises(ParseError, match="more than 64"):
+        parse(GOOD.replace("axis=0", f"axis={'(' * 65}0{',)' * 65}"))
+
+
+def test_a_longer_text_is_read_if_it_is_allowed() -> None:
+    with pytest.raises(ParseError, match=f"the text has {len(GOOD)} characters; 100 is most"):
+        parse(GOOD, max_characters=100)
+    parse(GOOD, max_characters=len(GOOD))
+
+
+def test_a_text_that_is_a_part_of_another_is_counted_from_its_line() -> None:
+    with pytest.raises(ParseError, match="line 103, column 1"):
+        parse(GOOD.replace(" = @w", ""), first_line=101)
 
 
 def test_any_cut_is_refused_and_nothing_else_is_raised() -> None:

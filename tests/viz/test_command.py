@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from graphdist.ir.printer import print_graph
 from graphdist.runtime.artifact import write_artifact
+from graphdist.tools import viz_targets
 from graphdist.tools.viz import main
 from tests.viz.graphs import chain
 
@@ -42,6 +44,37 @@ def test_an_artifact_shows_its_graph(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "step.gdx"
     write_artifact(path, {}, {"graph.txt": print_graph(chain(3)).encode()})
     assert output(capsys, str(path)).startswith("graph chain on 4 replicas, stage spmd\n")
+
+
+def test_parameters_that_text_does_not_hold_take_no_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "chain.gd"
+    path.write_text(print_graph(chain(3)).replace("factor=", "mode=<400000000: x>, factor=", 1))
+    tracemalloc.start()
+    try:
+        assert "mode=none" in output(capsys, str(path))
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+def test_texts_that_are_too_long_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viz_targets, "_MOST_CHARACTERS", 100)
+    path = tmp_path / "chain.gd"
+    path.write_text(print_graph(chain(3)))
+    assert "100 is most" in refusal(capsys, str(path))
+    write_artifact(tmp_path / "step.gdx", {}, {"graph.txt": path.read_bytes()})
+    assert "100 is most" in refusal(capsys, str(tmp_path / "step.gdx"))
+
+
+def test_many_graphs_are_read_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "many.gd"
+    graph = "graph a on 1 replica, stage spmd\n() {\nreturn\n}\n"
+    path.write_text(graph * 5000 + graph.replace("return", "retrun"))
+    assert "line 20003, column 1" in refusal(capsys, str(path))
 
 
 def test_focus_and_filter_choose_nodes(saved: str, capsys: pytest.CaptureFixture[str]) -> None:

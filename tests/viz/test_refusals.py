@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from graphdist.ir.printer import print_graph
+from graphdist.runtime.artifact import write_artifact
 from graphdist.tools.viz import main
 from tests.viz.graphs import chain
 
@@ -54,6 +56,12 @@ CASES = {
     "unknown operation": ["operation.gd"],
     "text cut short": ["cut.gd"],
     "second graph of two": ["two.gd"],
+    "no artifact": ["bomb.gdx"],
+    "an artifact without graphs": ["empty.gdx"],
+    "no dtype of a value": ["dtype.gd"],
+    "values inside each other": ["deep.gd"],
+    "a size of too many digits": ["steps.py:scaled", "--args", "f32[" + "9" * 5000 + "]"],
+    "too many replicas": ["steps.py:make_step", "--strategy", "mirrored:99999"],
     "no text": ["bytes.gd"],
     "no graph": ["empty.gd"],
 }
@@ -70,6 +78,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "two.gd").write_text(good + "\n\n" + good.replace("scale(%7)", "scale(%77)"))
     (tmp_path / "bytes.gd").write_bytes(bytes(range(128, 256)))
     (tmp_path / "empty.gd").write_text("# nothing here\n")
+    (tmp_path / "dtype.gd").write_text(good.replace("f32[", "f92["))
+    (tmp_path / "deep.gd").write_text(good.replace("factor=", "factor=" + "(" * 5000, 1))
+    write_artifact(tmp_path / "empty.gdx", {}, {"report.json": b"{}"})
+    with zipfile.ZipFile(tmp_path / "bomb.gdx", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("graph.txt", bytes(2**25))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [__file__])  # the command's own lines are not the user's
     return tmp_path
@@ -84,6 +97,7 @@ def test_bad_input_is_refused(
         said = capsys.readouterr()
         assert said.out == "", name
         assert "Traceback" not in said.err, name
+        arguments = [one if len(one) < 100 else f"{one[:10]}.." for one in arguments]
         command = " ".join(f"'{one}'" if " " in one or not one else one for one in arguments)
         found.append(f"# {name}\n$ graphdist-viz {command}\n{said.err}")
     text = "\n".join(found).replace(str(folder), "FOLDER")

@@ -1,0 +1,16 @@
+"""Some of the changed files; `python -m tests.mutations.trial` uses as many as one likes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutations.trial import run_trials
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "count"), [("artifacts", 10), ("texts", 250)])
+def test_changed_files_are_used_or_refused(kind: str, count: int) -> None:
+    result = run_trials(kind, count)
+    assert not result.faults, result
+    assert result.outcomes.total() == count
+    assert len(result.outcomes) > 1, "all were refused, or all used"
