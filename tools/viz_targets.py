@@ -35,9 +35,10 @@ from graphdist.viz.program import Program, Step, program_of
 
 __all__ = ["Target", "load"]
 
-_ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)\]")
+_ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,\s]*)\]")
 _MOST_CHARACTERS = 2 * MOST_CHARACTERS
 """The most of a file: it has the first and the last graph of a program, or more that are small."""
+_MOST_DIGITS = 18
 _NUMBER_OF_REPLICAS = re.compile("|[1-9][0-9]{0,3}")
 _HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
 
@@ -206,10 +207,12 @@ def _arguments(types: str) -> tuple[jax.ShapeDtypeStruct, ...]:
                 source=here(),
                 hint="write dtypes and shapes, such as 'f32[256,784] i32[256]'",
             )
-        try:
-            shape = tuple(int(one) for one in match["shape"].split(",") if one.strip())
-        except ValueError as error:
-            raise ArgumentError(f"--args: a size of {match['dtype']}[..]: {error}") from error
+        sizes = [one.strip() for one in match["shape"].split(",") if one.strip()]
+        if (digits := max(map(len, sizes), default=0)) > _MOST_DIGITS:
+            raise ArgumentError(
+                f"--args: a size of {match['dtype']}[..] has {digits:,} digits", source=here()
+            )
+        shape = tuple(map(int, sizes))
         try:
             found.append(jax.ShapeDtypeStruct(shape, numpy_dtype(match["dtype"])))
         except TypeError as error:

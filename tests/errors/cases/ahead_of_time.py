@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any  # Any: JSON
 from unittest import mock
 
 import jax
+import jax.export
 import jax.numpy as jnp
 
 import graphdist as gd
+from graphdist.ir.parser import parse
+from graphdist.runtime import module_check
+from graphdist.runtime.artifact import read_artifact, write_artifact
 from graphdist.runtime.compilation import refused as refused_by_xla
 from graphdist.runtime.devices import Devices
 from graphdist.tools.targets import load_factory, make_step
@@ -114,6 +119,63 @@ def artifact_with_options_that_name_files(refused: Refused) -> None:
         gd.aot.save(path, step.trace(jax.ShapeDtypeStruct((2,), jnp.float32)).lower().compile())
         with refused(ValueError):
             gd.aot.load(path, strategy=strategy)
+
+
+def _artifact(folder: str) -> Path:
+    path = Path(folder) / "step.gdx"
+    gd.aot.save(path, gd.function(lambda x: x * 2).trace(jnp.ones(4)).lower().compile())
+    return path
+
+
+def _changed(path: Path, changed: dict[str, Any], **members: bytes) -> Path:
+    """Write the file anew with other contents, and hashes to match."""
+    manifest, kept = read_artifact(path)
+    manifest = {key: one for key, one in manifest.items() if key not in ("members", "hash")}
+    write_artifact(path, {**manifest, **changed}, {**kept, **members})
+    return path
+
+
+def artifact_with_a_custom_call_of_its_own(refused: Refused) -> None:
+    aval = jax.ShapeDtypeStruct((4,), jnp.float32)
+    call = jax.ffi.ffi_call("launch", aval)
+    exported = jax.export.export(
+        jax.jit(lambda x: [call(x)]),
+        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("launch")],
+    )(aval)
+    with tempfile.TemporaryDirectory() as folder:
+        module = {"module.mlir": bytes(exported.serialize())}
+        path = _changed(_artifact(folder), {}, **module)
+        with refused(ValueError):
+            gd.aot.load(path)
+
+
+def artifact_whose_module_crashes_its_reader(refused: Refused) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, reader = _artifact(folder), Path(folder, "reader.py")
+        reader.write_text("import os; os.kill(os.getpid(), 11)")
+        with mock.patch.multiple(module_check, READER=reader, _safe=set()), refused(ValueError):
+            gd.aot.load(path)
+        assert gd.aot.load(path)(jnp.ones(4)).tolist() == [2] * 4
+
+
+def artifact_with_a_manifest_of_no_step(refused: Refused) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = _changed(_artifact(folder), {"platforms": "cpu"})
+        with refused(ValueError):
+            gd.aot.load(path)
+
+
+def step_with_a_callback_saved(refused: Refused) -> None:
+    step = gd.function(lambda x: jax.pure_callback(lambda y: y, x, x))
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = step.trace(jnp.ones(4)).lower().compile()
+        with refused(NotImplementedError):
+            gd.aot.save(Path(folder) / "step.gdx", compiled)
+
+
+def graph_text_that_is_too_long(refused: Refused) -> None:
+    with refused(ValueError):
+        parse("graph f on 1 replica, stage spmd", max_characters=10)
 
 
 def artifact_loaded_natively_with_options(refused: Refused) -> None:
