@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any  # Any: users' arguments and results, JSON
 
 import jax
@@ -31,7 +32,6 @@ from graphdist.loaded_step import LoadedStep
 from graphdist.manifest import (
     boundary_from_json,
     boundary_to_json,
-    interface_from_json,
     interface_to_json,
 )
 from graphdist.manifest_schema import MANIFEST, mismatch
@@ -151,20 +151,28 @@ def load(
         if member not in members:
             raise _contradiction(name, f"it has no {member}")
     _check_versions(name, manifest)
-    try:
+    with _reading(name):
         graph = boundary_from_json(manifest["boundary"])
-        chosen = _strategy_for(name, manifest, graph, strategy)
-        owned = variables_for(name, graph, chosen, variables)
+    chosen = _strategy_for(name, manifest, graph, strategy)
+    devices = chosen.devices
+    owned = variables_for(name, graph, chosen, variables)
+    with _reading(name):
         executable = (
-            _native(name, manifest, members, graph, chosen.devices)
+            _native(name, manifest, members, graph, devices)
             if native
-            else _compiled(name, manifest, members, graph, chosen.devices, trusted, compiler_options)
+            else _compiled(name, manifest, members, graph, devices, trusted, compiler_options)
         )
         return LoadedStep(manifest, members, graph, chosen, owned, executable)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Make an error of ours of whatever the contents of a file raise, whose hashes are right."""
+    try:
+        yield
     except GraphdistError:
         raise
-    # The reading of JSON, of flatbuffers, of StableHLO: the hashes are right, the contents are not.
-    except Exception as error:
+    except Exception as error:  # JSON's, flatbuffers', MLIR's, XLA's, and pickle's
         reason = (str(error).splitlines() or [""])[0]
         raise _contradiction(name, f"{type(error).__name__}: {reason}") from error
 

@@ -130,6 +130,8 @@ def _manifest(data: bytes | None, name: str, at: Source) -> dict[str, Any]:
         raise _broken(name, f"has no {MANIFEST}", at)
     try:
         manifest = json.loads(data)
+        rest = manifest.items() if isinstance(manifest, dict) else ()
+        found = _hash({key: value for key, value in rest if key != "hash"})
     except (ValueError, RecursionError) as error:
         raise _broken(name, f"has a {MANIFEST} that is no JSON", at) from error
     if not isinstance(manifest, dict):
@@ -141,7 +143,6 @@ def _manifest(data: bytes | None, name: str, at: Source) -> dict[str, Any]:
             hint="compile the step anew with this version",
         )
     expected = manifest.get("hash")
-    found = _hash({key: value for key, value in manifest.items() if key != "hash"})
     if expected != found:
         raise _broken(name, f"has a manifest of hash {found[:12]}, which says {expected!s:.12}", at)
     return manifest
@@ -151,18 +152,20 @@ def _check_hashes(
     manifest: Mapping[str, Any], members: Mapping[str, bytes], name: str, at: Source
 ) -> None:
     entries = manifest.get("members")
-    if not isinstance(entries, dict) or set(entries) != set(members):
+    entries = entries if isinstance(entries, dict) else {}
+    if set(entries) != set(members):
         raise _broken(
             name,
             f"has the members {', '.join(sorted(members)) or 'none'}, its manifest "
-            f"{', '.join(sorted(entries or ())) or 'none'}",
+            f"{', '.join(sorted(entries)) or 'none'}",
             at,
         )
     for member, data in members.items():
-        expected, found = entries[member]["sha256"], sha256(data)
+        entry, found = entries[member], sha256(data)
+        expected = str(entry.get("sha256")) if isinstance(entry, dict) else ""
         if expected != found:
             raise _broken(
-                name, f"has a {member} of hash {found[:12]}, its manifest says {expected[:12]}", at
+                name, f"has a {member} of hash {found[:12]}, its manifest says {expected:.12}", at
             )
 
 

@@ -35,7 +35,7 @@ def _answer(asked: IO[bytes], out: IO[bytes]) -> None:
     request = json.loads(asked.readline())
     data = asked.read()
     sys.path[:] = request["path"]
-    import jax.export  # noqa: F401 - before the limits are set, which are about the module
+    import jax.export
     import jax.extend.mlir.dialects.stablehlo
     import jax.interpreters.mlir  # noqa: F401
 
@@ -121,7 +121,7 @@ def _disagreement(exported: Any, module: Any) -> str:
 
     if exported.ordered_effects:
         return f"it has the effects {exported.ordered_effects}"[:500]
-    main = ir.SymbolTable(module.operation)["main"]
+    main: Any = ir.SymbolTable(module.operation)["main"]
     # Of a module for several platforms the first input says which it is.
     inputs = [str(type) for type in main.type.inputs][len(exported.platforms) > 1 :]
     results = [str(type) for type in main.type.results]
@@ -140,7 +140,7 @@ def _type(aval: Any) -> str:
     import jax
     from jax.interpreters import mlir
 
-    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+    if jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key):
         aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     return str(mlir.ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype)))
 

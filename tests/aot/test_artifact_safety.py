@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.artifact import LIMITS, read_artifact, write_artifact
+from graphdist.runtime.artifact import LIMITS, read_artifact, sha256, write_artifact
 
 MEMBERS = {"graph.txt": b"graph " * 100, "module.mlir": b"module", "report.json": b"{}"}
 
@@ -87,6 +87,20 @@ def test_a_changed_manifest(path: Path) -> None:
     refused(rewritten(path, change), "has a manifest of hash")
 
 
+NO_HASH: dict[str, Any] = {"sha256": 5}
+
+
+@pytest.mark.parametrize("entries", [None, 5, [1, "a"], {}, {**dict.fromkeys(MEMBERS, NO_HASH)}])
+def test_a_manifest_that_says_nothing_of_its_members(path: Path, entries: Any) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        manifest = {**json.loads(members["manifest.json"]), "members": entries}
+        del manifest["hash"]
+        manifest["hash"] = sha256(json.dumps(manifest, indent=1, sort_keys=True).encode())
+        members["manifest.json"] = json.dumps(manifest).encode()
+
+    refused(rewritten(path, change), "its manifest")
+
+
 def test_a_missing_and_an_added_member(path: Path) -> None:
     refused(rewritten(path, lambda members: members.pop("report.json")), "has the members")
 
@@ -101,6 +115,13 @@ def test_a_manifest_that_is_none(path: Path, text: bytes) -> None:
         rewritten(path, lambda members: members.update({"manifest.json": text})),
         "has a manifest.json that is no JSON",
     )
+
+
+@pytest.mark.parametrize("depth", range(700, 1000, 30))
+def test_a_manifest_that_is_deep(path: Path, depth: int) -> None:
+    # Somewhere it can be read and no longer be written, which its hash takes.
+    text = b'{"format": 1, "deep": ' + b"[" * depth + b"]" * depth + b"}"
+    refused(rewritten(path, lambda members: members.update({"manifest.json": text})), "manifest")
 
 
 def test_a_format_of_the_future(path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_step_that_fails_is_an_error_of_ours(
 @pytest.mark.parametrize("what", FORGERIES)
 def test_contents_that_describe_no_step(saved: Path, tmp_path: Path, what: str) -> None:
     path = forged(saved, tmp_path / "step.gdx", FORGERIES[what])
-    with pytest.raises(gd.ArtifactError, match="describe no step|a module that is none|has no "):
+    with pytest.raises(gd.ArtifactError, match=r"describe no step|a module that is none"):
         gd.aot.load(path)
 
 

@@ -16,6 +16,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
 import graphdist as gd
+from graphdist.ir.source import UNKNOWN
 from graphdist.runtime import module_check
 from graphdist.runtime.artifact import read_artifact, write_artifact
 from graphdist.runtime.module_check import CUSTOM_CALLS, checked_module
@@ -81,7 +82,7 @@ def test_a_module_is_read_elsewhere_once(saved: Path, runs: list[Any]) -> None:
 @pytest.mark.slow
 def test_what_was_written_by_jax_comes_back(saved: Path, runs: list[Any]) -> None:
     module = read_artifact(saved)[1]["module.mlir"]
-    assert checked_module(module, "step.gdx", gd.errors.GraphdistError("").source) == module
+    assert checked_module(module, "step.gdx", UNKNOWN) == module
     assert len(runs) == 1
 
 
@@ -177,7 +178,7 @@ def test_a_reader_that_does_not_end_is_ended(
     monkeypatch.setattr(module_check, "READER", tmp_path / "reader.py")
     monkeypatch.setattr(module_check, "_limits", lambda size: (2**29, 0.05))
     monkeypatch.setattr(module_check, "_safe", set())
-    with pytest.raises(gd.ArtifactError, match="does not end within 0.2 seconds"):
+    with pytest.raises(gd.ArtifactError, match=r"does not end within 0[.]2 seconds"):
         gd.aot.load(saved)
 
 
@@ -185,7 +186,7 @@ def test_a_reader_that_does_not_end_is_ended(
 def test_the_reader_keeps_to_its_memory(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_check, "_limits", lambda size: (2**16, 20))
     monkeypatch.setattr(module_check, "_safe", set())
-    with pytest.raises(gd.ArtifactError, match="module that is none|cannot be checked"):
+    with pytest.raises(gd.ArtifactError, match=r"module that is none|cannot be checked"):
         gd.aot.load(saved)
 
 

@@ -85,7 +85,9 @@ def _numbers(text: str, random: Random) -> str:
 
 def _nesting(text: str, random: Random) -> str:
     depth = random.choice((2, 60, 70, 5000))
-    begin, end = random.choice((("(", ")"), ("[", "]"), ("{a=", "}"), ("{", "}"), ("complex(", ")")))
+    begin, end = random.choice(
+        (("(", ")"), ("[", "]"), ("{a=", "}"), ("{", "}"), ("complex(", ")"))
+    )
     if random.random() < 0.5:
         places = [match.end() for match in re.finditer(r"[={(]", text)] or [0]
         at = random.choice(places)
