@@ -61,6 +61,7 @@ def run_trials(kind: str, count: int, first: int = 0) -> Result:
     following = first
     while following < first + count:
         following = _run_process(result, following, min(first + count, following + A_PROCESS))
+        print(f"{following - first} of {count} {kind}", *result.faults, sep="\n", file=sys.stderr)
     result.seconds = time.monotonic() - started
     if result.memory > MOST_MEMORY:
         result.faults.append(f"{result.memory / 2**20:.0f} MiB of memory")
