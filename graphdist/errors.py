@@ -19,7 +19,7 @@ from graphdist.ir.errors import (
 from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.artifact import ArtifactError
 from graphdist.runtime.buffers import RuntimeFailure
-from graphdist.runtime.checkpoints import CheckpointError
+from graphdist.runtime.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.compilation import CompilerOptionError, DeviceMemoryError
 from graphdist.runtime.devices import DeviceError
 from graphdist.runtime.invalid_numbers import InvalidNumberError
@@ -51,6 +51,7 @@ __all__ = [
     "TraceError",
     "TypeRuleError",
     "UnmatchedError",
+    "UnreadableCheckpointError",
     "UnsupportedError",
     "VerifyError",
     "WorkerError",

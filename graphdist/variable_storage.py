@@ -18,7 +18,7 @@ import numpy as np
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, Distribution, sharded
 from graphdist.runtime.buffers import is_lost
-from graphdist.runtime.checkpoints import host_copy
+from graphdist.runtime.checkpoint_arrays import host_copy
 from graphdist.variable_checks import require_value
 
 if TYPE_CHECKING:

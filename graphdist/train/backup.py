@@ -9,7 +9,8 @@ from typing import Any, Literal  # Any: datasets and their elements, JSON
 
 from graphdist.data.failures import caught, made
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.runtime.checkpoints import remove
+from graphdist.runtime.checkpoint_folders import remove_all
+from graphdist.runtime.checkpoint_writer import Writer
 from graphdist.runtime.workers import workers
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, StrPath
@@ -17,6 +18,9 @@ from graphdist.train.manager import CheckpointManager
 
 PROGRESS = "backup"
 """The name in the checkpoint of where the loop stands."""
+
+
+_NAME = "backup"
 
 
 class _Counted:
@@ -131,7 +135,7 @@ class BackupAndRestore:
         self._epoch: int | None = None
         self._progress = _Progress()
         setattr(checkpoint, PROGRESS, self._progress)
-        self.manager = CheckpointManager(checkpoint, backup_dir, 1, checkpoint_name="backup")
+        self.manager = CheckpointManager(checkpoint, backup_dir, 1, checkpoint_name=_NAME)
         self.manager.restore_or_initialize()
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -145,8 +149,19 @@ class BackupAndRestore:
             self.manager.save()
         self.manager.sync()
         if self._deletes and workers().index == 0:
-            for path in self.manager.checkpoints:
-                remove(Path(path).absolute())
+            self._remove_all()
+
+    def _remove_all(self) -> None:
+        """Remove the backups, also damaged ones: the next start begins anew."""
+        folder = Path(self.manager.directory).absolute()
+        if not folder.is_dir():
+            return
+        writer = Writer(folder, _NAME)
+        try:
+            writer.take()
+            remove_all(folder, _NAME)
+        finally:
+            writer.release()
 
     def steps(self, dataset: Iterable[Any]) -> Iterator[Any]:
         """Yield the elements that are left of the epoch; back up as often as was asked for.

@@ -7,17 +7,21 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias  # Any: the user's objects
+from typing import Any, TypeAlias, TypeVar  # Any: the user's objects
 from weakref import WeakSet
 
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
-from graphdist.runtime.checkpoints import (
-    CheckpointError,
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, GraphdistError
+from graphdist.runtime.checkpoint_arrays import require_tensorstore
+from graphdist.runtime.checkpoint_files import CheckpointError, UnreadableCheckpointError
+from graphdist.runtime.checkpoint_folders import (
     checkpoints_in,
     existing,
-    require_tensorstore,
-    write_checkpoint,
+    is_changed,
+    latest_in,
+    stem_of,
 )
+from graphdist.runtime.checkpoint_writer import Writer
+from graphdist.runtime.checkpoints import write_checkpoint
 from graphdist.runtime.workers import workers
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
@@ -28,6 +32,9 @@ from graphdist.train.writing import finish_writing, start_writing
 from graphdist.values import kind_of
 
 StrPath: TypeAlias = str | os.PathLike[str]
+_T = TypeVar("_T")
+_TRIES = 20
+"""How often a checkpoint is read anew, if another was put in its place meanwhile."""
 
 _calls = itertools.count()
 """Numbers the writes of this process, and so of each worker: all write the same in one order."""
@@ -79,6 +86,7 @@ class Checkpoint(Objects):
         """
         require_tensorstore(here())
         vars(self).update(objects={}, _save_counter=0, _status=None, _outer=WeakSet())
+        vars(self).update(_writers={})
         for name, value in objects.items():
             setattr(self, name, value)
 
@@ -117,6 +125,8 @@ class Checkpoint(Objects):
     _status: LoadStatus | None
     _outer: WeakSet[LoadStatus]
     """Of the checkpoints that this one is in."""
+    _writers: dict[Path, Writer]
+    """Of the numbered checkpoints that this one has saved, which nobody else saves meanwhile."""
 
     def follow(self, status: LoadStatus) -> None:
         """Have objects given later restored as part of another checkpoint, too."""
@@ -131,7 +141,8 @@ class Checkpoint(Objects):
     def save(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
         """Save under `<file_prefix>-<number>` and return that, numbered from 1.
 
-        See `write` for what is raised.
+        This process then is the only one that saves under the prefix, until the checkpoint is given
+        up. See `write` for what is raised.
         """
         return self.save_numbered(file_prefix, None, options)
 
@@ -145,16 +156,19 @@ class Checkpoint(Objects):
         """Save under a number, by default the next of `save`; then call a function, on a thread."""
         count = self._save_counter + 1
         name = f"{os.fspath(file_prefix)}-{count if number is None else number}"
-        self._write(name, options, count, afterwards)
+        prefix = Path(file_prefix).absolute()
+        writer = self._writers.setdefault(prefix, Writer(prefix.parent, prefix.name))
+        self._write(name, options, count, writer, afterwards)
         vars(self)["_save_counter"] = count
         return name
 
     def write(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
         """Save under this very name, in place of a checkpoint that has it, and return it.
 
-        Raises what the checkpoint before this one failed with, if it did; `ArgumentError` for an
-        ON_READ variable without aggregation, which has no one value; `ContextError` inside a
-        function.
+        Raises what the checkpoint before this one failed with, if it did; `CheckpointError` while
+        another process writes checkpoints of the name; `ArgumentError` for an ON_READ variable
+        without aggregation, which has no one value; `ContextError` inside a function. With several
+        workers the first two are raised by the next call that waits for the checkpoint.
         """
         return self._write(os.fspath(file_prefix), options, self._save_counter)
 
@@ -163,24 +177,33 @@ class Checkpoint(Objects):
         name: str,
         options: CheckpointOptions | None,
         number: int,
+        series: Writer | None = None,
         afterwards: Callable[[], None] | None = None,
     ) -> str:
         self._require_outside("saved")
         finish_writing()  # before its values are copied, so that memory holds one checkpoint
         group, path, call = workers(), Path(name).absolute(), f"{next(_calls)}/{Path(name).name}"
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
+        writer = series or Writer(path.parent, stem_of(path))
+        if group.count == 1 and path.parent.is_dir():
+            _take(writer)  # here and not on the thread, so that it is refused at once
 
         def job() -> None:
-            write_checkpoint(
-                path,
-                taken.files,
-                taken.report,
-                lambda reports: taken.index(reports, path, number),
-                group,
-                call,
-            )
-            if afterwards is not None:
-                afterwards()
+            try:
+                write_checkpoint(
+                    path,
+                    taken.files,
+                    taken.report,
+                    lambda reports, checksums: taken.index(reports, checksums, path, number),
+                    writer,
+                    group,
+                    call,
+                )
+                if afterwards is not None:
+                    afterwards()
+            finally:
+                if series is None:
+                    writer.release()
 
         start_writing(job, name)
         if not (options or CheckpointOptions()).experimental_enable_async_checkpoint:
@@ -195,24 +218,46 @@ class Checkpoint(Objects):
         """Put back what was saved, and the number of saves; None does nothing.
 
         What only one of the two has is left as it is: ask the status that is returned. An object
-        given to the checkpoint later gets what was saved of it then. Raises `CheckpointError` where
-        there is no checkpoint, and for entries whose dtypes or shapes differ; nothing is restored
-        then. `options` is accepted for `tf.train`'s sake.
+        given to the checkpoint later gets what was saved of it then. Raises
+        `UnreadableCheckpointError` where there is no checkpoint or a damaged one, and
+        `CheckpointError` for entries whose dtypes or shapes differ; nothing is restored then.
+        `options` is accepted for `tf.train`'s sake.
         """
-        status = self.read(save_path)
-        if status.saved is not None:
-            vars(self)["_save_counter"] = status.saved.save_counter
-        return status
+        return self.prepared(save_path)()
+
+    def prepared(self, save_path: StrPath | None) -> Callable[[], LoadStatus]:
+        """Read what `restore` puts back, and return what does so; raises what `restore` raises."""
+        put_back = self._prepared(save_path)
+
+        def restore() -> LoadStatus:
+            status = put_back()
+            if status.saved is not None:
+                vars(self)["_save_counter"] = status.saved.index.save_counter
+            return status
+
+        return restore
 
     def read(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
         """Put back what `write` saved; as `restore`, without the number of saves."""
+        return self._prepared(save_path)()
+
+    def _prepared(self, save_path: StrPath | None) -> Callable[[], LoadStatus]:
         self._require_outside("restored")
-        saved = None if save_path is None else found(save_path)
-        status = LoadStatus(self, saved)
-        if saved is not None:
-            status.begin()
+        if save_path is None:
+            return lambda: LoadStatus(self, None)
+
+        def prepared(saved: Saved) -> tuple[LoadStatus, Callable[[], None]]:
+            status = LoadStatus(self, saved)
+            return status, status.prepared()
+
+        status, put_back = read_saved(save_path, prepared)
+
+        def restore() -> LoadStatus:
+            put_back()
             vars(self)["_status"] = status
-        return status
+            return status
+
+        return restore
 
     def _require_outside(self, done: str) -> None:
         if current_trace() is not None:
@@ -227,55 +272,95 @@ class Checkpoint(Objects):
         return f"Checkpoint({', '.join(f'{n}={kind_of(o)}' for n, o in self.objects.items())})"
 
 
-def found(save_path: StrPath) -> Saved:
-    """Return a checkpoint that is there; raises `CheckpointError` if it is not."""
+def _take(writer: Writer) -> None:
+    try:
+        writer.take()
+    except GraphdistError as error:
+        error.source = here()
+        raise
+
+
+def read_saved(save_path: StrPath, read: Callable[[Saved], _T]) -> _T:
+    """Return what a function reads from a checkpoint that is there.
+
+    It is called again if another was put in its place meanwhile. Raises
+    `UnreadableCheckpointError` if there is none, or it is damaged or was removed.
+    """
     finish_writing()
     path = Path(save_path).absolute()
     place = existing(path)
     if place is None:
-        others = [other.name for other in checkpoints_in(path.parent)]
-        raise CheckpointError(
+        others = [other.path.name for other in checkpoints_in(path.parent)]
+        raise UnreadableCheckpointError(
             f"there is no checkpoint {os.fspath(save_path)}",
             source=here(),
             hint=f"in that folder are {', '.join(others[-3:])}" if others else "",
         )
-    return Saved(os.fspath(save_path), place, here())
+    for _ in range(_TRIES):
+        saved: Saved | None = None
+        try:
+            saved = Saved(os.fspath(save_path), place, here())
+            return read(saved)
+        except UnreadableCheckpointError:
+            now = existing(path)
+            is_same = now == place and (saved is None or not is_changed(path, saved.index))
+            if is_same:
+                raise
+            if now is None:
+                break
+            place = now
+    raise UnreadableCheckpointError(
+        f"checkpoint {os.fspath(save_path)} was removed while it was read",
+        source=here(),
+        hint="a program that saves removes the older ones: read the latest again, as "
+        "CheckpointManager(.., read_only=True).restore_or_initialize() does",
+    )
 
 
 def latest_checkpoint(checkpoint_dir: StrPath) -> str | None:
     """Return the path of the checkpoint saved last in a folder; None if there is none.
 
-    Checkpoints are those of `Checkpoint.save` and of managers.
+    Checkpoints are those of `Checkpoint.save` and of managers. One whose index is damaged, or that
+    lacks files or parts of them, is passed over, and named in the log.
 
     >>> latest_checkpoint("/no/such/folder")
     """
     finish_writing()
-    paths = checkpoints_in(Path(checkpoint_dir).absolute())
-    return os.path.join(checkpoint_dir, paths[-1].name) if paths else None
+    latest = latest_in(Path(checkpoint_dir).absolute())
+    return None if latest is None else os.path.join(checkpoint_dir, latest.name)
 
 
 def list_variables(ckpt_dir_or_file: StrPath) -> list[tuple[str, list[int]]]:
-    """Return the names and shapes of the arrays in a checkpoint, or in the latest of a folder."""
-    saved = _found_or_latest(ckpt_dir_or_file)
-    return [(name, list(saved.arrays[name]["shape"])) for name in sorted(saved.arrays)]
+    """Return the names and shapes of the arrays in a checkpoint, or in the latest of a folder.
+
+    Raises `UnreadableCheckpointError` where there is none, or a damaged one.
+    """
+    return read_saved(
+        _named_or_latest(ckpt_dir_or_file),
+        lambda saved: [(name, list(saved.arrays[name].shape)) for name in sorted(saved.arrays)],
+    )
 
 
 def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
     """Return an array of a checkpoint, or of the latest in a folder, as a NumPy array.
 
-    Of random keys it has the numbers. Raises `CheckpointError` for a name that is not there.
+    Of random keys it has the numbers. Raises `CheckpointError` for a name that is not there, and
+    `UnreadableCheckpointError` where there is no checkpoint, or a damaged one.
     """
-    saved = _found_or_latest(ckpt_dir_or_file)
-    known = saved.name_of(name)
-    if known is None or known not in saved.arrays:
-        raise CheckpointError(
-            f"checkpoint {saved.path} has no array {name!r}",
-            source=here(),
-            hint="gd.train.list_variables names those it has",
-        )
-    return next(iter(saved.read([known])))
+
+    def load(saved: Saved) -> Any:
+        known = saved.name_of(name)
+        if known is None or known not in saved.arrays:
+            raise CheckpointError(
+                f"checkpoint {saved.path} has no array {name!r}",
+                source=here(),
+                hint="gd.train.list_variables names those it has",
+            )
+        return next(iter(saved.read([known])))
+
+    return read_saved(_named_or_latest(ckpt_dir_or_file), load)
 
 
-def _found_or_latest(name: StrPath) -> Saved:
+def _named_or_latest(name: StrPath) -> StrPath:
     latest = None if existing(Path(name).absolute()) else latest_checkpoint(name)
-    return found(name if latest is None else latest)
+    return name if latest is None else latest

@@ -34,7 +34,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.metrics.metric import Metric
 from graphdist.metrics.totals import Total
 from graphdist.random import Generator
-from graphdist.runtime.checkpoints import can_be_written
+from graphdist.runtime.checkpoint_arrays import can_be_written
 from graphdist.tracing.sources import here
 from graphdist.values import PerReplica, kind_of
 from graphdist.variables import Variable
@@ -62,11 +62,14 @@ class ArrayEntry:
     """What is written to; None of an array, in whose place another is put."""
     takes_any_float: bool = False
     """Whether it is restored from floats of other dtypes, too."""
+    numbers: tuple[int, ...] = ()
+    """The shape of the numbers that are stored of each element, which is a random key."""
 
-    def takes(self, dtype: str, shape: Sequence[int]) -> bool:
+    def takes(self, dtype: str, shape: Sequence[int], stored_shape: Sequence[int]) -> bool:
         """Return whether it can be restored from an array of this dtype and shape."""
         is_float = self.takes_any_float and dtype in _FLOATS
-        return (is_float or dtype == self.dtype) and tuple(shape) == tuple(self.shape)
+        is_alike = tuple(stored_shape) == (*self.shape, *self.numbers)
+        return (is_float or dtype == self.dtype) and tuple(shape) == tuple(self.shape) and is_alike
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -323,6 +326,7 @@ def _of_variable(name: str, variable: Variable) -> ArrayEntry:
         write,
         is_read_by_all=not variable.is_whole_here,
         holder=variable,
+        numbers=_numbers_of(dtype),
     )
 
 
@@ -339,7 +343,15 @@ def _of_array(name: str, leaf: Any, put: Put) -> ArrayEntry:
         is_numpy = isinstance(leaf, np.ndarray | np.generic)
         return np.array(leaf) if is_numpy else _of_data(leaf)
 
-    return ArrayEntry(name, _checked_dtype(name, leaf.dtype), leaf.shape, read, write)
+    dtype = _checked_dtype(name, leaf.dtype)
+    return ArrayEntry(name, dtype, leaf.shape, read, write, numbers=_numbers_of(leaf.dtype))
+
+
+def _numbers_of(dtype: Any) -> tuple[int, ...]:
+    """Return the shape of the numbers that a key is stored as; () for all that is no key."""
+    if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+        return ()
+    return tuple(jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).shape)
 
 
 def _checked_dtype(name: str, dtype: Any) -> str:

@@ -1,18 +1,8 @@
-"""The index of a checkpoint: what is in it, by name, and which worker wrote what.
+"""What goes into a checkpoint and comes out of it: a worker's copies, and a saved checkpoint.
 
-    {"format": 1, "sequence": 7, "save_counter": 3, "saved_at": 1767225600.0, "workers": 2,
-     "arrays": {"params/w": {"dtype": "float32", "shape": [784, 128],
-                             "part": 0, "file": "0", "stored": ["float32", [784, 128]]}},
-     "values": {"step": 300},
-     "states": {"iterator": [{..}, {..}]},
-     "aliases": {"optimizer/params/w": "params/w"}}
-
-`sequence` orders the checkpoints of a folder by when they were saved, whatever clocks say. `stored`
-differs from dtype and shape for random keys, whose numbers are stored. `states` has one for each
-worker.
-
-Arrays are shared out among the workers by size, the largest first, each to the one that has least;
-so that all know who writes what without a word.
+`graphdist.runtime.checkpoint_index` describes the index on disk. Arrays are shared out among the
+workers by size, the largest first, each to the one that has least; so that all know who writes what
+without a word.
 """
 
 from __future__ import annotations
@@ -24,17 +14,12 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.ir.source import Source
-from graphdist.runtime.checkpoints import (
-    CheckpointError,
-    checkpoints_in,
-    existing,
-    read_arrays,
-    read_index,
-)
+from graphdist.runtime.checkpoint_arrays import read_arrays
+from graphdist.runtime.checkpoint_files import CheckpointError
+from graphdist.runtime.checkpoint_folders import checkpoints_in
+from graphdist.runtime.checkpoint_index import FORMAT, read_index
 from graphdist.runtime.workers import Workers
 from graphdist.train.entries import Array, ArrayEntry, Entries, Entry, StateEntry, ValueEntry
-
-FORMAT = 1
 
 
 @dataclass
@@ -46,12 +31,14 @@ class Snapshot:
     values: dict[str, Any]
     aliases: dict[str, str]
 
-    def index(self, reports: list[Any], path: Path, save_counter: int) -> dict[str, Any]:
-        """Return the index of what all workers report."""
-        last = sequence_number(checkpoints_in(path.parent))
+    def index(
+        self, reports: list[Any], checksums: list[dict[str, str]], path: Path, save_counter: int
+    ) -> dict[str, Any]:
+        """Return the index of what all workers report, and of the checksums of their files."""
+        last = max((one.index.sequence for one in checkpoints_in(path.parent)), default=0)
         arrays = {
-            name: {**record, "part": part}
-            for part, report in enumerate(reports)
+            name: {**record, "part": part, "crc32": of_files.get(record["file"])}
+            for part, (report, of_files) in enumerate(zip(reports, checksums, strict=True))
             for name, record in report["arrays"].items()
         }
         states = {name: [report["states"][name] for report in reports] for name in self.states}
@@ -72,15 +59,6 @@ class Snapshot:
         """Return this worker's states."""
         states: dict[str, Any] = self.report["states"]
         return states
-
-
-def sequence_number(paths: list[Path]) -> int:
-    """Return the number in the sequence of the last of some checkpoints; 0 of none."""
-    for path in reversed(paths):
-        place = existing(path)
-        if place is not None:
-            return int(read_index(place)["sequence"])
-    return 0
 
 
 def owners(entries: Iterable[ArrayEntry], count: int) -> dict[str, int]:
@@ -121,24 +99,13 @@ class Saved:
     """A checkpoint that is there, to be read."""
 
     def __init__(self, path: str, place: Path, at: Source) -> None:
-        """Read the index; raises `CheckpointError` for one of another format.
+        """Read the index; raises what `read_index` raises.
 
         `path` is what the user calls the checkpoint, `place` the folder it is in.
         """
         self.path, self._place, self._at = path, place, at
-        index = read_index(place, at)
-        if index.get("format") != FORMAT:
-            raise CheckpointError(
-                f"checkpoint {path} is of format {index.get('format')}, this version reads "
-                f"{FORMAT}",
-                source=at,
-                hint="read it with the version of graphdist that wrote it, or a newer one",
-            )
-        self.arrays: dict[str, Any] = index["arrays"]
-        self.values: dict[str, Any] = index["values"]
-        self.states: dict[str, list[Any]] = index["states"]
-        self._aliases: dict[str, str] = index["aliases"]
-        self.save_counter: int = index["save_counter"]
+        index = self.index = read_index(place, at)
+        self.arrays, self.values, self.states = index.arrays, index.values, index.states
 
     @property
     def names(self) -> set[str]:
@@ -147,14 +114,14 @@ class Saved:
 
     def name_of(self, name: str) -> str | None:
         """Return the name under which something was saved; None if it was not."""
-        name = self._aliases.get(name, name)
+        name = self.index.aliases.get(name, name)
         return name if name in self.names else None
 
     def disagreement(self, entry: Entry, name: str) -> str | None:
         """Return why an entry cannot have what was saved under a name; None if it can."""
         if isinstance(entry, ArrayEntry) and name in self.arrays:
             record = self.arrays[name]
-            if entry.takes(record["dtype"], record["shape"]):
+            if entry.takes(record.dtype, record.shape, record.stored_shape):
                 return None
         elif isinstance(entry, ValueEntry) and name in self.values:
             if can_take(entry.value, self.values[name]):
@@ -165,20 +132,15 @@ class Saved:
 
     def _description(self, name: str) -> str:
         if name in self.arrays:
-            return f"{self.arrays[name]['dtype']}{self.arrays[name]['shape']}"
+            return f"{self.arrays[name].dtype}{list(self.arrays[name].shape)}"
         if name in self.values:
             return f"{self.values[name]!r}"
         return "an iterator"
 
     def read(self, names: Iterable[str]) -> Iterator[Array]:
         """Yield the arrays of these names."""
-        for name in names:
-            record = self.arrays[name]
-            dtype, shape = record["stored"]
-            folder = self._place / f"part-{int(record['part'])}"
-            yield from read_arrays(
-                folder, [(str(int(record["file"])), tuple(shape), dtype)], self._at
-            )
+        arrays = [self.arrays[name] for name in names]
+        return read_arrays(self._place, self.path, arrays, self._at)
 
     def state(self, name: str, workers: Workers) -> Any:
         """Return the state for this worker; raises `CheckpointError` if it was another's."""
@@ -201,4 +163,5 @@ def can_take(value: Any, saved: Any) -> bool:
     >>> can_take(1.0, 3), can_take(1, 3.5), can_take(1, "3")
     (True, False, False)
     """
-    return type(value) is type(saved) or (type(value) is float and type(saved) is int)
+    is_widened = type(value) is float and type(saved) is int and abs(saved) <= 2**1023
+    return type(value) is type(saved) or is_widened

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import itertools
+import json
+import logging
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any  # Any: a step, a variable or whatever becomes an int
 
-from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.runtime.checkpoints import (
-    SECONDS_TO_WRITE,
-    checkpoints_in,
-    existing,
-    read_index,
-    remove,
-    remove_remains,
+from graphdist.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointError,
+    UnreadableCheckpointError,
 )
+from graphdist.runtime.checkpoint_folders import (
+    Found,
+    checkpoints_in,
+    complete_in,
+    damaged_in,
+    latest_in,
+    remove,
+)
+from graphdist.runtime.checkpoints import SECONDS_TO_WRITE
 from graphdist.runtime.workers import exchange, workers
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions, StrPath
+from graphdist.train.status import LoadStatus
 from graphdist.train.writing import finish_writing
 from graphdist.values import kind_of
 
+_log = logging.getLogger("graphdist")
 _restores = itertools.count()
 """Numbers the restores of this process, and so of each worker."""
 _KEPT = "kept"
@@ -40,7 +50,9 @@ class CheckpointManager:
     restore.
 
     A checkpoint is removed after the next one is there whole. With several workers the first
-    removes them.
+    removes them. From its first `save` on a manager's process is the only one that saves under
+    `checkpoint_name` in the folder. Until then, and with `read_only` for good, it changes nothing
+    there: a program that evaluates makes managers as often as it likes.
 
     >>> import tempfile
     >>> manager = CheckpointManager(Checkpoint(step=0), tempfile.mkdtemp(), max_to_keep=2)
@@ -61,6 +73,8 @@ class CheckpointManager:
         step_counter: Any = None,
         checkpoint_interval: int | None = None,
         init_fn: Callable[[], Any] | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         """Take what is in the folder already; raises `ArgumentError` for impossible options."""
         if not isinstance(checkpoint, Checkpoint):
@@ -88,9 +102,7 @@ class CheckpointManager:
         self._init_fn = init_fn
         self._last_step: int | None = None
         self._made_at = time.time()
-        finish_writing()
-        if workers().index == 0:
-            remove_remains(self._folder, checkpoint_name)
+        self._read_only = read_only
 
     @property
     def _folder(self) -> Path:
@@ -113,14 +125,20 @@ class CheckpointManager:
         The one being written is waited for.
         """
         finish_writing()
-        return [os.path.join(self._directory, path.name) for path in self._managed()]
+        return [os.path.join(self._directory, one.path.name) for one in self._managed()]
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """Return the path of the checkpoint saved last; None if there is none."""
+        """Return the path of the checkpoint saved last; None if there is none.
+
+        One that lacks files or parts of them is passed over, and named in the log.
+        """
+        return self._latest(set())
+
+    def _latest(self, without: set[Path]) -> str | None:
         finish_writing()
-        paths = checkpoints_in(self._folder, self._name)
-        return os.path.join(self._directory, paths[-1].name) if paths else None
+        latest = latest_in(self._folder, self._name, without)
+        return None if latest is None else os.path.join(self._directory, latest.name)
 
     def save(
         self,
@@ -131,8 +149,14 @@ class CheckpointManager:
         """Save under `<directory>/<name>-<number>` and return that; None where it is too soon.
 
         Numbers are those of `Checkpoint.save` unless one is given, an int or a variable. Raises
-        what `Checkpoint.write` raises.
+        what `Checkpoint.write` raises, and `CheckpointError` if the manager is read-only.
         """
+        if self._read_only:
+            raise CheckpointError(
+                f"a manager of {self._directory} saves, and is read_only",
+                source=here(),
+                hint="make it without read_only=True in the one program that saves",
+            )
         step = self._step()
         if check_interval and self._is_too_soon(step):
             return None
@@ -143,30 +167,79 @@ class CheckpointManager:
         return path
 
     def restore_or_initialize(self) -> str | None:
-        """Restore the latest checkpoint and return its path, or call `init_fn` and return None."""
-        latest = self._latest_of_all()
-        if latest is not None:
-            self.checkpoint.restore(latest)
-            self._last_step = self._step()
-            return latest
+        """Restore the latest checkpoint and return its path, or call `init_fn` and return None.
+
+        A damaged one is passed over for the one before it, by all workers alike, and named in the
+        log. Raises `UnreadableCheckpointError` if all are damaged: the program should not begin
+        anew without a word. Raises what `Checkpoint.restore` raises for one that does not fit.
+        """
+        passed_over: set[Path] = set()
+        while (latest := self._latest_of_all(passed_over)) is not None:
+            if self._restored_by_all(latest):
+                self._last_step = self._step()
+                return latest
+            passed_over.add(self._folder / os.path.basename(latest))
         if self._init_fn is not None:
             self._init_fn()
         return None
+
+    def _restored_by_all(self, path: str) -> bool:
+        """Restore a checkpoint; return whether that was done, since all workers could read it."""
+        put_back: Callable[[], LoadStatus] | None = None
+        failure: CheckpointError | None = None
+        try:
+            put_back = self.checkpoint.prepared(path)
+        except CheckpointError as error:
+            failure = error
+        is_passed_over = isinstance(failure, UnreadableCheckpointError)
+        said = [is_passed_over, "" if failure is None else failure.what]
+        for worker, answer in enumerate(self._exchanged(said, f"{os.path.basename(path)} is read")):
+            is_unreadable, what = answer
+            is_passed_over |= is_unreadable
+            if what and is_unreadable:
+                _log.warning("checkpoint %s is passed over: worker %d: %s", path, worker, what)
+            elif what:
+                raise failure or CheckpointError(f"worker {worker}: {what}", source=here())
+        if is_passed_over or put_back is None:
+            return False
+        put_back()
+        return True
+
+    @staticmethod
+    def _exchanged(said: Any, doing: str) -> list[Any]:
+        """Return what all workers say, JSON values."""
+        if workers().count == 1:
+            return [said]
+        name = f"checkpoint/restored/{next(_restores)}"
+        answers = exchange(workers(), name, json.dumps(said), SECONDS_TO_WRITE, doing)
+        return [json.loads(answer) for answer in answers]
 
     def sync(self) -> None:
         """Return once what is being saved is on the disk; raises what went wrong."""
         finish_writing()
 
-    def _latest_of_all(self) -> str | None:
-        """Return the latest checkpoint as the first worker sees it, so that all take the same."""
-        group, latest = workers(), self.latest_checkpoint
-        if group.count == 1:
-            return latest
-        name = f"checkpoint/latest/{next(_restores)}"
-        mine = "" if latest is None else os.path.basename(latest)
-        doing = "the latest checkpoint is restored"
-        first = exchange(group, name, mine, SECONDS_TO_WRITE, doing)
-        return os.path.join(self._directory, first[0]) if first[0] else None
+    def _latest_of_all(self, without: set[Path]) -> str | None:
+        """Return the latest checkpoint as the first worker sees it, so that all take the same.
+
+        Raises `UnreadableCheckpointError` if there are some, and all are damaged.
+        """
+        mine, damaged = None, []
+        if workers().index == 0:
+            latest = self._latest(without)
+            mine = None if latest is None else os.path.basename(latest)
+            if mine is None:
+                still = [path for path in without if path.exists()]
+                damaged = sorted({*still, *damaged_in(self._folder, self._name)})
+        names = [path.name for path in damaged]
+        name, names = self._exchanged([mine, names], "the latest checkpoint is looked for")[0]
+        if names:
+            raise UnreadableCheckpointError(
+                f"no checkpoint in {self._directory} can be read: {', '.join(names)} "
+                f"{'are' if names[1:] else 'is'} damaged",
+                source=here(),
+                hint="the log says what is wrong with each; to begin anew, move them away",
+            )
+        return None if name is None else os.path.join(self._directory, name)
 
     def _step(self) -> int | None:
         if self._step_counter is None:
@@ -179,28 +252,26 @@ class CheckpointManager:
             return False
         return step < self._last_step + self._interval
 
-    def _managed(self) -> list[Path]:
-        paths = checkpoints_in(self._folder, self._name)
-        return [path for path in paths if not (path / _KEPT).exists()]
+    def _managed(self) -> list[Found]:
+        found = complete_in(self._folder, self._name)
+        return [one for one in found if not (one.path / _KEPT).exists()]
 
     def _sweep(self) -> None:
-        """Remove checkpoints that are too many; on the thread that wrote the last one."""
+        """Remove checkpoints that are too many; on the thread that wrote the last one.
+
+        Damaged ones are not counted, so that no good one goes for them.
+        """
         if self._max_to_keep is None or workers().index != 0:
             return
-        for path in self._managed()[: -self._max_to_keep]:
-            if self._hours is not None and self._is_kept(path):
-                (path / _KEPT).touch()
+        for one in self._managed()[: -self._max_to_keep]:
+            if self._hours is not None and self._is_kept(one):
+                (one.path / _KEPT).touch()
             else:
-                remove(path)
+                remove(one.path)
 
-    def _is_kept(self, path: Path) -> bool:
+    def _is_kept(self, one: Found) -> bool:
         """Return whether a checkpoint is the one of its hours."""
         assert self._hours is not None
-        kept = [one for one in checkpoints_in(self._folder, self._name) if (one / _KEPT).exists()]
-        last = max(map(_saved_at, kept), default=self._made_at)
-        return _saved_at(path) - self._hours * 3600 >= last
-
-
-def _saved_at(path: Path) -> float:
-    place = existing(path)
-    return 0.0 if place is None else float(read_index(place)["saved_at"])
+        found = checkpoints_in(self._folder, self._name)
+        kept = [other.index.saved_at for other in found if (other.path / _KEPT).exists()]
+        return one.index.saved_at - self._hours * 3600 >= max(kept, default=self._made_at)

@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self  # Any: what is restored
 
-from graphdist.errors import UnmatchedError
+from graphdist.errors import GraphdistError, UnmatchedError
 from graphdist.ir.source import Source
-from graphdist.runtime.checkpoints import CheckpointError
+from graphdist.runtime.checkpoint_files import CheckpointError
 from graphdist.runtime.workers import workers
 from graphdist.tracing.sources import here
 from graphdist.train.entries import (
@@ -45,33 +45,56 @@ class LoadStatus:
         self._holders: dict[int, Callable[[], Any]] = {}  # and by identity
         self._is_expected = True  # until something is restored
 
-    def begin(self) -> None:
-        """Restore all objects; see `restore`."""
-        self.restore(None)
-        self._is_expected = False
+    def prepared(self) -> Callable[[], None]:
+        """Read all that the objects take, and return what writes it to them; see `restore`."""
+        write = self._prepared(None)
+
+        def begin() -> None:
+            write()
+            self._is_expected = False
+
+        return begin
 
     def restore(self, names: Iterable[str] | None) -> None:
         """Restore objects of these names, or all, as far as they were saved and are not yet.
 
         Raises `CheckpointError` for entries that disagree; nothing is restored then.
         """
-        outside_scopes(lambda: self._restore(entries_of(self.checkpoint, names)))
+        self._prepared(names)()
 
-    def _restore(self, entries: Entries) -> None:
+    def _prepared(self, names: Iterable[str] | None) -> Callable[[], None]:
         saved = self.saved
         assert saved is not None
+
+        def prepare() -> Callable[[], None]:
+            entries = entries_of(self.checkpoint, names)
+            pairs = self._pairs(saved, entries)
+            _refuse_disagreements(saved, pairs, here())
+            values = list(_values(saved, pairs))  # all are read before one is written
+            return lambda: outside_scopes(lambda: self._write(entries, pairs, values))
+
+        write: Callable[[], None] = outside_scopes(prepare)
+        return write
+
+    def _pairs(self, saved: Saved, entries: Entries) -> list[tuple[Entry, str]]:
+        """Return the entries that are restored, and the names of what was saved of them."""
         known = {name: saved.name_of(name) for name in entries.by_name}
         for alias, held in entries.aliases.items():
             known[held] = known[held] or saved.name_of(alias)
-        pairs = [
+        return [
             (entry, name)
             for entry in entries.by_name.values()
             if (name := known[entry.name]) is not None
             and entry.name not in self._given
             and not self._has(entry.holder)
         ]
-        _refuse_disagreements(saved, pairs, here())
-        values = list(_values(saved, pairs))  # all are read before one is written
+
+    def _write(
+        self,
+        entries: Entries,
+        pairs: list[tuple[Entry, str]],
+        values: list[tuple[Callable[[Any], None], Any]],
+    ) -> None:
         while values:
             write, value = values.pop(0)  # and let go of
             write(value)
@@ -198,16 +221,36 @@ def _refuse_disagreements(saved: Saved, pairs: list[tuple[Entry, str]], at: Sour
 def _values(
     saved: Saved, pairs: list[tuple[Entry, str]]
 ) -> Iterator[tuple[Callable[[Any], None], Any]]:
-    """Yield what writes an entry, and what it is to write."""
+    """Yield what writes an entry, and what it is to write; first what may be refused."""
+    at = here()
+    for entry, name in pairs:
+        if isinstance(entry, StateEntry):
+            yield _state_setter(entry, saved.path, at), saved.state(name, workers())
+        elif not isinstance(entry, ArrayEntry):
+            yield entry.write, type(entry.value)(saved.values[name])
     arrays = [(entry, name) for entry, name in pairs if isinstance(entry, ArrayEntry)]
     contents = saved.read(name for _, name in arrays)
     for (holder, _), array in zip(arrays, contents, strict=True):
         yield holder.write, array
-    for entry, name in pairs:
-        if isinstance(entry, StateEntry):
-            yield entry.write, saved.state(name, workers())
-        elif not isinstance(entry, ArrayEntry):
-            yield entry.write, type(entry.value)(saved.values[name])
+
+
+def _state_setter(entry: StateEntry, path: str, at: Source) -> Callable[[Any], None]:
+    """Return what sets a state, and raises `CheckpointError` for one that the object refuses."""
+
+    def write(state: Any) -> None:
+        try:
+            entry.write(state)
+        except GraphdistError:
+            raise
+        except Exception as error:
+            raise CheckpointError(
+                f"the state of {entry.name!r} in checkpoint {path} cannot be restored: "
+                f"{type(error).__name__}: {error}",
+                source=at,
+                hint="it is of another kind of object, or the checkpoint was changed",
+            ) from error
+
+    return write
 
 
 def _shown(lines: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ CASES = Path(__file__).parent / "cases"
 _PLACE = re.compile(rf"{re.escape(str(CASES))}/\w+\.py:\d+")
 _PORT = re.compile(r"(?<=127\.0\.0\.1:)\d{4,}")
 _REPRODUCER = re.compile(r"/\S+/(?=[\w.]+\.gd\b)")
+_FOLDER = re.compile(rf"{re.escape(tempfile.gettempdir())}/tmp\w+")
 
 
 class Refused:
@@ -43,5 +45,5 @@ def stable_text(error: gd.GraphdistError) -> str:
         if "JAX_TRACEBACK_FILTERING" not in note  # JAX's, about its own frames
     ]
     text = "\n".join([f"{type(error).__name__}: {error}", *notes])
-    text = _PORT.sub("PORT", text)
+    text = _FOLDER.sub("FOLDER", _PORT.sub("PORT", text))
     return _REPRODUCER.sub("FOLDER/", _PLACE.sub("case.py:LINE", text)) + "\n"

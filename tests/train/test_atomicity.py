@@ -108,6 +108,8 @@ def test_every_point_of_a_new_one(tmp_path: Path) -> None:
         latest = again.restore_or_initialize()
         assert latest is not None
         assert again.checkpoint.step == int(latest.rpartition("-")[2])
+        again.save()
+        again.sync()
         assert not [name for name in os.listdir(folder) if name.endswith(".partial")]
         if not is_broken_off:
             return

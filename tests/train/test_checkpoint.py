@@ -17,6 +17,7 @@ import optax
 import pytest
 
 import graphdist as gd
+from graphdist.runtime.checkpoint_index import sealed
 from graphdist.train.entries import entries_of
 
 
@@ -318,7 +319,7 @@ def test_damaged_checkpoints(prefix: str) -> None:
     with pytest.raises(gd.CheckpointError, match="cannot be read"):
         checkpoint.restore(path)
     index = Path(path, "index.json")
-    index.write_text(json.dumps({**json.loads(index.read_text()), "format": 99}))
+    index.write_bytes(sealed({**json.loads(index.read_text()), "format": 99}))
     with pytest.raises(gd.CheckpointError, match="format 99"):
         checkpoint.restore(path)
     index.write_text("{")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import graphdist as gd
+from graphdist.runtime.checkpoint_index import sealed
 
 
 def names(paths: list[str]) -> list[str]:
@@ -24,7 +25,7 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
         checkpoint.step = step
         assert manager.save() == str(tmp_path / f"ckpt-{step + 1}")
     assert names(manager.checkpoints) == ["ckpt-3", "ckpt-4", "ckpt-5"]
-    assert sorted(os.listdir(tmp_path)) == ["ckpt-3", "ckpt-4", "ckpt-5"]
+    assert sorted(os.listdir(tmp_path)) == [".ckpt.writer", "ckpt-3", "ckpt-4", "ckpt-5"]
     assert gd.train.latest_checkpoint(tmp_path) == manager.latest_checkpoint
 
     again = gd.train.CheckpointManager(gd.train.Checkpoint(step=0), tmp_path, max_to_keep=3)
@@ -51,16 +52,16 @@ def test_one_of_each_few_hours_stays(tmp_path: Path) -> None:
         path = Path(manager.save() or "", "index.json")
         manager.sync()
         index = json.loads(path.read_text())
-        path.write_text(json.dumps({**index, "saved_at": manager._made_at + hour * 3600}))
+        path.write_bytes(sealed({**index, "saved_at": manager._made_at + hour * 3600}))
 
     for hour in (1, 2.5, 3, 5, 6):
         save(hour)
     assert names(manager.checkpoints) == ["ckpt-5"]
-    assert sorted(os.listdir(tmp_path)) == ["ckpt-2", "ckpt-4", "ckpt-5"]
+    assert sorted(os.listdir(tmp_path)) == [".ckpt.writer", "ckpt-2", "ckpt-4", "ckpt-5"]
     again = gd.train.CheckpointManager(manager.checkpoint, tmp_path, max_to_keep=1)
     again.save()
     assert names(again.checkpoints) == ["ckpt-6"]
-    assert sorted(os.listdir(tmp_path)) == ["ckpt-2", "ckpt-4", "ckpt-6"]
+    assert sorted(os.listdir(tmp_path)) == [".ckpt.writer", "ckpt-2", "ckpt-4", "ckpt-6"]
 
 
 def test_an_interval(tmp_path: Path) -> None:
@@ -97,13 +98,15 @@ def test_other_names_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes-1").mkdir()
     other = gd.train.Checkpoint(step=0)
     other.save(tmp_path / "other")
+    other.sync()
     for left in ("ckpt-7.partial", "other-9.partial"):
         (tmp_path / left).mkdir()
     manager = gd.train.CheckpointManager(other, tmp_path, max_to_keep=1)
     manager.save()
     manager.save()
     assert names(manager.checkpoints) == ["ckpt-3"]
-    assert sorted(os.listdir(tmp_path)) == ["ckpt-3", "notes-1", "other-1", "other-9.partial"]
+    alone = ["notes-1", "other-1", "other-9.partial"]
+    assert sorted(os.listdir(tmp_path)) == [".ckpt.writer", ".other.writer", "ckpt-3", *alone]
 
 
 @pytest.mark.parametrize(

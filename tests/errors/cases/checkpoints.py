@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +14,8 @@ from unittest import mock
 import numpy as np
 
 import graphdist as gd
+from graphdist.runtime import checkpoints
+from graphdist.runtime.checkpoint_writer import Owner
 from graphdist.runtime.workers import OneWorker, set_workers
 from tests.errors.programs import pair
 from tests.errors.refusal import Refused
@@ -110,6 +114,64 @@ def checkpoint_damaged(refused: Refused) -> None:
         Path("ckpt", "index.json").write_text("")
         with refused(ValueError):
             checkpoint.restore("ckpt")
+
+
+def checkpoint_with_a_damaged_array(refused: Refused) -> None:
+    with _in_a_folder():
+        checkpoint = gd.train.Checkpoint(w=np.arange(4.0), step=0)
+        checkpoint.write("ckpt")
+        checkpoint.sync()
+        chunk = Path("ckpt/part-0/0/0")
+        chunk.write_bytes(bytes([*chunk.read_bytes()[:-1], 1]))
+        with refused(ValueError):
+            checkpoint.restore("ckpt")
+
+
+def checkpoints_all_damaged(refused: Refused) -> None:
+    with _in_a_folder():
+        manager = gd.train.CheckpointManager(gd.train.Checkpoint(w=np.ones(4)), "saved", 2)
+        manager.save()
+        manager.save()
+        for path in manager.checkpoints:
+            Path(path, "part-0/0/0").unlink()
+        with refused(ValueError):
+            manager.restore_or_initialize()
+
+
+def checkpoint_with_another_writer(refused: Refused) -> None:
+    with _in_a_folder():
+        Path("saved").mkdir()
+        with open("saved/.ckpt.writer", "wb") as file:  # as another process holds it
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(Owner("trainer-0", "another", 4242, "1", since=1.7e9).record(sign=1))
+            file.flush()
+            manager = gd.train.CheckpointManager(gd.train.Checkpoint(step=0), "saved", 2)
+            with refused(ValueError):
+                manager.save()
+        Path("saved/.ckpt.writer").unlink()
+        manager.save()
+
+
+def checkpoint_of_a_reader(refused: Refused) -> None:
+    with _in_a_folder():
+        checkpoint = gd.train.Checkpoint(step=0)
+        manager = gd.train.CheckpointManager(checkpoint, "saved", 2, read_only=True)
+        with refused(ValueError):
+            manager.save()
+
+
+def checkpoint_on_a_full_disk(refused: Refused) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "as the system says it")
+
+    with _in_a_folder(), mock.patch("shutil.disk_usage") as usage:
+        usage.return_value.free = 3 * 2**20
+        checkpoint = gd.train.Checkpoint(w=np.ones(4))
+        with mock.patch.object(checkpoints, "write_arrays", full):
+            checkpoint.write("ckpt")
+            with refused(ValueError):
+                checkpoint.sync()
+        checkpoint.write("ckpt")
 
 
 def manager_that_keeps_nothing(refused: Refused) -> None:

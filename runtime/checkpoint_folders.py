@@ -1,0 +1,219 @@
+"""The folders of checkpoints: their names, which of them are whole, and how they come and go.
+
+    ckpt-3/                     a checkpoint
+    ckpt-4.1f0c9a2e.partial/    one that is being written or removed, by the writer alone
+    ckpt-3.replaced/            one in whose place another is put, between two renames
+    .ckpt.writer                who writes these; see `checkpoint_writer`
+
+Whoever reads changes nothing here. What a killed process left is removed by the next writer, when
+it begins to write. Readers do not lock either: a checkpoint may be gone between two looks at it,
+and what is found to be missing counts as damage only if the checkpoint is still there.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphdist.runtime.checkpoint_arrays import missing_file
+from graphdist.runtime.checkpoint_files import CheckpointError, UnreadableCheckpointError, sync
+from graphdist.runtime.checkpoint_index import INDEX, Index, read_index
+
+PARTIAL, REPLACED = ".partial", ".replaced"
+_LOOKS = 20
+"""How often a folder is looked at again, if a checkpoint went away meanwhile."""
+_log = logging.getLogger("graphdist")
+_named_in_the_log: set[Path] = set()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint: what it is called, where it is, and its index."""
+
+    path: Path
+    place: Path
+    index: Index
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Return what orders checkpoints by their saving."""
+        return self.index.sequence, int(self.path.name.rpartition("-")[2])
+
+
+def stem_of(path: Path) -> str:
+    """Return the name without a number, which all checkpoints of one writer have.
+
+    >>> stem_of(Path("saved/ckpt-12")), stem_of(Path("saved/best"))
+    ('ckpt', 'best')
+    """
+    return re.sub(r"(?<=.)-\d+$", "", path.name)
+
+
+def existing(path: Path) -> Path | None:
+    """Return where the checkpoint of a name is; None if there is none."""
+    for found in (path, path.with_name(path.name + REPLACED)):
+        if (found / INDEX).is_file():
+            return found
+    return None
+
+
+def checkpoints_in(folder: Path, stem: str = "") -> list[Found]:
+    """Return the checkpoints `<stem>-<number>` of a folder, in the order of their saving.
+
+    Any stem without one. Those whose index is damaged are left out, and named in the log.
+    """
+    found = [one for one in _looked_at(folder, stem) if isinstance(one, Found)]
+    return sorted(found, key=lambda one: one.order)
+
+
+def complete_in(folder: Path, stem: str) -> list[Found]:
+    """Return those of `checkpoints_in` that have all their files, by name and size."""
+    return [one for one in checkpoints_in(folder, stem) if _is_whole(one)]
+
+
+def latest_in(folder: Path, stem: str = "", without: Collection[Path] = ()) -> Path | None:
+    """Return the latest checkpoint that has all its files, by name and size; None without one.
+
+    Damaged ones are passed over and named in the log, and so are some that are given.
+    """
+    for _ in range(_LOOKS):
+        looked_at = list(_looked_at(folder, stem))
+        is_still = None not in looked_at
+        known = [one for one in looked_at if isinstance(one, Found) and one.path not in without]
+        for one in sorted(known, key=lambda one: one.order, reverse=True):
+            is_whole = _is_whole(one)
+            if is_whole:
+                return one.path
+            is_still &= is_whole is not None
+        if is_still:
+            break
+    return None
+
+
+def _looked_at(folder: Path, stem: str) -> Iterator[Found | Path | None]:
+    """Yield each checkpoint of a folder, the path of one that is damaged, None for one removed."""
+    name = re.compile(rf"{re.escape(stem) if stem else '.+'}-\d+", re.ASCII | re.DOTALL)
+    try:
+        listed = [entry for entry in folder.iterdir() if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for path in {entry.with_name(entry.name.removesuffix(REPLACED)) for entry in listed}:
+        if not name.fullmatch(path.name):
+            continue
+        place = existing(path)
+        if place is None:
+            if any(path.glob("part-*")):
+                _say_once(path, f"{INDEX} is not there")
+                yield path
+            elif not path.exists():
+                yield None
+            continue
+        try:
+            yield Found(path, place, read_index(place))
+        except UnreadableCheckpointError as error:
+            if existing(path) is None:
+                yield None
+                continue
+            _say_once(path, error.what)
+            yield path
+
+
+def damaged_in(folder: Path, stem: str) -> list[Path]:
+    """Return the checkpoints of a folder that are not whole, by names and sizes of files."""
+    looked_at = [one for one in _looked_at(folder, stem) if one is not None]
+    return sorted(
+        one.path if isinstance(one, Found) else one
+        for one in looked_at
+        if not isinstance(one, Found) or _is_whole(one) is False
+    )
+
+
+def _is_whole(found: Found) -> bool | None:
+    """Return whether all files are there; None if the checkpoint itself is not there any more."""
+    what = missing_file(found.place, found.index)
+    if what is None:
+        return True
+    if is_changed(found.path, found.index):
+        return None
+    _say_once(found.path, what)
+    return False
+
+
+def is_changed(path: Path, index: Index) -> bool:
+    """Return whether a checkpoint was removed, or another put in its place, since it was read."""
+    place = existing(path)
+    try:
+        return place is None or read_index(place).sequence != index.sequence
+    except CheckpointError:
+        return existing(path) is None
+
+
+def _say_once(path: Path, what: str) -> None:
+    """Name a damaged checkpoint in the log; programs that look each second do it once."""
+    if path not in _named_in_the_log:
+        _named_in_the_log.add(path)
+        _log.warning("checkpoint %s is damaged and is passed over: %s", path, what)
+
+
+# What the writer does.
+
+
+def partial_name(path: Path) -> Path:
+    """Return a name of its own for a checkpoint that is being written or removed."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint: it is gone as a whole before its files are."""
+    for place in (path, path.with_name(path.name + REPLACED)):
+        if place.exists():
+            doomed = partial_name(path)
+            place.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+def remove_all(folder: Path, stem: str) -> None:
+    """Remove the checkpoints `<stem>-<number>` of a folder, also damaged ones, and remains."""
+    for one in list(_looked_at(folder, stem)):
+        if one is not None:
+            remove(one.path if isinstance(one, Found) else one)
+    remove_remains(folder, stem)
+
+
+def remove_remains(folder: Path, stem: str) -> None:
+    """Remove what killed writers left of the checkpoints of a name."""
+    of_stem = rf"{re.escape(stem)}(-\d+)?"
+    partial = re.compile(rf"{of_stem}(\.[0-9a-f]+)?{re.escape(PARTIAL)}", re.ASCII)
+    replaced = re.compile(rf"{of_stem}{re.escape(REPLACED)}", re.ASCII)
+    for path in list(folder.iterdir()):
+        is_needless = replaced.fullmatch(path.name) and (
+            (path.with_name(path.name.removesuffix(REPLACED)) / INDEX).is_file()
+        )
+        if partial.fullmatch(path.name) or is_needless:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise `CheckpointError` for what is there and is no checkpoint: it would be lost."""
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not is_empty and not (path / INDEX).is_file():
+        raise CheckpointError(
+            f"{path.name!r} is there and is no checkpoint, which would take its place",
+            hint=f"give a path in it, such as {path.name}/checkpoint, or one where nothing is",
+        )
+
+
+def give_name(partial: Path, path: Path) -> None:
+    """Put a whole checkpoint in its place, and in that of one that is there."""
+    replaced = path.with_name(path.name + REPLACED)
+    if path.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        path.rename(replaced)
+    partial.rename(path)
+    sync(path.parent)
+    shutil.rmtree(replaced, ignore_errors=True)

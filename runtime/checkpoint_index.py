@@ -1,0 +1,281 @@
+"""The index of a checkpoint: what is in it, by name, and the checksums that make damage visible.
+
+    {"format": 2, "sequence": 7, "save_counter": 3, "saved_at": 1767225600.0, "workers": 2,
+     "arrays": {"params/w": {"dtype": "float32", "shape": [784, 128], "part": 0, "file": "0",
+                             "stored": ["float32", [784, 128]], "crc32": "8f3a0c11"}},
+     "values": {"step": 300},
+     "states": {"iterator": [{..}, {..}]},
+     "aliases": {"optimizer/params/w": "params/w"},
+     "crc32": "5d20b7e4"}
+
+`sequence` orders the checkpoints of a folder by when they were saved, whatever clocks say. `stored`
+differs from dtype and shape for random keys, whose numbers are stored. `states` has one for each
+worker. `crc32` of an array is that of its bytes, so that a file in the place of another is found;
+the last one is of the index itself, of all bytes before it. Format 1 is the same without checksums.
+
+The checksums find what disks, networks and programs do by mistake. They are no signature. So an
+index is not believed more than it must be: `Index.of` looks at every field before anything uses it,
+and nothing else reads the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn  # Any: JSON, numpy dtypes
+
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.runtime.checkpoint_files import (
+    CheckpointError,
+    UnreadableCheckpointError,
+    read_small,
+)
+
+INDEX = "index.json"
+FORMAT = 2
+MOST_BYTES = 2**28
+"""The size of an index, so that one that is none is not read into memory."""
+_MOST = 2**53
+_MOST_DIMENSIONS = 64
+_SEAL = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n', re.ASCII)
+_CHECKSUM, _FILE = re.compile(r"[0-9a-f]{8}"), re.compile(r"0|[1-9][0-9]{0,8}")
+_DTYPE, _KEY = re.compile(r"[a-z][a-z0-9_]{0,30}"), re.compile(r"key<[^<>]{0,60}>")
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array of a checkpoint: what it is, and what its file must hold."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    part: int
+    file: str
+    stored_dtype: np.dtype[Any]
+    stored_shape: tuple[int, ...]
+    crc32: str | None
+    """None in format 1."""
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the array, in that of the checkpoint."""
+        return Path(f"part-{self.part}", self.file)
+
+    @property
+    def chunk(self) -> Path:
+        """Return the file of its bytes, in the folder of the checkpoint."""
+        return self.folder / ".".join(["0"] * (len(self.stored_shape) or 1))
+
+    @property
+    def num_bytes(self) -> int:
+        """Return how many bytes are in that file; there is none for an array without elements."""
+        return math.prod(self.stored_shape) * self.stored_dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Index:
+    """What an index says, each field looked at."""
+
+    sequence: int
+    save_counter: int
+    saved_at: float
+    workers: int
+    arrays: dict[str, StoredArray]
+    values: dict[str, Any]
+    states: dict[str, list[Any]]
+    aliases: dict[str, str]
+
+    @classmethod
+    def of(cls, content: Any) -> Index:
+        """Return what JSON says; raises `ValueError` for what no index has."""
+        fields = _fields(content, "the index")
+        is_sealed = fields.get("format") != 1
+        workers = _integer(fields, "workers", 1, 2**20)
+        index = cls(
+            _integer(fields, "sequence", 0, _MOST),
+            _integer(fields, "save_counter", 0, _MOST),
+            _time(fields.get("saved_at")),
+            workers,
+            {
+                name: _array(name, record, workers, is_sealed)
+                for name, record in _fields(fields.get("arrays"), "'arrays'").items()
+            },
+            _fields(fields.get("values"), "'values'"),
+            _fields(fields.get("states"), "'states'"),
+            _fields(fields.get("aliases"), "'aliases'"),
+        )
+        _check_names(index)
+        return index
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """Return an index as bytes, the checksum of all others at their end.
+
+    Raises `CheckpointError` if nobody could read it.
+    """
+    text = json.dumps({name: content[name] for name in content if name != "crc32"}, indent=1)
+    body = text.removesuffix("\n}").encode()
+    if len(body) > MOST_BYTES - 100:
+        raise CheckpointError(
+            f"the index of a checkpoint has {len(body):,} bytes, and may have {MOST_BYTES:,}",
+            hint="give large values as arrays, not as states",
+        )
+    return body + f',\n "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode()
+
+
+def read_index(place: Path, at: Source = UNKNOWN) -> Index:
+    """Return the index of a checkpoint.
+
+    Raises `UnreadableCheckpointError` if it is damaged, `CheckpointError` if it is of a format that
+    this version does not know.
+    """
+    try:
+        content = _checked_content(read_small(place / INDEX, MOST_BYTES))
+        known = content.get("format")
+        if known in (1, FORMAT) and type(known) is int:
+            return Index.of(content)
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        raise UnreadableCheckpointError(
+            f"the index of checkpoint {place.name} cannot be read: {_said(error)}", source=at
+        ) from error
+    raise CheckpointError(
+        f"checkpoint {place.name} is of format {_short(known)}, this version reads 1 to {FORMAT}",
+        source=at,
+        hint="read it with the version of graphdist that wrote it, or a newer one",
+    )
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _checked_content(data: bytes) -> dict[str, Any]:
+    """Return the JSON of an index, whose checksum is right if it has one."""
+    seal = _SEAL.fullmatch(data, max(0, len(data) - 25))
+    if seal is not None and f"{zlib.crc32(data[: seal.start()]):08x}".encode() != seal[1]:
+        _refuse("its checksum is another than that of its text")
+    content = json.loads(data)
+    if not isinstance(content, dict):
+        _refuse("it is no JSON object")
+    if seal is None and (content.get("format") == FORMAT or "crc32" in content):
+        _refuse("it has no checksum at its end")
+    return content
+
+
+# What each field may be.
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(what)
+
+
+def _short(value: Any) -> str:
+    """Return what an error shows of a value, which may be large or nested without end."""
+    if isinstance(value, dict | list):
+        return f"a JSON {'object' if isinstance(value, dict) else 'array'} of {len(value)}"
+    text = "a huge integer" if isinstance(value, int) and abs(value) >= 2**200 else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}.."
+
+
+def _fields(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        _refuse(f"{what} is {_short(value)}, not a JSON object")
+    return value
+
+
+def _integer(fields: Mapping[str, Any], name: str, least: int, most: int, of: str = "") -> int:
+    value = fields.get(name)
+    if type(value) is not int or not least <= value <= most:
+        _refuse(f"{name!r}{of} is {_short(value)}, not an integer from {least} to {most}")
+    return value
+
+
+def _time(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= _MOST:
+        _refuse(f"'saved_at' is {_short(value)}, not a time")
+    return float(value)
+
+
+def _text(value: Any, pattern: re.Pattern[str], what: str) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        _refuse(f"{what} is {_short(value)}")
+    return value
+
+
+def _shape(value: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
+        _refuse(f"{what} is {_short(value)}, not a shape")
+    for size in value:
+        if type(size) is not int or not 0 <= size <= _MOST:
+            _refuse(f"{what} has the size {_short(size)}")
+    if math.prod(value) > _MOST:
+        _refuse(f"{what} has more elements than there are bytes")
+    return tuple(value)
+
+
+def _stored_dtype(value: Any, what: str) -> np.dtype[Any]:
+    name = _text(value, _DTYPE, f"the stored dtype{what}")
+    try:
+        dtype = jnp.dtype(name)
+    except (TypeError, ValueError, AttributeError):
+        _refuse(f"the stored dtype{what} is {name!r}")
+    is_number = dtype == np.bool_ or jnp.issubdtype(dtype, np.number)
+    if dtype.name != name or not is_number or dtype.kind in "mMOSU":
+        _refuse(f"the stored dtype{what} is {name!r}")
+    return dtype
+
+
+def _array(name: str, value: Any, workers: int, is_sealed: bool) -> StoredArray:
+    of = f" of array {_short(name)}"
+    record = _fields(value, f"the record{of}")
+    stored = record.get("stored")
+    if not isinstance(stored, list) or len(stored) != 2:
+        _refuse(f"'stored'{of} is {_short(stored)}, not a dtype and a shape")
+    dtype, shape = record.get("dtype"), _shape(record.get("shape"), f"the shape{of}")
+    array = StoredArray(
+        name,
+        dtype if isinstance(dtype, str) else "",
+        shape,
+        _integer(record, "part", 0, workers - 1, of),
+        _text(record.get("file"), _FILE, f"the file{of}"),
+        _stored_dtype(stored[0], of),
+        _shape(stored[1], f"the stored shape{of}"),
+        _text(record.get("crc32"), _CHECKSUM, f"the checksum{of}")
+        if is_sealed and 0 not in shape
+        else None,
+    )
+    if _KEY.fullmatch(array.dtype):
+        is_alike = array.stored_dtype == np.uint32 and array.stored_shape[: len(shape)] == shape
+    else:
+        is_alike = array.dtype == array.stored_dtype.name and array.stored_shape == shape
+    if not is_alike:
+        _refuse(f"'dtype' and 'shape'{of} do not go with what is stored")
+    return array
+
+
+def _check_names(index: Index) -> None:
+    for name, value in index.values.items():
+        if not isinstance(value, bool | int | float | str):
+            _refuse(f"value {_short(name)} is {_short(value)}, not a number or a string")
+    for name, states in index.states.items():
+        if not isinstance(states, list) or len(states) != index.workers:
+            _refuse(f"state {_short(name)} is {_short(states)}, not one of each worker")
+    for name, other in index.aliases.items():
+        if not isinstance(other, str):
+            _refuse(f"alias {_short(name)} is {_short(other)}, not a name")
+    kinds: list[Iterable[str]] = [index.arrays, index.values, index.states, index.aliases]
+    if len({name for names in kinds for name in names}) < sum(len(list(one)) for one in kinds):
+        _refuse("a name stands in it twice")
+    files = [(array.part, array.file) for array in index.arrays.values() if array.num_bytes]
+    if len(set(files)) < len(files):
+        _refuse("two arrays have one file")

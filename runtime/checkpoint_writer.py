@@ -1,0 +1,336 @@
+"""Who writes the checkpoints of a name in a folder: one process at a time.
+
+Two processes that save under one name would remove what the other is writing. So the checkpoints
+`ckpt-1`, `ckpt-2`, .. and `ckpt` of a folder have one file, `.ckpt.writer`, that the process which
+writes them holds, and that names it to the others. Two things keep them out:
+
+* The file is locked (`flock`). The kernel lets the lock go when the process ends, however it ends,
+  so a crash leaves nothing that must be guessed about. A process that is forked does not inherit
+  it, and neither does a program that is started.
+* A file system of a network may have no such locks, or locks that other hosts do not see. So the
+  holder writes a sign of life into the file every 10 seconds. Whoever comes to the file of a holder
+  on another host watches it for 60 seconds: if a sign comes it is refused, if none comes the holder
+  counts as dead. Clocks are not compared. Without locks, on one host, the process is looked for, by
+  its number and the time it was started, since numbers are used again.
+
+A process that was stopped for longer than that may have lost its place. It finds out, since it
+looks whether the file is still its own before it gives a checkpoint its name.
+
+Within a process all share the lock: checkpoints are written one after the other there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from graphdist.runtime.checkpoint_files import CheckpointError, read_small
+
+try:
+    import fcntl
+except ImportError:  # Windows has none
+    fcntl = None  # type: ignore[assignment]
+
+SECONDS_BETWEEN_SIGNS = 10.0
+SECONDS_OF_SILENCE = 60.0
+_LENGTH = 512
+"""Of the record, so that a new one covers the old one."""
+_HINT = (
+    "one program writes the checkpoints of a name in a folder: end the other, or give this one "
+    "another folder; CheckpointManager(.., read_only=True) only reads"
+)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that holds the file, as it says in it."""
+
+    host: str
+    kernel: str
+    """Tells apart hosts of one name, and a host before and after it was started again."""
+    process: int
+    started: str
+    since: float
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        """Return what this process writes."""
+        process = os.getpid()
+        return cls(socket.gethostname(), _kernel(), process, _start_of(process), time.time())
+
+    @classmethod
+    def of(cls, record: bytes) -> Owner | None:
+        """Return who wrote a record; None if that cannot be read."""
+        try:
+            found = json.loads(record)
+            return cls(
+                str(found["host"]),
+                str(found["kernel"]),
+                int(found["process"]),
+                str(found["started"]),
+                min(max(float(found["since"]), 0.0), 1e11),
+            )
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            return None
+
+    def record(self, sign: int) -> bytes:
+        """Return the content of the file, with the number of a sign of life."""
+        return json.dumps({**vars(self), "sign": sign}).encode().ljust(_LENGTH - 1) + b"\n"
+
+    def is_gone(self, has_lock: bool) -> bool | None:
+        """Return whether the process has ended, to one that has the file's lock or could not.
+
+        None if that cannot be known from here.
+        """
+        here = Owner.this_process()
+        if (self.host, self.kernel) != (here.host, here.kernel):
+            return None  # perhaps in another container, with locks and numbers of its own
+        if has_lock:
+            return True
+        return _start_of(self.process) != self.started if self.started else None
+
+    def __str__(self) -> str:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.since))
+        return f"process {self.process} on {self.host}, since {at} UTC"
+
+
+@cache
+def _kernel() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return f"of {socket.gethostname()}"  # no Linux
+
+
+def _start_of(process: int) -> str:
+    """Return when a process was started, in the kernel's count; "" if that is not known."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]  # the name before it may hold anything
+
+
+class Writer:
+    """The right to write the checkpoints of a name, while it lives."""
+
+    def __init__(self, folder: Path, stem: str) -> None:
+        """Take nothing yet."""
+        self._folder, self._stem = folder, stem
+        self._held: _Held | None = None
+        self._letting_go: weakref.finalize[..., Writer] | None = None
+
+    def take(self) -> None:
+        """Become the writer, in a folder that is there; nothing if it is that already.
+
+        Raises `CheckpointError` that names another process that is.
+        """
+        if self._held is not None and self._held.is_in_place():
+            return
+        self.release()
+        file = Path(os.path.realpath(self._folder)) / f".{self._stem}.writer"
+        with _lock:
+            held = _all_held.get(file)
+            if held is None or not held.is_in_place():
+                held = _take(file, self._stem)
+                _all_held[file] = held
+                _signs.begin()
+            held.users += 1
+        self._held = held
+        self._letting_go = weakref.finalize(self, held.let_go)
+
+    def confirm(self) -> None:
+        """Raise `CheckpointError` if another process has taken this one for dead."""
+        if self._held is None or not self._held.is_in_place():
+            raise CheckpointError(
+                f"checkpoints {self._stem!r} of {self._folder} are no longer this process's: it "
+                f"gave no sign of life for {SECONDS_OF_SILENCE:g} s, or the folder was removed",
+                hint="start the program again from the last checkpoint",
+            )
+
+    def release(self) -> None:
+        """Let others write."""
+        if self._letting_go is not None:
+            self._letting_go()
+        self._held = self._letting_go = None
+
+
+class _Held:
+    """A file that this process holds."""
+
+    def __init__(self, file: Path, descriptor: int) -> None:
+        self.file, self.users = file, 0
+        self._descriptor = descriptor
+        self._owner = Owner.this_process()
+        self._signs = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Give a sign of life. The file is opened anew: closing it sends it over a network."""
+        self._signs += 1
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.file, os.O_WRONLY)
+            try:
+                if os.path.samestat(os.fstat(descriptor), os.fstat(self._descriptor)):
+                    os.write(descriptor, self._owner.record(self._signs))
+            finally:
+                os.close(descriptor)
+
+    def is_in_place(self) -> bool:
+        """Return whether the file is there, and is this process's."""
+        if self._owner.process != os.getpid() or not _is_at(self._descriptor, self.file):
+            return False
+        return _owner_in(self.file) == self._owner
+
+    def let_go(self) -> None:
+        """Have one user less; without any the file is removed."""
+        with _lock:
+            if self._owner.process != os.getpid():
+                return  # a copy in a fork
+            self.users -= 1
+            if self.users:
+                return
+            if _all_held.get(self.file) is self:
+                del _all_held[self.file]
+            if self.is_in_place():
+                with contextlib.suppress(OSError):
+                    self.file.unlink()
+            self.close()
+            if not _all_held:
+                _signs.end()
+
+    def close(self) -> None:
+        """Close the file, and so unlock it."""
+        os.close(self._descriptor)
+
+
+class _Signs:
+    """The thread that gives signs of life, while anything is held."""
+
+    def __init__(self) -> None:
+        self._end: threading.Event | None = None
+
+    def begin(self) -> None:
+        if self._end is None:
+            self._end = threading.Event()
+            thread = threading.Thread(
+                target=self._give, args=(self._end,), name="graphdist-writer", daemon=True
+            )
+            thread.start()
+
+    def end(self) -> None:
+        if self._end is not None:
+            self._end.set()
+        self._end = None
+
+    @staticmethod
+    def _give(end: threading.Event) -> None:
+        while not end.wait(SECONDS_BETWEEN_SIGNS):
+            with _lock:
+                for held in _all_held.values():
+                    held.renew()
+
+
+_lock = threading.RLock()
+_all_held: dict[Path, _Held] = {}
+_signs = _Signs()
+
+
+def _take(file: Path, stem: str) -> _Held:
+    """Take the file of a name; see the top of this module."""
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        try:
+            try:
+                has_lock = _has_locked(descriptor)
+            except BlockingIOError:
+                raise _refused(stem, file) from None
+            if not _is_at(descriptor, file):
+                os.close(descriptor)  # its holder has removed it just now
+                continue
+            owner = _owner_in(file)
+            if owner is not None:
+                _wait_for_silence(owner, has_lock, stem, file)
+            return _Held(file, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def _has_locked(descriptor: int) -> bool:
+    """Lock a file; return false where there are no locks, raise `BlockingIOError` if it is."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def _wait_for_silence(owner: Owner, has_lock: bool, stem: str, file: Path) -> None:
+    """Return once the owner counts as dead; raises `CheckpointError` if it lives."""
+    is_gone = owner.is_gone(has_lock)
+    if is_gone:
+        return
+    if is_gone is False:
+        raise _refused(stem, file)
+    before = _content(file)
+    deadline = time.monotonic() + SECONDS_OF_SILENCE
+    while time.monotonic() < deadline:
+        time.sleep(min(0.5, SECONDS_OF_SILENCE / 10))
+        if (now := _content(file)) != before and Owner.of(now) is not None:
+            raise _refused(stem, file)
+
+
+def _refused(stem: str, file: Path) -> CheckpointError:
+    for _ in range(20):
+        if (owner := _owner_in(file)) is not None:
+            break
+        time.sleep(0.01)  # it has locked the file, and not yet written
+    return CheckpointError(
+        f"checkpoints {stem!r} of {file.parent} are written by {owner or 'another process'}",
+        hint=_HINT,
+    )
+
+
+def _owner_in(file: Path) -> Owner | None:
+    return Owner.of(_content(file))
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return read_small(file, 4 * _LENGTH)
+    except (OSError, ValueError):
+        return b""
+
+
+def _is_at(descriptor: int, file: Path) -> bool:
+    """Return whether an open file is the one of a name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(file))
+    except OSError:
+        return False
+
+
+def _forget() -> None:
+    """Hold nothing in a process that was forked: its parent does."""
+    global _lock, _signs
+    _lock, _signs = threading.RLock(), _Signs()
+    for held in _all_held.values():
+        held.close()
+    _all_held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
