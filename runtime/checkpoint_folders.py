@@ -148,7 +148,8 @@ def is_changed(path: Path, index: Index) -> bool:
     """Return whether a checkpoint was removed, or another put in its place, since it was read."""
     place = existing(path)
     try:
-        return place is None or read_index(place).sequence != index.sequence
+        now = None if place is None else read_index(place)
+        return now is None or (now.saved_at, now.seal) != (index.saved_at, index.seal)
     except CheckpointError:
         return existing(path) is None
 

@@ -92,6 +92,8 @@ class Index:
     values: dict[str, Any]
     states: dict[str, list[Any]]
     aliases: dict[str, str]
+    seal: str
+    """Its own checksum, which tells it from that of another save; "" in format 1."""
 
     @classmethod
     def of(cls, content: Any) -> Index:
@@ -111,6 +113,7 @@ class Index:
             _fields(fields.get("values"), "'values'"),
             _fields(fields.get("states"), "'states'"),
             _fields(fields.get("aliases"), "'aliases'"),
+            _text(fields.get("crc32"), _CHECKSUM, "the checksum") if is_sealed else "",
         )
         _check_names(index)
         return index

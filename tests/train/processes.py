@@ -49,7 +49,12 @@ def start(function: str, *arguments: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "ignore", __file__, function, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -88,6 +93,64 @@ def save_for_ever(directory: str) -> None:
         manager.save()
         manager.sync()
         print(checkpoint.step, flush=True)
+
+
+def save_once(directory: str) -> None:
+    """Save, and go on until a line is given."""
+    import graphdist as gd
+
+    manager = gd.train.CheckpointManager(gd.train.Checkpoint(step=1), directory, max_to_keep=2)
+    try:
+        manager.save()
+        manager.sync()
+        print("saved", flush=True)
+        sys.stdin.readline()
+    except gd.CheckpointError as error:
+        print(error.what)
+
+
+def fork_and_save(directory: str) -> None:
+    """Save, then have a fork try to; it outlives the process, which is killed."""
+    import signal
+
+    import graphdist as gd
+    from graphdist.runtime.checkpoint_writer import Writer
+
+    manager = gd.train.CheckpointManager(gd.train.Checkpoint(step=1), directory, max_to_keep=2)
+    manager.save()
+    manager.sync()
+    parent = os.getpid()
+    if os.fork() == 0:
+        try:
+            Writer(Path(directory), "ckpt").take()
+            print("the fork writes", flush=True)
+        except gd.CheckpointError as error:
+            print(f"process {parent}" in error.what, flush=True)
+        os.kill(parent, signal.SIGKILL)
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        with contextlib.suppress(gd.CheckpointError):
+            Writer(Path(directory), "other").take()
+        sys.stdin.readline()
+        os._exit(0)
+    time.sleep(60)
+
+
+def save_on_a_full_disk(path: str) -> None:
+    """Save where files may not be long, and say what is said."""
+    import resource
+
+    import numpy as np
+
+    import graphdist as gd
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    checkpoint = gd.train.Checkpoint(small=np.ones(10), large=np.ones(100_000), step=1)
+    checkpoint.write(path)
+    try:
+        checkpoint.sync()
+    except gd.CheckpointError as error:
+        print(error.what)
 
 
 def write_together(meeting: str, index: str, count: str, path: str) -> None:
