@@ -197,7 +197,8 @@ class CheckpointManager:
             is_unreadable, what = answer
             is_passed_over |= is_unreadable
             if what and is_unreadable:
-                _log.warning("checkpoint %s is passed over: worker %d: %s", path, worker, what)
+                where = f"worker {worker}: " if workers().count > 1 else ""
+                _log.warning("checkpoint %s is passed over: %s%s", path, where, what)
             elif what:
                 raise failure or CheckpointError(f"worker {worker}: {what}", source=here())
         if is_passed_over or put_back is None:
