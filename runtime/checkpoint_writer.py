@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import threading
@@ -38,6 +39,8 @@ try:
     import fcntl
 except ImportError:  # Windows has none
     fcntl = None  # type: ignore[assignment]
+
+_log = logging.getLogger("graphdist")
 
 SECONDS_BETWEEN_SIGNS = 10.0
 SECONDS_OF_SILENCE = 60.0
@@ -76,7 +79,7 @@ class Owner:
                 str(found["kernel"]),
                 int(found["process"]),
                 str(found["started"]),
-                min(max(float(found["since"]), 0.0), 1e11),
+                float(min(max(0.0, found["since"]), 1e11)),  # also of nan, a time
             )
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             return None
@@ -137,14 +140,8 @@ class Writer:
             return
         self.release()
         file = Path(os.path.realpath(self._folder)) / f".{self._stem}.writer"
-        with _lock:
-            held = _all_held.get(file)
-            if held is None or not held.is_in_place():
-                held = _take(file, self._stem)
-                _all_held[file] = held
-                _signs.begin()
-            held.users += 1
-        self._held = held
+        with _taking:
+            self._held = held = _shared(file) or _kept(_take(file, self._stem))
         self._letting_go = weakref.finalize(self, held.let_go)
 
     def confirm(self) -> None:
@@ -171,18 +168,22 @@ class _Held:
         self._descriptor = descriptor
         self._owner = Owner.this_process()
         self._signs = 0
-        self.renew()
+        self._write()
 
     def renew(self) -> None:
-        """Give a sign of life. The file is opened anew: closing it sends it over a network."""
+        """Give a sign of life, unless another process has taken this one for dead."""
+        if self.is_in_place():
+            with contextlib.suppress(OSError):
+                self._write()
+
+    def _write(self) -> None:
+        """Write the record. The file is opened anew: closing it sends it over a network."""
         self._signs += 1
-        with contextlib.suppress(OSError):
-            descriptor = os.open(self.file, os.O_WRONLY)
-            try:
-                if os.path.samestat(os.fstat(descriptor), os.fstat(self._descriptor)):
-                    os.write(descriptor, self._owner.record(self._signs))
-            finally:
-                os.close(descriptor)
+        descriptor = os.open(self.file, os.O_WRONLY)
+        try:
+            os.write(descriptor, self._owner.record(self._signs))
+        finally:
+            os.close(descriptor)
 
     def is_in_place(self) -> bool:
         """Return whether the file is there, and is this process's."""
@@ -239,9 +240,29 @@ class _Signs:
                     held.renew()
 
 
-_lock = threading.RLock()
+_taking, _lock = threading.RLock(), threading.RLock()
+"""The first is held while a file is taken, which may last; the second for moments."""
 _all_held: dict[Path, _Held] = {}
 _signs = _Signs()
+
+
+def _shared(file: Path) -> _Held | None:
+    """Return what this process holds already, with a user more."""
+    with _lock:
+        held = _all_held.get(file)
+        if held is None or not held.is_in_place():
+            return None
+        held.users += 1
+        return held
+
+
+def _kept(held: _Held) -> _Held:
+    """Return what was taken just now, with its first user."""
+    with _lock:
+        _all_held[held.file] = held
+        held.users = 1
+        _signs.begin()
+        return held
 
 
 def _take(file: Path, stem: str) -> _Held:
@@ -285,6 +306,10 @@ def _wait_for_silence(owner: Owner, has_lock: bool, stem: str, file: Path) -> No
         return
     if is_gone is False:
         raise _refused(stem, file)
+    _log.warning(
+        "checkpoints %r of %s were written by %s: waiting %g s for a sign of its life",
+        *(stem, file.parent, owner, SECONDS_OF_SILENCE),
+    )
     before = _content(file)
     deadline = time.monotonic() + SECONDS_OF_SILENCE
     while time.monotonic() < deadline:
@@ -325,8 +350,8 @@ def _is_at(descriptor: int, file: Path) -> bool:
 
 def _forget() -> None:
     """Hold nothing in a process that was forked: its parent does."""
-    global _lock, _signs
-    _lock, _signs = threading.RLock(), _Signs()
+    global _taking, _lock, _signs
+    _taking, _lock, _signs = threading.RLock(), threading.RLock(), _Signs()
     for held in _all_held.values():
         held.close()
     _all_held.clear()

@@ -114,6 +114,11 @@ class CheckpointManager:
         return self._directory
 
     @property
+    def read_only(self) -> bool:
+        """Return whether `save` is refused."""
+        return self._read_only
+
+    @property
     def checkpoint_interval(self) -> int | None:
         """Return how many steps are between two checkpoints at least."""
         return self._interval

@@ -190,8 +190,14 @@ class PreemptionCheckpointHandler:
 
 
 def _manager_of(given: Any, folder: StrPath | None) -> CheckpointManager:
-    if isinstance(given, CheckpointManager):
+    if isinstance(given, CheckpointManager) and not given.read_only:
         return given
+    if isinstance(given, CheckpointManager):
+        raise ArgumentError(
+            "a PreemptionCheckpointHandler saves, and is given a manager that is read_only",
+            source=here(),
+            hint="make the manager without read_only=True in the one program that saves",
+        )
     if not isinstance(given, Checkpoint):
         raise ArgumentTypeError(
             f"checkpoint_or_manager is of type {kind_of(given)}",

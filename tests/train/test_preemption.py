@@ -149,6 +149,8 @@ def test_refusals(tmp_path: Path) -> None:
         make(ServerCluster(), checkpoint, tmp_path)
     with pytest.raises(ValueError, match="no checkpoint_dir"):
         make(None, checkpoint)
+    with pytest.raises(ValueError, match="read_only"):
+        make(None, gd.train.CheckpointManager(checkpoint, tmp_path, 1, read_only=True))
     with pytest.raises(TypeError, match="checkpoint_or_manager"):
         make(None, "folder")  # type: ignore[arg-type]
 

@@ -212,9 +212,16 @@ def test_file_systems_without_locks(file: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_no_record_is_no_owner(file: Path) -> None:
-    for content in (b"", b"{", b"[]", b"[" * 2000, b'{"host": 1}', bytes(5000)):
+    for content in (b"", b"{", b"[]", b"[" * 2000, b'{"host": 1}', bytes(5000), b"\xff"):
         file.write_bytes(content)
         take(file).release()
+
+
+def test_the_time_in_a_record_is_a_time(file: Path) -> None:
+    for since in ("NaN", "Infinity", "-1e300"):
+        left_by(file, since=1234.5)
+        text = file.read_text().replace("1234.5", since)
+        assert "UTC" in str(Owner.of(text.encode()))
 
 
 def test_signs_of_life(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,9 +246,13 @@ def test_a_process_that_was_taken_for_dead_gives_up(
         return write(*arguments)
 
     monkeypatch.setattr(checkpoints, "write_arrays", taken_over)
+    monkeypatch.setattr(checkpoint_writer, "SECONDS_OF_SILENCE", 0.2)
     manager.save()
     with pytest.raises(gd.CheckpointError, match="no longer this process's"):
         manager.sync()
+    held = checkpoint_writer._all_held[tmp_path.resolve() / ".ckpt.writer"]
+    held.renew()  # leaves the file to the other
+    assert json.loads((tmp_path / ".ckpt.writer").read_bytes())["host"] == "another"
     assert sorted(os.listdir(tmp_path)) == [".ckpt.writer", "ckpt-1"]
 
 
