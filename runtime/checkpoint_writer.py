@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from graphdist.runtime.checkpoint_files import CheckpointError, read_small
+from graphdist.runtime.checkpoint_files import CheckpointError, full_disk, read_small
 
 try:
     import fcntl
@@ -140,8 +140,13 @@ class Writer:
             return
         self.release()
         file = Path(os.path.realpath(self._folder)) / f".{self._stem}.writer"
-        with _taking:
-            self._held = held = _shared(file) or _kept(_take(file, self._stem))
+        try:
+            with _taking:
+                self._held = held = _shared(file) or _kept(_take(file, self._stem))
+        except OSError as error:
+            if (full := full_disk(error, self._folder)) is None:
+                raise
+            raise full from error
         self._letting_go = weakref.finalize(self, held.let_go)
 
     def confirm(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.train.writing import finish_writing
+from tests.train.subjects import objects
 
 pytest.importorskip("tensorstore")
 
@@ -30,3 +31,12 @@ def pair() -> gd.Strategy:
 def prefix(tmp_path: Path) -> str:
     """Return what the paths of checkpoints start with."""
     return str(tmp_path / "ckpt")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a checkpoint of objects that hold 3."""
+    checkpoint = gd.train.Checkpoint(**objects(3))
+    checkpoint.write(tmp_path / "ckpt-1")
+    checkpoint.sync()
+    return tmp_path / "ckpt-1"

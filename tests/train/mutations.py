@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,11 @@ import numpy as np
 
 import graphdist as gd
 from graphdist.runtime.checkpoint_index import INDEX, sealed
+from tests.train.subjects import FORMAT_1, files_of, nested
 
 MOST_MEBIBYTES = 1024
 _SECONDS_EACH = 20
 _ROOT = Path(__file__).parents[2]
-_FORMAT_1 = Path(__file__).parent / "format_1" / "ckpt-1"
-
-
-def nested(depth: int) -> Any:
-    """Return a list in a list in a list."""
-    value: Any = []
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 HOSTILE: list[Any] = [
@@ -82,15 +75,10 @@ def make_originals(folder: Path) -> None:
         checkpoint = gd.train.Checkpoint(**objects(step))
         checkpoint.write(folder / f"ckpt-{step}")
         checkpoint.sync()
-    shutil.copytree(_FORMAT_1, folder / "old-1")
+    shutil.copytree(FORMAT_1, folder / "old-1")
 
 
 # What is changed. Each returns whether a right checksum covers it.
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the files of a checkpoint."""
-    return sorted(file for file in path.rglob("*") if file.is_file())
 
 
 def turn_bits(chosen: random.Random, path: Path) -> bool:
@@ -217,7 +205,7 @@ def read_all(folder: Path, name: str, is_sealed: bool) -> None:
     attempt(lambda: gd.train.latest_checkpoint(folder))
     listed = attempt(lambda: gd.train.list_variables(path)) or []
     for variable, shape in listed:
-        array = attempt(lambda variable=variable: gd.train.load_variable(path, variable))
+        array = attempt(partial(gd.train.load_variable, path, variable))
         assert array is None or variable == "key" or list(array.shape) == shape
     checkpoint = gd.train.Checkpoint(**objects())
     is_restored = attempt(lambda: checkpoint.restore(path).expect_partial()) is not None
@@ -227,7 +215,8 @@ def read_all(folder: Path, name: str, is_sealed: bool) -> None:
     again = gd.train.Checkpoint(**objects())
     manager = gd.train.CheckpointManager(again, folder, 2, checkpoint_name=name.partition("-")[0])
     attempt(manager.restore_or_initialize)
-    attempt(lambda: (manager.save(checkpoint_number=9), manager.sync()))
+    attempt(lambda: manager.save(checkpoint_number=9))
+    attempt(manager.sync)
 
 
 def tree(folder: Path) -> Any:

@@ -6,10 +6,8 @@ import json
 import logging
 import os
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,42 +16,7 @@ import pytest
 import graphdist as gd
 from graphdist.runtime.checkpoint_index import INDEX, Index, sealed
 from graphdist.runtime.workers import OneWorker, set_workers
-
-FORMAT_1 = Path(__file__).parent / "format_1" / "ckpt-1"
-
-
-def objects(step: int = 0) -> dict[str, Any]:
-    """Return objects of every kind, which hold the number."""
-    return {
-        "w": np.full((4, 3), step, np.float32),
-        "others": [np.full((4, 3), -step, np.float32), np.full(9, step, np.int8)],
-        "key": jax.random.key(step),
-        "empty": np.zeros((0, 2)),
-        "step": step,
-        "iterator": iter(gd.data.Dataset.range(10)),
-    }
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    checkpoint = gd.train.Checkpoint(**objects(3))
-    checkpoint.write(tmp_path / "ckpt-1")
-    checkpoint.sync()
-    return tmp_path / "ckpt-1"
-
-
-def files_of(path: Path) -> list[Path]:
-    return sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def refusal(path: Path) -> str:
-    """Return what is said of a checkpoint that is not restored, and change nothing."""
-    checkpoint = gd.train.Checkpoint(**objects())
-    with pytest.raises(gd.UnreadableCheckpointError) as caught:
-        checkpoint.restore(path)
-    assert checkpoint.step == 0
-    assert not checkpoint.w.any()
-    return caught.value.what
+from tests.train.subjects import FORMAT_1, files_of, objects, refusal
 
 
 def test_every_bit_that_is_turned_is_found(path: Path) -> None:
@@ -121,126 +84,6 @@ def test_what_is_not_a_file(path: Path, name: str) -> None:
         refusal(path)
         shutil.rmtree(file) if file.is_dir() else file.unlink()
         file.write_text("")
-
-
-# Indices that nobody wrote, with a right checksum.
-
-Change = Callable[[dict[str, Any]], Any]
-
-
-def of_array(**fields: Any) -> Change:
-    return lambda index: index["arrays"]["w"].update(fields)
-
-
-HOSTILE: dict[str, Change] = {
-    **{
-        f"no {field}": lambda index, field=field: index.pop(field)
-        for field in (
-            *("format", "sequence", "save_counter", "saved_at", "workers"),
-            *("arrays", "values", "states", "aliases"),
-        )
-    },
-    **{
-        f"no {field} of an array": lambda index, field=field: index["arrays"]["w"].pop(field)
-        for field in ("dtype", "shape", "part", "file", "stored", "crc32")
-    },
-    **{
-        f"{field} is {value!r:.30}": lambda index, field=field, value=value: index.update(
-            {field: value}
-        )
-        for field in (
-            *("format", "sequence", "save_counter", "saved_at", "workers"),
-            *("arrays", "values", "states", "aliases"),
-        )
-        for value in (None, -1, 1e999, "x", [[]], {"w": None}, 10**400)
-    },
-    "another file": of_array(file="1"),
-    "a file outside": of_array(file="../../../etc"),
-    "a file of the root": of_array(file="/etc/passwd"),
-    "a number of digits elsewhere": of_array(file="\u0663"),
-    "another part": of_array(part=1),
-    "a part before the first": of_array(part=-1),
-    "a part that is true": of_array(part=True),
-    "negative sizes": of_array(shape=[-4, -3], stored=["float32", [-4, -3]]),
-    "a huge shape": of_array(shape=[4, 2**50], stored=["float32", [4, 2**50]]),
-    "a shape beyond memory": of_array(shape=[4, 2**40], stored=["float32", [4, 2**40]]),
-    "many dimensions": of_array(shape=[1] * 1000, stored=["float32", [1] * 1000]),
-    "a shape that is text": of_array(shape="43", stored=["float32", "43"]),
-    "other shapes": of_array(shape=[3, 4]),
-    "other elements": of_array(stored=["int32", [4, 3]]),
-    "other elements alike": of_array(dtype="int32", stored=["int32", [4, 3]]),
-    "objects": of_array(dtype="object", stored=["object", [4, 3]]),
-    "records": of_array(dtype="f4,i4", stored=["f4,i4", [4, 3]]),
-    "times": of_array(dtype="datetime64", stored=["datetime64", [4, 3]]),
-    "no dtype at all": of_array(dtype="(" * 99, stored=["(" * 99, [4, 3]]),
-    "a checksum of other digits": of_array(crc32="ABCDEF01"),
-    "a key of other numbers": lambda index: index["arrays"]["key"].update(stored=["uint32", [0]]),
-    "values nested deeply": lambda index: index["values"].update(step=nested(50)),
-    "states of two workers": lambda index: index.update(states={"iterator": [{}, {}]}),
-    "a state of another kind": lambda index: index.update(states={"iterator": [17]}),
-    "an alias that is a name": lambda index: index.update(aliases={"w": "step"}),
-}
-
-
-def nested(depth: int) -> Any:
-    value: Any = 0
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_indices(path: Path, name: str) -> None:
-    index = json.loads((path / INDEX).read_text())
-    HOSTILE[name](index)
-    (path / INDEX).write_bytes(sealed(index))
-    checkpoint = gd.train.Checkpoint(**objects())
-    with pytest.raises(gd.GraphdistError):
-        checkpoint.restore(path)
-    assert checkpoint.step == 0
-    assert not checkpoint.w.any()
-
-
-def test_an_index_nested_without_end(path: Path) -> None:
-    body = b'{"format": 2, "values": ' + b"[" * 200_000
-    for text in (b"[" * 10**6, b'{"a":' * 10**6, body):
-        seal = f',\n "crc32": "{zlib.crc32(text):08x}"\n}}\n'.encode()
-        for content in (text, text + seal):
-            (path / INDEX).write_bytes(content)
-            assert "index" in refusal(path)
-
-
-METADATA: dict[str, Any] = {
-    "chunks": [4, 2**40],
-    "order": "F",
-    "dtype": ">f4",
-    "shape": [3, 4],
-    "fill_value": 1,
-    "compressor": {"id": "blosc"},
-    "filters": [{"id": "delta"}],
-    "zarr_format": 3,
-    "dimension_separator": "/",
-}
-
-
-@pytest.mark.parametrize("field", METADATA)
-@pytest.mark.parametrize("is_old", [False, True])
-def test_hostile_metadata_of_an_array(path: Path, field: str, is_old: bool) -> None:
-    if is_old:
-        shutil.rmtree(path)
-        shutil.copytree(FORMAT_1, path)
-    name = "params/w" if is_old else "w"
-    index = json.loads((path / INDEX).read_text())
-    file = path / "part-0" / index["arrays"][name]["file"] / ".zarray"
-    content = json.loads(file.read_text())
-    for changed in ({**content, field: METADATA[field]}, {**content, field: nested(99)}, [content]):
-        file.write_text(json.dumps(changed))
-        with pytest.raises(gd.UnreadableCheckpointError, match=f"{name}.*zarray"):
-            gd.train.load_variable(path, name)
-    content.pop(field)
-    file.write_text(json.dumps(content))
-    with pytest.raises(gd.UnreadableCheckpointError, match=f"{name}.*zarray"):
-        gd.train.load_variable(path, name)
 
 
 # What is done then.

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.runtime import checkpoint_writer, checkpoints
+from graphdist.runtime import checkpoint_arrays, checkpoint_writer, checkpoints
 from graphdist.runtime.checkpoint_writer import Owner, Writer
 from graphdist.train import index as train_index
 from tests.train.processes import finished, start
@@ -183,7 +183,7 @@ def take(file: Path) -> Writer:
 
 
 @pytest.mark.parametrize("other", [{"host": "another"}, {"kernel": "another"}])
-def test_another_host_that_is_silent_counts_as_dead(file: Path, other: dict[str, str]) -> None:
+def test_another_host_that_is_silent_counts_as_dead(file: Path, other: dict[str, Any]) -> None:
     left_by(file, **other)
     writer = take(file)
     writer.confirm()
@@ -239,7 +239,7 @@ def test_a_process_that_was_taken_for_dead_gives_up(
     manager = manager_of(tmp_path)
     manager.save()
     manager.sync()
-    write = checkpoints.write_arrays
+    write = checkpoint_arrays.write_arrays
 
     def taken_over(*arguments: Any) -> dict[str, str]:
         left_by(tmp_path / ".ckpt.writer", host="another")
@@ -262,7 +262,7 @@ def test_a_process_that_was_taken_for_dead_gives_up(
 def test_a_save_that_fails_removes_what_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = checkpoints.write_arrays
+    write = checkpoint_arrays.write_arrays
 
     def fail(*arguments: Any) -> None:
         write(*arguments)
@@ -283,7 +283,7 @@ def test_a_save_that_fails_removes_what_it_began(
 def test_files_that_go_away_while_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    write = checkpoints.write_arrays
+    write = checkpoint_arrays.write_arrays
 
     def lose(folder: Path, arrays: Any) -> dict[str, str]:
         found = write(folder, arrays)
@@ -302,7 +302,7 @@ def test_files_that_go_away_while_they_are_written(
 def read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return a list for what is to be done before arrays are read, one after the other."""
     acts: list[Any] = []
-    original = train_index.read_arrays
+    original = checkpoint_arrays.read_arrays
 
     def reading(*arguments: Any) -> Any:
         if acts:

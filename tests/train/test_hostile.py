@@ -1,0 +1,126 @@
+"""Checkpoints that somebody made up are refused, and take no memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphdist as gd
+from graphdist.runtime.checkpoint_index import INDEX, sealed
+from tests.train.subjects import FORMAT_1, nested, objects, refusal
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def of_array(**fields: Any) -> Change:
+    return lambda index: index["arrays"]["w"].update(fields)
+
+
+def without(field: str) -> Change:
+    return lambda index: index.pop(field)
+
+
+def without_of_array(field: str) -> Change:
+    return lambda index: index["arrays"]["w"].pop(field)
+
+
+def with_field(field: str, value: Any) -> Change:
+    return lambda index: index.update({field: value})
+
+
+FIELDS = [
+    *("format", "sequence", "save_counter", "saved_at", "workers"),
+    *("arrays", "values", "states", "aliases"),
+]
+VALUES: list[Any] = [None, -1, 1e999, "x", [[]], {"w": None}, 10**400]
+OF_ARRAYS = ["dtype", "shape", "part", "file", "stored", "crc32"]
+HOSTILE: dict[str, Change] = {
+    **{f"no {field}": without(field) for field in FIELDS},
+    **{f"no {field} of an array": without_of_array(field) for field in OF_ARRAYS},
+    **{f"{f} is {value!r:.30}": with_field(f, value) for f in FIELDS for value in VALUES},
+    "another file": of_array(file="1"),
+    "a file outside": of_array(file="../../../etc"),
+    "a file of the root": of_array(file="/etc/passwd"),
+    "a number of digits elsewhere": of_array(file="\u0663"),
+    "another part": of_array(part=1),
+    "a part before the first": of_array(part=-1),
+    "a part that is true": of_array(part=True),
+    "negative sizes": of_array(shape=[-4, -3], stored=["float32", [-4, -3]]),
+    "a huge shape": of_array(shape=[4, 2**50], stored=["float32", [4, 2**50]]),
+    "a shape beyond memory": of_array(shape=[4, 2**40], stored=["float32", [4, 2**40]]),
+    "many dimensions": of_array(shape=[1] * 1000, stored=["float32", [1] * 1000]),
+    "a shape that is text": of_array(shape="43", stored=["float32", "43"]),
+    "other shapes": of_array(shape=[3, 4]),
+    "other elements": of_array(stored=["int32", [4, 3]]),
+    "other elements alike": of_array(dtype="int32", stored=["int32", [4, 3]]),
+    "objects": of_array(dtype="object", stored=["object", [4, 3]]),
+    "records": of_array(dtype="f4,i4", stored=["f4,i4", [4, 3]]),
+    "times": of_array(dtype="datetime64", stored=["datetime64", [4, 3]]),
+    "no dtype at all": of_array(dtype="(" * 99, stored=["(" * 99, [4, 3]]),
+    "a checksum of other digits": of_array(crc32="ABCDEF01"),
+    "a key of other numbers": lambda index: index["arrays"]["key"].update(stored=["uint32", [0]]),
+    "values nested deeply": lambda index: index["values"].update(step=nested(50)),
+    "states of two workers": lambda index: index.update(states={"iterator": [{}, {}]}),
+    "a state of another kind": lambda index: index.update(states={"iterator": [17]}),
+    "an alias that is a name": lambda index: index.update(aliases={"w": "step"}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_indices(path: Path, name: str) -> None:
+    index = json.loads((path / INDEX).read_text())
+    HOSTILE[name](index)
+    (path / INDEX).write_bytes(sealed(index))
+    checkpoint = gd.train.Checkpoint(**objects())
+    with pytest.raises(gd.GraphdistError):
+        checkpoint.restore(path)
+    assert checkpoint.step == 0
+    assert not checkpoint.w.any()
+
+
+def test_an_index_nested_without_end(path: Path) -> None:
+    body = b'{"format": 2, "values": ' + b"[" * 200_000
+    for text in (b"[" * 10**6, b'{"a":' * 10**6, body):
+        seal = f',\n "crc32": "{zlib.crc32(text):08x}"\n}}\n'.encode()
+        for content in (text, text + seal):
+            (path / INDEX).write_bytes(content)
+            assert "index" in refusal(path)
+
+
+METADATA: dict[str, Any] = {
+    "chunks": [4, 2**40],
+    "order": "F",
+    "dtype": ">f4",
+    "shape": [3, 4],
+    "fill_value": 1,
+    "compressor": {"id": "blosc"},
+    "filters": [{"id": "delta"}],
+    "zarr_format": 3,
+    "dimension_separator": "/",
+}
+
+
+@pytest.mark.parametrize("field", METADATA)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_hostile_metadata_of_an_array(path: Path, field: str, is_old: bool) -> None:
+    if is_old:
+        shutil.rmtree(path)
+        shutil.copytree(FORMAT_1, path)
+    name = "params/w" if is_old else "w"
+    index = json.loads((path / INDEX).read_text())
+    file = path / "part-0" / index["arrays"][name]["file"] / ".zarray"
+    content = json.loads(file.read_text())
+    for changed in ({**content, field: METADATA[field]}, {**content, field: nested(99)}, [content]):
+        file.write_text(json.dumps(changed))
+        with pytest.raises(gd.UnreadableCheckpointError, match=f"{name}.*zarray"):
+            gd.train.load_variable(path, name)
+    content.pop(field)
+    file.write_text(json.dumps(content))
+    with pytest.raises(gd.UnreadableCheckpointError, match=f"{name}.*zarray"):
+        gd.train.load_variable(path, name)
