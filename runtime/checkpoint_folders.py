@@ -23,6 +23,7 @@ from pathlib import Path
 from graphdist.runtime.checkpoint_arrays import missing_file
 from graphdist.runtime.checkpoint_files import CheckpointError, UnreadableCheckpointError, sync
 from graphdist.runtime.checkpoint_index import INDEX, Index, read_index
+from graphdist.runtime.checkpoint_writer import check_free
 
 PARTIAL, REPLACED = ".partial", ".replaced"
 _LOOKS = 20
@@ -43,15 +44,6 @@ class Found:
     def order(self) -> tuple[int, int]:
         """Return what orders checkpoints by their saving."""
         return self.index.sequence, int(self.path.name.rpartition("-")[2])
-
-
-def stem_of(path: Path) -> str:
-    """Return the name without a number, which all checkpoints of one writer have.
-
-    >>> stem_of(Path("saved/ckpt-12")), stem_of(Path("saved/best"))
-    ('ckpt', 'best')
-    """
-    return re.sub(r"(?<=.)-\d+$", "", path.name)
 
 
 def existing(path: Path) -> Path | None:
@@ -187,16 +179,24 @@ def remove_all(folder: Path, stem: str) -> None:
 
 
 def remove_remains(folder: Path, stem: str) -> None:
-    """Remove what killed writers left of the checkpoints of a name."""
-    of_stem = rf"{re.escape(stem)}(-\d+)?"
-    partial = re.compile(rf"{of_stem}(\.[0-9a-f]+)?{re.escape(PARTIAL)}", re.ASCII)
-    replaced = re.compile(rf"{of_stem}{re.escape(REPLACED)}", re.ASCII)
+    """Remove what killed writers left of the checkpoints of a name, whose writer calls it.
+
+    What others are writing under one of their numbers is left to them.
+    """
+    remains = re.compile(
+        rf"(?P<name>{re.escape(stem)}(-\d+)?)"
+        rf"((\.[0-9a-f]+)?{re.escape(PARTIAL)}|(?P<replaced>{re.escape(REPLACED)}))",
+        re.ASCII,
+    )
     for path in list(folder.iterdir()):
-        is_needless = replaced.fullmatch(path.name) and (
-            (path.with_name(path.name.removesuffix(REPLACED)) / INDEX).is_file()
-        )
-        if partial.fullmatch(path.name) or is_needless:
-            shutil.rmtree(path, ignore_errors=True)
+        found = remains.fullmatch(path.name)
+        if found is None or (found["replaced"] and not (folder / found["name"] / INDEX).is_file()):
+            continue
+        try:
+            check_free(folder, found["name"])
+        except CheckpointError:
+            continue
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def check_replaceable(path: Path) -> None:

@@ -1,8 +1,10 @@
 """Who writes the checkpoints of a name in a folder: one process at a time.
 
-Two processes that save under one name would remove what the other is writing. So the checkpoints
-`ckpt-1`, `ckpt-2`, .. and `ckpt` of a folder have one file, `.ckpt.writer`, that the process which
-writes them holds, and that names it to the others. Two things keep them out:
+Two processes that save under one name would remove what the other is writing. So whoever saves
+`ckpt-1`, `ckpt-2`, .. holds the file `.ckpt.writer` of the folder, and whoever writes `best` holds
+`.best.writer` meanwhile; the file names its holder to the others. To write `ckpt-2` takes that no
+other process holds `.ckpt.writer` or `.ckpt-2.writer`: each takes its own, then looks for the
+other, so that of two one is refused. Two things keep others out:
 
 * The file is locked (`flock`). The kernel lets the lock go when the process ends, however it ends,
   so a crash leaves nothing that must be guessed about. A process that is forked does not inherit
@@ -22,18 +24,16 @@ Within a process all share the lock: checkpoints are written one after the other
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import socket
+import re
 import threading
 import time
 import weakref
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from graphdist.runtime.checkpoint_files import CheckpointError, full_disk, read_small
+from graphdist.runtime.checkpoint_owner import LENGTH, Owner
 
 try:
     import fcntl
@@ -44,82 +44,19 @@ _log = logging.getLogger("graphdist")
 
 SECONDS_BETWEEN_SIGNS = 10.0
 SECONDS_OF_SILENCE = 60.0
-_LENGTH = 512
-"""Of the record, so that a new one covers the old one."""
 _HINT = (
     "one program writes the checkpoints of a name in a folder: end the other, or give this one "
     "another folder; CheckpointManager(.., read_only=True) only reads"
 )
 
 
-@dataclass(frozen=True)
-class Owner:
-    """The process that holds the file, as it says in it."""
+def stem_of(path: Path) -> str:
+    """Return the name of a checkpoint without its number.
 
-    host: str
-    kernel: str
-    """Tells apart hosts of one name, and a host before and after it was started again."""
-    process: int
-    started: str
-    since: float
-
-    @classmethod
-    def this_process(cls) -> Owner:
-        """Return what this process writes."""
-        process = os.getpid()
-        return cls(socket.gethostname(), _kernel(), process, _start_of(process), time.time())
-
-    @classmethod
-    def of(cls, record: bytes) -> Owner | None:
-        """Return who wrote a record; None if that cannot be read."""
-        try:
-            found = json.loads(record)
-            return cls(
-                str(found["host"]),
-                str(found["kernel"]),
-                int(found["process"]),
-                str(found["started"]),
-                float(min(max(0.0, found["since"]), 1e11)),  # also of nan, a time
-            )
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            return None
-
-    def record(self, sign: int) -> bytes:
-        """Return the content of the file, with the number of a sign of life."""
-        return json.dumps({**vars(self), "sign": sign}).encode().ljust(_LENGTH - 1) + b"\n"
-
-    def is_gone(self, has_lock: bool) -> bool | None:
-        """Return whether the process has ended, to one that has the file's lock or could not.
-
-        None if that cannot be known from here.
-        """
-        here = Owner.this_process()
-        if (self.host, self.kernel) != (here.host, here.kernel):
-            return None  # perhaps in another container, with locks and numbers of its own
-        if has_lock:
-            return True
-        return _start_of(self.process) != self.started if self.started else None
-
-    def __str__(self) -> str:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.since))
-        return f"process {self.process} on {self.host}, since {at} UTC"
-
-
-@cache
-def _kernel() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return f"of {socket.gethostname()}"  # no Linux
-
-
-def _start_of(process: int) -> str:
-    """Return when a process was started, in the kernel's count; "" if that is not known."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return text.rpartition(")")[2].split()[19]  # the name before it may hold anything
+    >>> stem_of(Path("saved/ckpt-12")), stem_of(Path("saved/best"))
+    ('ckpt', 'best')
+    """
+    return re.sub(r"(?<=.)-\d+$", "", path.name)
 
 
 class Writer:
@@ -131,6 +68,18 @@ class Writer:
         self._held: _Held | None = None
         self._letting_go: weakref.finalize[..., Writer] | None = None
 
+    def take_for(self, path: Path) -> None:
+        """Become the writer, and see that nobody else writes this very checkpoint; see `take`."""
+        was_writer = self._held is not None
+        self.take()
+        try:
+            for name in {path.name, stem_of(path)} - {self._stem}:
+                check_free(self._folder, name)
+        except CheckpointError:
+            if not was_writer:
+                self.release()
+            raise
+
     def take(self) -> None:
         """Become the writer, in a folder that is there; nothing if it is that already.
 
@@ -139,7 +88,7 @@ class Writer:
         if self._held is not None and self._held.is_in_place():
             return
         self.release()
-        file = Path(os.path.realpath(self._folder)) / f".{self._stem}.writer"
+        file = _file_of(self._folder, self._stem)
         try:
             with _taking:
                 self._held = held = _shared(file) or _kept(_take(file, self._stem))
@@ -158,11 +107,41 @@ class Writer:
                 hint="start the program again from the last checkpoint",
             )
 
+    @property
+    def stem(self) -> str:
+        """Return the name."""
+        return self._stem
+
     def release(self) -> None:
         """Let others write."""
         if self._letting_go is not None:
             self._letting_go()
         self._held = self._letting_go = None
+
+
+def check_free(folder: Path, stem: str) -> None:
+    """Raise `CheckpointError` if another process writes the checkpoints of a name."""
+    file = _file_of(folder, stem)
+    with _lock:
+        if file in _all_held and _all_held[file].is_in_place():
+            return
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        has_lock = _has_locked(descriptor, is_shared=True)
+        owner = _owner_in(file)
+        if owner is not None:
+            _wait_for_silence(owner, has_lock, stem, file)
+    except BlockingIOError:
+        raise _refused(stem, file) from None
+    finally:
+        os.close(descriptor)
+
+
+def _file_of(folder: Path, stem: str) -> Path:
+    return Path(os.path.realpath(folder)) / f".{stem}.writer"
 
 
 class _Held:
@@ -291,16 +270,24 @@ def _take(file: Path, stem: str) -> _Held:
             raise
 
 
-def _has_locked(descriptor: int) -> bool:
-    """Lock a file; return false where there are no locks, raise `BlockingIOError` if it is."""
+def _has_locked(descriptor: int, is_shared: bool = False) -> bool:
+    """Lock a file; return false where there are no locks, raise `BlockingIOError` if it is.
+
+    It is tried more than once, since others look whether they can share it.
+    """
     if fcntl is None:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        return False
+    for tries_left in (2, 1, 0):
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not tries_left:
+                raise
+            time.sleep(0.01)
+        except OSError:
+            return False
+        else:
+            break
     return True
 
 
@@ -340,7 +327,7 @@ def _owner_in(file: Path) -> Owner | None:
 
 def _content(file: Path) -> bytes:
     try:
-        return read_small(file, 4 * _LENGTH)
+        return read_small(file, 4 * LENGTH)
     except (OSError, ValueError):
         return b""
 

@@ -43,7 +43,6 @@ from graphdist.runtime.checkpoint_folders import (
     give_name,
     partial_name,
     remove_remains,
-    stem_of,
 )
 from graphdist.runtime.checkpoint_index import INDEX, MOST_BYTES, Index, sealed
 from graphdist.runtime.checkpoint_writer import Writer
@@ -75,9 +74,9 @@ def write_checkpoint(
         if not is_first:
             return ""
         _make_folder(path.parent)
-        writer.take()
+        writer.take_for(path)
         check_replaceable(path)
-        remove_remains(path.parent, stem_of(path))
+        remove_remains(path.parent, writer.stem)
         partial = partial_name(path)
         partial.mkdir()
         return partial.name

@@ -18,7 +18,6 @@ from graphdist.runtime.checkpoint_folders import (
     existing,
     is_changed,
     latest_in,
-    stem_of,
 )
 from graphdist.runtime.checkpoint_writer import Writer
 from graphdist.runtime.checkpoints import write_checkpoint
@@ -184,9 +183,9 @@ class Checkpoint(Objects):
         finish_writing()  # before its values are copied, so that memory holds one checkpoint
         group, path, call = workers(), Path(name).absolute(), f"{next(_calls)}/{Path(name).name}"
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
-        writer = series or Writer(path.parent, stem_of(path))
+        writer = series or Writer(path.parent, path.name)
         if group.count == 1 and path.parent.is_dir():
-            _take(writer)  # here and not on the thread, so that it is refused at once
+            _take(writer, path)  # here and not on the thread, so that it is refused at once
 
         def job() -> None:
             try:
@@ -272,9 +271,9 @@ class Checkpoint(Objects):
         return f"Checkpoint({', '.join(f'{n}={kind_of(o)}' for n, o in self.objects.items())})"
 
 
-def _take(writer: Writer) -> None:
+def _take(writer: Writer, path: Path) -> None:
     try:
-        writer.take()
+        writer.take_for(path)
     except GraphdistError as error:
         error.source = here()
         raise

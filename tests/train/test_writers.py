@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -18,7 +20,8 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime import checkpoint_arrays, checkpoint_writer, checkpoints
-from graphdist.runtime.checkpoint_writer import Owner, Writer
+from graphdist.runtime.checkpoint_owner import Owner, start_of
+from graphdist.runtime.checkpoint_writer import Writer
 from graphdist.train import index as train_index
 from tests.train.processes import finished, start
 
@@ -32,6 +35,19 @@ def listed(folder: Path) -> dict[str, tuple[int, int]]:
     """Return all there is in a folder, and when it was changed."""
     found = [folder, *folder.rglob("*")]
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_ino) for path in found}
+
+
+@contextlib.contextmanager
+def held_by_another(file: Path) -> Iterator[None]:
+    """Hold a file as another process does."""
+    with file.open("wb") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        opened.write(Owner("elsewhere", "", 4242, "", since=1.7e9).record(1))
+        opened.flush()
+        try:
+            yield
+        finally:
+            opened.truncate(0)
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -151,6 +167,31 @@ def test_a_write_holds_while_it_writes(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["best"]
 
 
+def test_names_that_differ_in_their_numbers_are_written_side_by_side(tmp_path: Path) -> None:
+    with held_by_another(tmp_path / ".run-1.writer"):
+        (tmp_path / "run-1.0123abcd.partial").mkdir()
+        checkpoint = gd.train.Checkpoint(step=1)
+        checkpoint.write(tmp_path / "run-2")
+        with pytest.raises(gd.CheckpointError, match=r"'run-1' of .* process 4242 on elsewhere"):
+            checkpoint.save(tmp_path / "run")
+        with pytest.raises(gd.CheckpointError, match="process 4242"):
+            checkpoint.write(tmp_path / "run-1")
+        checkpoint.save_numbered(tmp_path / "run", 3)
+        checkpoint.sync()
+    left = sorted(os.listdir(tmp_path))
+    assert left == [".run-1.writer", ".run.writer", "run-1.0123abcd.partial", "run-2", "run-3"]
+
+
+def test_a_number_of_a_name_that_another_saves(tmp_path: Path) -> None:
+    checkpoint = gd.train.Checkpoint(step=1)
+    with held_by_another(tmp_path / ".run.writer"):
+        with pytest.raises(gd.CheckpointError, match=r"'run' of .* process 4242"):
+            checkpoint.write(tmp_path / "run-2")
+        assert os.listdir(tmp_path) == [".run.writer"]
+    checkpoint.write(tmp_path / "run-2")
+    checkpoint.sync()
+
+
 def test_a_folder_that_was_removed(tmp_path: Path) -> None:
     manager = manager_of(tmp_path / "saved")
     manager.save()
@@ -202,8 +243,8 @@ def test_another_host_that_gives_signs_is_refused(file: Path) -> None:
 
 
 def test_file_systems_without_locks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_writer, "_has_locked", lambda descriptor: False)
-    left_by(file, started=checkpoint_writer._start_of(os.getppid()))
+    monkeypatch.setattr(checkpoint_writer, "_has_locked", lambda descriptor, is_shared=False: False)
+    left_by(file, started=start_of(os.getppid()))
     with pytest.raises(gd.CheckpointError, match=f"process {os.getppid()} on"):
         take(file)
     left_by(file, started="1")  # the number is used again

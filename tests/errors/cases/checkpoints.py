@@ -15,7 +15,7 @@ import numpy as np
 
 import graphdist as gd
 from graphdist.runtime import checkpoints
-from graphdist.runtime.checkpoint_writer import Owner
+from graphdist.runtime.checkpoint_owner import Owner
 from graphdist.runtime.workers import OneWorker, set_workers
 from tests.errors.programs import pair
 from tests.errors.refusal import Refused
