@@ -1,4 +1,4 @@
-"""The process that writes checkpoints, as it says in the file that it holds: who, where, since when.
+"""The process that writes checkpoints, as its file says it: who, where, since when.
 
 A process is its number and the time it was started, since numbers are used again; a host is its
 name and the kernel that runs there, since names are given twice, and a kernel starts anew.
