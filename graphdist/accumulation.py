@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import ReduceOp
+from graphdist.step_functions import require_function
 from graphdist.tracing.sources import here
 from graphdist.values import kind_of
 
@@ -49,10 +50,7 @@ def accumulate(
         raise ArgumentError(
             f"accumulate over {microbatches} microbatches: there is at least 1", source=here()
         )
-    if not callable(fn):
-        raise ArgumentTypeError(
-            f"accumulate takes a function, not a value of type {kind_of(fn)}", source=here()
-        )
+    require_function(fn, "accumulate")
     op = ReduceOp.of(reduce_op)
     places = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
     if not places or not all(isinstance(place, int) for place in places):

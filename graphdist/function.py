@@ -28,7 +28,7 @@ import jax
 from jax.tree_util import tree_flatten
 
 from graphdist.context import current_entry
-from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.errors import ArgumentTypeError
 from graphdist.interface import Interface
 from graphdist.jax_settings import (
     OtherSettings,
@@ -37,6 +37,7 @@ from graphdist.jax_settings import (
     changed_setting,
     settings_of_calls,
 )
+from graphdist.kept_programs import MOST, KeptPrograms, checked_limit, next_call
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.program import Program, compile_program
@@ -46,17 +47,16 @@ from graphdist.signature import (
     ARRAY_KEYS,
     KEYS,
     LeafKey,
-    StaticArgument,
     UnusableLeaf,
     difference,
     leaf_name,
     refusal,
 )
 from graphdist.stages import Traced
+from graphdist.step_functions import hide_static, require_function, static_positions
 from graphdist.tracebacks import frames_hidden, hide_frames
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.trace_context import trace_context
 from graphdist.type_variables import Parameters, Result_co
 from graphdist.values import kind_of
 
@@ -78,29 +78,27 @@ class Function(Generic[Parameters, Result_co]):
     def __init__(
         self,
         fn: Callable[Parameters, Result_co],
-        static_argnames: Sequence[str] = (),
+        static_argnames: Sequence[str] | str = (),
         pipeline_for: Callable[[Target], Sequence[Pass]] = pipeline,
         compiler_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         python_numbers_are_static: bool = False,
+        max_programs: int | None = MOST,
     ) -> None:
         """Wrap `fn`; nothing is traced before the first call.
 
-        `pipeline_for` returns the passes for a target.
+        `pipeline_for` returns the passes for a target, `max_programs` is how many are kept.
         """
-        if not callable(fn):
-            raise ArgumentTypeError(
-                f"gd.function takes a function, not a value of type {kind_of(fn)}", source=here()
-            )
+        require_function(fn, "gd.function")
         update_wrapper(self, fn)
         self.fn = fn
         self.name = name or str(getattr(fn, "__name__", "function"))
-        self._static = _static_positions(fn, static_argnames)
+        self._static = static_positions(fn, static_argnames)
         self._pipeline_for = pipeline_for
         self._compiler_options = compiler_options
         self._numbers_are_static = python_numbers_are_static
-        self._programs: dict[Signature, Program] = {}  # under the settings of its last call
-        self._kept: dict[tuple[Signature, Any], Program] = {}  # by trace context as well
+        self._kept = KeptPrograms(checked_limit(max_programs))
+        self._programs = self._kept.current
         self._num_compiled = 0
         self._last_signature: Signature | None = None
         self._last_settings: dict[str, Any] = {}
@@ -147,6 +145,7 @@ class Function(Generic[Parameters, Result_co]):
             self._pipeline_for,
             self._compiler_options,
             self.name,
+            max_programs=self._kept.most,
         )
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
@@ -158,29 +157,29 @@ class Function(Generic[Parameters, Result_co]):
             program = self._programs.get(signature)
             if program is not None:
                 try:
-                    return program.call(leaves)
+                    result = program.call(leaves)
                 except OtherSettings:
                     pass
-            return self._program(args, kwargs, signature).call(leaves)
+                else:
+                    program.last_call = next_call()
+                    return result
+            program = self._program(args, kwargs, signature)  # held here, and maybe nowhere else
+            return program.call(leaves)
         except Exception as error:
             hide_frames(error)
             raise
 
     def _program(self, args: Any, kwargs: Any, signature: Signature) -> Program:
         """Return the program for how JAX is set, compiled if there is none."""
-        key = signature, trace_context().reference
-        program = self._kept.get(key)
+        program = self._kept.for_context(signature)
         if program is None:
-            for one in list(self._kept):
-                if one[1]() is None:  # JAX has forgotten the context
-                    self._kept.pop(one, None)
             with compiling(self.name):
                 program = compile_program(*self._trace(args, kwargs, signature))
-            self._kept[key] = program
+            drops_for_the_first_time = self._kept.keep(signature, program)
             self._num_compiled += 1
-            self._warn_if_often(signature, args, kwargs)
+            if drops_for_the_first_time or self._num_compiled in WARN_AT:
+                self._warn(signature, args, kwargs)
             self._last_signature, self._last_settings = signature, all_settings()
-        self._programs[signature] = program
         return program
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
@@ -197,7 +196,7 @@ class Function(Generic[Parameters, Result_co]):
     ) -> tuple[Sequence[Any], Signature]:
         """Return the leaves of the arguments, and what of them decides which program runs."""
         if self._static:
-            args, kwargs = _hide_static(self._static, args, kwargs)
+            args, kwargs = hide_static(self._static, args, kwargs)
         entry = current_entry()
         strategy = None if entry is None else entry.strategy
         try:
@@ -220,7 +219,7 @@ class Function(Generic[Parameters, Result_co]):
 
     def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
         if self._static:
-            args, kwargs = _hide_static(self._static, args, kwargs)
+            args, kwargs = hide_static(self._static, args, kwargs)
         return trace_program(
             self.fn,
             args,
@@ -232,9 +231,10 @@ class Function(Generic[Parameters, Result_co]):
             compiler_options=self._compiler_options,
         )
 
-    def _warn_if_often(self, signature: Signature, args: Any, kwargs: Any) -> None:
+    def _warn(self, signature: Signature, args: Any, kwargs: Any) -> None:
+        """Warn of a function that is compiled often, or more often than it keeps programs."""
         last = self._last_signature
-        if self._num_compiled not in WARN_AT or last is None:
+        if last is None:
             return
         if last[:3] == signature[:3]:  # all but JAX's settings
             reason = changed_setting(self._last_settings, all_settings())
@@ -244,6 +244,12 @@ class Function(Generic[Parameters, Result_co]):
             names = [leaf_name(self.fn, path) for path, _ in paths]
             reason = difference(names, last[1], signature[1])
             advice = "Pass what changes as an array of one shape."
+        if self._kept.num_dropped:
+            advice += (
+                f" Of its programs it keeps {self._kept.most} (max_programs): those not called for "
+                f"longest are dropped, {self._kept.num_dropped} so far, and compiled again when "
+                f"they are called."
+            )
         frame = here().frame
         file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
         warnings.warn_explicit(
@@ -281,6 +287,7 @@ def function(
     allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
+    max_programs: int | None = MOST,
 ) -> Function[Others, Result]: ...
 
 
@@ -292,6 +299,7 @@ def function(
     allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
+    max_programs: int | None = MOST,
 ) -> Callable[[Callable[Others, Result]], Function[Others, Result]]: ...
 
 
@@ -303,6 +311,7 @@ def function(
     allow_reassociation: bool = True,
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
+    max_programs: int | None = MOST,
 ) -> Any:
     """Compile a Python function for the strategy it uses.
 
@@ -311,7 +320,8 @@ def function(
     compiled once for each signature. `static_argnames` names arguments to be static as well.
     `passes` replaces the default pipeline (`graphdist.passes.pipeline`); without
     `allow_reassociation` that leaves out the passes that change how results are rounded.
-    `compiler_options` go to XLA.
+    `compiler_options` go to XLA. Of its programs a function keeps `max_programs`, None for all: the
+    one that was not called for longest makes room for a new one, and is compiled again if called.
 
     Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before
     anything runs.
@@ -330,8 +340,14 @@ def function(
     """
 
     def wrap(fn: Callable[..., Any]) -> Function[..., Any]:
-        names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-        return Function(fn, names, _pipeline(passes, allow_reassociation), compiler_options, name)
+        return Function(
+            fn,
+            static_argnames,
+            _pipeline(passes, allow_reassociation),
+            compiler_options,
+            name,
+            max_programs=max_programs,
+        )
 
     return wrap if fn is None else wrap(fn)
 
@@ -353,31 +369,3 @@ def _as_pass(one: Pass | Callable[..., Any]) -> Pass:
             hint="take passes from graphdist.passes.PASSES, or write a function",
         )
     return Pass(getattr(one, "__name__", type(one).__name__), one)
-
-
-def _static_positions(fn: Callable[..., Any], names: Sequence[str]) -> dict[str, int]:
-    """Return the position of every static argument; raises `ArgumentError` for an unknown name."""
-    if not names:
-        return {}
-    known = list(inspect.signature(fn).parameters)
-    for name in names:
-        if name not in known:
-            raise ArgumentError(
-                f"static_argnames has {name!r}, the function takes {', '.join(known)}",
-                source=here(),
-            )
-    return {name: known.index(name) for name in names}
-
-
-def _hide_static(
-    static: Mapping[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    names = {position: name for name, position in static.items()}
-    hidden = tuple(
-        StaticArgument(value, names[position]) if position in names else value
-        for position, value in enumerate(args)
-    )
-    return hidden, {
-        name: StaticArgument(value, name) if name in static else value
-        for name, value in kwargs.items()
-    }

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import itemgetter
 from threading import RLock
 from typing import Any  # Any: users' functions, arguments and results
+from weakref import WeakMethod
 
 import jax
 import numpy as np
@@ -114,6 +114,8 @@ class Program:
         """
         self._layout, self._lay_out_again, self._compile_anew = layout, lay_out_again, compile_anew
         self._changing = RLock()
+        self.last_call = 0
+        """The number of the last call, among those of all programs."""
         self._interface, self._executable = interface, executable
         self._variables, self._holders = tuple(variables), tuple(holders)
         self._assigned = [
@@ -143,11 +145,14 @@ class Program:
             *self._buffers(),
             self._feeds,
             self._taker(),
-            self._failed,
+            _weakly(self._failed),
             self._layout,
-            self._laid_out_anew,
+            _weakly(self._laid_out_anew),
         )
-        return call if self._executable.check is None else partial(self._checked, call)
+        if self._executable.check is None:
+            return call
+        checked = _weakly(self._checked)
+        return lambda leaves: checked(call, leaves)
 
     def _checked(self, call: Callable[[Sequence[Any]], Any], leaves: Sequence[Any]) -> Any:
         """Call, and undo what the step did to variables if it gave numbers that are refused."""
@@ -183,7 +188,9 @@ class Program:
                 layout = self._lay_out_again()
             if layout is None:
                 assert self._compile_anew is not None
-                vars(self).update(vars(self._compile_anew()), _changing=self._changing)
+                own = {"call", "last_call", "_changing"}
+                anew = vars(self._compile_anew()).items()
+                vars(self).update((name, value) for name, value in anew if name not in own)
             else:
                 self._layout = layout
             self.call = call = self._dispatcher()
@@ -206,23 +213,11 @@ class Program:
         """Return what makes the user's result of a step's outputs."""
         interface, num_assigned = self._interface, len(self._assigned)
         if any(interface.per_replica) or any(leaf is not OUTPUT for leaf in interface.statics):
-            return lambda outputs: self._put_together(outputs[num_assigned:])
+            described = self._outputs
+            return lambda outputs: _put_together(interface, described, outputs[num_assigned:])
         if interface.structure == jax.tree.structure(0):
             return itemgetter(num_assigned)
         return lambda outputs: interface.structure.unflatten(outputs[num_assigned:])
-
-    def _put_together(self, outputs: list[jax.Array]) -> Any:
-        interface = self._interface
-        results = iter(
-            [
-                array
-                if described is None
-                else PerReplicaArray(array, interface.strategy, *described)
-                for array, described in zip(outputs, self._outputs, strict=True)
-            ]
-        )
-        leaves = [filled(leaf, results) for leaf in interface.statics]
-        return unflatten(interface.structure, leaves)
 
     def _failed(self, error: BaseException) -> None:
         """Say so if a failed step took variables with it, and which line of the user's it was."""
@@ -246,6 +241,36 @@ class Program:
                 source=here(),
                 hint="assign them anew, from a checkpoint for instance",
             ) from error
+
+
+def _put_together(
+    interface: Interface, described: Sequence[tuple[Any, ...] | None], outputs: list[jax.Array]
+) -> Any:
+    """Return the user's result, in which each output that is described is one value a replica."""
+    results = iter(
+        [
+            array if of_each is None else PerReplicaArray(array, interface.strategy, *of_each)
+            for array, of_each in zip(outputs, described, strict=True)
+        ]
+    )
+    leaves = [filled(leaf, results) for leaf in interface.statics]
+    return unflatten(interface.structure, leaves)
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls the method of a program that the caller holds.
+
+    Without holding it itself: in a circle of references a program would stay until Python looks for
+    those, and its executable with it.
+    """
+    reference = WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        found = reference()
+        assert found is not None
+        return found(*arguments)
+
+    return call
 
 
 def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Callable[[Any], Any]:

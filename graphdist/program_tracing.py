@@ -37,6 +37,7 @@ from graphdist.signature import (
 )
 from graphdist.specs import PerReplicaSpec
 from graphdist.stages import Traced
+from graphdist.step_functions import require_result
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.default import default_strategy
 from graphdist.tracing.axis_name import bound
@@ -110,7 +111,9 @@ def _trace(
         for i, tracer in zip(dynamic, tracers, strict=True):
             filled[i] = traced_leaf(keys[i], tracer, replicas)
         call_args, call_kwargs = unflatten(structure, filled)
-        return take_apart(fn(*call_args, **call_kwargs), interface)
+        result = fn(*call_args, **call_kwargs)
+        require_result(result, name)
+        return take_apart(result, interface)
 
     with phase("tracing"):
         closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))

@@ -15,6 +15,7 @@ from graphdist.options import ReduceOp, check_communication_options
 from graphdist.pytrees import map_leaves
 from graphdist.replica_warnings import warn_of_changes_in_turn
 from graphdist.scatter import IndexedSlices
+from graphdist.step_functions import require_call
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.merge_call import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
@@ -210,6 +211,7 @@ class ReplicaContext:
         component of a `PerReplica` and anything else whole.
         """
         self._check_current("merge_call")
+        require_call(merge_fn, args, kwargs, "merge_call")
         if not self._is_running():
             with entered(Entry(self._strategy, is_merging=True)):
                 return merge_fn(self._strategy, *args, **(kwargs or {}))

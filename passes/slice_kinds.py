@@ -6,7 +6,7 @@ That dimension depends on the shape alone, so that all that meet in an update ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import cast
 
 from graphdist.ir.analyses import producers
@@ -26,7 +26,7 @@ REDUCERS = {
 """What reduces slices first and then over the replicas, and how."""
 
 
-@cache
+@lru_cache(maxsize=4096)
 def cut_of(shape: tuple[int, ...], num_replicas: int) -> int | None:
     """Return the dimension along which values of a shape are cut; None if none divides.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -333,7 +333,7 @@ def _label(value: object) -> str:
     return re.sub(r"[^\w.,\[\]() /-]", "_", label)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _dtype_text(dtype: np.dtype[np.generic]) -> str | None:
     """Return the name of a dtype, or None if the name does not lead back to it."""
     name = dtype_name(dtype)
@@ -343,14 +343,14 @@ def _dtype_text(dtype: np.dtype[np.generic]) -> str | None:
         return None
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _identifier(hint: str) -> str:
     name = re.sub(r"\W", "_", hint)
     # A name of digits alone could be that of an unnamed value.
     return f"_{name}" if name[0].isdigit() else name
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _text_of_name(name: str, plain: re.Pattern[str]) -> str:
     return name if plain.fullmatch(name) else json.dumps(name)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -118,7 +118,7 @@ class Type(NamedTuple):
         return Type(self.dtype, shape, self.distribution)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return prod(shape) * (8 if dtype.startswith("key") else numpy_dtype(dtype).itemsize)
 
@@ -143,7 +143,7 @@ _NAMES = {
 _NUMPY = {short: long for long, short in _NAMES.items()}
 
 
-@cache
+@lru_cache(maxsize=4096)  # records have as many dtypes as there are layouts
 def dtype_name(dtype: object) -> str:
     """Return the short name of a numpy or JAX dtype; a name that has no short form is kept.
 
@@ -154,7 +154,7 @@ def dtype_name(dtype: object) -> str:
     return _NAMES.get(name, name)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """Return the numpy dtype of a short name; TypeError where numpy has none (random keys).
 

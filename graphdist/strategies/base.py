@@ -36,6 +36,7 @@ from graphdist.pytrees import unflatten
 from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.replica_warnings import warn_of_unequal_values
 from graphdist.runtime.buffers import BufferStore
+from graphdist.step_functions import require_call
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.input import InputMethods
@@ -174,20 +175,7 @@ class StrategyBase(InputMethods):
     def _check_run(self, fn: Any, args: Any, kwargs: Any) -> None:
         require_cross_replica("run")
         require_same_strategy(self, "run")
-        if not callable(fn):
-            raise ArgumentTypeError(f"fn is of type {kind_of(fn)}, not a function", source=here())
-        if not isinstance(args, list | tuple):
-            raise ArgumentError(
-                f"args is of type {kind_of(args)}, not a tuple or list",
-                source=here(),
-                hint="write args=(x,) for one argument",
-            )
-        if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise ArgumentError(
-                f"kwargs is of type {kind_of(kwargs)}, not a dict",
-                source=here(),
-                hint="write kwargs={'name': value}",
-            )
+        require_call(fn, args, kwargs, "run")
 
     @overload
     def reduce(

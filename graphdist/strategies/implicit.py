@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
-from types import MethodType
+from types import CodeType, MethodType
 from typing import Any  # Any: users' functions
+from weakref import WeakKeyDictionary
 
 from graphdist.function import WARN_AT, Function, RetraceWarning
 from graphdist.tracing.sources import here
@@ -34,7 +35,7 @@ class ImplicitFunctions:
     def __init__(self) -> None:
         """Start empty."""
         self._functions: OrderedDict[Any, Function] = OrderedDict()
-        self._made: Counter[Any] = Counter()
+        self._made: WeakKeyDictionary[CodeType, int] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self._functions)
@@ -72,8 +73,10 @@ class ImplicitFunctions:
         while isinstance(fn, functools.partial):
             fn = fn.func
         code = getattr(fn, "__code__", None)
-        self._made[code] += 1
-        if code is None or self._made[code] not in WARN_AT:
+        if code is None:
+            return
+        self._made[code] = self._made.get(code, 0) + 1
+        if self._made[code] not in WARN_AT:
             return
         frame = here().frame
         file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)

@@ -22,6 +22,7 @@ from graphdist.errors import ArgumentError
 from graphdist.pytrees import unflatten
 from graphdist.replica_context import ReplicaContext
 from graphdist.signature import StaticValue
+from graphdist.step_functions import require_result
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaClass
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
@@ -161,6 +162,7 @@ def _trace(
         )
         with trace.means.at("class"), entered(Entry(strategy, context)):
             returned = for_replicas(lambda: fn(*args, **kwargs))
+        require_result(returned, "the function given to run")
         found, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
         result[:] = [shape, *(_known(leaf, outside) for leaf in found)]
         return [jnp.asarray(leaf) for leaf in found if _is_output(leaf)]

@@ -25,6 +25,7 @@ from graphdist.replica_context import (
 )
 from graphdist.replica_warnings import warn_of_whole_batch
 from graphdist.scatter import IndexedSlices
+from graphdist.step_functions import require_result
 from graphdist.strategies.replica_classes import run_by_class
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
@@ -124,6 +125,7 @@ def _run_once(
     entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
     with fresh_trace(), entered(Entry(strategy, context)):
         results = for_replicas(lambda: fn(*entered_args, **entered_kwargs))
+    require_result(results, "the function given to run")
     return map_leaves(leave, results, is_distributed)
 
 

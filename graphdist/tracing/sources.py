@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any  # tracebacks of jaxlib have no public type
 
@@ -98,7 +98,7 @@ def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:
 _frame = lru_cache(maxsize=65536)(Frame)  # the outer frames are those of every equation
 
 
-@cache
+@lru_cache(maxsize=4096)  # cells of a notebook are files
 def _is_outside(file: str) -> bool:
     """Whether a file is neither JAX's nor generated."""
     # Generated and frozen code has names in angle brackets, but so has what a user types.
@@ -106,9 +106,9 @@ def _is_outside(file: str) -> bool:
     return not file.startswith(_JAX_FOLDER) and (typed_in or not file.startswith("<"))
 
 
-@cache
+@lru_cache(maxsize=1)
 def _our_files(loaded: int) -> frozenset[str]:
-    """Return the files of our modules; `loaded`, the number of modules, keys the cache."""
+    """Return the files of our modules, as long as `loaded`, the number of modules, is the same."""
     return frozenset(
         module.__file__
         for name, module in list(sys.modules.items())

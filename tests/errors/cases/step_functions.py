@@ -1,0 +1,105 @@
+"""What `gd.function`, `run` and `merge_call` take for a function, and its options."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import graphdist as gd
+from tests.errors.programs import pair
+from tests.errors.refusal import Refused
+
+
+def async_step_function(refused: Refused) -> None:
+    async def step(x: jax.Array) -> jax.Array:
+        return x * 2
+
+    with refused(TypeError):
+        gd.function(step)
+
+
+def generator_step_function(refused: Refused) -> None:
+    def steps(batches: Any) -> Any:
+        for batch in batches:
+            yield batch * 2
+
+    with refused(TypeError):
+        gd.function(functools.partial(steps, [1.0]))
+
+
+def async_generator_run_on_replicas(refused: Refused) -> None:
+    class Model:
+        async def batches(self) -> Any:
+            yield jnp.ones(2)
+
+    with refused(TypeError):
+        pair().run(Model().batches)
+
+
+def object_with_an_async_call(refused: Refused) -> None:
+    class Step:
+        async def __call__(self, x: jax.Array) -> jax.Array:
+            return x * 2
+
+    with refused(TypeError):
+        gd.function(Step())
+
+
+def wrapped_async_step_function(refused: Refused) -> None:
+    async def step(x: jax.Array) -> jax.Array:
+        return x * 2
+
+    @gd.function
+    @functools.wraps(step)
+    def logged(x: jax.Array) -> Any:
+        return step(x)
+
+    with refused(TypeError):
+        logged(jnp.ones(2))
+
+
+def wrapped_generator_on_replicas(refused: Refused) -> None:
+    def parts(x: jax.Array) -> Any:
+        yield x * 2
+
+    with refused(TypeError):
+        pair().run(lambda x: parts(x), args=(jnp.ones(2),))
+
+
+def generator_merged(refused: Refused) -> None:
+    def merge(strategy: gd.Strategy, x: Any) -> Any:
+        yield strategy.reduce("SUM", x, axis=None)
+
+    def replica_fn() -> Any:
+        return gd.get_replica_context().merge_call(merge, args=(jnp.ones(2),))
+
+    with refused(TypeError):
+        pair().run(replica_fn)
+
+
+def generator_accumulated(refused: Refused) -> None:
+    def loss(x: jax.Array) -> Any:
+        yield x.sum()
+
+    with refused(TypeError):
+        gd.accumulate(loss, microbatches=2)
+
+
+def most_programs_none_at_all(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.function(lambda x: x, max_programs=0)
+
+
+def most_programs_in_words(refused: Refused) -> None:
+    most: Any = "8"
+    with refused(TypeError):
+        gd.function(max_programs=most)(lambda x: x)
+
+
+def static_names_that_are_numbers(refused: Refused) -> None:
+    positions: Any = (0,)
+    with refused(TypeError):
+        gd.function(lambda x: x, static_argnames=positions)

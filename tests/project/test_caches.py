@@ -1,0 +1,38 @@
+"""Nothing grows for ever: a cache without a limit has a key of which there are few."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # pytest alone imports a conftest
+    from tests.project.conftest import Module
+
+# A cached function, and why it needs no limit.
+FEW = {
+    "_gpu_devices": "topologies that the program names",
+    "_public_primitives": "nothing",
+    "_sum_of_words": "strategies of several workers, and the sizes of parts",
+    "_tpu_devices": "topologies that the program names",
+    "default_strategy": "nothing",
+    "jax_op": "JAX's primitives",
+    "optimization_barrier": "nothing",
+    "sharded": "dimensions of arrays",
+}
+# In graphdist.viz: what is shown is read once, by a process of its own or a cell of a notebook.
+SHOWN_ONCE = "graphdist.viz"
+
+
+def unlimited(module: Module) -> Iterator[str]:
+    """Yield the functions of a module whose cache has no limit."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef):
+            names = {ast.unparse(one) for one in node.decorator_list}
+            if names & {"cache", "functools.cache", "lru_cache(maxsize=None)", "lru_cache(None)"}:
+                yield node.name
+
+
+def test_caches_without_a_limit_are_known(modules: list[Module]) -> None:
+    ours = [one for one in modules if one.is_ours and not one.name.startswith(SHOWN_ONCE)]
+    assert sorted(name for one in ours for name in unlimited(one)) == sorted(FEW)
