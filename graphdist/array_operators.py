@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, NoReturn  # Any: operands are whatever JAX takes
 
 import jax
 import numpy as np
 
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.tracing.sources import here
 
 _JAX_CORE = getattr(jax.typeof, "__globals__", None)
 """The names of the module in which JAX looks at what its compiled functions are given."""
+
+
+def is_asked_by_a_function_of_jax(frame: FrameType) -> bool:
+    """Return whether the frame that asks for `__jax_array__` will not call it, but refuse."""
+    return frame.f_globals is _JAX_CORE and frame.f_code.co_name != "bind"  # which hides our error
 
 
 class ArrayOperators:
@@ -36,18 +42,23 @@ class ArrayOperators:
         A property, since compiled functions of JAX never call it: they ask whether there is one,
         before an error of their own, which has no line of the user's.
         """
-        asks = sys._getframe(1)
-        if asks.f_globals is _JAX_CORE and asks.f_code.co_name != "bind":  # which hides our error
+        if is_asked_by_a_function_of_jax(sys._getframe(1)):
             raise ArgumentError(
                 f"{self._in_words()} is given to a function of JAX, which takes arrays",
                 source=here(),
-                hint="give it the value: v[...] of one, gd.read(tree) of a pytree of variables",
+                hint=self.how_to_read(),
             )
         return self._as_array
 
     def _as_array(self) -> jax.Array:
         """Return the array this stands for."""
         raise NotImplementedError
+
+    def how_to_read(self) -> str:
+        """Return how users write the value."""
+        one = "value" if vars(self).get("name") is None else "v"
+        tree = ", gd.read(tree) of a pytree of variables" if one == "v" else ""
+        return f"give it the value: {one}[...]{' of one' if tree else ''}{tree}"
 
     def _in_words(self) -> str:
         """Return what this is, for errors."""
@@ -83,6 +94,23 @@ class ArrayOperators:
 
     def __bool__(self) -> bool:
         return bool(self.__jax_array__())
+
+    def __complex__(self) -> complex:
+        return complex(self.__jax_array__())
+
+    def __round__(self, ndigits: int | None = None) -> jax.Array:
+        return round(self.__jax_array__(), ndigits or 0)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.__jax_array__(), spec) if spec else str(self)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise UnsupportedError(
+            f"an element of {self._in_words()} is assigned in place",
+            source=here(),
+            hint="assign the whole: v.assign(v[...].at[index].set(value)), or rows of it with "
+            "v.scatter_update",
+        )
 
     def __neg__(self) -> jax.Array:
         return -self.__jax_array__()

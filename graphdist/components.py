@@ -114,7 +114,7 @@ def as_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
     if value.strategy is not strategy:
         raise ArgumentError(
             f"argument {name!r} is a PerReplica of {value.strategy}, "
-            f"the function runs on {strategy}",
+            f"the function runs on {strategy.beside(value.strategy)}",
             source=here(),
             hint="distribute the value with the strategy that uses it",
         )

@@ -14,8 +14,8 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from graphdist.errors import ArgumentTypeError, ContextError
-from graphdist.tracing.sources import here
+from graphdist.errors import ArgumentTypeError, ContextError, MissingContextError
+from graphdist.tracing.sources import here, where_raised
 from graphdist.tracing.state import current_trace
 
 if TYPE_CHECKING:
@@ -80,10 +80,12 @@ class Scope(Generic[Entered]):
         self._tokens.append(_entry.set(Entry(self._strategy)))
         return self._strategy
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Make current what was before."""
         _entry.reset(self._tokens.pop())
         self._was_left = not self._tokens
+        if isinstance(error, AttributeError) and (missing := missing_context(error)):
+            raise missing from error
 
 
 def experimental_set_strategy(strategy: StrategyBase | None) -> None:
@@ -181,6 +183,34 @@ def get_replica_context() -> ReplicaContext:
     return cast("ReplicaContext", None if entry is None else entry.replica_context)
 
 
+def missing_context(error: AttributeError) -> ContextError | None:
+    """Return the error for what was asked of `get_replica_context()` where it is None.
+
+    None is what it gives in cross-replica context, for users who ask for it. What only a replica
+    context has, and None was asked for, was meant for one.
+    """
+    asked = ("all_reduce", "all_gather", "merge_call", "num_replicas_in_sync", _NUMBER)
+    if getattr(error, "obj", error) is not None or error.name not in asked:
+        return None
+    return MissingContextError(
+        f"{error.name} is asked of None: gd.get_replica_context() is None in cross-replica "
+        f"context, outside the function given to run",
+        source=where_raised(error),
+        hint=_OF_STRATEGY.get(error.name, "call it inside the function given to strategy.run"),
+    )
+
+
+_NUMBER = "replica_id_in_sync_group"
+_OF_STRATEGY = {
+    "all_reduce": "use strategy.reduce(reduce_op, value, axis=None), or call it inside the "
+    "function given to strategy.run",
+    "all_gather": "use strategy.gather(value, axis), or call it inside the function given to "
+    "strategy.run",
+    "merge_call": "call the function itself: this code is in cross-replica context already",
+    "num_replicas_in_sync": "use strategy.num_replicas_in_sync",
+}
+
+
 def in_replica_context_of_a_run() -> bool:
     """Return whether code runs inside a replica function given to `run`."""
     entry = current_entry()
@@ -212,7 +242,15 @@ def require_same_strategy(strategy: StrategyBase, what: str, hint: str = "") -> 
     entry = current_entry()
     if entry is not None and entry.strategy is not strategy and not entry.strategy.is_default:
         raise ContextError(
-            f"{what} of {strategy} inside the scope of {entry.strategy}: strategies do not mix",
+            f"{what} of {strategy} inside the scope of {entry.strategy.beside(strategy)}: "
+            f"strategies do not mix",
             source=here(),
-            hint=hint or "call it outside that scope",
+            hint=alike(strategy, entry.strategy) or hint or "call it outside that scope",
         )
+
+
+def alike(strategy: StrategyBase, other: StrategyBase) -> str:
+    """Return what to do about two strategies that look the same; "" for others."""
+    if str(strategy) != str(other):
+        return ""
+    return "make the strategy once and share it: a second one, on the same devices too, is another"

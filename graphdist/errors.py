@@ -44,6 +44,7 @@ __all__ = [
     "DistributionError",
     "GraphdistError",
     "InvalidNumberError",
+    "MissingContextError",
     "MissingExtraError",
     "OutOfRangeError",
     "ParseError",
@@ -83,6 +84,13 @@ class UnsupportedError(GraphdistError, NotImplementedError):
 
 class ContextError(GraphdistError, RuntimeError):
     """A call in the wrong context: `run` inside `run`, say, or `reduce` in replica context."""
+
+
+class MissingContextError(ContextError, AttributeError):
+    """Something is asked of the replica context where there is none.
+
+    `tf.distribute` gives None there, of which asking is an `AttributeError`.
+    """
 
 
 class DatasetError(ArgumentTypeError, AttributeError):

@@ -7,7 +7,9 @@ buffers and the arguments in, take the new buffers and the results out. The way 
 
 from __future__ import annotations
 
+import copy
 import inspect
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +30,7 @@ import jax
 from jax.tree_util import tree_flatten
 
 from graphdist.context import current_entry
+from graphdist.copying import refuse_to_pickle
 from graphdist.errors import ArgumentTypeError
 from graphdist.interface import Interface
 from graphdist.jax_settings import (
@@ -107,6 +110,27 @@ class Function(Generic[Parameters, Result_co]):
     def __repr__(self) -> str:
         return f"<gd.function {self.name}>"
 
+    def __copy__(self) -> Function[..., Any]:
+        return self._like(self.fn, list(self._static))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function[..., Any]:
+        """Return a function without programs, of the copy if it is a method of what is copied."""
+        return self._like(copy.deepcopy(self.fn, memo), list(self._static))
+
+    def __reduce__(self) -> str:
+        """Return the name, by which another process finds the function in its module."""
+        path = str(getattr(self, "__qualname__", ""))
+        found: Any = sys.modules.get(str(getattr(self, "__module__", "")))
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is not self:
+            refuse_to_pickle(
+                f"{self!r}, which is compiled by this process and no name of a module,",
+                "define it at the top level of a module that the other process imports, or call "
+                "gd.function there",
+            )
+        return path
+
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
 
@@ -139,13 +163,18 @@ class Function(Generic[Parameters, Result_co]):
 
         first, *others = inspect.signature(fn).parameters.values()
         vars(method)["__signature__"] = inspect.Signature(others)
+        return self._like(method, [name for name in self._static if name != first.name])
+
+    def _like(self, fn: Callable[..., Any], static_argnames: Sequence[str]) -> Function[..., Any]:
+        """Return another function with the same options."""
         return Function(
-            method,
-            [name for name in self._static if name != first.name],
+            fn,
+            static_argnames,
             self._pipeline_for,
             self._compiler_options,
             self.name,
-            max_programs=self._kept.most,
+            self._numbers_are_static,
+            self._kept.most,
         )
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:

@@ -2,9 +2,9 @@
 
 It is what `run` gives for the operator as the replica function: `x * 2` is
 `strategy.run(operator.mul, args=(x, 2))`, inside a function and outside. In a replica function a
-value takes part as the replica's own component. `==` asks for the same object, and there is no
-index: `x[0]` would be taken for the value of replica 0. The operators are written out so that type
-checkers and readers see them.
+value takes part as the replica's own component. `==` asks for the same object. Elsewhere than there
+a value has no index, since `x[0]` would be taken for the value of replica 0, and is no number. The
+operators are written out so that type checkers and readers see them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any  # Any: operands are whatever JAX takes
 
+import jax
 import jax.numpy as jnp
 
 from graphdist.context import current_entry
@@ -34,6 +35,38 @@ class PerReplicaOperators:
             "a PerReplica is asked whether it is true, but it is one value a replica",
             source=here(),
             hint="make it one value first, such as strategy.reduce('SUM', value, axis=None)",
+        )
+
+    def __float__(self) -> float:
+        return float(_one_value(self, "float() of a PerReplica"))
+
+    def __int__(self) -> int:
+        return int(_one_value(self, "int() of a PerReplica"))
+
+    def __complex__(self) -> complex:
+        return complex(_one_value(self, "complex() of a PerReplica"))
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        value = _one_value(self, "round() of a PerReplica")
+        return round(value) if ndigits is None else round(value, ndigits)
+
+    def __format__(self, spec: str) -> str:
+        return format(_one_value(self, "a format of a PerReplica"), spec) if spec else str(self)
+
+    def __len__(self) -> int:
+        return len(_one_value(self, "len() of a PerReplica"))
+
+    def __getitem__(self, index: Any) -> Any:
+        return _one_value(self, "an element of a PerReplica")[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(jax.Array, name):
+            raise AttributeError(f"a PerReplica has no {name!r}", name=name, obj=self)
+        raise AttributeError(
+            f"a PerReplica has no {name!r}, since it is one value a replica; the replicas' arrays "
+            f"have: strategy.experimental_local_results(value) gives them",
+            name=name,
+            obj=self,
         )
 
     def __neg__(self) -> Any:
@@ -144,24 +177,76 @@ def _of_each(operation: Callable[..., Any], *operands: Any) -> Any:
     entry = current_entry()
     if entry is not None and entry.replica_context is not None:
         return operation(*map(_own_component, operands))
-    if current_trace() is None and operation is not operator.pow:
-        operands = tuple(map(_as_input, operands))  # or each number would make a program
+    given = operands
     try:
+        if current_trace() is None and operation is not operator.pow:
+            operands = tuple(map(_as_input, operands))  # or each number would make a program
         return _strategy_of(operands).run(operation, args=operands)
     except GraphdistError:
         raise
-    except TypeError as error:
+    except (TypeError, ValueError, OverflowError) as error:
+        reason = str(error).splitlines()[0].replace("DynamicJaxprTracer", "Array")
         raise ArgumentTypeError(
-            f"{operation.__name__.strip('_')} of per-replica values fails on a replica: "
-            f"{str(error).splitlines()[0]}",
+            f"{_in_words(operation, given)} fails on a replica: {reason}",
             source=here(),
+            hint="operands are numbers, arrays and values of replicas, of shapes that go together",
         ) from error
+
+
+_SYMBOLS = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.matmul: "@",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+}
+
+
+def _in_words(operation: Callable[..., Any], operands: tuple[Any, ...]) -> str:
+    """Return an operation as it is written, with the kinds of its operands."""
+    kinds = [
+        "PerReplica"
+        if isinstance(one, PerReplicaOperators)
+        else "jax.Array"
+        if isinstance(one, jax.Array)
+        else type(one).__name__
+        for one in operands
+    ]
+    symbol = _SYMBOLS.get(operation)
+    if symbol is None:
+        return f"{operation.__name__.strip('_')} of {' and '.join(kinds)}"
+    return f" {symbol} ".join(kinds)
+
+
+def _one_value(value: PerReplicaOperators, what: str) -> Any:
+    """Return the replica's component in a replica function; elsewhere there is no one value."""
+    entry = current_entry()
+    if entry is None or entry.replica_context is None:
+        raise ArgumentTypeError(
+            f"{what}, which is one value a replica",
+            source=here(),
+            hint="make it one value first, such as strategy.reduce('MEAN', value, axis=None), or "
+            "take the replicas' values: strategy.experimental_local_results(value)",
+        )
+    return _own_component(value)
 
 
 def _own_component(operand: Any) -> Any:
     if not isinstance(operand, PerReplicaOperators):
         return operand
-    array: Callable[[], Any] = operand.__jax_array__  # type: ignore[attr-defined]
+    array: Callable[[], Any] = operand.__jax_array__
     return array()
 
 

@@ -20,7 +20,11 @@ import numpy as np
 from graphdist.components import as_array, buffer_gone, shape_without_value
 from graphdist.errors import GraphdistError, RuntimeFailure
 from graphdist.interface import OUTPUT, Interface, filled
+from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph, Value
+from graphdist.ir.graph import Variable as GraphVariable
+from graphdist.ir.ops import ASSIGN
+from graphdist.ir.source import Source
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.jax_settings import OtherSettings, require_same_settings
 from graphdist.pytrees import unflatten
@@ -86,6 +90,7 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
         layout,
         lay_out_again,
         compile_anew,
+        traced,
     )
 
 
@@ -103,6 +108,7 @@ class Program:
         layout: int,
         lay_out_again: Callable[[], int | None],
         compile_anew: Callable[[], Program] | None = None,
+        traced: Traced | None = None,
     ) -> None:
         """Take an executable of a graph; of that its inputs, outputs and variables count.
 
@@ -110,8 +116,9 @@ class Program:
         of several. `output_shapes` are those of the user's results, as they were traced. `layout`
         is that of the variables which this was compiled for. Where it is another, `lay_out_again`
         has the variables lie as they did and returns it, or None: then `compile_anew` returns a
-        program for how they lie.
+        program for how they lie. `traced` is what it was compiled of.
         """
+        self.name, self._traced = graph.name, traced
         self._layout, self._lay_out_again, self._compile_anew = layout, lay_out_again, compile_anew
         self._changing = RLock()
         self.last_call = 0
@@ -121,6 +128,8 @@ class Program:
         self._assigned = [
             holder for holder, spec in zip(holders, graph.variables, strict=True) if spec.assigned
         ]
+        for holder in self._assigned:
+            holder.strategy.buffers.writers.add(self)
         inputs = graph.inputs[len(graph.variables) :]
         dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
         feeds = [
@@ -138,6 +147,22 @@ class Program:
         ]
         self._feeds = feeds
         self.call = self._dispatcher()
+
+    def assigns(self, holder: Any) -> bool:
+        """Return whether steps assign what a variable or a pack holds."""
+        return any(one is holder for one in self._assigned)
+
+    def assignment(self, variable: Variable) -> Source | None:
+        """Return the user's line that assigns a variable; None where it is not known."""
+        if self._traced is None or variable not in self._traced.variables:
+            return None
+        graph = self._traced.graph
+        name = graph.variables[self._traced.variables.index(variable)].name
+        for node in walk(graph):
+            assigned = node.params.get("variable")
+            if node.op is ASSIGN and isinstance(assigned, GraphVariable) and assigned.name == name:
+                return node.source
+        return None
 
     def _dispatcher(self) -> Callable[[Sequence[Any]], Any]:
         call = dispatcher(
@@ -236,10 +261,10 @@ class Program:
         lost = [variable.name for variable, holder in holders.items() if holder in gone]
         if lost and isinstance(error, Exception) and not isinstance(error, WorkerError):
             raise RuntimeFailure(
-                f"the step failed after the buffers of {', '.join(map(repr, lost))} were given to "
-                f"it: their values are lost",
+                f"step {self.name!r} failed after the buffers of {', '.join(map(repr, lost))} were "
+                f"given to it: their values are lost",
                 source=here(),
-                hint="assign them anew, from a checkpoint for instance",
+                hint="restore them from a checkpoint, or assign them anew",
             ) from error
 
 

@@ -7,11 +7,12 @@ result is taken apart: arrays become outputs of the graph, anything else is kept
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
 
-from graphdist.context import Entry, current_entry, entered
+from graphdist.context import Entry, alike, current_entry, entered, missing_context
 from graphdist.equal_integers import proven_equal
 from graphdist.errors import ContextError
 from graphdist.garbage import collection_put_off
@@ -198,10 +199,15 @@ def _strategy_of(
 
 def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
     """Call in cross-replica context of the trace's strategy, if it has one."""
-    if current_entry() is not None or trace.strategy.is_default:
-        return call()
-    with entered(Entry(trace.strategy)):
-        return call()
+    is_there = current_entry() is not None or trace.strategy.is_default
+    try:
+        with nullcontext() if is_there else entered(Entry(trace.strategy)):
+            return call()
+    except AttributeError as error:
+        missing = missing_context(error)
+        if missing is None:
+            raise
+        raise missing from error
 
 
 def _settle(trace: Trace, interface: Interface) -> StrategyBase:
@@ -212,9 +218,11 @@ def _settle(trace: Trace, interface: Interface) -> StrategyBase:
         if variable.strategy is not strategy and not variable.is_plain:
             raise ContextError(
                 f"variable {variable.name!r} belongs to {variable.strategy}, "
-                f"the function that uses it runs on {strategy}",
+                f"the function that uses it runs on {strategy.beside(variable.strategy)}",
                 source=here(),
-                hint="make the variable inside the scope of the strategy that uses it",
+                other=variable.made_at,
+                hint=alike(strategy, variable.strategy)
+                or "make the variable inside the scope of the strategy that uses it",
             )
     return strategy
 

@@ -37,6 +37,7 @@ _ARRAY, _PER_REPLICA, _COMPONENTS = "array", "per_replica", "components"
 _NUMBER, _STATIC = "number", "static"
 _NUMBERS = (int, float, complex)
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
+_LEAKED = "return it from the function that computed it, or keep it in a gd.Variable"
 
 
 class UnusableLeaf(Exception):
@@ -175,6 +176,10 @@ def refusal(
 
 
 def _tracer_key(leaf: Any) -> LeafKey:
+    if not isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise UnusableLeaf(
+            "was computed while a function was traced: it stands for no numbers", _LEAKED
+        )
     raise UnusableLeaf(
         "is a value that JAX is tracing",
         "take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around one",

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any  # Any: compiler options and users' variables
+from typing import Any, NoReturn, Self  # Any: compiler options and users' variables
 
 import jax
 
 from graphdist.config import reproducer_folder, verifies_passes
+from graphdist.copying import refuse_to_pickle
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.explanation import Explanation, explanation
 from graphdist.garbage import collection_put_off
@@ -101,6 +102,18 @@ class Stage:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.graph!r}>"
+
+    def __copy__(self) -> Self:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(
+            f"{self!r}, which is compiled by this process,",
+            "keep a compiled step in a file with gd.aot.save, or its text: as_text('stablehlo')",
+        )
 
     def _unknown(self, form: str, *known: str) -> ArgumentError:
         return ArgumentError(

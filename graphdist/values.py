@@ -13,14 +13,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias  # Any: users' values and tracers
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias  # Any: users' values and tracers
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.array_operators import ArrayOperators
+from graphdist.array_operators import ArrayOperators, is_asked_by_a_function_of_jax
 from graphdist.context import current_entry
+from graphdist.copying import refuse_to_pickle
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
 from graphdist.one_line import devices_of, values_of
@@ -86,6 +87,13 @@ class PerReplica(PerReplicaOperators, DistributedValues):
         context = None if entry is None else entry.replica_context
         if context is None or context.num_replicas_in_sync != len(self.values):
             raise _not_one_array()
+        if is_asked_by_a_function_of_jax(sys._getframe(1)):
+            raise ArgumentError(
+                "a PerReplica that the replica function was not given as an argument is given to a "
+                "function of JAX, which takes arrays",
+                source=here(),
+                hint="pass it to the replica function through the args of run",
+            )
         component = self.values[context.known_number()]
         return lambda: array_of(np.asarray(component), "the replica's component of a PerReplica is")
 
@@ -142,6 +150,19 @@ class PerReplicaArray(PerReplica):
         self.shapes = shapes
         self.signature = (strategy, self.type, shapes)
         self.rows = rows
+
+    def __copy__(self) -> Self:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(
+            "a PerReplica, which is arrays on devices of this process,",
+            "pickle its values: [np.asarray(one) for one in "
+            "strategy.experimental_local_results(value)]",
+        )
 
     def __repr__(self) -> str:
         dtype = self.type.dtype

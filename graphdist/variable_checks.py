@@ -101,6 +101,13 @@ def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
 def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> None:
     """Raise `TraceError` for an array that JAX traces, outside of every function of ours."""
     if isinstance(array, jax.core.Tracer):
+        if not isinstance(jnp.zeros(()), jax.core.Tracer):
+            raise TraceError(
+                f"variable {variable.name!r} is {done} a value that was computed while a function "
+                f"was traced: it stands for no numbers",
+                source=here(),
+                hint="return it from the function that computed it, or assign it there",
+            )
         raise TraceError(
             f"variable {variable.name!r} is {done} inside a function that JAX is tracing, "
             f"outside of every gd.function",
@@ -125,12 +132,23 @@ def require_value(variable: Variable, *, is_known_lost: bool = False) -> None:
             hint=f"give it one first: {variable.name}.assign(value)",
         )
     if is_known_lost or variable.holder.is_deleted():
+        step = _last_to_assign(variable)
+        which = "a step" if step is None else f"step {step.name!r}, which assigned it last,"
         raise RuntimeFailure(
-            f"the value of variable {variable.name!r} is lost: a step failed that its buffer was "
-            f"given to",
+            f"the value of variable {variable.name!r} is lost: {which} failed, and its buffer was "
+            f"given to it",
             source=here(),
-            hint="assign it anew, from a checkpoint for instance",
+            other=step and step.assignment(variable),
+            hint="restore it from a checkpoint, or assign it anew; jax.block_until_ready on what "
+            "the step returns shows why it failed",
         )
+
+
+def _last_to_assign(variable: Variable) -> Any:
+    """Return the program that was called last of those that assign a variable, None if unknown."""
+    holder = variable.pack or variable
+    programs = [one for one in list(variable.strategy.buffers.writers) if one.assigns(holder)]
+    return max(programs, key=lambda one: one.last_call, default=None)
 
 
 def initial_value_of(value: Any, dtype: Any, variable: Variable) -> Any:

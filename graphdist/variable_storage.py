@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast  # Any: values of numpy and JAX
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast  # Any: values of numpy and JAX
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphdist.copying import refuse_to_pickle
+from graphdist.errors import ArgumentTypeError
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, Distribution, sharded
 from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.checkpoint_arrays import host_copy
+from graphdist.tracing.sources import here
 from graphdist.variable_checks import require_value
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ class StoredValue:
     """A value in a buffer of a strategy."""
 
     strategy: Strategy
+    name: str
     distribution: Distribution
     """What the replicas know of the value."""
     place: int
@@ -155,6 +159,27 @@ class StoredValue:
                 return jnp.array(self.buffer, copy=True)
             home = self.strategy.devices.home(self.distribution)
             return jax.device_put(self.buffer, home, may_alias=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a variable of its own with the same options and values, of the same strategy."""
+        cast("Variable", self).require_same_strategy()
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), _implicit={})
+        copy.keep(self.copy_of_value())
+        return copy
+
+    def __copy__(self) -> NoReturn:
+        raise ArgumentTypeError(
+            f"variable {self.name!r} cannot be copied without its value: two would own one buffer",
+            source=here(),
+            hint="use copy.deepcopy",
+        )
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(
+            f"variable {self.name!r}, which is state on devices,",
+            "pickle its value: np.asarray(variable)",
+        )
 
     @property
     def is_whole_here(self) -> bool:

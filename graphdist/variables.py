@@ -27,7 +27,7 @@ from graphdist.context import (
     in_replica_context_of_a_run,
     require_same_strategy,
 )
-from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.one_line import LARGEST, devices_of, values_of
@@ -254,12 +254,12 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         """
         trace = current_trace()
         if trace is None:
+            require_no_jax_trace(self, array, "assigned")
             if method == "assign" and self.is_mirrored:
                 buffer = self.strategy.place_variable(array, self.stored)
                 require_no_jax_trace(self, buffer, "assigned")  # JAX traces an array's copy too
                 self.buffer = buffer
             else:
-                require_no_jax_trace(self, array, "assigned")
                 (self.begin_anew_if_lost if method == "assign" else self.require_kept)()
                 self.through_function("write", method, array)
             return
@@ -358,6 +358,17 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
             hint=f"write v.{method}",
         )
 
+    def how_to_read(self) -> str:
+        """Return how users write the value, where that is possible."""
+        if self.is_mirrored or self.aggregation is not VariableAggregation.NONE:
+            return super().how_to_read()
+        if in_replica_context_of_a_run():
+            return super().how_to_read()
+        return (
+            "it has no one value here: read it in replica context, as v[...] in the function given "
+            "to run, or make it with an aggregation"
+        )
+
     def is_compared_with(self, other: object) -> bool:
         """Return whether `==` is about values: between variables it asks whether they are one."""
         return not isinstance(other, Variable) and super().is_compared_with(other)
@@ -376,25 +387,3 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         if type.size > LARGEST:
             return f"{what}>"
         return f"{what}{values_of(self.values[:1] if self.is_mirrored else self.values)}>"
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
-        """Return a variable of its own with the same options and values, of the same strategy."""
-        self.require_same_strategy()
-        copy = object.__new__(type(self))
-        vars(copy).update(vars(self), _implicit={})
-        copy.keep(self.copy_of_value())
-        return copy
-
-    def __copy__(self) -> Variable:
-        raise ArgumentTypeError(
-            f"variable {self.name!r} cannot be copied without its value: two would own one buffer",
-            source=here(),
-            hint="use copy.deepcopy",
-        )
-
-    def __reduce__(self) -> Any:
-        raise ArgumentTypeError(
-            f"variable {self.name!r} cannot be pickled: it is state on devices",
-            source=here(),
-            hint="pickle its value: np.asarray(variable)",
-        )

@@ -18,6 +18,7 @@ from typing import (  # Any: a released place holds None, which no reader ever s
     ClassVar,
     TypeAlias,
 )
+from weakref import WeakSet
 
 import jax
 from jax.sharding import Sharding
@@ -65,6 +66,8 @@ class BufferStore:
         self.buffers: list[Any] = []
         self.layout = 0
         """Another number whenever a buffer is laid out anew, which programs compiled before see."""
+        self.writers: WeakSet[Any] = WeakSet()
+        """The programs that assign some of the buffers; who looks for one knows what they are."""
         self._released: list[int] = []
 
     def add(self, buffer: jax.Array) -> int:

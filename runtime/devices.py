@@ -173,7 +173,7 @@ def find_devices(names: Sequence[str | jax.Device] | None, at: Source = UNKNOWN)
         raise DeviceError(
             f"devices is {names!r}, not a sequence of devices",
             source=at,
-            hint=f"write devices=[{names!r}]" if isinstance(names, str) else "",
+            hint=f"write devices={_listed(names)}",
         )
     found = [find_device(name, at) for name in names] if names else list(jax.local_devices())
     for device in found:
@@ -191,6 +191,19 @@ def find_devices(names: Sequence[str | jax.Device] | None, at: Source = UNKNOWN)
             source=at,
         )
     return Devices(found)
+
+
+def _listed(given: Any) -> str:
+    """Return how a list of devices is written, of what was given in its place."""
+    if isinstance(given, str):
+        return str([name.strip() for name in given.split(",") if name.strip()])
+    if isinstance(given, jax.sharding.Mesh):
+        return "list(mesh.devices.flat)"
+    if isinstance(given, jax.Device):
+        return f"[{device_name(given)!r}]"
+    local = [device_name(device) for device in jax.local_devices()]
+    wanted = given if type(given) is int and 0 < given <= len(local) else 2
+    return str(local[:wanted])
 
 
 def working_devices() -> Devices:
@@ -211,10 +224,13 @@ def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
         return name
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None:
+        is_several = isinstance(name, str) and "," in name
         raise DeviceError(
             f"{name!r} does not name a device",
             source=at,
-            hint="name it like 'cpu:0' or 'gpu:1', or give a jax.Device",
+            hint=f"it names several: write each on its own, {_listed(name)}"
+            if is_several
+            else "name it like 'cpu:0' or 'gpu:1', or give a jax.Device",
         )
     platform, index = match["platform"].lower(), int(match["index"])
     try:

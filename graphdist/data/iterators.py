@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Self, cast  # Any: elements, and pytrees of specs
+from typing import (  # Any: elements, and pytrees of specs
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NoReturn,
+    Self,
+    cast,
+)
 
 from graphdist.context import in_replica_context_of_a_run
+from graphdist.copying import refuse_to_pickle
 from graphdist.data.elements import Element, at_the_users_line
 from graphdist.data.failures import made
 from graphdist.data.positions import Position, elements_from
@@ -36,6 +44,12 @@ class ElementIterator(Generic[Element_co]):
 
     def __iter__(self) -> Self:
         return self
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(
+            "an iterator over a dataset, which prepares elements on a thread of this process,",
+            "keep where it stands: get_state() of it, set_state(state) of one made alike",
+        )
 
     def get_state(self) -> Any:
         """Return where the iterator stands, as a value that JSON takes."""

@@ -22,6 +22,7 @@ import numpy as np
 
 from graphdist.components import per_replica_of
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
+from graphdist.copying import is_part_of_a_copy, refuse_to_pickle
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import PER_REPLICA, Distribution
 from graphdist.options import (
@@ -115,6 +116,10 @@ class StrategyBase(InputMethods):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.devices}>"
 
+    def beside(self, other: StrategyBase) -> str:
+        """Return what an error calls the strategy that names `other` too."""
+        return f"another {self}" if self is not other and str(self) == str(other) else str(self)
+
     def __copy__(self) -> NoReturn:
         raise ContextError(
             f"{self} cannot be copied",
@@ -122,12 +127,24 @@ class StrategyBase(InputMethods):
             hint="share it, or make another strategy on the same devices: copy.deepcopy(strategy)",
         )
 
-    def __deepcopy__(self, memo: object) -> Self:
-        """Return another strategy of the same kind on the same devices, without variables."""
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return another strategy of the same kind on the same devices, without variables.
+
+        In a copy of what holds it, a model say, it stays the same: it is that of the variables.
+        """
+        if is_part_of_a_copy(memo):
+            return self
         twin = type(self).__new__(type(self))
         vars(twin).update(vars(self))
         StrategyBase.__init__(twin, type(self.extended)(self.devices))
         return twin
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(
+            f"{self}, which is devices of this process,",
+            "make it in the process that uses it, and there its variables, datasets and "
+            "functions; values go there in a checkpoint or as np.asarray(value)",
+        )
 
     def scope(self) -> Scope[Self]:
         """Return a context manager: variables made inside belong to this strategy.

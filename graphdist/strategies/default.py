@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NoReturn  # Any: users' functions and pytrees
+from typing import Any, Self  # Any: users' functions and pytrees
 
 import jax
 import jax.numpy as jnp
 
+from graphdist.copying import is_part_of_a_copy
 from graphdist.errors import ContextError
 from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import Result, Strategy
@@ -32,7 +33,9 @@ class DefaultStrategy(Strategy):
             (device,) = jnp.zeros(()).devices()
         super().__init__(StrategyExtended(Devices((device,))))
 
-    def __deepcopy__(self, memo: object) -> NoReturn:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        if is_part_of_a_copy(memo):
+            return self
         raise _there_is_one()
 
     def run(

@@ -224,7 +224,8 @@ class Trace:
             self._is_claimed_firmly = firmly and not strategy.is_default
         elif firmly and strategy is not self.strategy and not strategy.is_default:
             raise TraceError(
-                f"one function uses {self.strategy} and {strategy}: strategies do not mix",
+                f"one function uses {self.strategy} and {strategy.beside(self.strategy)}: "
+                f"strategies do not mix",
                 source=here(),
                 hint="run the other strategy in a gd.function of its own",
             )
@@ -274,9 +275,10 @@ class Trace:
             if not str(error).startswith("Triggering __jax_array__"):
                 raise
             raise TraceError(
-                "a function of JAX, which takes arrays, is given a variable",
+                "a function of JAX, which takes arrays, is given a variable or a value of replicas",
                 source=where_raised(error),
-                hint="give it the value: v[...], or gd.read(tree) for a pytree of variables",
+                hint="give it the value: v[...] of a variable, gd.read(tree) of a pytree of them; "
+                "a PerReplica goes through the args of run",
             ) from error
         except NotImplementedError as error:
             if "State effect not supported in vmap-of-cond" not in str(error):

@@ -145,7 +145,7 @@ def test_steps_under_way_and_their_variables_outlive_their_program(
         parts = [gd.Variable(np.zeros(4, np.float32)) for _ in range(8)]
 
     @gd.function(max_programs=1)
-    def step(x: jax.Array) -> gd.PerReplica:
+    def step(x: jax.Array) -> Any:
         def replica_fn(x: jax.Array) -> jax.Array:
             for part in parts:
                 part.assign_add(jnp.full(4, x.sum()))

@@ -12,6 +12,7 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph
 from graphdist.ir.ops import ALL_REDUCE
 from graphdist.ir.parser import parse
+from tests.errors.programs import pair
 from tests.errors.refusal import Refused
 
 
@@ -85,4 +86,27 @@ def step_fails_on_the_device(refused: Refused) -> None:
         step(jnp.ones(2))
     w.assign(jnp.zeros(2))
     step(jnp.ones(2))
+    assert w.read_value().tolist() == [1, 1]
+
+
+def value_lost_in_a_step(refused: Refused) -> None:
+    strategy = pair()
+    with strategy.scope():
+        w = gd.Variable(jnp.zeros(2), name="w")
+
+    @gd.function
+    def train_step(x: jax.Array) -> None:
+        w.assign_add(x)
+
+    @gd.function
+    def reset() -> None:
+        w.assign(jnp.zeros(2))
+
+    reset()
+    train_step(jnp.ones(2))
+    w.buffer.delete()
+    with refused(RuntimeError):
+        w.read_value()
+    w.assign(jnp.zeros(2))
+    train_step(jnp.ones(2))
     assert w.read_value().tolist() == [1, 1]

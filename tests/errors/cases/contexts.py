@@ -206,3 +206,37 @@ def variable_of_another_strategy(refused: Refused) -> None:
 
     with refused(RuntimeError):
         step()
+
+
+def replica_context_in_cross_replica_context(refused: Refused) -> None:
+    strategy = pair()
+    with refused(AttributeError), strategy.scope():
+        gd.get_replica_context().all_reduce("SUM", jnp.ones(2))
+    with strategy.scope():
+        maybe: Any = gd.get_replica_context()
+        assert maybe is None
+
+
+def replica_context_in_a_function_outside_run(refused: Refused) -> None:
+    strategy = pair()
+
+    @gd.function
+    def step(x: Any) -> Any:
+        gradients = strategy.run(lambda x: x * 2, args=(x,))
+        return gd.get_replica_context().all_gather(gradients, axis=0)
+
+    with strategy.scope(), refused(RuntimeError):
+        step(per_replica(strategy, np.ones(2, np.float32)))
+
+
+def replica_context_in_merge_call(refused: Refused) -> None:
+    strategy = pair()
+
+    def merge(strategy: gd.Strategy, x: Any) -> Any:
+        return gd.get_replica_context().merge_call(lambda strategy: x)
+
+    def replica_fn() -> Any:
+        return gd.get_replica_context().merge_call(merge, args=(jnp.ones(2),))
+
+    with refused(RuntimeError):
+        strategy.run(replica_fn)

@@ -68,3 +68,14 @@ def logical_devices_none(refused: Refused) -> None:
 def steps_in_flight_none(refused: Refused) -> None:
     with refused(ValueError):
         gd.config.set_max_steps_in_flight("cpu", 0)
+
+
+def devices_in_one_string(refused: Refused) -> None:
+    devices: Any = "cpu:0, cpu:1"
+    with refused(ValueError):
+        gd.MirroredStrategy(devices)
+
+
+def devices_in_one_name(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.MirroredStrategy(["cpu:0,cpu:1"])

@@ -168,3 +168,30 @@ def mesh_inside_a_replica_function(refused: Refused) -> None:
 
     with refused(RuntimeError):
         strategy.run(replica_fn)
+
+
+def value_of_a_trace_given_to_a_function(refused: Refused) -> None:
+    kept = []
+
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        kept.append(x * 2)
+        return x
+
+    step(jnp.ones(2))
+    with refused(TypeError):
+        step(kept[0])
+
+
+def value_of_a_trace_assigned(refused: Refused) -> None:
+    w, kept = _weights(), []
+
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        kept.append(x * 2)
+        return x
+
+    step(jnp.ones(2))
+    with refused(RuntimeError):
+        w.assign(kept[0])
+    assert w.read_value().tolist() == [0, 0]
