@@ -12,8 +12,8 @@ import inspect
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, update_wrapper, wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper, wraps
 from typing import (  # Any: users' functions, arguments and results
     Any,
     Concatenate,
@@ -31,7 +31,6 @@ from jax.tree_util import tree_flatten
 
 from graphdist.context import current_entry
 from graphdist.copying import refuse_to_pickle
-from graphdist.errors import ArgumentTypeError
 from graphdist.interface import Interface
 from graphdist.jax_settings import (
     OtherSettings,
@@ -56,12 +55,17 @@ from graphdist.signature import (
     refusal,
 )
 from graphdist.stages import Traced
-from graphdist.step_functions import hide_static, require_function, static_positions
+from graphdist.step_functions import (
+    hide_static,
+    pipeline_of,
+    require_function,
+    require_options,
+    static_positions,
+)
 from graphdist.tracebacks import frames_hidden, hide_frames
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.type_variables import Parameters, Result_co
-from graphdist.values import kind_of
 
 Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any, Settings]
 Others = ParamSpec("Others")
@@ -93,6 +97,7 @@ class Function(Generic[Parameters, Result_co]):
         `pipeline_for` returns the passes for a target, `max_programs` is how many are kept.
         """
         require_function(fn, "gd.function")
+        require_options(name, compiler_options)
         update_wrapper(self, fn)
         self.fn = fn
         self.name = name or str(getattr(fn, "__name__", "function"))
@@ -372,29 +377,10 @@ def function(
         return Function(
             fn,
             static_argnames,
-            _pipeline(passes, allow_reassociation),
+            pipeline_of(passes, allow_reassociation),
             compiler_options,
             name,
             max_programs=max_programs,
         )
 
     return wrap if fn is None else wrap(fn)
-
-
-def _pipeline(passes: Any, allow_reassociation: bool) -> Callable[[Target], Sequence[Pass]]:
-    if passes is None:
-        return partial(pipeline, allow_reassociation=allow_reassociation)
-    given = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
-    return lambda target: given
-
-
-def _as_pass(one: Pass | Callable[..., Any]) -> Pass:
-    if isinstance(one, Pass):
-        return one
-    if not callable(one):
-        raise ArgumentTypeError(
-            f"a pass is a function from graph to graph, not a value of type {kind_of(one)}",
-            source=here(),
-            hint="take passes from graphdist.passes.PASSES, or write a function",
-        )
-    return Pass(getattr(one, "__name__", type(one).__name__), one)

@@ -14,6 +14,7 @@ from typing import Any  # Any: dtypes and bounds
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphdist.context import (
     get_replica_context,
@@ -101,6 +102,12 @@ class Generator:
         >>> Generator.from_seed(1).normal((2,)).shape
         (2,)
         """
+        if not isinstance(seed, int | np.integer | jax.Array):
+            raise ArgumentTypeError(
+                f"seed is {seed!r}, not an int",
+                source=here(),
+                hint="write an int, or use Generator.from_non_deterministic_state()",
+            )
         with jax.ensure_compile_time_eval():  # inside a function it would be traced
             return cls(jax.random.key(seed))
 

@@ -1,17 +1,20 @@
-"""What may be compiled: functions that Python runs from beginning to end when they are called.
+"""What `gd.function` and `run` are given: a function, its arguments, options.
 
-A generator and an `async def` are called and have not run: what they would do is not in the trace.
+What may be compiled are functions that Python runs from beginning to end when they are called. A
+generator and an `async def` are called and have not run: what they would do is not in the trace.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any  # Any: users' functions and what they return
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.passes import Target, pipeline
+from graphdist.passes.manager import Pass
 from graphdist.signature import StaticArgument
 from graphdist.tracing.sources import here
 from graphdist.values import kind_of
@@ -93,6 +96,42 @@ def _name(fn: Any) -> str:
     while isinstance(fn, partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def require_options(name: Any, compiler_options: Any) -> None:
+    """Raise `ArgumentTypeError` for a name or options for the compiler that are none."""
+    if not isinstance(name, str | None):
+        raise ArgumentTypeError(
+            f"name is {name!r}, not a string", source=here(), hint='write name="train_step"'
+        )
+    if not isinstance(compiler_options, Mapping | None):
+        raise ArgumentTypeError(
+            f"compiler_options is of type {kind_of(compiler_options)}, not a dict",
+            source=here(),
+            hint="write compiler_options={'name of an option of XLA': value}",
+        )
+
+
+def pipeline_of(
+    passes: Sequence[Pass | Callable[..., Any]] | None, allow_reassociation: bool
+) -> Callable[[Target], Sequence[Pass]]:
+    """Return what gives the passes for a target: these, or the default ones."""
+    if passes is None:
+        return partial(pipeline, allow_reassociation=allow_reassociation)
+    given = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
+    return lambda target: given
+
+
+def _as_pass(one: Pass | Callable[..., Any]) -> Pass:
+    if isinstance(one, Pass):
+        return one
+    if not callable(one):
+        raise ArgumentTypeError(
+            f"a pass is a function from graph to graph, not a value of type {kind_of(one)}",
+            source=here(),
+            hint="take passes from graphdist.passes.PASSES, or write a function",
+        )
+    return Pass(getattr(one, "__name__", type(one).__name__), one)
 
 
 def static_positions(fn: Callable[..., Any], names: Sequence[str] | str) -> dict[str, int]:

@@ -10,7 +10,7 @@ would show the concatenation.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias  # Any: users' values and tracers
@@ -66,6 +66,12 @@ class PerReplica(PerReplicaOperators, DistributedValues):
 
     def __init__(self, values: Sequence[Any]) -> None:
         """Hold these values, one a replica; arrays become one array on the devices when needed."""
+        if not isinstance(values, Iterable) or isinstance(values, str):
+            raise ArgumentTypeError(
+                f"a PerReplica is made of {kind_of(values)}, not of values, one a replica",
+                source=here(),
+                hint="write gd.PerReplica([value of replica 0, value of replica 1])",
+            )
         self._values: tuple[Any, ...] | None = tuple(values)
 
     @property

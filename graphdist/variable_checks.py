@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from graphdist.variables import Variable
 
 
+def checked_name(name: Any) -> str:
+    """Return the name of a variable; raises `ArgumentTypeError` for what is no string."""
+    if not isinstance(name, str | None):
+        raise ArgumentTypeError(
+            f"name of a variable is {name!r}, not a string",
+            source=here(),
+            hint="gd.Variable takes a value, then a name; write dtype=... for a dtype",
+        )
+    return "variable" if name is None else name
+
+
 def check_options(variable: Variable) -> None:
     """Raise `ArgumentError` for options that do not go together."""
     if variable.is_plain:

@@ -41,6 +41,7 @@ from graphdist.tracing.state import Trace, current_trace
 from graphdist.values import DistributedValues, PerReplicaArray, no_values_yet
 from graphdist.variable_checks import (
     check_options,
+    checked_name,
     checked_value,
     initial_value_of,
     require_no_jax_trace,
@@ -91,7 +92,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
             return
         self.constraint = constraint
         self.strategy: Strategy = get_strategy()
-        self.name = "variable" if name is None else name
+        self.name = checked_name(name)
         self.made_at = here()
         sync = member_of(VariableSynchronization, synchronization, "synchronization")
         self.aggregation = member_of(VariableAggregation, aggregation, "aggregation")

@@ -69,6 +69,12 @@ class Dataset:
 
     def __init__(self, node: Node, options: Options | None = None) -> None:
         """Take the last transformation."""
+        if not isinstance(node, Node):
+            raise ArgumentTypeError(
+                f"gd.data.Dataset is made of {kind_of(node)}",
+                source=here(),
+                hint="write gd.data.Dataset.from_tensor_slices(arrays) or from_generator(..)",
+            )
         self.node = node
         self._options = options or Options()
 

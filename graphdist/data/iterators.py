@@ -157,10 +157,7 @@ class DistributedIterator(ElementIterator[Element_co]):
 
     def __next__(self) -> Element_co:
         refuse_inside_a_function("an iterator of a distributed dataset is asked for an element")
-        try:
-            element = self._seen_ahead.pop()
-        except IndexError:
-            element = self._next()
+        element = self._seen_ahead.pop() if self._seen_ahead else self._next()
         self._position.taken += 1
         return cast("Element_co", element)
 

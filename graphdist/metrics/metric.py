@@ -90,6 +90,13 @@ class Metric:
 
         Raises `ArgumentTypeError` for what is no array, `ArgumentError` for shapes that do not fit.
         """
+        needed = [*args[:1], *(one for name, one in kwargs.items() if name != "sample_weight")]
+        if any(one is None for one in needed):
+            raise ArgumentTypeError(
+                f"metric {self.name!r} is given None for values",
+                source=here(),
+                hint="give it arrays; sample_weight alone may be None",
+            )
         given = [self._argument(value) for value in (*args, *kwargs.values())]
         arrays = tuple(given[: len(args)])
         named = dict(zip(kwargs, given[len(args) :], strict=True))

@@ -37,7 +37,7 @@ from graphdist.pytrees import unflatten
 from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.replica_warnings import warn_of_unequal_values
 from graphdist.runtime.buffers import BufferStore
-from graphdist.step_functions import require_call
+from graphdist.step_functions import require_call, require_function
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.input import InputMethods
@@ -145,6 +145,16 @@ class StrategyBase(InputMethods):
             "make it in the process that uses it, and there its variables, datasets and "
             "functions; values go there in a checkpoint or as np.asarray(value)",
         )
+
+    def __enter__(self) -> NoReturn:
+        raise ContextError(
+            f"{self} is entered itself",
+            source=here(),
+            hint="write with strategy.scope(): the scope makes it current",
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: nobody enters."""
 
     def scope(self) -> Scope[Self]:
         """Return a context manager: variables made inside belong to this strategy.
@@ -356,6 +366,7 @@ class Strategy(StrategyBase):
         structures differ.
         """
         require_cross_replica("experimental_distribute_values_from_function")
+        require_function(value_fn, "experimental_distribute_values_from_function")
         if current_trace() is not None:
             raise ContextError(
                 "experimental_distribute_values_from_function is called inside a function, where "

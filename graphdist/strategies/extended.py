@@ -22,6 +22,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.pytrees import map_leaves
 from graphdist.runtime.devices import Devices, device_name, find_device
+from graphdist.step_functions import require_function
 from graphdist.strategies.legacy_input import (
     MultiStepContext,
     numpy_dataset,
@@ -211,6 +212,7 @@ class StrategyExtended:
         self, var: Variable | None, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
         strategy = self.strategy
+        require_function(fn, "update")
         if current_trace() is not None or strategy.is_default:
             return self._update_in_trace(fn, (var, group, args), kwargs)
         with entered(Entry(strategy)):

@@ -23,8 +23,8 @@ class _Write:
     def __init__(self, job: Callable[[], None], name: str) -> None:
         self._job, self._name = job, name
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="graphdist-checkpoint")
-        self._thread.start()
+        self._done = threading.Event()
+        threading.Thread(target=self._run, name="graphdist-checkpoint").start()
 
     def _run(self) -> None:
         try:
@@ -33,10 +33,19 @@ class _Write:
             self._error = error
             if not threading.main_thread().is_alive():  # nobody asks any more
                 _log.exception("checkpoint %s was not written", self._name)
+        finally:
+            self._done.set()
 
-    def finish(self) -> None:
-        """Return once it is written; raises what went wrong."""
-        self._thread.join()
+    def wait(self) -> None:
+        """Return once it is written, or failed.
+
+        Ctrl-C ends the waiting. It would end `Thread.join` too, but Python takes the thread for
+        ended then, does not wait for it when the process ends, and takes the process down with it.
+        """
+        self._done.wait()
+
+    def require_success(self) -> None:
+        """Raise what went wrong."""
         error, self._error = self._error, None
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()  # the thread has no line of the user's
@@ -59,4 +68,7 @@ def finish_writing() -> None:
     """Return once nothing is being written; raises what went wrong."""
     with _lock:
         while _under_way:
-            _under_way.pop().finish()
+            write = _under_way[-1]
+            write.wait()
+            _under_way.remove(write)  # after the wait, which Ctrl-C may end
+            write.require_success()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.train.writing import finish_writing, start_writing
 
 
 @pytest.fixture(params=[1, 2])
@@ -224,3 +225,29 @@ def test_a_function_is_compiled_once_by_xla(strategy: gd.Strategy) -> None:
         step(x, np.ones(3, np.float32), float(number))
     jax.monitoring.unregister_event_duration_listener(note)
     assert compiled.count("jit(step)") == 1
+
+
+def test_ctrl_c_while_a_checkpoint_is_waited_for_leaves_it_under_way() -> None:
+    goes_on, written = threading.Event(), list[int]()
+
+    def write(number: int) -> None:
+        goes_on.wait()
+        written.append(number)
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    start_writing(lambda: write(1), "first")
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            start_writing(lambda: write(2), "second")
+        (writer,) = (one for one in threading.enumerate() if one.name == "graphdist-checkpoint")
+        assert writer.is_alive()  # or Python would not wait for it when the process ends
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        goes_on.set()
+    start_writing(lambda: write(3), "third")
+    finish_writing()
+    assert written == [1, 3]

@@ -240,3 +240,9 @@ def replica_context_in_merge_call(refused: Refused) -> None:
 
     with refused(RuntimeError):
         strategy.run(replica_fn)
+
+
+def strategy_entered_itself(refused: Refused) -> None:
+    strategy: Any = pair()
+    with refused(RuntimeError), strategy:
+        pass

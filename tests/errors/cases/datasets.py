@@ -76,3 +76,9 @@ def dataset_inside_a_function(refused: Refused) -> None:
 
     with refused(NotImplementedError):
         epoch()
+
+
+def dataset_of_a_list(refused: Refused) -> None:
+    batches: Any = [np.ones(4)]
+    with refused(TypeError):
+        gd.data.Dataset(batches)

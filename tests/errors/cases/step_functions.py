@@ -103,3 +103,38 @@ def static_names_that_are_numbers(refused: Refused) -> None:
     positions: Any = (0,)
     with refused(TypeError):
         gd.function(lambda x: x, static_argnames=positions)
+
+
+def name_that_is_a_number(refused: Refused) -> None:
+    name: Any = 3
+    with refused(TypeError):
+        gd.function(lambda x: x, name=name)
+
+
+def compiler_options_in_one_string(refused: Refused) -> None:
+    options: Any = "xla_cpu_enable_fast_math"
+    with refused(TypeError):
+        gd.function(lambda x: x, compiler_options=options)
+
+
+def values_from_a_list(refused: Refused) -> None:
+    values: Any = [1, 2]
+    with refused(TypeError):
+        pair().experimental_distribute_values_from_function(values)
+
+
+def update_without_a_function(refused: Refused) -> None:
+    strategy = pair()
+    with strategy.scope():
+        w = gd.Variable(1.0)
+    update: Any = None
+    with refused(TypeError):
+        strategy.extended.update(w, update)
+
+
+def arguments_of_merge_call_not_in_a_tuple(refused: Refused) -> None:
+    def replica_fn(x: Any) -> Any:
+        return gd.get_replica_context().merge_call(lambda strategy, x: x, args=x)
+
+    with refused(ValueError):
+        pair().run(replica_fn, args=(jnp.ones(2),))

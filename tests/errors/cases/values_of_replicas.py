@@ -107,3 +107,29 @@ def element_of_a_variable_assigned(refused: Refused) -> None:
         w[0] = 2.0
     w.assign(w[...].at[0].set(2.0))
     assert w.read_value().tolist() == [2, 1, 1]
+
+
+def per_replica_of_a_number(refused: Refused) -> None:
+    values: Any = 3
+    with refused(TypeError):
+        gd.PerReplica(values)
+
+
+def variable_named_by_a_dtype(refused: Refused) -> None:
+    name: Any = jnp.float32
+    with refused(TypeError):
+        gd.Variable(1.0, name)
+
+
+def metric_of_none(refused: Refused) -> None:
+    mean, values = gd.metrics.Mean(), None
+    with refused(TypeError):
+        mean.update_state(values)
+    mean.update_state(jnp.ones(2), sample_weight=None)
+    assert float(mean.result()) == 1
+
+
+def generator_of_no_seed(refused: Refused) -> None:
+    seed: Any = None
+    with refused(TypeError):
+        gd.random.Generator.from_seed(seed)
