@@ -116,7 +116,7 @@ def test_replicas_of_unequal_shapes(strategy: gd.Strategy) -> None:
     check(strategy, 2 * x + x, [[3, 6], [9]])
     assert float(gd.function(lambda x: strategy.reduce("SUM", x * x, axis=0))(x)) == 14
     with pytest.raises(
-        gd.ArgumentTypeError, match=r"^add of per-replica values fails .*\(2,\), \(3,\)"
+        gd.ArgumentTypeError, match=r"^PerReplica \+ jax.Array fails .*\(2,\), \(3,\)"
     ):
         x + jnp.ones(3)
 

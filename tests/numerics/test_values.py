@@ -39,7 +39,7 @@ def test_a_per_replica_value_is_not_an_array(strategy: gd.Strategy) -> None:
         with pytest.raises(ValueError, match=of_one):
             use(values)
     for subscript in (0, ...):
-        with pytest.raises(TypeError, match="not subscriptable"):
+        with pytest.raises(TypeError, match="an element of a PerReplica"):
             values[subscript]
 
 
