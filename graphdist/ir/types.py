@@ -168,7 +168,7 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
 _KEY = re.compile(r"key<\w{1,32}>", re.ASCII)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def is_dtype(name: str) -> bool:
     """Whether values of a graph have a dtype of this short name.
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # pytest alone imports a conftest
 # A cached function, and why it needs no limit.
 FEW = {
     "_gpu_devices": "topologies that the program names",
+    "_kernel": "nothing",
     "_public_primitives": "nothing",
     "_sum_of_words": "strategies of several workers, and the sizes of parts",
     "_tpu_devices": "topologies that the program names",
