@@ -70,7 +70,9 @@ def test_kubernetes_job(index: int) -> None:
     assert spec["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert spec["completionMode"] == "Indexed"
     (container,) = spec["template"]["spec"]["containers"]
-    given = {one["name"]: one["value"] for one in container["env"]}
+    given = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    (secret,) = (one for one in container["env"] if "valueFrom" in one)
+    assert secret["name"] == "GRAPHDIST_JOB_TOKEN"
     assert int(given["WORKERS"]) == spec["completions"] == spec["parallelism"]
     shell, flag, script = container["command"]
     script = script.replace("exec python train.py", 'echo "$TF_CONFIG"')

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import select
 import subprocess
 import sys
@@ -117,6 +116,7 @@ def use(kind: str, folder: Path, first: int, end: int) -> None:
     jax.config.update("jax_num_cpu_devices", 2)
     from graphdist.errors import GraphdistError
     from tests.mutations import artifacts, texts
+    from tests.peak_memory import peak_bytes
 
     say = os.fdopen(os.dup(1), "w")
     trials: Any = {"artifacts": artifacts.Trials, "texts": texts.Trials}[kind](folder)
@@ -147,9 +147,7 @@ def use(kind: str, folder: Path, first: int, end: int) -> None:
             faults = [f"{type(error).__name__}: {str(error)[:200]}"]
         faults += [f"wrote {path}" for path in written]
         written.clear()
-        who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        memory = max(resource.getrusage(one).ru_maxrss for one in who) * 1024
-        said = {"seed": seed, "outcome": outcome, "memory": memory, "faults": faults}
+        said = {"seed": seed, "outcome": outcome, "memory": peak_bytes(), "faults": faults}
         print(json.dumps(said), file=say, flush=True)
     os._exit(0)  # what a failed step left on the devices has nobody to wait for it
 

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -30,6 +29,7 @@ import numpy as np
 
 import graphdist as gd
 from graphdist.runtime.checkpoint_index import INDEX, sealed
+from tests.peak_memory import peak_bytes
 from tests.train.subjects import FORMAT_1, files_of, nested
 
 MOST_MEBIBYTES = 1024
@@ -238,7 +238,7 @@ def mutate(number: int, originals: Path, sandbox: Path) -> None:
     signal.alarm(0)
     assert tree(sandbox / "outside") == before, "a file outside was changed"
     assert {one.name for one in sandbox.iterdir()} == {"outside", "checkpoints"}
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    most = peak_bytes() / 2**20
     assert most < MOST_MEBIBYTES, f"{most:.0f} MiB"
     shutil.rmtree(folder)
 
@@ -254,7 +254,7 @@ def read_numbers(first: int, count: int) -> None:
         for number in range(first, first + count):
             print(number, flush=True)
             mutate(number, originals, sandbox)
-    print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    print(f"{peak_bytes() / 2**20:.0f} MiB")
 
 
 def run(count: int, seed: int = 0, a_process: int = 200) -> float:
