@@ -8,9 +8,9 @@
 
 The file has the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it:
 loading compiles it for the devices that are here, once another process has read it
-(`runtime/module_check.py`). `executable.bin` is what the compiler made, which runs on the same kind
-of devices with the same versions alone, and which JAX stores as a pickle: loading it runs code from
-the file. It is used only if asked for.
+(`runtime/files/module_check.py`). `executable.bin` is what the compiler made, which runs on the
+same kind of devices with the same versions alone, and which JAX stores as a pickle: loading it runs
+code from the file. It is used only if asked for.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from graphdist.manifest import (
     interface_to_json,
 )
 from graphdist.manifest_schema import MANIFEST, mismatch
-from graphdist.runtime.artifact import read_artifact, sha256, write_artifact
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Executable
-from graphdist.runtime.module_check import checked_module
-from graphdist.runtime.serialization import (
+from graphdist.runtime.files.artifact import read_artifact, sha256, write_artifact
+from graphdist.runtime.files.module_check import checked_module
+from graphdist.runtime.files.serialization import (
     PLATFORMS,
     export_module,
     load_module,

@@ -28,10 +28,10 @@ from typing import Any  # Any: JSON
 import jax
 
 from graphdist.errors import ArgumentError, DeviceError
-from graphdist.runtime.addresses import BIND_VARIABLE
 from graphdist.runtime.backpressure import backpressure
-from graphdist.runtime.handshake import JobIdentity
-from graphdist.runtime.processes import Patience
+from graphdist.runtime.processes.addresses import BIND_VARIABLE
+from graphdist.runtime.processes.cluster_workers import Patience
+from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.tracing.sources import here
 from graphdist.version import versions
 

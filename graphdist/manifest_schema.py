@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias  # Any: JSON
 
 from graphdist.ir.types import dtype_name, is_dtype
-from graphdist.runtime.serialization import PLATFORMS
+from graphdist.runtime.files.serialization import PLATFORMS
 
 MOST_REPLICAS = 2**20
 DEEPEST_RESULT = 100

@@ -28,10 +28,10 @@ from graphdist.ir.source import Source
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
 from graphdist.jax_settings import OtherSettings, require_same_settings
 from graphdist.pytrees import unflatten
-from graphdist.runtime.addresses import WorkerError
-from graphdist.runtime.agreement import agree_on, wait_until_compiled
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers, BufferStore, is_lost
 from graphdist.runtime.executable import Step, dispatcher
+from graphdist.runtime.processes.addresses import WorkerError
+from graphdist.runtime.processes.program_agreement import agree_on, wait_until_compiled
 from graphdist.signature import LeafKey, is_converted, is_per_replica, is_static
 from graphdist.stages import Traced
 from graphdist.steps import step_of

@@ -3,7 +3,7 @@
 Memory is the compiler's word, operations are counted on the graph (`graphdist.ir.cost`), and
 collectives are taken from both sides: what the graph asks for, with the pass and the user's line
 that did, and what the compiler made of it, read from the compiled module. The estimate of the time
-is a roofline over published peaks (`graphdist.runtime.roofline`), and no measurement.
+is a roofline over published peaks (`graphdist.runtime.targets.roofline`), and no measurement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graphdist.ir.ops import CONSTANT
 from graphdist.report_text import report_text
 from graphdist.runtime.hlo import Matching, ModuleCollective, module_collectives
 from graphdist.runtime.memory import Memory
-from graphdist.runtime.roofline import Roofline, roofline
+from graphdist.runtime.targets.roofline import Roofline, roofline
 
 if TYPE_CHECKING:
     from graphdist.runtime.devices import Devices

@@ -20,7 +20,7 @@ from graphdist.errors import ArgumentTypeError
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import MIRRORED, Distribution, sharded
 from graphdist.runtime.buffers import is_lost
-from graphdist.runtime.checkpoint_arrays import host_copy
+from graphdist.runtime.files.checkpoint_arrays import host_copy
 from graphdist.tracing.sources import here
 from graphdist.variable_checks import require_value
 

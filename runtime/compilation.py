@@ -15,7 +15,7 @@ from jax.stages import Compiled, Lowered
 
 from graphdist.ir.errors import GraphdistError
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.topologies import cuda_folder
+from graphdist.runtime.targets.topologies import cuda_folder
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"\(?([\d.]+)([KMGT]?)i?B?\)?"

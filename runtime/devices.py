@@ -30,8 +30,8 @@ from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.runtime.emit import REPLICA
 
 if TYPE_CHECKING:
-    from graphdist.runtime.processes import Workers
-    from graphdist.runtime.topologies import Topology
+    from graphdist.runtime.processes.cluster_workers import ClusterWorkers
+    from graphdist.runtime.targets.topologies import Topology
 
 
 class DeviceError(GraphdistError, ValueError):
@@ -54,7 +54,7 @@ class Devices:
         devices: Sequence[jax.Device],
         parameter_device: jax.Device | None = None,
         topology: Topology | None = None,
-        workers: Workers | None = None,
+        workers: ClusterWorkers | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
         """Take the devices as they are; see `find_devices` for checked names."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import graphdist as gd
 from graphdist.errors import ArgumentError, GraphdistError
-from graphdist.runtime.topologies import find_topology
+from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench_measure import Effort, compiled_on, measured
 from graphdist.tools.bench_overheads import OVERHEADS
 from graphdist.tools.bench_passes import SHOWCASES, check_devices, effects_elsewhere

@@ -23,7 +23,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from graphdist.errors import DeviceMemoryError
-from graphdist.runtime.topologies import Topology, find_topology
+from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import load_factory
 

@@ -23,7 +23,7 @@ import graphdist as gd
 from graphdist.errors import ArgumentError
 from graphdist.explanation import measure
 from graphdist.passes import pipeline
-from graphdist.runtime.topologies import find_topology
+from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench_measure import Module, module_of
 from graphdist.tools.bench_models import Mlp, Replicas, Tree
 from graphdist.tools.bench_programs import PROGRAMS, RATE, Program

@@ -23,7 +23,7 @@ from graphdist import aot
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.passes import PASSES
 from graphdist.report import Report, report_of_refused
-from graphdist.runtime.topologies import Topology, find_topology
+from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.stages import Compiled
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy

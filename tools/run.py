@@ -27,8 +27,8 @@ from types import FrameType
 from typing import IO
 
 from graphdist import config
-from graphdist.runtime.addresses import joined
-from graphdist.runtime.handshake import JobIdentity
+from graphdist.runtime.processes.addresses import joined
+from graphdist.runtime.processes.handshake import JobIdentity
 
 SECONDS_TO_END = 3.0
 """How long a worker may take to end when it is asked to."""

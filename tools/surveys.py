@@ -12,8 +12,8 @@ from typing import Any, TypeAlias  # Any: JSON
 from graphdist.errors import ArgumentError
 from graphdist.report import Report
 from graphdist.report_text import count_text, size_text, time_text
-from graphdist.runtime.chips import CHIPS, Chip
-from graphdist.runtime.topologies import Topology, find_topology
+from graphdist.runtime.targets.chips import CHIPS, Chip
+from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tracing.sources import here
 
 Reporter: TypeAlias = Callable[..., Report]

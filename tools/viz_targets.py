@@ -22,7 +22,7 @@ from graphdist.ir.errors import ParseError
 from graphdist.ir.parser import parse
 from graphdist.ir.tokens import MOST_CHARACTERS
 from graphdist.ir.types import numpy_dtype
-from graphdist.runtime.artifact import read_artifact
+from graphdist.runtime.files.artifact import read_artifact
 from graphdist.stages import Compiled, Lowered, Traced
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.central_storage import CentralStorageStrategy

@@ -15,7 +15,7 @@ from graphdist.data.elements import Array, Element, Flat, leaf_name
 from graphdist.data.input import InputContext
 from graphdist.data.worker_input import Step
 from graphdist.errors import BatchDimensionError, DatasetError
-from graphdist.runtime.processes import Workers
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.specs import Dimensions
 from graphdist.tracing.sources import here
 from graphdist.type_variables import Element_co
@@ -87,7 +87,7 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
         structure, parts = self._arrays(step)
         return jax.tree.unflatten(structure, [self._place(part) for part in parts])
 
-    def _of_this_worker(self, dataset: Any, workers: Workers) -> Any:
+    def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
         return dataset  # the function was told which part to make
 
     def _parts_here(self, element: tuple[Any, ...]) -> Iterator[Step]:

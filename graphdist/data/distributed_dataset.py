@@ -49,7 +49,7 @@ from graphdist.data.sources import Node
 from graphdist.data.transformations import for_a_thread
 from graphdist.data.worker_input import Step, agreed, cut_to_size, shared_out
 from graphdist.errors import ArgumentError, DatasetError
-from graphdist.runtime.processes import Workers
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.tracing.sources import here
 from graphdist.type_variables import Element_co
@@ -288,7 +288,7 @@ class DistributedDataset(Generic[Element_co]):
 
     # The same of several workers, of which each places the parts of its own replicas.
 
-    def _of_this_worker(self, dataset: Any, workers: Workers) -> Any:
+    def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
         """Return what this worker iterates of a dataset."""
         return shared_out(dataset, workers)
 

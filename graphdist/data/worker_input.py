@@ -33,7 +33,7 @@ from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
 from graphdist.data.shuffling import Shuffle
 from graphdist.data.sources import Files, Node, nodes_of, rewritten
 from graphdist.errors import BatchDimensionError, DatasetError
-from graphdist.runtime.processes import Workers
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.sources import here
 from graphdist.values import Shapes
 
@@ -50,7 +50,7 @@ class Step:
     """For each leaf the shapes on all replicas, once all workers have said theirs."""
 
 
-def shared_out(dataset: Any, workers: Workers) -> Any:
+def shared_out(dataset: Any, workers: ClusterWorkers) -> Any:
     """Return what this worker iterates of a dataset, which all distribute at once.
 
     Of datasets that are not graphdist's every worker iterates all. Raises `ArgumentError` for a
@@ -69,7 +69,7 @@ def shared_out(dataset: Any, workers: Workers) -> Any:
     return Dataset(node, dataset.options().merge(options))
 
 
-def _chosen(node: Node, workers: Workers) -> AutoShardPolicy:
+def _chosen(node: Node, workers: ClusterWorkers) -> AutoShardPolicy:
     """Return what AUTO means for a dataset: by file if each worker gets one."""
     readers = [one for one in nodes_of(node) if isinstance(one, Files)]
     if not readers:
@@ -83,7 +83,7 @@ def _chosen(node: Node, workers: Workers) -> AutoShardPolicy:
     return AutoShardPolicy.FILE if enough else AutoShardPolicy.DATA
 
 
-def _with_common_order(node: Node, workers: Workers) -> Node:
+def _with_common_order(node: Node, workers: ClusterWorkers) -> Node:
     """Return a dataset in which shuffles that nobody seeded have worker 0's seeds."""
     free = [one for one in nodes_of(node) if isinstance(one, Shuffle) and one.seeds.is_free]
     if not free:
@@ -101,7 +101,7 @@ def _with_common_order(node: Node, workers: Workers) -> Node:
 
 
 def cut_to_size(
-    rows: int, declared: int | None, workers: Workers, num_local: int
+    rows: int, declared: int | None, workers: ClusterWorkers, num_local: int
 ) -> Iterator[tuple[int, ...]]:
     """Yield the rows of this worker's replicas in each of the steps that a batch is enough for.
 
@@ -117,7 +117,7 @@ def cut_to_size(
 
 
 def agreed(
-    steps: Iterable[Step | Failed], workers: Workers, spec: Callable[[], Any]
+    steps: Iterable[Step | Failed], workers: ClusterWorkers, spec: Callable[[], Any]
 ) -> Iterator[Step | Failed]:
     """Yield the steps of all workers with the shapes on all replicas, until none has any left.
 

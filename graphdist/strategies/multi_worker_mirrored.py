@@ -22,14 +22,18 @@ from graphdist.options import (
     VariableSynchronization,
     checked_axis_name,
 )
-from graphdist.runtime.broadcast import from_first_worker
 from graphdist.runtime.devices import (
     Devices,
     backends_are_started,
     find_devices,
     working_devices,
 )
-from graphdist.runtime.processes import Workers, current_workers, join_workers
+from graphdist.runtime.processes.broadcast import from_first_worker
+from graphdist.runtime.processes.cluster_workers import (
+    ClusterWorkers,
+    current_workers,
+    join_workers,
+)
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
@@ -156,7 +160,7 @@ def devices_of_workers(
     return Devices(of_all_workers(workers, names), workers=workers, timeout_seconds=bounded)
 
 
-def _meet(addresses: Sequence[str], index: int, spec: ClusterSpec) -> Workers:
+def _meet(addresses: Sequence[str], index: int, spec: ClusterSpec) -> ClusterWorkers:
     if current_workers() is None and backends_are_started():
         raise ContextError(
             f"devices are in use already, and can no longer become those of {len(addresses)} "
@@ -169,7 +173,9 @@ def _meet(addresses: Sequence[str], index: int, spec: ClusterSpec) -> Workers:
     return join_workers(addresses, index, patience, job, config.worker_bind_address(), here())
 
 
-def of_all_workers(workers: Workers, names: Sequence[str | jax.Device] | None) -> list[jax.Device]:
+def of_all_workers(
+    workers: ClusterWorkers, names: Sequence[str | jax.Device] | None
+) -> list[jax.Device]:
     """Return the devices of all workers, worker by worker: all of them, or those named on each."""
     own = find_devices(names, here()).devices
     present = jax.local_devices(backend=own[0].platform)

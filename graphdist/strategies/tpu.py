@@ -19,7 +19,7 @@ from graphdist.options import (
     checked_sharding,
 )
 from graphdist.runtime.devices import Devices, find_devices
-from graphdist.runtime.topologies import Topology, absent_devices, find_topology
+from graphdist.runtime.targets.topologies import Topology, absent_devices, find_topology
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.multi_worker_mirrored import single_worker

@@ -9,9 +9,9 @@ from typing import Any, Literal  # Any: datasets and their elements, JSON
 
 from graphdist.data.failures import caught, made
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.runtime.checkpoint_folders import remove_all
-from graphdist.runtime.checkpoint_writer import Writer
-from graphdist.runtime.workers import workers
+from graphdist.runtime.files.checkpoint_folders import remove_all
+from graphdist.runtime.files.checkpoint_writer import Writer
+from graphdist.runtime.processes.workers import workers
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, StrPath
 from graphdist.train.manager import CheckpointManager

@@ -11,17 +11,17 @@ from typing import Any, TypeAlias, TypeVar  # Any: the user's objects
 from weakref import WeakSet
 
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, GraphdistError
-from graphdist.runtime.checkpoint_arrays import require_tensorstore
-from graphdist.runtime.checkpoint_files import CheckpointError, UnreadableCheckpointError
-from graphdist.runtime.checkpoint_folders import (
+from graphdist.runtime.files.checkpoint import write_checkpoint
+from graphdist.runtime.files.checkpoint_arrays import require_tensorstore
+from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
+from graphdist.runtime.files.checkpoint_folders import (
     checkpoints_in,
     existing,
     is_changed,
     latest_in,
 )
-from graphdist.runtime.checkpoint_writer import Writer
-from graphdist.runtime.checkpoints import write_checkpoint
-from graphdist.runtime.workers import workers
+from graphdist.runtime.files.checkpoint_writer import Writer
+from graphdist.runtime.processes.workers import workers
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.train.entries import Objects, entries_of, outside_scopes

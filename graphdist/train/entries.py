@@ -34,7 +34,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.metrics.metric import Metric
 from graphdist.metrics.totals import Total
 from graphdist.random import Generator
-from graphdist.runtime.checkpoint_arrays import can_be_written
+from graphdist.runtime.files.checkpoint_arrays import can_be_written
 from graphdist.tracing.sources import here
 from graphdist.values import PerReplica, kind_of
 from graphdist.variables import Variable

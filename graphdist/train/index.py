@@ -1,8 +1,8 @@
 """What goes into a checkpoint and comes out of it: a worker's copies, and a saved checkpoint.
 
-`graphdist.runtime.checkpoint_index` describes the index on disk. Arrays are shared out among the
-workers by size, the largest first, each to the one that has least; so that all know who writes what
-without a word.
+`graphdist.runtime.files.checkpoint_index` describes the index on disk. Arrays are shared out among
+the workers by size, the largest first, each to the one that has least; so that all know who writes
+what without a word.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.ir.source import Source
-from graphdist.runtime.checkpoint_arrays import read_arrays
-from graphdist.runtime.checkpoint_files import CheckpointError
-from graphdist.runtime.checkpoint_folders import checkpoints_in
-from graphdist.runtime.checkpoint_index import FORMAT, read_index
-from graphdist.runtime.workers import Workers
+from graphdist.runtime.files.checkpoint_arrays import read_arrays
+from graphdist.runtime.files.checkpoint_files import CheckpointError
+from graphdist.runtime.files.checkpoint_folders import checkpoints_in
+from graphdist.runtime.files.checkpoint_index import FORMAT, read_index
+from graphdist.runtime.processes.workers import Workers
 from graphdist.train.entries import Array, ArrayEntry, Entries, Entry, StateEntry, ValueEntry
 
 

@@ -17,7 +17,8 @@ from graphdist.errors import (
     CheckpointError,
     UnreadableCheckpointError,
 )
-from graphdist.runtime.checkpoint_folders import (
+from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
+from graphdist.runtime.files.checkpoint_folders import (
     Found,
     checkpoints_in,
     complete_in,
@@ -25,8 +26,7 @@ from graphdist.runtime.checkpoint_folders import (
     latest_in,
     remove,
 )
-from graphdist.runtime.checkpoints import SECONDS_TO_WRITE
-from graphdist.runtime.workers import exchange, workers
+from graphdist.runtime.processes.workers import exchange, workers
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions, StrPath
 from graphdist.train.status import LoadStatus

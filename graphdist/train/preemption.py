@@ -16,8 +16,8 @@ from typing import Any  # Any: the user's functions, resolvers and what signals 
 
 from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
-from graphdist.runtime.step_agreement import StepAgreement
-from graphdist.runtime.workers import workers
+from graphdist.runtime.processes.step_agreement import StepAgreement
+from graphdist.runtime.processes.workers import workers
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, StrPath
 from graphdist.train.manager import CheckpointManager

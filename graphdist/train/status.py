@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self  # Any: what is restored
 
 from graphdist.errors import GraphdistError, UnmatchedError
 from graphdist.ir.source import Source
-from graphdist.runtime.checkpoint_files import CheckpointError
-from graphdist.runtime.workers import workers
+from graphdist.runtime.files.checkpoint_files import CheckpointError
+from graphdist.runtime.processes.workers import workers
 from graphdist.tracing.sources import here
 from graphdist.train.entries import (
     ArrayEntry,

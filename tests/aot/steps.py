@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.topologies import has_package
+from graphdist.runtime.targets.topologies import has_package
 
 needs_tpu = pytest.mark.skipif(
     not has_package("libtpu"), reason='needs the extra tpu: pip install "graphdist[tpu]"'

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.artifact import LIMITS, read_artifact, sha256, write_artifact
+from graphdist.runtime.files.artifact import LIMITS, read_artifact, sha256, write_artifact
 
 MEMBERS = {"graph.txt": b"graph " * 100, "module.mlir": b"module", "report.json": b"{}"}
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.artifact import read_artifact, write_artifact
+from graphdist.runtime.files.artifact import read_artifact, write_artifact
 from tests.aot.steps import needs_tpu
 
 

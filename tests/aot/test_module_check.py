@@ -17,9 +17,9 @@ from jax.interpreters import mlir
 
 import graphdist as gd
 from graphdist.ir.source import UNKNOWN
-from graphdist.runtime import module_check
-from graphdist.runtime.artifact import read_artifact, write_artifact
-from graphdist.runtime.module_check import CUSTOM_CALLS, checked_module
+from graphdist.runtime.files import module_check
+from graphdist.runtime.files.artifact import read_artifact, write_artifact
+from graphdist.runtime.files.module_check import CUSTOM_CALLS, checked_module
 
 AVAL = jax.ShapeDtypeStruct((4,), jnp.float32)
 

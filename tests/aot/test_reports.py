@@ -15,8 +15,8 @@ import graphdist as gd
 from graphdist.runtime.compilation import refused
 from graphdist.runtime.devices import find_devices
 from graphdist.runtime.hlo import module_collectives
-from graphdist.runtime.roofline import collective_seconds, roofline
-from graphdist.runtime.topologies import find_topology
+from graphdist.runtime.targets.roofline import collective_seconds, roofline
+from graphdist.runtime.targets.topologies import find_topology
 from tests.aot.steps import make_step, needs_tpu
 
 

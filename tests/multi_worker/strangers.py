@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tests.multi_worker.launch import SECONDS, command, environment
-from tests.runtime.test_handshake import PAYLOADS
+from tests.runtime.processes.test_handshake import PAYLOADS
 
 FILES_OF_A_WORKER = 256
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 import graphdist as gd
-from graphdist.runtime.artifact import read_artifact, write_artifact
+from graphdist.runtime.files.artifact import read_artifact, write_artifact
 from tests.aot.steps import make_step
 from tests.mutations.bits import flipped
 

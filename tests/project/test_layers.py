@@ -34,8 +34,8 @@ NOT_IN: dict[str, list[str]] = {
 # A name, and the only layers that may use it.
 ONLY_IN: dict[str, list[str]] = {
     "graphdist.tools": ["graphdist.tools"],
-    "jax.extend": ["graphdist.tracing", "graphdist.runtime.module_reader"],
-    "jax.interpreters": ["graphdist.tracing", "graphdist.runtime.module_reader"],
+    "jax.extend": ["graphdist.tracing", "graphdist.runtime.files.module_reader"],
+    "jax.interpreters": ["graphdist.tracing", "graphdist.runtime.files.module_reader"],
     "jax.experimental": ["graphdist.runtime"],
     "os.environ": ["graphdist.config"],
     "os.getenv": ["graphdist.config"],

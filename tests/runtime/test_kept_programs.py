@@ -66,13 +66,10 @@ def test_many_shapes_leave_few_executables(strategy: gd.MirroredStrategy) -> Non
 
     step(ones(1))
     before = num_executables()
-    gc.disable()  # dropped programs are in no circle of references, which would keep them
-    try:
-        for length in range(2, 52):
-            step(ones(length))
-        assert num_executables() <= before + 8
-    finally:
-        gc.enable()
+    for length in range(2, 52):
+        step(ones(length))
+    gc.collect()  # later versions of JAX have circles of references
+    assert num_executables() <= before + 8
     assert float(total) == sum(range(1, 52))
 
 

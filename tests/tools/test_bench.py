@@ -319,7 +319,7 @@ def test_effects_survive_json() -> None:
 @needs_tpu
 @pytest.mark.slow
 def test_topologies_are_compiled_for() -> None:
-    from graphdist.runtime.topologies import find_topology
+    from graphdist.runtime.targets.topologies import find_topology
     from graphdist.tools.compile import strategy_for
 
     strategy = strategy_for(find_topology("v5e:2x2"))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from graphdist.report import Report
-from graphdist.runtime.chips import CHIPS
-from graphdist.runtime.topologies import find_topology
+from graphdist.runtime.targets.chips import CHIPS
+from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compile import main
 from graphdist.tools.surveys import fitted, topology_of
 from tests.aot.steps import needs_tpu

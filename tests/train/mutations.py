@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 import graphdist as gd
-from graphdist.runtime.checkpoint_index import INDEX, sealed
+from graphdist.runtime.files.checkpoint_index import INDEX, sealed
 from tests.peak_memory import peak_bytes
 from tests.train.subjects import FORMAT_1, files_of, nested
 

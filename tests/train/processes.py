@@ -1,7 +1,8 @@
 """Programs for tests of several processes, and workers that speak through files.
 
 Run as a program with the name of one of its functions and arguments. `FileWorkers` is to the tests
-what a strategy of several processes installs: it holds the rules of `graphdist.runtime.workers`.
+what a strategy of several processes installs: it holds the rules of
+`graphdist.runtime.processes.workers`.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def finished(process: subprocess.Popen[str], code: int = 0) -> list[str]:
 
 def joined(folder: str, index: str, count: str) -> FileWorkers:
     """Be one of several workers."""
-    from graphdist.runtime import checkpoints
-    from graphdist.runtime.workers import set_workers
+    from graphdist.runtime.files import checkpoint as checkpoints
+    from graphdist.runtime.processes.workers import set_workers
 
     checkpoints.SECONDS_TO_WRITE = 60.0  # a test that fails should say so
 
@@ -114,7 +115,7 @@ def fork_and_save(directory: str) -> None:
     import signal
 
     import graphdist as gd
-    from graphdist.runtime.checkpoint_writer import Writer
+    from graphdist.runtime.files.checkpoint_writer import Writer
 
     manager = gd.train.CheckpointManager(gd.train.Checkpoint(step=1), directory, max_to_keep=2)
     manager.save()
@@ -176,7 +177,7 @@ def write_together(meeting: str, index: str, count: str, path: str) -> None:
 def fail_to_write(meeting: str, index: str, count: str, path: str) -> None:
     """Write a checkpoint on a full disk, as worker 1 has it, and print what is said of it."""
     import graphdist as gd
-    from graphdist.runtime import checkpoints
+    from graphdist.runtime.files import checkpoint as checkpoints
 
     def full(*arguments: Any) -> None:
         raise OSError("no space left")
@@ -206,7 +207,7 @@ def save_and_end(path: str) -> None:
 def train_until_stopped(meeting: str, index: str, count: str, directory: str, steps: str) -> None:
     """Count steps, which all workers take together, under a handler."""
     import graphdist as gd
-    from graphdist.runtime.workers import exchange
+    from graphdist.runtime.processes.workers import exchange
 
     workers = joined(meeting, index, count)
     checkpoint = gd.train.Checkpoint(total=gd.Variable(0))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.runtime import checkpoints
+from graphdist.runtime.files import checkpoint as checkpoints
 
 CALLS: list[tuple[Any, str]] = [
     (os, "fsync"),

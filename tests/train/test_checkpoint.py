@@ -17,7 +17,7 @@ import optax
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.checkpoint_index import sealed
+from graphdist.runtime.files.checkpoint_index import sealed
 from graphdist.train.entries import entries_of
 
 

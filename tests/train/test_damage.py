@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.checkpoint_index import INDEX, Index, sealed
-from graphdist.runtime.workers import OneWorker, set_workers
+from graphdist.runtime.files.checkpoint_index import INDEX, Index, sealed
+from graphdist.runtime.processes.workers import OneWorker, set_workers
 from tests.train.subjects import FORMAT_1, files_of, objects, refusal
 
 

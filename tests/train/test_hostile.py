@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.checkpoint_index import INDEX, sealed
+from graphdist.runtime.files.checkpoint_index import INDEX, sealed
 from tests.train.subjects import FORMAT_1, nested, objects, refusal
 
 Change = Callable[[dict[str, Any]], Any]

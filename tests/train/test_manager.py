@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.checkpoint_index import sealed
+from graphdist.runtime.files.checkpoint_index import sealed
 
 
 def names(paths: list[str]) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.step_agreement import StepAgreement
-from graphdist.runtime.workers import OneWorker
+from graphdist.runtime.processes.step_agreement import StepAgreement
+from graphdist.runtime.processes.workers import OneWorker
 
 
 class Left(Exception):

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.runtime import checkpoint_arrays, checkpoint_writer, checkpoints
-from graphdist.runtime.checkpoint_owner import Owner, start_of
-from graphdist.runtime.checkpoint_writer import Writer
+from graphdist.runtime.files import checkpoint as checkpoints
+from graphdist.runtime.files import checkpoint_arrays, checkpoint_writer
+from graphdist.runtime.files.checkpoint_owner import Owner, start_of
+from graphdist.runtime.files.checkpoint_writer import Writer
 from graphdist.train import index as train_index
 from tests.train.processes import finished, start
 

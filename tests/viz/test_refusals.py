@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphdist.ir.printer import print_graph
-from graphdist.runtime.artifact import write_artifact
+from graphdist.runtime.files.artifact import write_artifact
 from graphdist.tools.viz import main
 from tests.viz.graphs import chain
 

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 
 import graphdist as gd
 from graphdist.ir.parser import parse
-from graphdist.runtime import module_check
-from graphdist.runtime.artifact import read_artifact, write_artifact
 from graphdist.runtime.compilation import refused as refused_by_xla
 from graphdist.runtime.devices import Devices
+from graphdist.runtime.files import module_check
+from graphdist.runtime.files.artifact import read_artifact, write_artifact
 from graphdist.tools.targets import load_factory, make_step
 from tests.errors.programs import pair
 from tests.errors.refusal import Refused
@@ -38,7 +38,7 @@ def topology_of_another_platform(refused: Refused) -> None:
 
 
 def topology_without_its_compiler(refused: Refused) -> None:
-    missing = mock.patch("graphdist.runtime.topologies.has_package", return_value=False)
+    missing = mock.patch("graphdist.runtime.targets.topologies.has_package", return_value=False)
     with missing, refused(ImportError):
         gd.TPUStrategy(topology="v5e:16x16")
 

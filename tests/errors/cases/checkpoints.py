@@ -14,9 +14,9 @@ from unittest import mock
 import numpy as np
 
 import graphdist as gd
-from graphdist.runtime import checkpoints
-from graphdist.runtime.checkpoint_owner import Owner
-from graphdist.runtime.workers import OneWorker, set_workers
+from graphdist.runtime.files import checkpoint as checkpoints
+from graphdist.runtime.files.checkpoint_owner import Owner
+from graphdist.runtime.processes.workers import OneWorker, set_workers
 from tests.errors.programs import pair
 from tests.errors.refusal import Refused
 

@@ -11,9 +11,9 @@ from unittest import mock
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.addresses import free_port
-from graphdist.runtime.handshake import JobIdentity
-from graphdist.runtime.processes import Patience, Workers
+from graphdist.runtime.processes.addresses import free_port
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers, Patience
+from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.tracing.sources import here
 from tests.errors.refusal import Refused
 
@@ -78,7 +78,7 @@ def workers_after_first_use(refused: Refused) -> None:
         gd.MultiWorkerMirroredStrategy(resolver)
 
 
-def _meet_nobody(workers: Workers) -> None:
+def _meet_nobody(workers: ClusterWorkers) -> None:
     with pytest.raises(gd.WorkerError):
         workers.meet()
 
@@ -109,7 +109,7 @@ def worker_0_on_another_machine(refused: Refused) -> None:
 
 def worker_with_another_token(refused: Refused) -> None:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:2"]
-    first = Workers(addresses, 0, Patience(start=3.0), JobIdentity("job", token="one"))
+    first = ClusterWorkers(addresses, 0, Patience(start=3.0), JobIdentity("job", token="one"))
     alone = threading.Thread(target=_meet_nobody, args=[first])
     alone.start()
     resolver = _cluster(*addresses, task_type="worker", task_id=1)
@@ -134,7 +134,7 @@ def worker_0_that_is_not_there(refused: Refused) -> None:
 
 def worker_that_does_not_come(refused: Refused) -> None:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
-    first, second = (Workers(addresses, index, Patience(start=5.0)) for index in range(2))
+    first, second = (ClusterWorkers(addresses, index, Patience(start=5.0)) for index in range(2))
     other = threading.Thread(target=second.meet)
     other.start()
     first.meet()

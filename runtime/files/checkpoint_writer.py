@@ -32,8 +32,8 @@ import time
 import weakref
 from pathlib import Path
 
-from graphdist.runtime.checkpoint_files import CheckpointError, full_disk, read_small
-from graphdist.runtime.checkpoint_owner import LENGTH, Owner
+from graphdist.runtime.files.checkpoint_files import CheckpointError, full_disk, read_small
+from graphdist.runtime.files.checkpoint_owner import LENGTH, Owner
 
 try:
     import fcntl

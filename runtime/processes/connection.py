@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any  # Any: JSON
 
-from graphdist.runtime import messages as ms
-from graphdist.runtime.coordination_server import BEAT_SECONDS
+from graphdist.runtime.processes import messages as ms
+from graphdist.runtime.processes.server import BEAT_SECONDS
 
 
 class LeftError(Exception):

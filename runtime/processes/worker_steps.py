@@ -25,12 +25,16 @@ import jax
 
 from graphdist.ir.graph import Graph
 from graphdist.ir.source import Source
-from graphdist.runtime.addresses import WorkerError
-from graphdist.runtime.agreement import first_collective
-from graphdist.runtime.coordination_server import BEAT_SECONDS
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.processes import EXIT_CODE, CollectiveTimeoutError, Workers
-from graphdist.runtime.supervision import Call, Runner
+from graphdist.runtime.processes.addresses import WorkerError
+from graphdist.runtime.processes.cluster_workers import (
+    EXIT_CODE,
+    ClusterWorkers,
+    CollectiveTimeoutError,
+)
+from graphdist.runtime.processes.program_agreement import first_collective
+from graphdist.runtime.processes.server import BEAT_SECONDS
+from graphdist.runtime.processes.supervision import Call, Runner
 
 SECONDS_AFTER_INTERRUPT = 2.0
 """How long a step that Ctrl-C interrupts may take to end."""
@@ -65,7 +69,7 @@ class WorkerStep:
         name: str,
         first_collective: Callable[[], tuple[str, Source]],
         devices: Devices,
-        workers: Workers,
+        workers: ClusterWorkers,
     ) -> None:
         """Take what runs the step on arrays of these devices."""
         self._function, self._name, self._workers = function, name, workers

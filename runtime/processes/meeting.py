@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime import messages as ms
-from graphdist.runtime.addresses import (
+from graphdist.runtime.processes import messages as ms
+from graphdist.runtime.processes.addresses import (
     WorkerError,
     address_towards,
     listen,
@@ -22,7 +22,7 @@ from graphdist.runtime.addresses import (
     resolved,
     split_address,
 )
-from graphdist.runtime.handshake import PROTOCOL, JobIdentity
+from graphdist.runtime.processes.handshake import PROTOCOL, JobIdentity
 
 HINT = (
     "start the program once for every worker, each with the same addresses and its own number, and "

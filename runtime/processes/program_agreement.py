@@ -18,9 +18,9 @@ from graphdist.ir.compare import content_hash, parameter_key
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.printer import node_lines, print_graph
 from graphdist.ir.source import UNKNOWN, Source, at_line
-from graphdist.runtime.addresses import WorkerError
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.processes import Workers
+from graphdist.runtime.processes.addresses import WorkerError
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 
 
 def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
@@ -68,7 +68,7 @@ def _description(graph: Graph) -> Iterator[list[Any]]:
 
 
 def _difference(
-    workers: Workers, number: int, described: list[list[list[Any]]], other: int, at: Source
+    workers: ClusterWorkers, number: int, described: list[list[list[Any]]], other: int, at: Source
 ) -> WorkerError:
     nothing: list[Any] = ["nothing more", "", "", 0, ""]
     pairs = zip_longest(described[0], described[other], fillvalue=nothing)

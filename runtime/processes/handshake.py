@@ -18,7 +18,7 @@ import json
 import secrets
 from dataclasses import asdict, dataclass, field, replace
 
-from graphdist.runtime.messages import Challenge, Hello, Refused, Welcome
+from graphdist.runtime.processes.messages import Challenge, Hello, Refused, Welcome
 
 PROTOCOL = "graphdist 2"
 

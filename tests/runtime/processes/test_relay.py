@@ -10,8 +10,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from graphdist.runtime.addresses import free_port
-from graphdist.runtime.relay import MAX_CONNECTIONS, Relay
+from graphdist.runtime.processes.addresses import free_port
+from graphdist.runtime.processes.relay import MAX_CONNECTIONS, Relay
 
 HOST = "127.0.0.1"
 Connected = Callable[[], tuple[socket.socket, socket.socket]]

@@ -41,8 +41,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from graphdist.runtime import messages as ms
-from graphdist.runtime.handshake import JobIdentity
+from graphdist.runtime.processes import messages as ms
+from graphdist.runtime.processes.handshake import JobIdentity
 
 BEAT_SECONDS = 0.5
 """How often each side lets the other know that it is there."""

@@ -13,19 +13,19 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.source import at_line
-from graphdist.runtime import processes, worker_steps
-from graphdist.runtime.addresses import free_port
-from graphdist.runtime.processes import Patience, Workers
-from graphdist.runtime.supervision import Call
-from graphdist.runtime.worker_steps import WorkerStep
+from graphdist.runtime.processes import cluster_workers, worker_steps
+from graphdist.runtime.processes.addresses import free_port
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers, Patience
+from graphdist.runtime.processes.supervision import Call
+from graphdist.runtime.processes.worker_steps import WorkerStep
 
 
 @pytest.fixture
-def pair() -> Iterator[list[Workers]]:
+def pair() -> Iterator[list[ClusterWorkers]]:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
-    made = [Workers(addresses, index, Patience(start=30.0)) for index in range(2)]
+    made = [ClusterWorkers(addresses, index, Patience(start=30.0)) for index in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(Workers.meet, made))
+        list(pool.map(ClusterWorkers.meet, made))
     yield made
     for workers in reversed(made):
         workers.leave()
@@ -45,7 +45,7 @@ def never() -> Iterator[Callable[..., Any]]:
 
 
 def step_of(
-    workers: Workers, function: Any, platform: str = "cpu", seconds: float | None = None
+    workers: ClusterWorkers, function: Any, platform: str = "cpu", seconds: float | None = None
 ) -> WorkerStep:
     devices: Any = SimpleNamespace(platform=platform, timeout_seconds=seconds)
     line = at_line("train.py", 7, "step")
@@ -53,13 +53,13 @@ def step_of(
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
-def test_a_step_returns_what_its_function_does(pair: list[Workers], platform: str) -> None:
+def test_a_step_returns_what_its_function_does(pair: list[ClusterWorkers], platform: str) -> None:
     output = SimpleNamespace(block_until_ready=lambda: None, value=3)
     step = step_of(pair[0], lambda *arrays: [output, *arrays], platform)
     assert step(output) == [output, output]
 
 
-def test_an_error_of_the_step_is_its_own(pair: list[Workers]) -> None:
+def test_an_error_of_the_step_is_its_own(pair: list[ClusterWorkers]) -> None:
     def fails() -> Any:
         raise KeyError("mine")
 
@@ -67,7 +67,7 @@ def test_an_error_of_the_step_is_its_own(pair: list[Workers]) -> None:
         step_of(pair[0], fails)()
 
 
-def test_a_step_that_takes_too_long(pair: list[Workers], never: Any) -> None:
+def test_a_step_that_takes_too_long(pair: list[ClusterWorkers], never: Any) -> None:
     message = r"step 1, 'step', did not end within 0.1 s: worker 1 .* did not arrive"
     with pytest.raises(gd.CollectiveTimeoutError, match=message) as caught:
         step_of(pair[0], never, seconds=0.1)()
@@ -76,10 +76,10 @@ def test_a_step_that_takes_too_long(pair: list[Workers], never: Any) -> None:
 
 
 def test_a_step_that_all_have_begun(
-    pair: list[Workers], never: Any, monkeypatch: pytest.MonkeyPatch
+    pair: list[ClusterWorkers], never: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A machine that does much else may be late with the news.
-    monkeypatch.setattr(processes, "SECONDS_TO_NOTICE", 30.0)
+    monkeypatch.setattr(cluster_workers, "SECONDS_TO_NOTICE", 30.0)
     pair[1].begin_step()
     deadline = time.monotonic() + 20
     while pair[0].behind(1) and time.monotonic() < deadline:  # until the others know
@@ -88,7 +88,9 @@ def test_a_step_that_all_have_begun(
         step_of(pair[0], never, seconds=0.1)()
 
 
-def test_a_worker_that_fails_ends_the_step_of_the_others(pair: list[Workers], never: Any) -> None:
+def test_a_worker_that_fails_ends_the_step_of_the_others(
+    pair: list[ClusterWorkers], never: Any
+) -> None:
     timer = threading.Timer(0.1, pair[1]._connection.tell_failed, ["failed: KeyError: 'theirs'"])
     timer.start()
     with pytest.raises(gd.WorkerError, match=r"worker 1 .* failed: KeyError: 'theirs'"):
@@ -97,7 +99,7 @@ def test_a_worker_that_fails_ends_the_step_of_the_others(pair: list[Workers], ne
         step_of(pair[0], lambda: [])()
 
 
-def test_a_collective_that_fails_names_who_is_behind_it(pair: list[Workers]) -> None:
+def test_a_collective_that_fails_names_who_is_behind_it(pair: list[ClusterWorkers]) -> None:
     def fails() -> Any:
         pair[1]._connection.tell_failed("died of it")
         raise ValueError("Connection closed by peer")
@@ -108,7 +110,7 @@ def test_a_collective_that_fails_names_who_is_behind_it(pair: list[Workers]) -> 
 
 
 def test_a_step_on_accelerators_that_never_ends(
-    pair: list[Workers], never: Any, monkeypatch: pytest.MonkeyPatch
+    pair: list[ClusterWorkers], never: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[BaseException] = []
     done = threading.Event()
@@ -125,7 +127,7 @@ def test_a_step_on_accelerators_that_never_ends(
     assert "did not end within 0.1 s" in str(ended[0])
 
 
-def test_an_output_that_a_later_step_took(pair: list[Workers]) -> None:
+def test_an_output_that_a_later_step_took(pair: list[ClusterWorkers]) -> None:
     def gone() -> None:
         raise RuntimeError("Array has been deleted")
 

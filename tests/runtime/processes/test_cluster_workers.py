@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.addresses import free_port, listen
-from graphdist.runtime.coordination_server import BEAT_SECONDS
-from graphdist.runtime.processes import Patience, Workers
+from graphdist.runtime.processes.addresses import free_port, listen
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers, Patience
+from graphdist.runtime.processes.server import BEAT_SECONDS
 
 PATIENCE = Patience(start=5.0, silence=60.0)
-Met = Callable[..., list[Workers]]
+Met = Callable[..., list[ClusterWorkers]]
 
 
 @pytest.fixture
 def met() -> Iterator[Met]:
     """Return what makes workers that have met; they leave in the end."""
-    made: list[Workers] = []
+    made: list[ClusterWorkers] = []
 
-    def meet(count: int, patience: Patience = PATIENCE) -> list[Workers]:
+    def meet(count: int, patience: Patience = PATIENCE) -> list[ClusterWorkers]:
         addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(count)]
-        made.extend(Workers(addresses, index, patience) for index in range(count))
+        made.extend(ClusterWorkers(addresses, index, patience) for index in range(count))
         with ThreadPoolExecutor(count) as pool:
-            starts = list(pool.map(Workers.meet, made))
+            starts = list(pool.map(ClusterWorkers.meet, made))
         assert len(set(starts)) == 1
         return made
 
@@ -37,7 +37,7 @@ def met() -> Iterator[Met]:
         workers.leave()
 
 
-def all_at_once(met: list[Workers], call: Callable[[Workers], Any]) -> list[Any]:
+def all_at_once(met: list[ClusterWorkers], call: Callable[[ClusterWorkers], Any]) -> list[Any]:
     with ThreadPoolExecutor(len(met)) as pool:
         return list(pool.map(call, met))
 
@@ -198,14 +198,14 @@ def test_a_port_in_use() -> None:
 def test_an_address_of_another_machine() -> None:
     message = r"worker 0 \(192.0.2.1:2222\) cannot listen at 192.0.2.1:2222: Cannot assign"
     with pytest.raises(gd.WorkerError, match=message) as caught:
-        Workers(["192.0.2.1:2222", "192.0.2.2:2222"], 0, PATIENCE).meet()
+        ClusterWorkers(["192.0.2.1:2222", "192.0.2.2:2222"], 0, PATIENCE).meet()
     assert "GRAPHDIST_WORKER_BIND" in caught.value.hint
 
 
 def test_something_else_at_the_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        second = Workers([address, "127.0.0.1:1"], 1, Patience(start=0.3))
+        second = ClusterWorkers([address, "127.0.0.1:1"], 1, Patience(start=0.3))
         with pytest.raises(gd.WorkerError, match=r"cannot reach worker 0.*something else answers"):
             second.meet()
 
@@ -213,10 +213,10 @@ def test_something_else_at_the_port() -> None:
 def test_workers_meet_again_where_they_could_not() -> None:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
     with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start"):
-        Workers(addresses, 0, Patience(start=0.2)).meet()
-    first, second = Workers(addresses, 0, PATIENCE), Workers(addresses, 1, PATIENCE)
+        ClusterWorkers(addresses, 0, Patience(start=0.2)).meet()
+    first, second = ClusterWorkers(addresses, 0, PATIENCE), ClusterWorkers(addresses, 1, PATIENCE)
     until(lambda: _is_free(addresses[0]))
-    all_at_once([first, second], Workers.meet)
+    all_at_once([first, second], ClusterWorkers.meet)
     second.leave()
     first.leave()
 
@@ -232,8 +232,8 @@ def _is_free(address: str) -> bool:
 
 def test_ipv6() -> None:
     addresses = [f"[::1]:{free_port('::1')}", "[::1]:1"]
-    first, second = [Workers(addresses, index, PATIENCE) for index in range(2)]
-    places = all_at_once([first, second], Workers.meet)
+    first, second = [ClusterWorkers(addresses, index, PATIENCE) for index in range(2)]
+    places = all_at_once([first, second], ClusterWorkers.meet)
     assert [(place.host, place.bind, place.own_address) for place in places] == [("::1",) * 3] * 2
     second.leave()
     first.leave()
@@ -248,14 +248,14 @@ def test_the_server_listens_at_its_address_alone(met: Met) -> None:
 
 def test_it_listens_where_it_is_told() -> None:
     addresses = [f"192.0.2.1:{free_port('127.0.0.1')}", "192.0.2.2:1"]
-    first = Workers(addresses, 0, Patience(start=0.2), bind="0.0.0.0")
+    first = ClusterWorkers(addresses, 0, Patience(start=0.2), bind="0.0.0.0")
     with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start"):
         first.meet()
 
 
 def test_threads_end_with_the_workers() -> None:
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
-    only = Workers([address], 0, PATIENCE)
+    only = ClusterWorkers([address], 0, PATIENCE)
     only.meet()
     server = only._server
     assert server is not None

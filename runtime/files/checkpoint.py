@@ -29,8 +29,8 @@ from typing import Any  # Any: JSON, numpy dtypes
 
 import numpy as np
 
-from graphdist.runtime.checkpoint_arrays import missing_file, write_arrays
-from graphdist.runtime.checkpoint_files import (
+from graphdist.runtime.files.checkpoint_arrays import missing_file, write_arrays
+from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
     full_disk,
     read_small,
@@ -38,15 +38,15 @@ from graphdist.runtime.checkpoint_files import (
     sync_folders,
     write_synced,
 )
-from graphdist.runtime.checkpoint_folders import (
+from graphdist.runtime.files.checkpoint_folders import (
     check_replaceable,
     give_name,
     partial_name,
     remove_remains,
 )
-from graphdist.runtime.checkpoint_index import INDEX, MOST_BYTES, Index, sealed
-from graphdist.runtime.checkpoint_writer import Writer
-from graphdist.runtime.workers import Workers, exchange
+from graphdist.runtime.files.checkpoint_index import INDEX, MOST_BYTES, Index, sealed
+from graphdist.runtime.files.checkpoint_writer import Writer
+from graphdist.runtime.processes.workers import Workers, exchange
 
 SECONDS_TO_WRITE = 3600.0
 """How long a worker waits for the others to have written their parts."""

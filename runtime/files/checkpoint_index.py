@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime.checkpoint_files import (
+from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
     UnreadableCheckpointError,
     read_small,

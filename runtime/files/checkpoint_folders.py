@@ -20,10 +20,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphdist.runtime.checkpoint_arrays import missing_file
-from graphdist.runtime.checkpoint_files import CheckpointError, UnreadableCheckpointError, sync
-from graphdist.runtime.checkpoint_index import INDEX, Index, read_index
-from graphdist.runtime.checkpoint_writer import check_free
+from graphdist.runtime.files.checkpoint_arrays import missing_file
+from graphdist.runtime.files.checkpoint_files import (
+    CheckpointError,
+    UnreadableCheckpointError,
+    sync,
+)
+from graphdist.runtime.files.checkpoint_index import INDEX, Index, read_index
+from graphdist.runtime.files.checkpoint_writer import check_free
 
 PARTIAL, REPLACED = ".partial", ".replaced"
 _LOOKS = 20

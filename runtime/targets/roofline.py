@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from graphdist.runtime.topologies import Topology
+from graphdist.runtime.targets.topologies import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def roofline(
 def collective_seconds(topology: Topology, kind: str, size: int) -> float:
     """Return the seconds a collective over all devices takes, each putting in `size` bytes.
 
-    >>> from graphdist.runtime.topologies import find_topology
+    >>> from graphdist.runtime.targets.topologies import find_topology
     >>> round(collective_seconds(find_topology("v5e:2x2"), "all_reduce", 2**30) * 1e3, 2)
     8.05
     """

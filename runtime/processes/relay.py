@@ -3,8 +3,8 @@
 JAX's client ends the process, without an exception, as soon as its connection to the service
 breaks, and the service is in worker 0. So on every other worker the client is given a port of this
 process, and what comes there is passed on to the service. When the service is gone the client's
-side stays open and silent: the failure is ours to tell (`processes.py`). JAX gives up by itself
-when its heartbeats have had no answer for their time.
+side stays open and silent: the failure is ours to tell (`cluster_workers.py`). JAX gives up by
+itself when its heartbeats have had no answer for their time.
 
 One thread passes everything on; it is little, and all of it belongs to the start of JAX and of
 collectives. Other programs of this machine can connect too: there are few connections at a time,

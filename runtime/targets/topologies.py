@@ -22,9 +22,9 @@ import jax
 from jax.experimental import topologies
 
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime.chips import CHIPS, Chip
 from graphdist.runtime.devices import DeviceError, Devices
-from graphdist.runtime.gpu_targets import GPU_TARGETS
+from graphdist.runtime.targets.chips import CHIPS, Chip
+from graphdist.runtime.targets.gpu_targets import GPU_TARGETS
 
 
 class MissingExtraError(DeviceError, ImportError):

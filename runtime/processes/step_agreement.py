@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 
-from graphdist.runtime.workers import Workers, exchange
+from graphdist.runtime.processes.workers import Workers, exchange
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -30,7 +30,7 @@ class StepAgreement:
     `name` tells this agreement from others of the program. `timeout_seconds` is how long the others
     are waited for.
 
-    >>> from graphdist.runtime.workers import OneWorker
+    >>> from graphdist.runtime.processes.workers import OneWorker
     >>> agreement = StepAgreement(OneWorker(), "training")
     >>> agreement.begin_step()
     >>> agreement.request()

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import graphdist as gd
-from graphdist.runtime import coordination_server, messages
-from graphdist.runtime.addresses import free_port
-from graphdist.runtime.handshake import PROTOCOL, JobIdentity
-from graphdist.runtime.processes import Patience, Workers
+from graphdist.runtime.processes import messages, server
+from graphdist.runtime.processes.addresses import free_port
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers, Patience
+from graphdist.runtime.processes.handshake import PROTOCOL, JobIdentity
 
 JOB = JobIdentity("a", 1, "secret", "graphdist 1, jax 1")
 PATIENCE = Patience(start=5.0)
@@ -27,7 +27,7 @@ PATIENCE = Patience(start=5.0)
 def started(job: JobIdentity = JOB, seconds: float = 1.0) -> Iterator[tuple[list[str], Any]]:
     """Start worker 0 of two; give the addresses, and what will have its error."""
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
-    first = Workers(addresses, 0, Patience(start=seconds), job)
+    first = ClusterWorkers(addresses, 0, Patience(start=seconds), job)
     with ThreadPoolExecutor(1) as pool:
         yield addresses, pool.submit(first.meet)
 
@@ -49,7 +49,7 @@ def started(job: JobIdentity = JOB, seconds: float = 1.0) -> Iterator[tuple[list
 def test_a_worker_of_another_kind_is_refused_on_both_sides(job: JobIdentity, message: str) -> None:
     with started() as (addresses, first):
         with pytest.raises(gd.WorkerError, match=rf"worker 1 .* cannot reach worker 0 .*{message}"):
-            Workers(addresses, 1, PATIENCE, job).meet()
+            ClusterWorkers(addresses, 1, PATIENCE, job).meet()
         with pytest.raises(gd.WorkerError, match=rf"worker 1 .* did not start .*{message}"):
             first.result()
 
@@ -60,7 +60,7 @@ def test_a_worker_of_another_kind_is_refused_on_both_sides(job: JobIdentity, mes
 )
 def test_clusters_that_disagree(index: int, count: int, message: str) -> None:
     with started() as (addresses, first):
-        other = Workers(addresses[:1] + ["127.0.0.1:1"] * (count - 1), index, PATIENCE, JOB)
+        other = ClusterWorkers(addresses[:1] + ["127.0.0.1:1"] * (count - 1), index, PATIENCE, JOB)
         other.__class__ = _WithoutServer
         time.sleep(0.3)  # worker 0 is greeted
         with pytest.raises(gd.WorkerError, match=message):
@@ -69,7 +69,7 @@ def test_clusters_that_disagree(index: int, count: int, message: str) -> None:
             first.result()
 
 
-class _WithoutServer(Workers):
+class _WithoutServer(ClusterWorkers):
     """A second process that takes itself for worker 0, whose port would be in use."""
 
     def _met(self, meeting: Any) -> Any:
@@ -79,17 +79,17 @@ class _WithoutServer(Workers):
 def test_a_worker_of_a_later_start_waits_for_its_server() -> None:
     job = replace(JOB, generation=0)
     with started(job, seconds=0.5) as (addresses, old), ThreadPoolExecutor(1) as pool:
-        second = pool.submit(Workers(addresses, 1, PATIENCE, JOB).meet)
+        second = pool.submit(ClusterWorkers(addresses, 1, PATIENCE, JOB).meet)
         with pytest.raises(gd.WorkerError, match=r"did not start"):
             old.result()
         assert not second.done()
-        new = Workers(addresses, 0, PATIENCE, JOB)
+        new = ClusterWorkers(addresses, 0, PATIENCE, JOB)
         place = _until_it_listens(new)
         assert second.result().port == place.port
     new.leave()
 
 
-def _until_it_listens(workers: Workers) -> Any:
+def _until_it_listens(workers: ClusterWorkers) -> Any:
     deadline = time.monotonic() + 5
     while True:
         try:
@@ -102,7 +102,7 @@ def _until_it_listens(workers: Workers) -> Any:
 def test_a_server_that_does_not_know_the_token_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        second = pool.submit(Workers([address, "127.0.0.1:1"], 1, PATIENCE, JOB).meet)
+        second = pool.submit(ClusterWorkers([address, "127.0.0.1:1"], 1, PATIENCE, JOB).meet)
         stream, _ = listener.accept()
         stream.sendall(JOB.challenge().line())
         hello = json.loads(stream.makefile("rb").readline())
@@ -160,29 +160,29 @@ PAYLOADS = [
 
 
 @pytest.fixture
-def pair() -> Iterator[list[Workers]]:
+def pair() -> Iterator[list[ClusterWorkers]]:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
-    made = [Workers(addresses, index, PATIENCE, JOB) for index in range(2)]
+    made = [ClusterWorkers(addresses, index, PATIENCE, JOB) for index in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(Workers.meet, made))
+        list(pool.map(ClusterWorkers.meet, made))
     yield made
     for one in reversed(made):
         one.leave()
 
 
-def exchanges(pair: list[Workers], key: str) -> list[Any]:
+def exchanges(pair: list[ClusterWorkers], key: str) -> list[Any]:
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda one: one.exchange(key, one.index, "a test"), pair))
 
 
-def connected(pair: list[Workers]) -> socket.socket:
+def connected(pair: list[ClusterWorkers]) -> socket.socket:
     host, port = pair[0].addresses[0].split(":")
     stream = socket.create_connection((host, int(port)), timeout=10)
     assert json.loads(stream.makefile("rb").readline())["protocol"] == PROTOCOL
     return stream
 
 
-def test_what_strangers_say_does_no_harm(pair: list[Workers]) -> None:
+def test_what_strangers_say_does_no_harm(pair: list[ClusterWorkers]) -> None:
     for payload in PAYLOADS:
         with connected(pair) as stranger:
             try:
@@ -197,18 +197,18 @@ def test_what_strangers_say_does_no_harm(pair: list[Workers]) -> None:
 
 
 def test_strangers_that_say_nothing_are_dropped(
-    pair: list[Workers], monkeypatch: pytest.MonkeyPatch
+    pair: list[ClusterWorkers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordination_server, "SECONDS_FOR_HELLO", 0.2)
+    monkeypatch.setattr(server, "SECONDS_FOR_HELLO", 0.2)
     with connected(pair) as silent:
         assert silent.recv(1) == b""
 
 
-def test_strangers_do_not_keep_others_out(pair: list[Workers]) -> None:
-    crowd = [connected(pair) for _ in range(coordination_server.MAX_STRANGERS + 20)]
-    server = pair[0]._server
-    assert server is not None
-    assert len(server._strangers) <= coordination_server.MAX_STRANGERS
+def test_strangers_do_not_keep_others_out(pair: list[ClusterWorkers]) -> None:
+    crowd = [connected(pair) for _ in range(server.MAX_STRANGERS + 20)]
+    found = pair[0]._server
+    assert found is not None
+    assert len(found._strangers) <= server.MAX_STRANGERS
     assert crowd[0].recv(1) == b""  # the oldest made room
     assert exchanges(pair, "afterwards") == [[0, 1]] * 2
     for one in crowd:

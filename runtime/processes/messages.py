@@ -204,7 +204,7 @@ def parsed(line: bytes, kinds: Kinds) -> Message:
     >>> parsed(b'{"kind": "beat", "steps": "3"}', FROM_WORKERS)
     Traceback (most recent call last):
     ...
-    graphdist.runtime.messages.MessageError: steps of a beat is '3', not of type int
+    graphdist.runtime.processes.messages.MessageError: steps of a beat is '3', not of type int
     """
     try:
         found = json.loads(line)

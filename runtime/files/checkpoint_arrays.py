@@ -31,14 +31,14 @@ import jax
 import numpy as np
 
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime.checkpoint_files import (
+from graphdist.runtime.files.checkpoint_files import (
     UnreadableCheckpointError,
     opened,
     read_small,
     size_of,
 )
-from graphdist.runtime.checkpoint_index import Index, StoredArray
-from graphdist.runtime.topologies import MissingExtraError
+from graphdist.runtime.files.checkpoint_index import Index, StoredArray
+from graphdist.runtime.targets.topologies import MissingExtraError
 
 _WRITES_AT_ONCE = 8
 _READS_AT_ONCE = 4

@@ -1,7 +1,7 @@
 """The workers of a cluster, of which this process is one: how they start, fail and leave.
 
 Theory of operation. Worker 0's address in the cluster is where the workers meet (`meeting.py`), at
-its server (`coordination_server.py`). When all are there, worker 0 says at which port of its host
+its server (`server.py`). When all are there, worker 0 says at which port of its host
 JAX's own coordination service is going to be, and `jax.distributed` and the devices are started.
 All that can be wrong until then (an address, a port, a worker that is not there) is an error with a
 time limit.
@@ -29,14 +29,14 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar, cast  # Any: JSON
 
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.runtime.addresses import WorkerError, free_port, is_loopback
-from graphdist.runtime.coordination import Connection, LeftError, ServerGoneError
-from graphdist.runtime.coordination_server import Server
-from graphdist.runtime.handshake import JobIdentity
-from graphdist.runtime.jax_service import JaxService, Place
-from graphdist.runtime.meeting import Meeting
-from graphdist.runtime.supervision import called_while
-from graphdist.runtime.workers import WorkerTimeoutError, set_workers, workers
+from graphdist.runtime.processes.addresses import WorkerError, free_port, is_loopback
+from graphdist.runtime.processes.connection import Connection, LeftError, ServerGoneError
+from graphdist.runtime.processes.handshake import JobIdentity
+from graphdist.runtime.processes.jax_service import JaxService, Place
+from graphdist.runtime.processes.meeting import Meeting
+from graphdist.runtime.processes.server import Server
+from graphdist.runtime.processes.supervision import called_while
+from graphdist.runtime.processes.workers import WorkerTimeoutError, set_workers, workers
 
 SECONDS_TO_LEAVE = 5.0
 """How long worker 0, when it fails, keeps JAX's service up, and others wait for its answer."""
@@ -66,7 +66,7 @@ class Patience:
     step: float | None = 1800.0
 
 
-class Workers:
+class ClusterWorkers:
     """All workers, and this one's connection to the others."""
 
     def __init__(
@@ -362,10 +362,10 @@ class Workers:
             time.sleep(0.02)
 
 
-def current_workers() -> Workers | None:
+def current_workers() -> ClusterWorkers | None:
     """Return the workers that this process is one of, None if it is alone."""
     found = workers()
-    return found if isinstance(found, Workers) else None
+    return found if isinstance(found, ClusterWorkers) else None
 
 
 def join_workers(
@@ -375,14 +375,14 @@ def join_workers(
     job: JobIdentity,
     bind: str = "",
     at: Source = UNKNOWN,
-) -> Workers:
+) -> ClusterWorkers:
     """Return the workers at these addresses, of which this process is number `index`.
 
     They are met once a process. Raises `WorkerError` when it is or becomes one of other workers.
     """
     found = current_workers()
     if found is None:
-        found = Workers(addresses, index, patience, job, bind)
+        found = ClusterWorkers(addresses, index, patience, job, bind)
         found.start(at)
         set_workers(found)
     elif (found.addresses, found.index) != (tuple(addresses), index):

@@ -27,7 +27,7 @@ from graphdist.runtime.executable import (
     placed_avals,
     with_shardings,
 )
-from graphdist.runtime.topologies import MissingExtraError
+from graphdist.runtime.targets.topologies import MissingExtraError
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """What `jax.export` calls the platforms."""

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.ir.source import Source
-from graphdist.runtime import module_reader
-from graphdist.runtime.artifact import ArtifactError, sha256
+from graphdist.runtime.files import module_reader
+from graphdist.runtime.files.artifact import ArtifactError, sha256
 
 _DIALECTS = ("builtin", "chlo", "func", "sdy", "stablehlo")
 _TALKING = ("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.recv", "stablehlo.send")

@@ -22,8 +22,8 @@ from typing import Any  # Any: jaxlib has no types for it
 import jax
 import jaxlib._jax as jaxlib_extension  # type: ignore[import-not-found]
 
-from graphdist.runtime.addresses import joined
-from graphdist.runtime.relay import Relay
+from graphdist.runtime.processes.addresses import joined
+from graphdist.runtime.processes.relay import Relay
 
 
 @dataclass(frozen=True)
