@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 
 import graphdist as gd
-from graphdist.tools.bench import ALL_SYSTEMS, main
-from graphdist.tools.bench_measure import (
+from graphdist.tools.bench.command import ALL_SYSTEMS, main
+from graphdist.tools.bench.measure import (
     DifferentProgramsError,
     Effort,
     Measurement,
@@ -27,12 +27,12 @@ from graphdist.tools.bench_measure import (
     measured,
     with_first_steps,
 )
-from graphdist.tools.bench_passes import SHOWCASES, PassEffect, Side, effect, effects
-from graphdist.tools.bench_process import PACKAGES, Process, is_installed
-from graphdist.tools.bench_programs import PROGRAMS, TINY
-from graphdist.tools.bench_report import Run, bounds_of, passes_table
-from graphdist.tools.bench_svg import picture
-from graphdist.tools.bench_systems import SYSTEMS
+from graphdist.tools.bench.passes_saved import SHOWCASES, PassEffect, Side, effect, effects
+from graphdist.tools.bench.picture import picture
+from graphdist.tools.bench.process import PACKAGES, Process, is_installed
+from graphdist.tools.bench.programs import PROGRAMS, TINY
+from graphdist.tools.bench.report import Run, bounds_of, passes_table
+from graphdist.tools.bench.systems import SYSTEMS
 from tests.aot.steps import needs_tpu
 
 QUICK = Effort(rounds=1, turn_seconds=0, compilations=1)
@@ -219,7 +219,7 @@ def test_command_without_a_system_that_is_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("graphdist.config.set_logical_cpu_devices", lambda number: None)
-    monkeypatch.setattr("graphdist.tools.bench.is_installed", lambda name: False)
+    monkeypatch.setattr("graphdist.tools.bench.command.is_installed", lambda name: False)
     assert main(["small", "--tiny", "--systems", "ddp,tensorflow"]) == 2
     said = capsys.readouterr()
     assert "ddp is not installed here" in said.out
@@ -230,7 +230,9 @@ def test_command_that_is_interrupted_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("graphdist.config.set_logical_cpu_devices", lambda number: None)
-    monkeypatch.setattr("graphdist.tools.bench.measured", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(
+        "graphdist.tools.bench.command.measured", mock.Mock(side_effect=KeyboardInterrupt)
+    )
     assert main(["small", "--tiny", "--systems", "graphdist"]) == 130
     assert "interrupted" in capsys.readouterr().err
 
@@ -309,7 +311,7 @@ def test_each_pass_saves_something(name: str) -> None:
 
 
 def test_effects_survive_json() -> None:
-    from graphdist.tools.bench_passes import effect_from_json
+    from graphdist.tools.bench.passes_saved import effect_from_json
 
     side = Side(Module({"all_reduce": 2}, 10, 20), 30)
     found = PassEffect("reassociate", "two losses", "2 CPU devices", 2, side, side)
@@ -332,7 +334,7 @@ def test_topologies_are_compiled_for() -> None:
 
 
 def test_fields_of_the_file_are_documented() -> None:
-    import graphdist.tools.bench_report as report
+    import graphdist.tools.bench.report as report
 
     assert report.__doc__ is not None
     run = Run("2 CPU devices", 2, {"small": ""}, [Measurement("small", "jit")])

@@ -13,7 +13,7 @@ from tests.multi_worker.launch import environment
 
 @pytest.mark.slow
 def test_each_program_is_compared() -> None:
-    command = [sys.executable, "-m", "graphdist.tools.bench_workers", "--rounds", "1"]
+    command = [sys.executable, "-m", "graphdist.tools.bench.workers", "--rounds", "1"]
     done = subprocess.run(
         [*command, "--steps", "1"], env=environment(), capture_output=True, text=True, timeout=120
     )

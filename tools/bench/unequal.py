@@ -1,4 +1,4 @@
-"""The compilation of a step for 64 replicas of which one is odd: see `bench_overheads.py`.
+"""The compilation of a step for 64 replicas of which one is odd: see `overheads.py`.
 
 A process of its own, for its 64 devices. Prints the seconds of both compilations, unequal first.
 """
@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 import graphdist as gd
-from graphdist.tools.bench_models import Mlp
-from graphdist.tools.bench_programs import Program
-from graphdist.tools.bench_systems import Graphdist
+from graphdist.tools.bench.models import Mlp
+from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.systems import Graphdist
 
 REPLICAS, LAYERS, WIDTH, ROUNDS = 64, 20, 16, 5
 PROGRAM = Program("unequal", "", Mlp(LAYERS, WIDTH), rows=4)

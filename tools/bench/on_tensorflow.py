@@ -1,6 +1,6 @@
 """The programs of the benchmark on TensorFlow's MirroredStrategy, in a process of its own.
 
-Run by `graphdist.tools.bench` where TensorFlow is installed (`bench_process.py` says how they
+Run by `graphdist.tools.bench` where TensorFlow is installed (`process.py` says how they
 talk). Written as its users do: `strategy.run` of a replica function, gradients by a tape, reduced
 by `all_reduce` of the replica context in one call, all under one `tf.function`.
 """
@@ -13,9 +13,9 @@ from typing import Any  # Any: TensorFlow ships no types
 import jax
 import numpy as np
 
-from graphdist.tools.bench_models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
-from graphdist.tools.bench_process import serve
-from graphdist.tools.bench_programs import (
+from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
+from graphdist.tools.bench.process import serve
+from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
     ADAM_RATE,
     BETA1,

@@ -24,8 +24,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import graphdist as gd
 from graphdist.runtime.emit import REPLICA
-from graphdist.tools.bench_models import Tree
-from graphdist.tools.bench_programs import Program
+from graphdist.tools.bench.models import Tree
+from graphdist.tools.bench.programs import Program
 
 
 class Running(Protocol):

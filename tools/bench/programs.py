@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.tools.bench_models import (
+from graphdist.tools.bench.models import (
     MOMENTUM,
     Convnet,
     Mlp,

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.report_text import size_text, time_text
-from graphdist.tools.bench_measure import OURS, Measurement
-from graphdist.tools.bench_overheads import Result
-from graphdist.tools.bench_passes import PassEffect
-from graphdist.tools.bench_programs import Program
+from graphdist.tools.bench.measure import OURS, Measurement
+from graphdist.tools.bench.overheads import Result
+from graphdist.tools.bench.passes_saved import PassEffect
+from graphdist.tools.bench.programs import Program
 from graphdist.tools.surveys import table
 from graphdist.version import VERSION
 

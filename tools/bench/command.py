@@ -21,14 +21,14 @@ from pathlib import Path
 import graphdist as gd
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.topologies import find_topology
-from graphdist.tools.bench_measure import Effort, compiled_on, measured
-from graphdist.tools.bench_overheads import OVERHEADS
-from graphdist.tools.bench_passes import SHOWCASES, check_devices, effects_elsewhere
-from graphdist.tools.bench_process import PACKAGES, is_installed
-from graphdist.tools.bench_programs import PROGRAMS, TINY
-from graphdist.tools.bench_report import Run, passes_table, program_table
-from graphdist.tools.bench_svg import picture
-from graphdist.tools.bench_systems import SYSTEMS
+from graphdist.tools.bench.measure import Effort, compiled_on, measured
+from graphdist.tools.bench.overheads import OVERHEADS
+from graphdist.tools.bench.passes_saved import SHOWCASES, check_devices, effects_elsewhere
+from graphdist.tools.bench.picture import picture
+from graphdist.tools.bench.process import PACKAGES, is_installed
+from graphdist.tools.bench.programs import PROGRAMS, TINY
+from graphdist.tools.bench.report import Run, passes_table, program_table
+from graphdist.tools.bench.systems import SYSTEMS
 from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import prepare_command
 from graphdist.tracing.sources import here
@@ -211,7 +211,3 @@ def _passes(options: argparse.Namespace) -> Run:
         shown = [one for one in found if one.pass_name == name]
         print(passes_table(name, showcase.program.title, shown), end="\n\n", flush=True)
     return run
-
-
-if __name__ == "__main__":
-    sys.exit(main())

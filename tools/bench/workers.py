@@ -1,4 +1,4 @@
-"""A step of several workers against JAX by hand: `python -m graphdist.tools.bench_workers`.
+"""A step of several workers against JAX by hand: `python -m graphdist.tools.bench.workers`.
 
 `graphdist-run` starts the workers on this machine, each with one CPU device, joined by JAX's
 distributed runtime. There the same program runs on `MultiWorkerMirroredStrategy` and as a user of
@@ -17,10 +17,10 @@ from itertools import chain
 
 import graphdist as gd
 from graphdist.tools import run
-from graphdist.tools.bench_measure import OURS, ratio, seconds_of
-from graphdist.tools.bench_models import Mlp
-from graphdist.tools.bench_programs import Program
-from graphdist.tools.bench_systems import Graphdist, Running, ShardMap
+from graphdist.tools.bench.measure import OURS, ratio, seconds_of
+from graphdist.tools.bench.models import Mlp
+from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.systems import Graphdist, Running, ShardMap
 
 BY_HAND = "shard_map"
 FIRST_STEPS = 5
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.is_worker:
         measure(given.rounds, given.steps)
         return 0
-    program = ["-m", "graphdist.tools.bench_workers", "--is-worker"]
+    program = ["-m", "graphdist.tools.bench.workers", "--is-worker"]
     effort = ["--rounds", str(given.rounds), "--steps", str(given.steps)]
     launcher = ["-n", str(given.workers), "--devices-per-worker", "1"]
     return run.main([*launcher, *program, *effort])

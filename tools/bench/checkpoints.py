@@ -1,4 +1,4 @@
-"""Checkpoints against plain copies and plain files: `python -m graphdist.tools.bench_checkpoint`.
+"""Checkpoints against plain copies and plain files: `python -m graphdist.tools.bench.checkpoints`.
 
 Variables of a size are saved and restored, and beside it, in turns, the same bytes are copied to
 the memory of the host, and written to files one after the other and synced to the disk. Prints of

@@ -2,8 +2,9 @@
 
 Without it means the same pipeline less that pass. Collectives and bytes are those of the module
 that XLA compiled, so that what XLA does by itself counts for nothing. A number of CPU devices is
-set once a process, so each has a process of its own: `python -m graphdist.tools.bench_passes 4`
-prints its effects as JSON; a topology takes the place of the number.
+set once a process, so each has a process of its own:
+`python -m graphdist.tools.bench.passes_saved 4` prints its effects as JSON; a topology takes the
+place of the number.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from graphdist.errors import ArgumentError
 from graphdist.explanation import measure
 from graphdist.passes import pipeline
 from graphdist.runtime.targets.topologies import find_topology
-from graphdist.tools.bench_measure import Module, module_of
-from graphdist.tools.bench_models import Mlp, Replicas, Tree
-from graphdist.tools.bench_programs import PROGRAMS, RATE, Program
-from graphdist.tools.bench_systems import Graphdist
+from graphdist.tools.bench.measure import Module, module_of
+from graphdist.tools.bench.models import Mlp, Replicas, Tree
+from graphdist.tools.bench.programs import PROGRAMS, RATE, Program
+from graphdist.tools.bench.systems import Graphdist
 from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import prepare_command
 from graphdist.tracing.sources import here
@@ -208,7 +209,7 @@ def effects(where: str, names: Sequence[str] = ()) -> list[PassEffect]:
 
 def effects_elsewhere(where: str) -> list[PassEffect]:
     """Return what each pass does, found in a process of its own."""
-    command = [sys.executable, "-m", "graphdist.tools.bench_passes", where]
+    command = [sys.executable, "-m", "graphdist.tools.bench.passes_saved", where]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return [effect_from_json(one) for one in json.loads(output.splitlines()[-1])]
 

@@ -1,7 +1,7 @@
 """The models of the benchmark: shapes, initial values, and the loss as JAX computes it.
 
 The initial values are NumPy arrays in plain dicts and lists, so that the peers which are not JAX
-(`bench_tensorflow.py`, `bench_torch.py`) begin with the same ones and have the same losses.
+(`on_tensorflow.py`, `on_torch.py`) begin with the same ones and have the same losses.
 """
 
 from __future__ import annotations

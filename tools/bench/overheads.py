@@ -33,9 +33,9 @@ from graphdist.garbage import collection_put_off
 from graphdist.passes.manager import run_passes
 from graphdist.progress import Progress, compiling
 from graphdist.runtime.executable import jitted
-from graphdist.tools.bench_models import Mlp
-from graphdist.tools.bench_programs import Program
-from graphdist.tools.bench_systems import Graphdist, ShardMap
+from graphdist.tools.bench.models import Mlp
+from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.systems import Graphdist, ShardMap
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _bench_passes(traced: Any, nodes: int, rounds: int) -> Result:
 
 def bench_unequal() -> list[Result]:
     """Measure what one replica unlike the others costs the compiler."""
-    command = [sys.executable, "-m", "graphdist.tools.bench_unequal"]
+    command = [sys.executable, "-m", "graphdist.tools.bench.unequal"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     unequal, uniform = json.loads(output.splitlines()[-1])
     name = "compile, 1 odd replica of 64"

@@ -1,6 +1,6 @@
 """Compilation ahead of time against plain JAX: the step of examples/aot_transformer.py both ways.
 
-    python -m graphdist.tools.bench_aot --size 1b v5e:16x16 v5p:8x8x8
+    python -m graphdist.tools.bench.ahead_of_time --size 1b v5e:16x16 v5p:8x8x8
 
 Prints, for each topology, the processor seconds from the Python function to the executable of
 graphdist and of the same step written by hand with `jax.jit` and `jax.shard_map`, in turns, the

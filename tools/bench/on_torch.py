@@ -1,6 +1,6 @@
 """The programs of the benchmark on torch's DistributedDataParallel over gloo, a process a replica.
 
-Run by `graphdist.tools.bench` where torch is installed (`bench_process.py` says how they talk).
+Run by `graphdist.tools.bench` where torch is installed (`process.py` says how they talk).
 Written as its users do: a module in `DistributedDataParallel`, torch's own optimizers, `no_sync`
 for all microbatches but the last. Batch normalization is by hand, since torch synchronizes its own
 on GPUs alone. Rank 0 talks and tells the others how many steps to run.
@@ -18,9 +18,9 @@ from typing import Any  # Any: torch is an extra, and may not be there to give t
 import jax
 import numpy as np
 
-from graphdist.tools.bench_models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
-from graphdist.tools.bench_process import serve
-from graphdist.tools.bench_programs import (
+from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
+from graphdist.tools.bench.process import serve
+from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
     ADAM_RATE,
     BETA1,

@@ -27,9 +27,9 @@ import graphdist as gd
 from graphdist.explanation import bytes_sent
 from graphdist.runtime.hlo import module_collectives
 from graphdist.runtime.memory import memory_of
-from graphdist.tools.bench_process import Process, is_installed
-from graphdist.tools.bench_programs import Program
-from graphdist.tools.bench_systems import FLOOR, SYSTEMS, Running
+from graphdist.tools.bench.process import Process, is_installed
+from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.systems import FLOOR, SYSTEMS, Running
 
 OURS = "graphdist"
 FIRST_STEPS = 3

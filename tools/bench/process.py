@@ -1,7 +1,7 @@
 """Systems of the benchmark that need a process of their own, and the talk with it.
 
-A process is `python -m graphdist.tools.bench_<system> program replicas steps [--tiny]`. It builds
-the program, runs the first steps, and prints one line of JSON with the losses, the metrics after
+A process is `python -m graphdist.tools.bench.on_<package> program replicas steps [--tiny]`. It
+builds the program, runs the first steps, and prints one line of JSON with the losses, the metrics after
 them and the seconds of its compilation. Then for each line with a number on its input it runs
 so many steps and prints their seconds, as JSON in one line; at the end of the input it ends. What
 is printed besides does not begin with "{".
@@ -19,7 +19,7 @@ from typing import Any  # Any: JSON
 
 PACKAGES = {"tensorflow": "tensorflow", "ddp": "torch"}
 """Systems by name, with the package that each needs."""
-_MODULES = {"tensorflow": "bench_tensorflow", "ddp": "bench_torch"}
+_MODULES = {"tensorflow": "on_tensorflow", "ddp": "on_torch"}
 
 
 def is_installed(system: str) -> bool:
@@ -33,7 +33,7 @@ class Process:
     def __init__(self, system: str, program: str, replicas: int, *, is_tiny: bool) -> None:
         """Remember what to run."""
         self.system = system
-        module = f"graphdist.tools.{_MODULES[system]}"
+        module = f"graphdist.tools.bench.{_MODULES[system]}"
         self.command = [sys.executable, "-m", module, program, str(replicas)]
         self.options = ["--tiny"] if is_tiny else []
         self._process: subprocess.Popen[str] | None = None

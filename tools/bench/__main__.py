@@ -1,0 +1,7 @@
+"""`python -m graphdist.tools.bench`."""
+
+import sys
+
+from graphdist.tools.bench.command import main
+
+sys.exit(main())
