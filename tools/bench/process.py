@@ -1,8 +1,8 @@
 """Systems of the benchmark that need a process of their own, and the talk with it.
 
 A process is `python -m graphdist.tools.bench.on_<package> program replicas steps [--tiny]`. It
-builds the program, runs the first steps, and prints one line of JSON with the losses, the metrics after
-them and the seconds of its compilation. Then for each line with a number on its input it runs
+builds the program, runs the first steps, and prints one line of JSON with the losses, the metrics
+after them and the seconds of its compilation. Then for each line with a number on its input it runs
 so many steps and prints their seconds, as JSON in one line; at the end of the input it ends. What
 is printed besides does not begin with "{".
 """
