@@ -17,7 +17,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
-import graphdist.stages  # noqa: E402 - after the devices are set
+import graphdist.program.stages  # noqa: E402 - after the devices are set
 from graphdist.ir.compare import first_difference  # noqa: E402
 from graphdist.ir.graph import Graph  # noqa: E402
 from graphdist.ir.parser import parse  # noqa: E402
@@ -74,4 +74,4 @@ def graphs_survive_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
         return history
 
     monkeypatch.setattr(manager, "run_passes", checked)
-    monkeypatch.setattr(graphdist.stages, "run_passes", checked)
+    monkeypatch.setattr(graphdist.program.stages, "run_passes", checked)

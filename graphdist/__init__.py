@@ -1,19 +1,12 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
 from graphdist import aot, cluster, config, data, experimental, metrics, nn, random, train, viz
-from graphdist.accumulation import accumulate
 from graphdist.context import (
     experimental_set_strategy,
     get_replica_context,
     get_strategy,
     has_strategy,
     in_cross_replica_context,
-)
-from graphdist.cross_device_ops import (
-    CrossDeviceOps,
-    HierarchicalCopyAllReduce,
-    NcclAllReduce,
-    ReductionToOneDevice,
 )
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.input import InputContext, InputOptions, InputReplicationMode
@@ -44,7 +37,6 @@ from graphdist.errors import (
     WorkerError,
     WorkerTimeoutError,
 )
-from graphdist.function import Function, RetraceWarning, function
 from graphdist.options import (
     CollectiveHints,
     CommunicationImplementation,
@@ -55,20 +47,28 @@ from graphdist.options import (
     VariableAggregation,
     VariableSynchronization,
 )
+from graphdist.program.accumulation import accumulate
+from graphdist.program.function import Function, RetraceWarning, function
 from graphdist.replica_context import ReplicaContext
-from graphdist.replica_warnings import ReplicaWarning
-from graphdist.scatter import IndexedSlices
-from graphdist.specs import ArraySpec, PerReplicaSpec
+from graphdist.state.scatter import IndexedSlices
+from graphdist.state.trees import assign, read, variables
+from graphdist.state.variable import Variable
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.central_storage import CentralStorageStrategy
+from graphdist.strategies.cross_device_ops import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
+from graphdist.strategies.replica_warnings import ReplicaWarning
 from graphdist.strategies.tpu import TPUStrategy
-from graphdist.trees import assign, read, variables
-from graphdist.values import DistributedValues, Mirrored, PerReplica
-from graphdist.variables import Variable
+from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica
+from graphdist.values.specs import ArraySpec, PerReplicaSpec
 from graphdist.version import VERSION
 
 __version__ = VERSION

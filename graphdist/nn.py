@@ -16,7 +16,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import dtype_name
 from graphdist.replica_context import summable
 from graphdist.tracing.sources import here
-from graphdist.values import array_of, is_array, kind_of
+from graphdist.values.distributed import array_of, is_array, kind_of
 
 
 def compute_average_loss(

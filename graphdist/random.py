@@ -23,9 +23,9 @@ from graphdist.context import (
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import VariableAggregation
+from graphdist.state.variable import Variable
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of
-from graphdist.variables import Variable
+from graphdist.values.distributed import kind_of
 
 
 def replica_key(key: jax.Array) -> jax.Array:

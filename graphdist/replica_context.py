@@ -12,16 +12,15 @@ import numpy as np
 from graphdist.context import Entry, current_entry, entered, get_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.options import ReduceOp, check_communication_options
-from graphdist.pytrees import map_leaves
-from graphdist.replica_warnings import warn_of_changes_in_turn
-from graphdist.scatter import IndexedSlices
-from graphdist.step_functions import require_call
+from graphdist.program.step_functions import require_call
+from graphdist.state.scatter import IndexedSlices
+from graphdist.strategies.replica_warnings import warn_of_changes_in_turn
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.merge_call import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
-from graphdist.values import (
+from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,
     NumpyArray,
@@ -29,11 +28,12 @@ from graphdist.values import (
     array_of,
     is_array,
 )
+from graphdist.values.pytrees import map_leaves
 
 if TYPE_CHECKING:
+    from graphdist.state.variable import Variable
     from graphdist.strategies.base import StrategyBase
     from graphdist.strategies.peers import Peers
-    from graphdist.variables import Variable
 
 
 Made = TypeVar("Made")

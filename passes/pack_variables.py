@@ -1,7 +1,7 @@
 """Take small variables that lie in one buffer from it, and put them back.
 
 Each argument of a step costs the host (JAX's dispatch: about 1.3 us on one device, 9 us on 8 CPU
-devices), so small variables are stored together (`graphdist.variable_packs` says which). The step
+devices), so small variables are stored together (`graphdist.state.packs` says which). The step
 takes the buffer apart when it begins, so that everything else, derivatives included, is of the
 pieces, and joins the new pieces at its end.
 

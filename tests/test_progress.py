@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
-from graphdist import progress
-from graphdist.progress import compiling, phase
+from graphdist.program import progress
+from graphdist.program.progress import compiling, phase
 
 
 class Terminal(io.StringIO):

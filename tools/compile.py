@@ -22,9 +22,9 @@ from typing import Any  # Any: users' settings, JSON
 from graphdist import aot
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.passes import PASSES
-from graphdist.report import Report, report_of_refused
+from graphdist.program.report import Report, report_of_refused
+from graphdist.program.stages import Compiled
 from graphdist.runtime.targets.topologies import Topology, find_topology
-from graphdist.stages import Compiled
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy

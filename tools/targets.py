@@ -27,12 +27,12 @@ from typing import Any, TypeAlias  # Any: users' settings and arguments
 import jax
 
 from graphdist.errors import ArgumentError, GraphdistError
-from graphdist.function import BoundFunction, Function
 from graphdist.ir.source import Source, at_line
-from graphdist.stages import Traced
+from graphdist.program.function import BoundFunction, Function
+from graphdist.program.stages import Traced
 from graphdist.strategies.base import StrategyBase
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 Factory: TypeAlias = Callable[..., Any]
 Step: TypeAlias = tuple[Function | BoundFunction, tuple[Any, ...]]

@@ -17,13 +17,13 @@ import jax
 
 from graphdist import config
 from graphdist.errors import ArgumentError, ArtifactError, DeviceError, GraphdistError
-from graphdist.function import BoundFunction, Function, function
 from graphdist.ir.errors import ParseError
 from graphdist.ir.parser import parse
 from graphdist.ir.tokens import MOST_CHARACTERS
 from graphdist.ir.types import numpy_dtype
+from graphdist.program.function import BoundFunction, Function, function
+from graphdist.program.stages import Compiled, Lowered, Traced
 from graphdist.runtime.files.artifact import read_artifact
-from graphdist.stages import Compiled, Lowered, Traced
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.central_storage import CentralStorageStrategy
 from graphdist.strategies.default import default_strategy

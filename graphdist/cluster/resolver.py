@@ -10,7 +10,7 @@ from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentTypeError
 from graphdist.runtime.devices import count_accelerators
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 
 class ClusterResolver(abc.ABC):

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias  # Any: what users pass, before it is checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 Tasks: TypeAlias = "list[str] | dict[int, str]"
 """The addresses of one job: a list where the numbers have no gap, else by number."""

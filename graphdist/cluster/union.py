@@ -9,7 +9,7 @@ from graphdist.cluster.resolver import ClusterResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec, Tasks
 from graphdist.errors import ArgumentError, ArgumentTypeError, ClusterError
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 
 class UnionResolver(ClusterResolver):

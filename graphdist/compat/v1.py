@@ -21,12 +21,6 @@ from graphdist.context import (
     has_strategy,
     in_cross_replica_context,
 )
-from graphdist.cross_device_ops import (
-    CrossDeviceOps,
-    HierarchicalCopyAllReduce,
-    NcclAllReduce,
-    ReductionToOneDevice,
-)
 from graphdist.data.input import InputContext, InputReplicationMode
 from graphdist.deprecation import warn_once
 from graphdist.errors import UnsupportedError
@@ -40,6 +34,12 @@ from graphdist.options import (
 from graphdist.replica_context import ReplicaContext
 from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.central_storage import CentralStorageBase
+from graphdist.strategies.cross_device_ops import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.mirrored import MirroredBase
 from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredBase

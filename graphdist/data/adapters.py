@@ -33,9 +33,9 @@ from graphdist.data.positions import elements_from
 from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, Node
 from graphdist.data.transformations import observed_spec
 from graphdist.errors import ArgumentError, DatasetError
-from graphdist.specs import ArraySpec
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
+from graphdist.values.specs import ArraySpec
 
 _NO_END = 2**48
 """Lengths from here on stand for no end: grain's are near `sys.maxsize`, in batches of any size."""

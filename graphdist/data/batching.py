@@ -15,8 +15,8 @@ from graphdist.data.failures import Failed, attempted, of_parts
 from graphdist.data.sources import UNKNOWN_CARDINALITY, Batching
 from graphdist.data.transformations import OfOne
 from graphdist.errors import ArgumentError
-from graphdist.specs import ArraySpec, Dimensions
-from graphdist.values import largest
+from graphdist.values.distributed import largest
+from graphdist.values.specs import ArraySpec, Dimensions
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,7 +53,7 @@ from graphdist.data.transformations import (
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 
 class Dataset:

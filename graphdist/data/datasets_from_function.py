@@ -16,10 +16,10 @@ from graphdist.data.input import InputContext
 from graphdist.data.worker_input import Step
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.specs import Dimensions
 from graphdist.tracing.sources import here
-from graphdist.type_variables import Element_co
-from graphdist.values import Shapes
+from graphdist.values.distributed import Shapes
+from graphdist.values.specs import Dimensions
+from graphdist.values.type_variables import Element_co
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase

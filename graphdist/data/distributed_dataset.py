@@ -50,10 +50,10 @@ from graphdist.data.transformations import for_a_thread
 from graphdist.data.worker_input import Step, agreed, cut_to_size, shared_out
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.tracing.sources import here
-from graphdist.type_variables import Element_co
-from graphdist.values import Shapes
+from graphdist.values.distributed import Shapes
+from graphdist.values.specs import ArraySpec, Dimensions, PerReplicaSpec
+from graphdist.values.type_variables import Element_co
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase

@@ -17,9 +17,9 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from graphdist.errors import ArgumentError, ArgumentTypeError, BatchDimensionError, GraphdistError
-from graphdist.specs import ArraySpec, Dimensions
 from graphdist.tracing.sources import here
-from graphdist.values import structure_text
+from graphdist.values.distributed import structure_text
+from graphdist.values.specs import ArraySpec, Dimensions
 
 Element: TypeAlias = Any
 """A pytree of arrays or scalars."""

@@ -13,7 +13,6 @@ from typing import (  # Any: elements, and pytrees of specs
 )
 
 from graphdist.context import in_replica_context_of_a_run
-from graphdist.copying import refuse_to_pickle
 from graphdist.data.elements import Element, at_the_users_line
 from graphdist.data.failures import made
 from graphdist.data.positions import Position, elements_from
@@ -25,7 +24,8 @@ from graphdist.errors import (
 )
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.type_variables import Element_co
+from graphdist.values.copying import refuse_to_pickle
+from graphdist.values.type_variables import Element_co
 
 if TYPE_CHECKING:
     from graphdist.data.dataset import Dataset

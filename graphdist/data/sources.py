@@ -27,7 +27,7 @@ from graphdist.data.elements import (
 )
 from graphdist.data.failures import Failed, attempted, caught
 from graphdist.errors import ArgumentError, BatchDimensionError
-from graphdist.specs import ArraySpec
+from graphdist.values.specs import ArraySpec
 
 INFINITE_CARDINALITY = -1
 """The number of elements of a dataset that does not end."""

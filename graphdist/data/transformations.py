@@ -27,7 +27,7 @@ from graphdist.data.sources import (
     rewritten,
 )
 from graphdist.errors import ArgumentError
-from graphdist.specs import ArraySpec
+from graphdist.values.specs import ArraySpec
 
 SHARD_HINT = -1
 """In `shard(SHARD_HINT, SHARD_HINT)`: the number of workers and the worker, not known yet."""

@@ -27,10 +27,10 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.metrics.examples import by_example
 from graphdist.metrics.totals import Total
 from graphdist.replica_context import is_first_replica
+from graphdist.state.variable import Variable
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import PerReplica, array_of, kind_of
-from graphdist.variables import Variable
+from graphdist.values.distributed import PerReplica, array_of, kind_of
 
 
 class Metric:

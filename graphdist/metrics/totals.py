@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.array_operators import ArrayOperators
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.replica_context import is_first_replica
-from graphdist.variable_shares import whole_on_the_first
-from graphdist.variables import Variable
+from graphdist.state.shares import whole_on_the_first
+from graphdist.state.variable import Variable
+from graphdist.values.array_operators import ArrayOperators
 
 CARRIED = 4096.0
 """What `carried` counts: a sum of rests on thousands of replicas is exact, too."""

@@ -20,9 +20,7 @@ from typing import (  # Any: users' pytrees and functions
 import jax
 import numpy as np
 
-from graphdist.components import per_replica_of
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
-from graphdist.copying import is_part_of_a_copy, refuse_to_pickle
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import PER_REPLICA, Distribution
 from graphdist.options import (
@@ -33,21 +31,23 @@ from graphdist.options import (
     VariableSynchronization,
 )
 from graphdist.passes import Target
-from graphdist.pytrees import unflatten
+from graphdist.program.step_functions import require_call, require_function
+from graphdist.program.tracebacks import frames_hidden
 from graphdist.replica_context import ReplicaContext, gather_axis
-from graphdist.replica_warnings import warn_of_unequal_values
 from graphdist.runtime.buffers import BufferStore
-from graphdist.step_functions import require_call, require_function
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.input import InputMethods
-from graphdist.tracebacks import frames_hidden
+from graphdist.strategies.replica_warnings import warn_of_unequal_values
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import DistributedValues, NumpyArray, kind_of, structure_text
+from graphdist.values.components import per_replica_of
+from graphdist.values.copying import is_part_of_a_copy, refuse_to_pickle
+from graphdist.values.distributed import DistributedValues, NumpyArray, kind_of, structure_text
+from graphdist.values.pytrees import unflatten
 
 if TYPE_CHECKING:
-    from graphdist.cross_device_ops import CrossDeviceOps
+    from graphdist.strategies.cross_device_ops import CrossDeviceOps
 
 
 Result = TypeVar("Result")

@@ -9,7 +9,6 @@ from typing import Any, Self  # Any: users' functions and pytrees
 import jax
 import jax.numpy as jnp
 
-from graphdist.copying import is_part_of_a_copy
 from graphdist.errors import ContextError
 from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import Result, Strategy
@@ -17,6 +16,7 @@ from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.axis_name import alone, for_one
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.values.copying import is_part_of_a_copy
 
 
 class DefaultStrategy(Strategy):

@@ -20,18 +20,18 @@ from graphdist.context import Entry, current_entry, entered, require_cross_repli
 from graphdist.context import in_replica_context_of_a_run as in_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
-from graphdist.pytrees import map_leaves
+from graphdist.program.step_functions import require_function
+from graphdist.program.tracebacks import frames_hidden
 from graphdist.runtime.devices import Devices, device_name, find_device
-from graphdist.step_functions import require_function
+from graphdist.state.variable import Variable
 from graphdist.strategies.legacy_input import (
     MultiStepContext,
     numpy_dataset,
     run_steps_on_iterator,
 )
-from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import (
+from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,
     PerReplica,
@@ -39,7 +39,7 @@ from graphdist.values import (
     is_array,
     kind_of,
 )
-from graphdist.variables import Variable
+from graphdist.values.pytrees import map_leaves
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase

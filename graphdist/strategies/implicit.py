@@ -16,7 +16,7 @@ from types import CodeType, MethodType
 from typing import Any  # Any: users' functions
 from weakref import WeakKeyDictionary
 
-from graphdist.function import WARN_AT, Function, RetraceWarning
+from graphdist.program.function import WARN_AT, Function, RetraceWarning
 from graphdist.tracing.sources import here
 
 _MOST = 256

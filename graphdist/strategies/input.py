@@ -27,7 +27,14 @@ from graphdist.data.transformations import PREFETCHED_BY_DEFAULT
 from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.runtime.devices import Devices
 from graphdist.tracing.sources import here
-from graphdist.values import PerReplica, PerReplicaArray, Shapes, kind_of, largest, unequal
+from graphdist.values.distributed import (
+    PerReplica,
+    PerReplicaArray,
+    Shapes,
+    kind_of,
+    largest,
+    unequal,
+)
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase

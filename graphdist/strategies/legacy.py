@@ -21,11 +21,11 @@ from graphdist.options import member_of
 from graphdist.strategies.legacy_input import DatasetIterator, InputFunctionIterator
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 if TYPE_CHECKING:
+    from graphdist.state.variable import Variable
     from graphdist.strategies.base import StrategyBase
-    from graphdist.variables import Variable
 
 
 def experimental_run(

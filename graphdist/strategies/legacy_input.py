@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any  # Any: users' pytrees and functions
 
 import jax
 
-from graphdist.components import per_replica_of
 from graphdist.context import (
     Entry,
     entered,
@@ -26,7 +25,8 @@ from graphdist.errors import ArgumentError, ContextError, OutOfRangeError
 from graphdist.options import ReduceOp
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values import kind_of
+from graphdist.values.components import per_replica_of
+from graphdist.values.distributed import kind_of
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import jax
 
-from graphdist.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.errors import ArgumentError
 from graphdist.options import (
     AXIS_NAME,
@@ -16,6 +15,7 @@ from graphdist.options import (
 )
 from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import Strategy, StrategyBase
+from graphdist.strategies.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.tpu import devices_of_topology
 from graphdist.tracing.sources import here

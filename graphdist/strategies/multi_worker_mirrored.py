@@ -37,7 +37,7 @@ from graphdist.runtime.processes.cluster_workers import (
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 
 class MultiWorkerExtended(StrategyExtended):

@@ -10,7 +10,7 @@ from graphdist.runtime.devices import Devices, find_device
 from graphdist.strategies.base import Strategy, StrategyBase
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 
 class OneDeviceBase(StrategyBase):

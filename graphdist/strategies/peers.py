@@ -25,13 +25,12 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, TraceError
 from graphdist.ir.source import Source
 from graphdist.ir.types import dtype_name
-from graphdist.pytrees import unflatten
-from graphdist.signature import StaticValue
+from graphdist.program.signature import StaticValue
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
-from graphdist.values import (
+from graphdist.values.distributed import (
     DistributedValues,
     PerReplica,
     Shapes,
@@ -41,6 +40,7 @@ from graphdist.values import (
     structure_text,
     unequal,
 )
+from graphdist.values.pytrees import unflatten
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase

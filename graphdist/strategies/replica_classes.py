@@ -19,10 +19,9 @@ import numpy as np
 
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
-from graphdist.pytrees import unflatten
+from graphdist.program.signature import StaticValue
+from graphdist.program.step_functions import require_result
 from graphdist.replica_context import ReplicaContext
-from graphdist.signature import StaticValue
-from graphdist.step_functions import require_result
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaClass
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
@@ -30,7 +29,7 @@ from graphdist.tracing.merge_classes import merge_classes
 from graphdist.tracing.primitives import replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
-from graphdist.values import (
+from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,
     PerReplica,
@@ -41,6 +40,7 @@ from graphdist.values import (
     structure_text,
     unequal,
 )
+from graphdist.values.pytrees import unflatten
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase

@@ -14,7 +14,7 @@ import numpy as np
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.options import ReduceOp
-from graphdist.pytrees import map_leaves
+from graphdist.program.step_functions import require_result
 from graphdist.replica_context import (
     gather_dimension,
     is_slices,
@@ -23,16 +23,16 @@ from graphdist.replica_context import (
     summable,
     without_padding,
 )
-from graphdist.replica_warnings import warn_of_whole_batch
-from graphdist.scatter import IndexedSlices
-from graphdist.step_functions import require_result
+from graphdist.state.scatter import IndexedSlices
+from graphdist.state.variable import Variable
 from graphdist.strategies.replica_classes import run_by_class
+from graphdist.strategies.replica_warnings import warn_of_whole_batch
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
-from graphdist.values import (
+from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,
     PerReplica,
@@ -42,7 +42,7 @@ from graphdist.values import (
     is_array,
     kind_of,
 )
-from graphdist.variables import Variable
+from graphdist.values.pytrees import map_leaves
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import StrategyBase

@@ -28,7 +28,7 @@ from graphdist.train.entries import Objects, entries_of, outside_scopes
 from graphdist.train.index import Saved, Snapshot, snapshot
 from graphdist.train.status import LoadStatus
 from graphdist.train.writing import finish_writing, start_writing
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 StrPath: TypeAlias = str | os.PathLike[str]
 _T = TypeVar("_T")

@@ -35,9 +35,9 @@ from graphdist.metrics.metric import Metric
 from graphdist.metrics.totals import Total
 from graphdist.random import Generator
 from graphdist.runtime.files.checkpoint_arrays import can_be_written
+from graphdist.state.variable import Variable
 from graphdist.tracing.sources import here
-from graphdist.values import PerReplica, kind_of
-from graphdist.variables import Variable
+from graphdist.values.distributed import PerReplica, kind_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Put: TypeAlias = Callable[[Any], None]

@@ -31,7 +31,7 @@ from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions, StrPath
 from graphdist.train.status import LoadStatus
 from graphdist.train.writing import finish_writing
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 _log = logging.getLogger("graphdist")
 _restores = itertools.count()

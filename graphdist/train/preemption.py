@@ -21,7 +21,7 @@ from graphdist.runtime.processes.workers import workers
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, StrPath
 from graphdist.train.manager import CheckpointManager
-from graphdist.values import kind_of
+from graphdist.values.distributed import kind_of
 
 _log = logging.getLogger("graphdist")
 _handlers = itertools.count()

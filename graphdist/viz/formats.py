@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
-from graphdist.stages import Stage
+from graphdist.program.stages import Stage
 from graphdist.tracing.sources import here
 from graphdist.viz import document, dot, mermaid, model_explorer, page, perfetto, svg, text
 from graphdist.viz.program import Program, program_of

@@ -7,9 +7,9 @@ from typing import Any  # Any: a pytree
 import jax
 
 from graphdist.errors import ArgumentTypeError
-from graphdist.one_line import devices_of
+from graphdist.state.variable import Variable
 from graphdist.tracing.sources import here
-from graphdist.variables import Variable
+from graphdist.values.one_line import devices_of
 
 __all__ = ["placement"]
 

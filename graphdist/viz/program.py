@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
-from graphdist.stages import Stage, Traced
+from graphdist.program.stages import Stage, Traced
 from graphdist.tracing.sources import here
 
 __all__ = ["Program", "Step", "program_of"]

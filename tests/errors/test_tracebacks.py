@@ -19,7 +19,7 @@ import optax
 import pytest
 
 import graphdist as gd
-from graphdist.tracebacks import NOTE
+from graphdist.program.tracebacks import NOTE
 
 HERE = Path(__file__).name
 
@@ -189,7 +189,7 @@ def test_frames_of_libraries_stay(strategy: gd.Strategy) -> None:
 
 
 def test_mistakes_of_ours_are_left_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphdist.program.packs_of", None)
+    monkeypatch.setattr("graphdist.program.program.packs_of", None)
     error = raised(lambda: gd.function(lambda x: x * 2)(1.0))
     assert isinstance(error, TypeError)
     assert frames(error)[-1] == ("program.py", "compile_program")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.values import Mirrored
+from graphdist.values.distributed import Mirrored
 
 
 def variable(value: Any = (1.0, 2.0)) -> gd.Variable:

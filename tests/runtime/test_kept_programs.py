@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.kept_programs import MOST
+from graphdist.program.kept_programs import MOST
 
 
 @pytest.fixture

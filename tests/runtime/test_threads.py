@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.program.stages import Lowered, Traced
 from graphdist.runtime.buffers import BorrowedBuffers
-from graphdist.stages import Lowered, Traced
 
 SHAPE = (8, 4)
 

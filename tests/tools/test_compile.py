@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphdist.report import Report
+from graphdist.program.report import Report
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compile import main

@@ -14,7 +14,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.printer import print_graph
-from graphdist.stages import Lowered
+from graphdist.program.stages import Lowered
 from graphdist.tools import viz
 from graphdist.viz.show import open_page
 from tests.viz.graphs import chain, hostile

@@ -27,7 +27,7 @@ from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import load_factory
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "aot_transformer.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "aot_transformer.py"
 
 
 def with_graphdist(topology: Topology, settings: dict[str, Any]) -> Any:

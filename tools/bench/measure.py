@@ -6,8 +6,8 @@ slower for minutes at a time, and not by as much for each system; the turns of o
 together, so two systems are compared round by round, and the median of the ratios counts.
 
 Of the compiled module count the collectives, as often as they run in a step; the bytes a device
-sends for them around a ring (`graphdist.explanation.bytes_sent`); and the memory that a device
-needs at most.
+sends for them around a ring (`graphdist.program.explanation.bytes_sent`); and the memory that a
+device needs at most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any  # Any: JSON
 import jax
 
 import graphdist as gd
-from graphdist.explanation import bytes_sent
+from graphdist.program.explanation import bytes_sent
 from graphdist.runtime.hlo import module_collectives
 from graphdist.runtime.memory import memory_of
 from graphdist.tools.bench.process import Process, is_installed

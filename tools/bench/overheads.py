@@ -31,7 +31,7 @@ import numpy as np
 import graphdist as gd
 from graphdist.garbage import collection_put_off
 from graphdist.passes.manager import run_passes
-from graphdist.progress import Progress, compiling
+from graphdist.program.progress import Progress, compiling
 from graphdist.runtime.executable import jitted
 from graphdist.tools.bench.models import Mlp
 from graphdist.tools.bench.programs import Program

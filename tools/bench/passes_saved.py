@@ -22,8 +22,8 @@ import jax.numpy as jnp
 
 import graphdist as gd
 from graphdist.errors import ArgumentError
-from graphdist.explanation import measure
 from graphdist.passes import pipeline
+from graphdist.program.explanation import measure
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench.measure import Module, module_of
 from graphdist.tools.bench.models import Mlp, Replicas, Tree

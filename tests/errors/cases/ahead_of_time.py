@@ -56,7 +56,7 @@ def program_too_large(refused: Refused) -> None:
         assert error is not None
         raise error
 
-    with mock.patch("graphdist.stages.compile_lowered", too_large), refused(MemoryError):
+    with mock.patch("graphdist.program.stages.compile_lowered", too_large), refused(MemoryError):
         lowered.compile()
     lowered.compile()
 

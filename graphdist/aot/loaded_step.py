@@ -1,0 +1,137 @@
+"""A step that was read from a file: bound to variables, and called as the function was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any  # Any: users' arguments and results, JSON
+
+import jax
+
+from graphdist.aot.manifest import interface_from_json
+from graphdist.errors import ArgumentError, GraphdistError, RuntimeFailure
+from graphdist.ir.graph import Graph
+from graphdist.program.interface import OUTPUT, Interface, OneForAll
+from graphdist.program.program import Program
+from graphdist.program.signature import UnusableLeaf, difference, input_type, is_static, leaf_key
+from graphdist.runtime.buffers import BufferStore
+from graphdist.runtime.executable import Executable
+from graphdist.state.storage import lay_out, layout_of
+from graphdist.state.variable import Variable
+from graphdist.strategies.base import StrategyBase
+from graphdist.tracing.sources import here
+
+
+class LoadedStep:
+    """A step from a file: call it with what the function was called with."""
+
+    def __init__(
+        self,
+        manifest: Any,
+        members: dict[str, bytes],
+        graph: Graph,
+        strategy: StrategyBase,
+        variables: Sequence[Variable],
+        executable: Executable,
+    ) -> None:
+        """Bind an executable to variables; `load` does it."""
+        self.manifest = manifest
+        self.report: dict[str, Any] = json.loads(members["report.json"])
+        """What was reported when it was compiled."""
+        self.graph_text = members["graph.txt"].decode()
+        self.strategy = strategy
+        self.name = graph.name
+        self._interface = interface_from_json(manifest["interface"], strategy)
+        _require_interface(self._interface, graph)
+        shapes = [tuple(shape) for shape in manifest["boundary"]["output_shapes"]]
+        along = [variable.sharded_along for variable in graph.variables]
+
+        def again() -> int:
+            """Have variables lie as the step takes them: it cannot be compiled for others."""
+            with BufferStore.lock:
+                lay_out(variables, along, alone=True)
+                return layout_of(variables, strategy)
+
+        self._program = Program(
+            self._interface, variables, variables, graph, shapes, executable, again(), again
+        )
+
+    def __repr__(self) -> str:
+        return f"<loaded step {self.name} on {self.strategy.devices}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step.
+
+        Raises `ArgumentError` for other arguments than it was compiled for, `RuntimeFailure` where
+        it fails on the devices.
+        """
+        paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        leaves = [leaf for _, leaf in paths]
+        self._check([jax.tree_util.keystr(path) for path, _ in paths], leaves)
+        try:
+            return self._program.call(leaves)
+        except (jax.errors.JaxRuntimeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, GraphdistError):
+                raise
+            # The arguments are those it was compiled for: it is the step that does not run.
+            raise RuntimeFailure(
+                f"the loaded step {self.name!r} failed: {str(error).strip() or repr(error):.500}",
+                source=here(),
+                hint="it needs what the devices do not have, or its file was changed",
+            ) from error
+
+    def _check(self, places: list[str], leaves: list[Any]) -> None:
+        expected = self._interface
+        if tuple(places) != expected.paths:
+            missing = [name for name in expected.paths if name not in places]
+            added = [name for name in places if name not in expected.paths]
+            raise ArgumentError(
+                f"step {self.name!r} is called with {len(places)} leaves, it was compiled for "
+                f"{len(expected.paths)}: "
+                + ", ".join([*(f"no {one}" for one in missing), *(f"{one} too" for one in added)]),
+                source=here(),
+            )
+        try:
+            keys = tuple(_loose(leaf_key(leaf, False)) for leaf in leaves)
+        except UnusableLeaf as unusable:
+            raise ArgumentError(f"an argument {unusable.args[0]}", source=here()) from None
+        wanted = tuple(map(_loose, expected.keys))
+        if keys != wanted:
+            raise ArgumentError(
+                f"step {self.name!r} was compiled for other arguments: "
+                f"{difference(expected.names, wanted, keys)}",
+                source=here(),
+                hint="compile it for these shapes, or call it with those",
+            )
+
+
+def _require_interface(interface: Interface, graph: Graph) -> None:
+    """Raise ValueError where arguments and results do not fit inputs and outputs of the graph."""
+    dynamic = [
+        one for one in zip(interface.names, interface.keys, strict=True) if not is_static(one[1])
+    ]
+    inputs = graph.inputs[len(graph.variables) :]
+    for (name, key), value in zip(dynamic, inputs, strict=True):
+        stated = input_type(None, key, graph.num_replicas, name)
+        # A single value a replica has become a row of an array.
+        shapes = (stated.shape, stated.shape or (1,))
+        if value.type.dtype != stated.dtype or value.type.shape not in shapes:
+            raise ValueError(f"argument {name!r} is {stated}, the step takes {value.type}")
+    for variable, value in zip(graph.variables, graph.inputs, strict=False):
+        if variable.held(graph.num_replicas)[:2] != value.type[:2]:
+            raise ValueError(f"variable {variable.name!r} is not {value.type}")
+    results = len(graph.outputs) - len(graph.assigned)
+    leaves = sum(leaf is OUTPUT or isinstance(leaf, OneForAll) for leaf in interface.statics)
+    if not results == leaves == len(interface.per_replica) == len(interface.shapes):
+        raise ValueError(f"the result has {leaves} arrays, the step returns {results}")
+    for shapes_of_each in interface.shapes:
+        if shapes_of_each is not None and len(shapes_of_each) != graph.num_replicas:
+            raise ValueError(f"{len(shapes_of_each)} shapes for {graph.num_replicas} replicas")
+    for leaf in interface.statics:
+        if isinstance(leaf, OneForAll) and leaf.num_replicas != graph.num_replicas:
+            raise ValueError(f"a value of {leaf.num_replicas} replicas, not {graph.num_replicas}")
+
+
+def _loose(key: Any) -> Any:
+    """Return a leaf's key without whether it was weakly typed, which a compiled step ignores."""
+    return (*key[:3], False) if key[0] == "array" else key

@@ -1,0 +1,212 @@
+"""The interface of a step as JSON, and back: what a saved step is called with and what it returns.
+
+Arguments may be pytrees of any kind: a call is matched leaf by leaf with where each stands, as
+`jax.tree_util.keystr` writes it. Results are put together again, which takes code for any container
+but dicts, lists and tuples, and the file of a step holds none; so others are refused when a step is
+saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any  # Any: JSON, and users' values
+
+import jax
+
+from graphdist.errors import UnsupportedError
+from graphdist.ir.boundary import input_distributions
+from graphdist.ir.graph import Graph, Stage, Value, Variable
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
+from graphdist.program.interface import OUTPUT, Interface, OneForAll
+from graphdist.program.signature import LeafKey, StaticValue, is_static, static_key
+from graphdist.runtime.executable import jax_dtype
+from graphdist.strategies.base import StrategyBase
+from graphdist.tracing.sources import here
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def type_to_json(type: Type) -> dict[str, Any]:
+    """Return a type as JSON."""
+    return {
+        "dtype": type.dtype,
+        "shape": list(type.shape),
+        "distribution": type.distribution and [type.distribution.kind, type.distribution.dimension],
+    }
+
+
+def type_from_json(found: Any) -> Type:
+    """Return the type that JSON describes."""
+    kind = found["distribution"]
+    distribution: Distribution | None = None
+    if kind is not None:
+        by_kind = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
+        distribution = by_kind[kind[0]] if kind[0] in by_kind else sharded(int(kind[1]))
+    return Type(str(found["dtype"]), tuple(map(int, found["shape"])), distribution)
+
+
+def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+    """Return inputs, outputs and variables of a graph as JSON."""
+    return {
+        "name": graph.name,
+        "num_replicas": graph.num_replicas,
+        "inputs": [
+            {**type_to_json(value.type), "lies": str(lies)}
+            for value, lies in zip(graph.inputs, input_distributions(graph), strict=True)
+        ],
+        "outputs": [type_to_json(output.type) for output in graph.outputs],
+        "output_shapes": [list(shape) for shape in output_shapes],
+        "variables": [
+            {
+                "name": variable.name,
+                "type": type_to_json(variable.type),
+                "synchronization": variable.synchronization,
+                "aggregation": variable.aggregation,
+                "trainable": variable.trainable,
+                "donated": variable.assigned,
+                "sharded_along": variable.sharded_along,
+            }
+            for variable in graph.variables
+        ],
+        "returns_per_replica": list(graph.returns_per_replica),
+    }
+
+
+def boundary_from_json(found: Any) -> Graph:
+    """Return a graph with these inputs, outputs and variables, and no nodes between them."""
+    return Graph(
+        str(found["name"]),
+        Stage.SPMD,
+        int(found["num_replicas"]),
+        tuple(Value(type_from_json(one)) for one in found["inputs"]),
+        (),
+        tuple(Value(type_from_json(one)) for one in found["outputs"]),
+        tuple(
+            Variable(
+                one["name"],
+                type_from_json(one["type"]),
+                one["synchronization"],
+                one["aggregation"],
+                one["trainable"],
+                assigned=one["donated"],
+                sharded_along=one["sharded_along"],
+            )
+            for one in found["variables"]
+        ),
+        tuple(map(bool, found["returns_per_replica"])),
+    )
+
+
+def interface_to_json(interface: Interface) -> dict[str, Any]:
+    """Return an interface as JSON; raises `UnsupportedError` for what JSON cannot say."""
+    return {
+        "arguments": [
+            {"place": path, "name": name, **_key_to_json(key, name)}
+            for path, name, key in zip(
+                interface.paths, interface.names, interface.keys, strict=True
+            )
+        ],
+        "result": _tree_to_json(interface.structure, iter(interface.statics)),
+        "per_replica": list(interface.per_replica),
+        "shapes": [shapes and [list(one) for one in shapes] for shapes in interface.shapes],
+    }
+
+
+def interface_from_json(found: Any, strategy: StrategyBase) -> Interface:
+    """Return the interface that JSON describes, for a strategy."""
+    statics: list[Any] = []
+    template = _tree_from_json(found["result"], statics)
+    return Interface(
+        tuple(_key_from_json(one, strategy) for one in found["arguments"]),
+        [str(one["name"]) for one in found["arguments"]],
+        strategy,
+        tuple(str(one["place"]) for one in found["arguments"]),
+        structure=jax.tree.structure(template),
+        statics=statics,
+        per_replica=list(map(bool, found["per_replica"])),
+        shapes=[shapes and tuple(map(tuple, shapes)) for shapes in found["shapes"]],
+    )
+
+
+def _key_to_json(key: LeafKey, name: str) -> dict[str, Any]:
+    match key:
+        case ("array", shape, dtype, weak):
+            return {"kind": "array", "shape": list(shape), "dtype": str(dtype), "weak": bool(weak)}
+        case ("number", kind):
+            return {"kind": "number", "type": kind.__name__}
+        case ("per_replica", _, component, shapes):
+            every = shapes and [list(one) for one in shapes]
+            return {"kind": "per_replica", "type": type_to_json(component), "shapes": every}
+        case ("static", StaticValue(value=value)) if isinstance(value, _PLAIN):
+            return {"kind": "static", "value": value}
+    what = f"a {type(key[1].value).__name__}" if is_static(key) else "a PerReplica of single values"
+    raise UnsupportedError(
+        f"argument {name!r} is {what}, which the file of a step cannot describe",
+        source=here(),
+        hint="pass arrays, numbers, strings, and what a distributed dataset gives",
+    )
+
+
+def _key_from_json(found: Any, strategy: StrategyBase) -> LeafKey:
+    match found["kind"]:
+        case "array":
+            dtype = found["dtype"]
+            dtype = jax_dtype(dtype) if dtype.startswith("key<") else jax.numpy.dtype(dtype)
+            return "array", tuple(found["shape"]), dtype, found["weak"]
+        case "number":
+            return "number", {"int": int, "float": float, "complex": complex}[found["type"]]
+        case "per_replica":
+            shapes = found["shapes"] and tuple(map(tuple, found["shapes"]))
+            return "per_replica", strategy, type_from_json(found["type"]), shapes
+    return static_key(found["value"])
+
+
+def _tree_to_json(structure: Any, statics: Iterator[Any]) -> Any:
+    """Return the structure of a result, with the leaves that are no outputs."""
+    if jax.tree_util.treedef_is_leaf(structure) and structure.num_leaves == 1:
+        leaf = next(statics)
+        if leaf is OUTPUT:
+            return {"leaf": "output"}
+        if isinstance(leaf, OneForAll):
+            return {"leaf": "mirrored", "num_replicas": leaf.num_replicas}
+        if isinstance(leaf, _PLAIN):
+            return {"leaf": "static", "value": leaf}
+        raise _unsaved(f"a leaf of type {type(leaf).__name__}")
+    described = structure.node_data()
+    if described is None:
+        return {"node": "none"}
+    kind, keys = described
+    if kind is type(None):
+        return {"node": "none"}
+    children = [_tree_to_json(child, statics) for child in structure.children()]
+    if kind is dict and all(isinstance(key, str) for key in keys):
+        return {"node": "dict", "keys": list(keys), "children": children}
+    if kind in (list, tuple):
+        return {"node": kind.__name__, "children": children}
+    raise _unsaved(f"a {kind.__name__}")
+
+
+def _unsaved(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the function returns {what}, which the file of a step cannot describe",
+        source=here(),
+        hint="return arrays in dicts with string keys, lists and tuples",
+    )
+
+
+def _tree_from_json(found: Any, statics: list[Any]) -> Any:
+    if "leaf" in found:
+        match found["leaf"]:
+            case "output":
+                statics.append(OUTPUT)
+            case "mirrored":
+                statics.append(OneForAll(int(found["num_replicas"])))
+            case _:
+                statics.append(found["value"])
+        return 0
+    if found["node"] == "none":
+        return None
+    children = [_tree_from_json(child, statics) for child in found["children"]]
+    if found["node"] == "dict":
+        return dict(zip(found["keys"], children, strict=True))
+    return children if found["node"] == "list" else tuple(children)

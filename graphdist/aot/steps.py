@@ -1,0 +1,328 @@
+"""Save a compiled step in a file, and load it where it is to run.
+
+    compiled = train_step.trace(batch).lower().compile()
+    gd.aot.save("step.gdx", compiled)
+    ...
+    step = gd.aot.load("step.gdx", strategy=strategy, variables=params)
+    loss = step(batch)
+
+The file has the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it:
+loading compiles it for the devices that are here, once another process has read it
+(`runtime/files/module_check.py`). `executable.bin` is what the compiler made, which runs on the
+same kind of devices with the same versions alone, and which JAX stores as a pickle: loading it runs
+code from the file. It is used only if asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any  # Any: users' arguments and results, JSON
+
+import jax
+
+from graphdist.aot.loaded_step import LoadedStep
+from graphdist.aot.manifest import (
+    boundary_from_json,
+    boundary_to_json,
+    interface_to_json,
+)
+from graphdist.aot.manifest_schema import MANIFEST, mismatch
+from graphdist.aot.variables import variables_for
+from graphdist.config import compiler_flags
+from graphdist.context import current_entry
+from graphdist.errors import ArgumentError, ArtifactError, GraphdistError, UnsupportedError
+from graphdist.ir.graph import Graph
+from graphdist.program.stages import Compiled
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.executable import Executable
+from graphdist.runtime.files.artifact import read_artifact, sha256, write_artifact
+from graphdist.runtime.files.module_check import checked_module
+from graphdist.runtime.files.serialization import (
+    PLATFORMS,
+    export_module,
+    load_module,
+    load_native,
+    serialize_native,
+)
+from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.tracing.sources import here
+from graphdist.version import versions
+
+
+def save(
+    path: str | os.PathLike[str], compiled: Compiled, *, platforms: Sequence[str] | None = None
+) -> None:
+    """Write a compiled step to a file, by custom `name.gdx`.
+
+    The portable module is for the platform it was compiled for, or for `platforms`: "cpu", "gpu",
+    "tpu". Values of variables are not in the file. Raises `UnsupportedError` for arguments and
+    results that the file cannot describe and for programs that are no portable module,
+    `MissingExtraError` without flatbuffers, and OSError where the file cannot be written, of which
+    nothing is left then.
+    """
+    traced = compiled.lowered.traced
+    assert traced is not None
+    assert traced.interface is not None
+    chosen = _checked_platforms(platforms, compiled.devices.platform)
+    logical, final = traced.graph, compiled.graph
+    graphs = f"# logical\n{logical}\n\n# final\n{final}\n".encode()
+    shapes = [output.type.shape for output in logical.outputs]
+    manifest = {
+        "project": "graphdist",
+        "versions": versions(),
+        "flags": compiler_flags(),
+        "compiler_options": dict(compiled.compiler_options),
+        "platforms": chosen,
+        "target": _target(compiled.devices),
+        "mesh": {"axes": {"replica": len(compiled.devices)}},
+        "boundary": boundary_to_json(final, shapes),
+        "interface": interface_to_json(traced.interface),
+        "unplaced": sorted(i for i, one in (traced.given or {}).items() if one.sharding is None),
+        "graph_hash": sha256(str(final).encode()),
+    }
+    members = {
+        "graph.txt": graphs,
+        "module.mlir": _exported(compiled, chosen),
+        "executable.bin": serialize_native(compiled.executable.compiled),
+        "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
+    }
+    write_artifact(path, manifest, members)
+
+
+def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
+    """Return the portable module; raises `UnsupportedError` for callbacks and calls of its own."""
+    try:
+        return export_module(compiled.lowered.emitted, platforms, here())
+    except (NotImplementedError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UnsupportedError(
+            f"the step cannot be made a portable module for {' and '.join(platforms)}: {reason}",
+            source=here(),
+            hint="callbacks, prints and custom calls of your own do not go into a file",
+        ) from error
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    strategy: StrategyBase | None = None,
+    variables: Any = None,
+    native: bool = False,
+    trusted: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> LoadedStep:
+    """Return the step in a file, to be called as the function was.
+
+    `strategy` runs it: by default the current one, or else a `MirroredStrategy` of as many devices
+    as the step has replicas. `variables` is a pytree that holds the step's variables, made in that
+    strategy's scope with the names, shapes and dtypes they had; others in it are left alone.
+
+    By default the file's portable module is read by another process first, which costs about a
+    second, once for each module in a process. One that crashes the reader, needs too much time or
+    memory, or has custom calls beyond those of JAX's linear algebra and sharding is refused. For
+    files that are `trusted` as programs are, that is left out.
+
+    Then the module is compiled for the devices here, with `compiler_options`, or else with those
+    of the file that are numbers and switches. Text can name a file for the compiler to write, so a
+    file that has such options is refused until they are given here.
+
+    With `native` the compiler's own executable is loaded, which starts at once and needs the same
+    kind of devices, versions and flags. It is a pickle, and loading it RUNS CODE FROM THE FILE: ask
+    for it only with files you trust.
+
+    Raises `ArtifactError` for a file that is damaged or was changed, and for one that was made by
+    other versions or for other devices; `ArgumentError` for variables that are missing.
+    """
+    if native and compiler_options is not None:
+        raise ArgumentError(
+            "load is given compiler_options and native=True, which compiles nothing",
+            source=here(),
+            hint="leave one of them out",
+        )
+    name = os.path.basename(os.fspath(path))
+    manifest, members = read_artifact(path, here())
+    if said := mismatch(manifest, MANIFEST):
+        raise _contradiction(name, said)
+    for member in ("graph.txt", "report.json", "executable.bin" if native else "module.mlir"):
+        if member not in members:
+            raise _contradiction(name, f"it has no {member}")
+    _check_versions(name, manifest)
+    with _reading(name):
+        graph = boundary_from_json(manifest["boundary"])
+    chosen = _strategy_for(name, manifest, graph, strategy)
+    devices = chosen.devices
+    owned = variables_for(name, graph, chosen, variables)
+    with _reading(name):
+        executable = (
+            _native(name, manifest, members, graph, devices)
+            if native
+            else _compiled(name, manifest, members, graph, devices, trusted, compiler_options)
+        )
+        return LoadedStep(manifest, members, graph, chosen, owned, executable)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Make an error of ours of whatever the contents of a file raise, whose hashes are right."""
+    try:
+        yield
+    except GraphdistError:
+        raise
+    except Exception as error:  # JSON's, flatbuffers', MLIR's, XLA's, and pickle's
+        reason = (str(error).splitlines() or [""])[0]
+        raise _contradiction(name, f"{type(error).__name__}: {reason}") from error
+
+
+def _contradiction(name: str, reason: str) -> ArtifactError:
+    return ArtifactError(
+        f"{name} has a manifest and a module that describe no step: {reason:.500}",
+        source=here(),
+        hint="the file was damaged or changed: get it again, or compile the step anew",
+    )
+
+
+def _native(
+    name: str, manifest: Any, members: dict[str, bytes], graph: Graph, devices: Devices
+) -> Executable:
+    _check_native(name, manifest, devices)
+    return load_native(members["executable.bin"], graph, devices)
+
+
+def _compiled(
+    name: str,
+    manifest: Any,
+    members: dict[str, bytes],
+    graph: Graph,
+    devices: Devices,
+    trusted: bool,
+    compiler_options: Mapping[str, Any] | None,
+) -> Executable:
+    options = _options(name, manifest, devices, compiler_options)
+    module = members["module.mlir"]
+    if not trusted:
+        module = checked_module(module, name, here())
+    return load_module(module, graph, devices, options, here())
+
+
+def _options(
+    name: str, manifest: Any, devices: Devices, given: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return XLA's options for the portable module; raises for those a file may not choose."""
+    if given is not None:
+        return dict(given)
+    if devices.platform != manifest["target"]["platform"]:
+        return {}
+    options = dict(manifest["compiler_options"])
+    for option, value in options.items():
+        if not isinstance(value, bool | int | float) and str(value) not in ("true", "false"):
+            raise ArtifactError(
+                f"{name} asks for the compiler option {option}={value!r}: text in a file may "
+                f"name a file to write",
+                source=here(),
+                hint=f"if you want it, ask for it: "
+                f"load(path, compiler_options={{{option!r}: {value!r}}})",
+            )
+    return options
+
+
+def _target(devices: Devices) -> dict[str, Any]:
+    topology = devices.topology
+    return {
+        "platform": devices.platform,
+        "device_kind": devices.devices[0].device_kind,
+        "num_devices": len(devices),
+        "topology": None if topology is None else topology.name,
+        "num_slices": 1 if topology is None else topology.num_slices,
+        "layout": _layout(devices),
+    }
+
+
+def _layout(devices: Devices) -> str:
+    """Return how many chips lie along each dimension of how many slices; of TPUs alone.
+
+    It is read from the devices, so that those of a topology and those that are here compare.
+    """
+    places = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
+    if not all(places):
+        return ""
+    sides = (max(along) - min(along) + 1 for along in zip(*places, strict=True))
+    slices = {getattr(device, "slice_index", 0) or 0 for device in devices.devices}
+    return f"{len(slices)} of {'x'.join(map(str, sides))}"
+
+
+def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[str]:
+    if platforms is None:
+        return [default]
+    for platform in platforms:
+        if platform not in PLATFORMS:
+            raise ArgumentError(
+                f"platform {platform!r} is not one of {', '.join(PLATFORMS)}", source=here()
+            )
+    return list(platforms)
+
+
+def _check_versions(name: str, manifest: Any) -> None:
+    made_by, here_are = manifest["versions"], versions()
+    for package in ("graphdist", "jax", "jaxlib"):
+        if made_by[package] != here_are[package]:
+            raise ArtifactError(
+                f"{name} was made with {package} {made_by[package]}, here is {package} "
+                f"{here_are[package]}",
+                source=here(),
+                hint=f"install {package}=={made_by[package]}, or compile the step anew",
+            )
+
+
+def _check_native(name: str, manifest: Any, devices: Devices) -> None:
+    """Raise `ArtifactError` where the native executable would not be the program it was."""
+    made, found = manifest["target"], _target(devices)
+    pairs = [
+        ("devices", f"{made['num_devices']} {made['device_kind']}",
+         f"{found['num_devices']} {found['device_kind']}"),
+        ("slices", made["layout"], found["layout"]),
+        ("compiler flags", str(manifest["flags"]), str(compiler_flags())),
+    ]  # fmt: skip
+    if devices.platform == "tpu":
+        pairs.append(("libtpu", manifest["versions"]["libtpu"], versions()["libtpu"]))
+    for what, made_for, present in pairs:
+        if made_for != present:
+            raise ArtifactError(
+                f"the native executable in {name} was made for {what} {made_for}, here are "
+                f"{present}",
+                source=here(),
+                hint="leave out native=True: the portable module is compiled for what is here",
+            )
+
+
+def _strategy_for(
+    name: str, manifest: Any, graph: Graph, strategy: StrategyBase | None
+) -> StrategyBase:
+    """Return the strategy that runs the step; raises where its devices are others."""
+    entry = current_entry()
+    if strategy is None and entry is not None:
+        strategy = entry.strategy
+    if strategy is None:
+        local = jax.local_devices()
+        strategy = MirroredStrategy(local[: graph.num_replicas])
+    if len(strategy.devices) != graph.num_replicas:
+        raise ArtifactError(
+            f"{name} was compiled for {graph.num_replicas} replicas, {strategy} has "
+            f"{len(strategy.devices)}",
+            source=here(),
+            hint="give load a strategy of as many replicas, or compile the step for these",
+        )
+    if strategy.devices.is_absent:
+        strategy.devices.refuse_to_run(f"loading {name}", here())
+    platform = strategy.devices.platform
+    if platform not in manifest["platforms"]:
+        raise ArtifactError(
+            f"{name} was compiled for {' and '.join(manifest['platforms'])}, the devices are of "
+            f"{platform}",
+            source=here(),
+            hint=f"save it for {platform} too: gd.aot.save(path, compiled, platforms=[..])",
+        )
+    return strategy

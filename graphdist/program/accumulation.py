@@ -1,0 +1,166 @@
+"""Gradient accumulation: a batch in small parts, one after the other, in the memory of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar  # Any: users' functions, batches and gradients
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.options import ReduceOp
+from graphdist.program.step_functions import require_function
+from graphdist.tracing.sources import here
+from graphdist.values.distributed import kind_of
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def accumulate(
+    fn: Callable[Parameters, Result],
+    microbatches: int,
+    *,
+    batch_argnums: int | Sequence[int] = -1,
+    reduce_op: ReduceOp | str = ReduceOp.MEAN,
+) -> Callable[Parameters, Result]:
+    """Return a function that calls `fn` on parts of the batch in a loop, and combines the results.
+
+    The positional arguments `batch_argnums`, by default the last, are pytrees of arrays whose first
+    dimension, all of one length, is cut into `microbatches` equal parts. The results of `fn`, a
+    pytree of arrays, are averaged or summed, in float32 at least, and have the dtypes of `fn`'s; a
+    mean of integers is a float32, a sum of booleans an int32. Where `fn` reduces over the replicas,
+    as in `all_reduce("MEAN", gradients)`, the compiler reduces the total, once.
+
+    Raises `ArgumentError` where a batch cannot be cut, `ArgumentTypeError` for a number of parts or
+    a function that is none, and for results that are no numbers.
+
+    >>> def loss(w, x):
+    ...     return jnp.mean((x @ w) ** 2)
+    >>> gradient = accumulate(jax.grad(loss), microbatches=2)
+    >>> gradient(jnp.ones(2), jnp.arange(8.0).reshape(4, 2))
+    Array([62., 76.], dtype=float32)
+    """
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int):
+        raise ArgumentTypeError(
+            f"accumulate over {kind_of(microbatches)} microbatches: it is an int", source=here()
+        )
+    if microbatches < 1:
+        raise ArgumentError(
+            f"accumulate over {microbatches} microbatches: there is at least 1", source=here()
+        )
+    require_function(fn, "accumulate")
+    op = ReduceOp.of(reduce_op)
+    places = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    if not places or not all(isinstance(place, int) for place in places):
+        raise ArgumentTypeError(
+            f"batch_argnums is {batch_argnums!r}: it is an int, or several",
+            source=here(),
+            hint="leave it out where the last positional argument is the batch",
+        )
+
+    def accumulated(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        positions = _positions(places, len(args))
+        parts = {place: _cut(args[place], microbatches) for place in positions}
+
+        def call(of_turn: dict[int, Any]) -> Any:
+            replaced = [of_turn.get(place, argument) for place, argument in enumerate(args)]
+            return fn(*replaced, **kwargs)
+
+        return _summed(call, parts, microbatches, op)
+
+    return accumulated
+
+
+def _summed(call: Callable[[Any], Any], parts: Any, microbatches: int, op: ReduceOp) -> Any:
+    """Return the sum or mean of what calls on the parts give."""
+    one = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), parts)
+    shapes = jax.eval_shape(lambda of_turn: jax.tree.map(_as_part, call(of_turn)), one)
+
+    def add(total: Any, part: Any) -> tuple[Any, None]:
+        return jax.tree.map(lambda t, x: t + jnp.asarray(x, t.dtype), total, call(part)), None
+
+    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, _total_dtype(shape, op)), shapes)
+    total, _ = jax.lax.scan(add, zeros, parts)
+    scale = microbatches if op is ReduceOp.MEAN else 1
+
+    def finish(total: jax.Array, shape: Any) -> jax.Array:
+        return (total / scale if scale > 1 else total).astype(_result_dtype(shape, op))
+
+    return jax.tree.map(finish, total, shapes)
+
+
+def _as_part(result: Any) -> jax.Array:
+    """Return a result of the accumulated function as an array of numbers."""
+    if hasattr(result, "dtype") or isinstance(result, bool | int | float | complex):
+        array = jnp.asarray(result)
+        if not jnp.issubdtype(array.dtype, jax.dtypes.extended):
+            return array
+        what = f"an array of {array.dtype}"
+    else:
+        what = f"a value of type {kind_of(result)}"
+    raise ArgumentTypeError(
+        f"an accumulated function returned {what}: parts are added up",
+        source=here(),
+        hint="return numbers",
+    )
+
+
+def _total_dtype(shape: Any, op: ReduceOp) -> Any:
+    dtype = _result_dtype(shape, op)
+    return jnp.promote_types(dtype, jnp.float32) if _is_inexact(dtype) else dtype
+
+
+def _result_dtype(shape: Any, op: ReduceOp) -> Any:
+    if op is ReduceOp.MEAN and not _is_inexact(shape.dtype):
+        return jnp.result_type(float)
+    if shape.dtype == jnp.bool_:
+        return jnp.result_type(int)
+    return shape.dtype
+
+
+def _is_inexact(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def _positions(places: Sequence[int], count: int) -> list[int]:
+    for place in places:
+        if not -count <= place < count:
+            raise ArgumentError(
+                f"argument {place} of an accumulated function is its batch, and it was called with "
+                f"{count} positional arguments",
+                source=here(),
+                hint="pass the batch by position, and say which it is: batch_argnums=1",
+            )
+    return [place % count for place in places]
+
+
+def _cut(batch: Any, microbatches: int) -> Any:
+    """Return the batch with a dimension of microbatches in front of its rows."""
+    rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
+    if len(rows) != 1 or rows == {()}:
+        found = ", ".join(str(list(jnp.shape(leaf))) for leaf in jax.tree.leaves(batch)) or "none"
+        raise ArgumentError(
+            f"the batch of an accumulated function has leaves of shape {found}: they need a first "
+            f"dimension of one length",
+            source=here(),
+        )
+    ((length,),) = rows
+    if length % microbatches:
+        raise ArgumentError(
+            f"a batch of {length} rows is cut into {microbatches} microbatches: it does not divide",
+            source=here(),
+            hint=f"use {_divisor(length, microbatches)} microbatches, or another batch size",
+        )
+
+    def cut(leaf: Any) -> jax.Array:
+        array = jnp.asarray(leaf)
+        return array.reshape(microbatches, length // microbatches, *array.shape[1:])
+
+    return jax.tree.map(cut, batch)
+
+
+def _divisor(length: int, most: int) -> int:
+    """Return the largest number up to `most` that divides a length."""
+    return max((n for n in range(1, most + 1) if length % n == 0), default=1)

@@ -1,0 +1,164 @@
+"""What each pass did to a program and saved, and what passes declined to do: `stage.explain()`.
+
+Computed from the graphs before and after each pass, so that no pass has to keep account. Bytes
+moved are what a device sends in a step when collectives go around a ring: all_reduce 2 b (R-1)/R of
+the b bytes it puts in, reduce_scatter b (R-1)/R, all_gather b (R-1). Bytes held are those of the
+variables between steps. A pass that leaves something alone for a reason says it itself: `declined`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any  # Any: JSON
+
+from graphdist.ir.analyses import node_count
+from graphdist.ir.cost import executions
+from graphdist.ir.graph import Graph
+from graphdist.passes.manager import Pass, PassRecord
+from graphdist.program.report_text import size_text
+
+_KINDS_MOVED = {"reduce": "all_reduce", "gather": "all_gather"}
+"""Collectives by what their words for cross-replica code become."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a graph costs a device in a step: nodes, collectives by kind, bytes."""
+
+    nodes: int
+    collectives: Mapping[str, int]
+    moved: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one pass did: its measures before and after, and what it declined, with the reason."""
+
+    name: str
+    before: Measure
+    after: Measure
+    changed: bool
+    declined: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The passes of a program, in order; print it."""
+
+    name: str
+    target: str
+    steps: tuple[Step, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation as JSON has it."""
+        return {
+            "name": self.name,
+            "target": self.target,
+            "passes": [
+                {
+                    "name": step.name,
+                    "changed": step.changed,
+                    "before": _measure_to_json(step.before),
+                    "after": _measure_to_json(step.after),
+                    "declined": list(step.declined),
+                }
+                for step in self.steps
+            ],
+        }
+
+    def __str__(self) -> str:
+        changed = sum(step.changed for step in self.steps)
+        lines = [f"{self.name} on {self.target}: {changed} of {len(self.steps)} passes changed it"]
+        lines += [f"{'':<30}{'nodes':>8}{'moved a step':>15}{'held':>12}   collectives"]
+        if self.steps:
+            lines.append(_row("traced", self.steps[0].before))
+        for step in self.steps:
+            if step.changed:
+                lines.append(_row(step.name, step.after))
+                lines += [f"    {line}" for line in savings(step)]
+            elif step.declined:
+                lines.append(f"{step.name}")
+            lines += [f"    declined: {reason}" for reason in step.declined]
+        return "\n".join(lines)
+
+
+def _row(name: str, measure: Measure) -> str:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in measure.collectives.items())
+    return (
+        f"{name:<30}{measure.nodes:>8,}{size_text(measure.moved):>15}"
+        f"{size_text(measure.held):>12}   {kinds or 'none'}"
+    )
+
+
+def savings(step: Step) -> list[str]:
+    """Return in words what a pass saved on each device."""
+    before, after = step.before, step.after
+    said = []
+    fewer = sum(before.collectives.values()) - sum(after.collectives.values())
+    if fewer > 0:
+        said.append(f"{fewer} collective{'s' * (fewer > 1)} a step less")
+    if after.moved < before.moved:
+        said.append(f"{size_text(before.moved - after.moved)} a step not moved")
+    if after.held < before.held:
+        said.append(f"{size_text(before.held - after.held)} not held")
+    return [f"saved: {', '.join(said)}"] if said else []
+
+
+def explanation(
+    target: str, traced: Graph, pipeline: Sequence[Pass], history: Sequence[PassRecord]
+) -> Explanation:
+    """Return what the passes of a pipeline did, given the graphs that they returned."""
+    steps = []
+    before, measured = traced, measure(traced)
+    for one, record in zip(pipeline, history, strict=True):
+        after = record.graph
+        is_same = after is before
+        measured_after = measured if is_same else measure(after)
+        declined = tuple(getattr(one.run, "declined", _nothing)(before))
+        steps.append(Step(record.pass_name, measured, measured_after, not is_same, declined))
+        before, measured = after, measured_after
+    return Explanation(traced.name, target, tuple(steps))
+
+
+def _nothing(graph: Graph) -> Sequence[str]:
+    return ()
+
+
+def measure(graph: Graph) -> Measure:
+    """Return what a graph costs a device in a step."""
+    kinds: Counter[str] = Counter()
+    moved = 0.0
+    replicas = graph.num_replicas
+    for node, times in executions(graph):
+        if node.op.is_collective:
+            kind = _KINDS_MOVED.get(node.op.name, node.op.name)
+            kinds[node.op.name] += times
+            put_in = sum(operand.type.bytes for operand in node.operands)
+            moved += times * bytes_sent(kind, put_in, replicas)
+    held = sum(variable.held(replicas).bytes for variable in graph.variables)
+    return Measure(node_count(graph), dict(sorted(kinds.items())), round(moved), held)
+
+
+def bytes_sent(kind: str, put_in: int, replicas: int) -> float:
+    """Return what a device sends around a ring for a collective it puts so many bytes into.
+
+    >>> bytes_sent("all_reduce", 100, 4), bytes_sent("all_gather", 25, 4)
+    (150.0, 75)
+    """
+    if kind == "all_gather":
+        return put_in * (replicas - 1)
+    if kind == "collective_permute":
+        return put_in  # to one other device
+    return put_in * (replicas - 1) / replicas * (2 if kind == "all_reduce" else 1)
+
+
+def _measure_to_json(measure: Measure) -> dict[str, Any]:
+    return {
+        "nodes": measure.nodes,
+        "collectives": dict(measure.collectives),
+        "moved": measure.moved,
+        "held": measure.held,
+    }

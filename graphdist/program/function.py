@@ -1,0 +1,386 @@
+"""`@gd.function`: a Python function compiled for the strategy it uses, once a signature.
+
+The way of a call: flatten the arguments, find the program of their signature, put the variables'
+buffers and the arguments in, take the new buffers and the results out. The way to a program: trace
+(`tracing`), run the passes (`passes`), emit and compile (`runtime`).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper, wraps
+from typing import (  # Any: users' functions, arguments and results
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
+from weakref import WeakKeyDictionary
+
+import jax
+from jax.tree_util import tree_flatten
+
+from graphdist.context import current_entry
+from graphdist.passes import Target, pipeline
+from graphdist.passes.manager import Pass
+from graphdist.program.interface import Interface
+from graphdist.program.jax_settings import (
+    OtherSettings,
+    Settings,
+    all_settings,
+    changed_setting,
+    settings_of_calls,
+)
+from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
+from graphdist.program.program import Program, compile_program
+from graphdist.program.progress import compiling
+from graphdist.program.signature import (
+    ARRAY_KEYS,
+    KEYS,
+    LeafKey,
+    UnusableLeaf,
+    difference,
+    leaf_name,
+    refusal,
+)
+from graphdist.program.stages import Traced
+from graphdist.program.step_functions import (
+    hide_static,
+    pipeline_of,
+    require_function,
+    require_options,
+    static_positions,
+)
+from graphdist.program.trace import trace_program
+from graphdist.program.tracebacks import frames_hidden, hide_frames
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+from graphdist.values.copying import refuse_to_pickle
+from graphdist.values.type_variables import Parameters, Result_co
+
+Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any, Settings]
+Others = ParamSpec("Others")
+"""The parameters of a method, without the instance."""
+Result = TypeVar("Result")
+
+WARN_AT = (8, 32, 128, 512)
+
+
+class RetraceWarning(UserWarning):
+    """A function is compiled again and again, which costs more than running it."""
+
+
+class Function(Generic[Parameters, Result_co]):
+    """A compiled function; see `function`."""
+
+    def __init__(
+        self,
+        fn: Callable[Parameters, Result_co],
+        static_argnames: Sequence[str] | str = (),
+        pipeline_for: Callable[[Target], Sequence[Pass]] = pipeline,
+        compiler_options: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        python_numbers_are_static: bool = False,
+        max_programs: int | None = MOST,
+    ) -> None:
+        """Wrap `fn`; nothing is traced before the first call.
+
+        `pipeline_for` returns the passes for a target, `max_programs` is how many are kept.
+        """
+        require_function(fn, "gd.function")
+        require_options(name, compiler_options)
+        update_wrapper(self, fn)
+        self.fn = fn
+        self.name = name or str(getattr(fn, "__name__", "function"))
+        self._static = static_positions(fn, static_argnames)
+        self._pipeline_for = pipeline_for
+        self._compiler_options = compiler_options
+        self._numbers_are_static = python_numbers_are_static
+        self._kept = KeptPrograms(checked_limit(max_programs))
+        self._programs = self._kept.current
+        self._num_compiled = 0
+        self._last_signature: Signature | None = None
+        self._last_settings: dict[str, Any] = {}
+        self._bound: WeakKeyDictionary[Any, Function[..., Any]] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"<gd.function {self.name}>"
+
+    def __copy__(self) -> Function[..., Any]:
+        return self._like(self.fn, list(self._static))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function[..., Any]:
+        """Return a function without programs, of the copy if it is a method of what is copied."""
+        return self._like(copy.deepcopy(self.fn, memo), list(self._static))
+
+    def __reduce__(self) -> str:
+        """Return the name, by which another process finds the function in its module."""
+        path = str(getattr(self, "__qualname__", ""))
+        found: Any = sys.modules.get(str(getattr(self, "__module__", "")))
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is not self:
+            refuse_to_pickle(
+                f"{self!r}, which is compiled by this process and no name of a module,",
+                "define it at the top level of a module that the other process imports, or call "
+                "gd.function there",
+            )
+        return path
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(
+        self: Function[Concatenate[Any, Others], Result],
+        instance: object,
+        owner: type | None = None,
+    ) -> BoundFunction[Others, Result]: ...
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        if not jax.tree_util.all_leaves([instance]):  # a pytree: its arrays are arguments
+            return BoundFunction(self, instance)
+        try:
+            if instance not in self._bound:
+                self._bound[instance] = self._bound_to(weakref.ref(instance))
+        except TypeError:  # neither compared nor referred to weakly
+            return BoundFunction(self, instance)
+        return self._bound[instance]
+
+    def _bound_to(self, instance: Callable[[], Any]) -> Function[..., Any]:
+        """Return the function of one instance, which goes with it."""
+        fn: Callable[..., Any] = self.fn
+
+        @wraps(fn)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return fn(instance(), *args, **kwargs)
+
+        first, *others = inspect.signature(fn).parameters.values()
+        vars(method)["__signature__"] = inspect.Signature(others)
+        return self._like(method, [name for name in self._static if name != first.name])
+
+    def _like(self, fn: Callable[..., Any], static_argnames: Sequence[str]) -> Function[..., Any]:
+        """Return another function with the same options."""
+        return Function(
+            fn,
+            static_argnames,
+            self._pipeline_for,
+            self._compiler_options,
+            self.name,
+            self._numbers_are_static,
+            self._kept.most,
+        )
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
+        """Run the function on these arguments; inside another function it is part of that one."""
+        if current_trace() is not None:
+            return self.fn(*args, **kwargs)
+        try:
+            leaves, signature = self._signature(args, kwargs)
+            program = self._programs.get(signature)
+            if program is not None:
+                try:
+                    result = program.call(leaves)
+                except OtherSettings:
+                    pass
+                else:
+                    program.last_call = next_call()
+                    return result
+            program = self._program(args, kwargs, signature)  # held here, and maybe nowhere else
+            return program.call(leaves)
+        except Exception as error:
+            hide_frames(error)
+            raise
+
+    def _program(self, args: Any, kwargs: Any, signature: Signature) -> Program:
+        """Return the program for how JAX is set, compiled if there is none."""
+        program = self._kept.for_context(signature)
+        if program is None:
+            with compiling(self.name):
+                program = compile_program(*self._trace(args, kwargs, signature))
+            drops_for_the_first_time = self._kept.keep(signature, program)
+            self._num_compiled += 1
+            if drops_for_the_first_time or self._num_compiled in WARN_AT:
+                self._warn(signature, args, kwargs)
+            self._last_signature, self._last_settings = signature, all_settings()
+        return program
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace for these arguments, which may be arrays, distributed values or their shapes.
+
+        Shapes are `jax.ShapeDtypeStruct` and `gd.PerReplicaSpec`.
+        """
+        with frames_hidden:
+            _, signature = self._signature(args, kwargs)
+            return self._trace(args, kwargs, signature)[0]
+
+    def _signature(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Any], Signature]:
+        """Return the leaves of the arguments, and what of them decides which program runs."""
+        if self._static:
+            args, kwargs = hide_static(self._static, args, kwargs)
+        entry = current_entry()
+        strategy = None if entry is None else entry.strategy
+        try:
+            if not kwargs:
+                # Arrays alone, as most steps take: flattening would cost more than all the rest.
+                keys = []
+                for leaf in args:
+                    key_of = ARRAY_KEYS[type(leaf)]
+                    if key_of is None:
+                        break
+                    keys.append(key_of(leaf))
+                else:
+                    return args, (len(args), tuple(keys), strategy, settings_of_calls())
+            leaves, structure = tree_flatten((args, kwargs))
+            key_of_type = KEYS[self._numbers_are_static]
+            keys = [key_of_type[type(leaf)](leaf) for leaf in leaves]
+        except UnusableLeaf:
+            raise refusal(self.fn, self.name, args, kwargs, self._numbers_are_static) from None
+        return leaves, (structure, tuple(keys), strategy, settings_of_calls())
+
+    def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
+        if self._static:
+            args, kwargs = hide_static(self._static, args, kwargs)
+        return trace_program(
+            self.fn,
+            args,
+            kwargs,
+            signature[1],
+            name=self.name,
+            is_first=not self._num_compiled,
+            pipeline_for=self._pipeline_for,
+            compiler_options=self._compiler_options,
+        )
+
+    def _warn(self, signature: Signature, args: Any, kwargs: Any) -> None:
+        """Warn of a function that is compiled often, or more often than it keeps programs."""
+        last = self._last_signature
+        if last is None:
+            return
+        if last[:3] == signature[:3]:  # all but JAX's settings
+            reason = changed_setting(self._last_settings, all_settings())
+            advice = "Set it once, before the first call."
+        else:
+            paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
+            names = [leaf_name(self.fn, path) for path, _ in paths]
+            reason = difference(names, last[1], signature[1])
+            advice = "Pass what changes as an array of one shape."
+        if self._kept.num_dropped:
+            advice += (
+                f" Of its programs it keeps {self._kept.most} (max_programs): those not called for "
+                f"longest are dropped, {self._kept.num_dropped} so far, and compiled again when "
+                f"they are called."
+            )
+        frame = here().frame
+        file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
+        warnings.warn_explicit(
+            f"{self.name} was compiled {self._num_compiled} times, now because {reason}. {advice}",
+            RetraceWarning,
+            file,
+            line,
+        )
+
+
+class BoundFunction(Generic[Parameters, Result_co]):
+    """A `Function` looked up on an instance: the instance is its first argument."""
+
+    def __init__(self, function: Function[..., Result_co], instance: Any) -> None:
+        """Bind the function."""
+        self._function, self._instance = function, instance
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
+        """Run the function."""
+        with frames_hidden:
+            return self._function(self._instance, *args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace the function."""
+        with frames_hidden:
+            return self._function.trace(self._instance, *args, **kwargs)
+
+
+@overload
+def function(
+    fn: Callable[Others, Result],
+    *,
+    static_argnames: Sequence[str] | str = (),
+    passes: Sequence[Pass | Callable[..., Any]] | None = None,
+    allow_reassociation: bool = True,
+    compiler_options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    max_programs: int | None = MOST,
+) -> Function[Others, Result]: ...
+
+
+@overload
+def function(
+    *,
+    static_argnames: Sequence[str] | str = (),
+    passes: Sequence[Pass | Callable[..., Any]] | None = None,
+    allow_reassociation: bool = True,
+    compiler_options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    max_programs: int | None = MOST,
+) -> Callable[[Callable[Others, Result]], Function[Others, Result]]: ...
+
+
+def function(
+    fn: Callable[..., Any] | None = None,
+    *,
+    static_argnames: Sequence[str] | str = (),
+    passes: Sequence[Pass | Callable[..., Any]] | None = None,
+    allow_reassociation: bool = True,
+    compiler_options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    max_programs: int | None = MOST,
+) -> Any:
+    """Compile a Python function for the strategy it uses.
+
+    Use it as `@gd.function` or `@gd.function(...)`. Arrays, pytrees of them and distributed values
+    are inputs, Python numbers are weakly typed scalars, anything else is static: the function is
+    compiled once for each signature. `static_argnames` names arguments to be static as well.
+    `passes` replaces the default pipeline (`graphdist.passes.pipeline`); without
+    `allow_reassociation` that leaves out the passes that change how results are rounded.
+    `compiler_options` go to XLA. Of its programs a function keeps `max_programs`, None for all: the
+    one that was not called for longest makes room for a new one, and is compiled again if called.
+
+    Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before
+    anything runs.
+
+    >>> @function
+    ... def double(x):
+    ...     return x * 2
+    >>> double(jax.numpy.arange(3))
+    Array([0, 2, 4], dtype=int32)
+    >>> print(double.trace(jax.numpy.arange(3)).lower().as_text("graph"))
+    graph double on 1 replica, stage spmd
+    (%x: i32[3] mirrored) {
+      %0 = jax.mul(%x, 2:i32) {out_dtype=none} : i32[3] mirrored
+      return %0
+    }
+    """
+
+    def wrap(fn: Callable[..., Any]) -> Function[..., Any]:
+        return Function(
+            fn,
+            static_argnames,
+            pipeline_of(passes, allow_reassociation),
+            compiler_options,
+            name,
+            max_programs=max_programs,
+        )
+
+    return wrap if fn is None else wrap(fn)

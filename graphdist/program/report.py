@@ -1,0 +1,269 @@
+"""What a compiled step needs and moves: memory, operations, collectives, an estimate of its time.
+
+Memory is the compiler's word, operations are counted on the graph (`graphdist.ir.cost`), and
+collectives are taken from both sides: what the graph asks for, with the pass and the user's line
+that did, and what the compiler made of it, read from the compiled module. The estimate of the time
+is a roofline over published peaks (`graphdist.runtime.targets.roofline`), and no measurement.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any  # Any: JSON
+
+from graphdist.errors import DeviceMemoryError
+from graphdist.ir.analyses import collectives
+from graphdist.ir.cost import cost, executions
+from graphdist.ir.graph import Graph, Node
+from graphdist.ir.ops import CONSTANT
+from graphdist.program.report_text import report_text
+from graphdist.runtime.hlo import Matching, ModuleCollective, module_collectives
+from graphdist.runtime.memory import Memory
+from graphdist.runtime.targets.roofline import Roofline, roofline
+
+if TYPE_CHECKING:
+    from graphdist.program.stages import Compiled, Lowered
+    from graphdist.runtime.devices import Devices
+
+LARGE_CONSTANT = 2**20
+"""Bytes above which a constant in the program is warned of."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveUse:
+    """A collective of the graph, and what the compiler made of it.
+
+    `bytes` is what each replica puts in, each time; `times` how often it runs in a step. `became`
+    is empty where the compiler left nothing that can be told from others.
+    """
+
+    kind: str
+    reducer: str
+    dtype: str
+    bytes: int
+    group_size: int
+    times: int
+    pass_name: str
+    source: str
+    became: str
+
+
+@dataclass(frozen=True, slots=True)
+class LargeConstant:
+    """A value that is baked into the program, where it was likely meant as an argument."""
+
+    bytes: int
+    type: str
+    source: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.type}, {self.bytes:,} bytes, is a constant of the program, used at "
+            f"{self.source}: pass it as an argument, or make it a variable"
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a step needs on each device and moves; bytes, seconds.
+
+    `needed_bytes` is the most the program holds at once, `available_bytes` what a device has; both
+    are 0 where nobody says. `refusal` is what the compiler said where it refused the program, of
+    which there is then no module.
+    """
+
+    name: str
+    target: str
+    num_devices: int
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    needed_bytes: int
+    available_bytes: int
+    flops: dict[str, int]
+    memory_traffic: int
+    collectives: tuple[CollectiveUse, ...]
+    module_collectives: tuple[ModuleCollective, ...]
+    constants: tuple[LargeConstant, ...]
+    estimate: Roofline | None
+    refusal: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Return whether a device has the memory the step needs; True where nobody knows."""
+        if self.refusal:
+            return False
+        return not self.available_bytes or self.needed_bytes <= self.available_bytes
+
+    @property
+    def total_flops(self) -> int:
+        """Return the operations of a device in a step, of all dtypes."""
+        return sum(self.flops.values())
+
+    @property
+    def collective_bytes(self) -> dict[str, int]:
+        """Return the bytes each device puts into collectives in a step, by kind, as asked for."""
+        return _total((one.kind, one.bytes * one.times) for one in self.collectives)
+
+    @property
+    def module_bytes(self) -> dict[str, int]:
+        """Return the same of the compiled module, whose kinds are XLA's choice."""
+        return _total((one.kind, one.bytes * one.times) for one in self.module_collectives)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return {
+            **asdict(self),
+            "fits": self.fits,
+            "total_flops": self.total_flops,
+            "collective_bytes": self.collective_bytes,
+            "module_bytes": self.module_bytes,
+            "estimate": self.estimate and self.estimate.to_json(),
+        }
+
+    def __str__(self) -> str:
+        return report_text(self)
+
+
+def _total(parts: Any) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for kind, size in parts:
+        counted[kind] += size
+    return dict(counted)
+
+
+def report_of(compiled: Compiled) -> Report:
+    """Return the report of a compiled program."""
+    module = module_collectives(compiled.as_text("hlo"), len(compiled.devices))
+    return _report(compiled.graph, compiled.devices, compiled.memory, module, "")
+
+
+def report_of_refused(lowered: Lowered, error: DeviceMemoryError) -> Report:
+    """Return the report of a program that the compiler refused for its memory."""
+    graph, devices = lowered.graph, lowered.devices
+    needs = error.needed_bytes or peak_of_boundary(graph)
+    sizes = boundary_bytes(graph)
+    temporary = max(needs - peak_of_boundary(graph), 0)
+    memory = Memory(*sizes, temp_bytes=temporary, peak_bytes=needs)
+    return _report(graph, devices, memory, (), error.what, error.available_bytes)
+
+
+def boundary_bytes(graph: Graph) -> tuple[int, int, int]:
+    """Return the bytes of a replica's arguments and outputs, and of those they share."""
+    arguments = sum(value.type.bytes for value in graph.inputs)
+    outputs = sum(output.type.bytes for output in graph.outputs)
+    shared = sum(output.type.bytes for output in graph.outputs[: len(graph.assigned)])
+    return arguments, outputs, shared
+
+
+def peak_of_boundary(graph: Graph) -> int:
+    """Return the bytes that are there at the end of a step whatever the compiler does."""
+    arguments, outputs, shared = boundary_bytes(graph)
+    return arguments + outputs - shared
+
+
+def _report(
+    graph: Graph,
+    devices: Devices,
+    memory: Memory,
+    module: tuple[ModuleCollective, ...],
+    refusal: str,
+    available: int = 0,
+) -> Report:
+    counted = cost(graph)
+    uses = collective_uses(graph, module, is_known=not refusal)
+    topology = devices.topology
+    asked = [(one.kind, one.bytes * one.times) for one in uses]
+    if topology is not None and not available:
+        available = topology.chip.memory_bytes // topology.chip.devices
+    return Report(
+        name=graph.name,
+        target=str(devices),
+        num_devices=len(devices),
+        argument_bytes=memory.argument_bytes,
+        output_bytes=memory.output_bytes,
+        alias_bytes=memory.alias_bytes,
+        temp_bytes=memory.temp_bytes,
+        needed_bytes=memory.needed_bytes("tpu" if refusal else devices.platform),
+        available_bytes=available,
+        flops=dict(counted.flops),
+        memory_traffic=counted.bytes,
+        collectives=uses,
+        module_collectives=module,
+        constants=large_constants(graph),
+        estimate=None
+        if topology is None
+        else roofline(topology, counted.flops, counted.bytes, asked),
+        refusal=refusal,
+    )
+
+
+def collective_uses(
+    graph: Graph, module: tuple[ModuleCollective, ...], *, is_known: bool
+) -> tuple[CollectiveUse, ...]:
+    """Return the collectives of a graph with what became of them, in the graph's order."""
+    times = {id(node): count for node, count in executions(graph)}
+    nodes, matching = collectives(graph), Matching(module)
+    found = {}
+    for node in nodes:
+        (operand,) = node.operands
+        found[id(node)] = matching.take(node.op.name, operand.type.dtype, operand.type.size)
+    for kind in {node.op.name for node in nodes}:
+        left = [node for node in nodes if node.op.name == kind and found[id(node)] is None]
+        packed = matching.take_packed(kind, [node.operands[0].type.size for node in left])
+        found.update((id(node), packed) for node in left)
+    return tuple(
+        _use(node, times[id(node)], found[id(node)] if is_known else NOT_COMPILED) for node in nodes
+    )
+
+
+NOT_COMPILED = "not compiled"
+
+
+def _use(node: Node, times: int, found: ModuleCollective | str | None) -> CollectiveUse:
+    size = node.params["group_size"]
+    assert isinstance(size, int)
+    return CollectiveUse(
+        kind=node.op.name,
+        reducer=str(node.params.get("reducer", "")),
+        dtype=node.operands[0].type.dtype,
+        bytes=sum(operand.type.bytes for operand in node.operands),
+        group_size=size,
+        times=times,
+        pass_name=node.origin,
+        source=str(node.source),
+        became=found if isinstance(found, str) else _became(node.op.name, found),
+    )
+
+
+def _became(kind: str, found: ModuleCollective | None) -> str:
+    """Return in words what the compiler made of a collective."""
+    if found is None:
+        return "removed, or reshaped into others"
+    words = [found.name]
+    if found.kind != kind:
+        words.append(f"as {found.kind}")
+    if len(found.shapes) > 1:
+        words.append(f"combined with {len(found.shapes) - 1}")
+    if found.num_packed > 1:
+        words.append(f"packed with {found.num_packed - 1}")
+    if found.is_fused:
+        words.append("fused")
+    if found.is_async:
+        words.append("asynchronous")
+    return ", ".join(words)
+
+
+def large_constants(graph: Graph) -> tuple[LargeConstant, ...]:
+    """Return the constants of a graph that should likely be arguments, the largest first."""
+    nodes = [node for node, _ in executions(graph)]
+    found = []
+    for node in nodes:
+        if node.op is CONSTANT and node.results[0].type.bytes >= LARGE_CONSTANT:
+            (value,) = node.results
+            # A value from outside the program has no line in it but that of its first use.
+            line = next((one.source for one in nodes if value in one.operands), node.source)
+            found.append(LargeConstant(value.type.bytes, str(value.type), str(line)))
+    return tuple(sorted(found, key=lambda one: -one.bytes))

@@ -1,0 +1,153 @@
+"""A report as text: one page for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphdist.program.report import CollectiveUse, Report
+
+LINES_OF_COLLECTIVES = 24
+_BINARY = ("KiB", "MiB", "GiB", "TiB")
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes for people.
+
+    >>> size_text(3 * 2**29)
+    '1.50 GiB'
+    """
+    return (
+        f"{size:.0f} B" if abs(size) < 1024 else _scaled(size, 1024, ["KiB", "MiB", "GiB", "TiB"])
+    )
+
+
+def count_text(count: float) -> str:
+    """Return a large number for people.
+
+    >>> count_text(1.5e12)
+    '1.50 T'
+    """
+    return f"{count:.0f} " if abs(count) < 1000 else _scaled(count, 1000, "KMGTPE")
+
+
+def _scaled(number: float, base: int, units: Sequence[str]) -> str:
+    exponent = 1
+    while abs(number) >= base ** (exponent + 1) and exponent < len(units):
+        exponent += 1
+    return f"{number / base**exponent:.2f} {units[exponent - 1]}"
+
+
+def time_text(seconds: float) -> str:
+    """Return a time for people.
+
+    >>> time_text(0.00123)
+    '1.23 ms'
+    """
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.2f} {unit}"
+    return f"{seconds / 1e-6:.2f} us"
+
+
+def report_text(report: Report) -> str:
+    """Return the page."""
+    return "\n".join(
+        [
+            f"{report.name} on {report.target}: {report.num_devices} devices",
+            "",
+            *_memory(report),
+            "",
+            f"{count_text(report.total_flops)}FLOP a device a step"
+            f" ({', '.join(f'{count_text(n)}FLOP {dtype}' for dtype, n in report.flops.items())})",
+            "",
+            *_collectives(report),
+            *_estimate(report),
+            *(f"warning: {constant}" for constant in report.constants),
+        ]
+    ).rstrip()
+
+
+def verdict(report: Report) -> str:
+    """Return whether the step fits, and by how much."""
+    needed, available = report.needed_bytes, report.available_bytes
+    if not available:
+        return f"needs {size_text(needed)} a device" if report.fits else report.refusal
+    share = f"{needed / available:.1%} of {size_text(available)}"
+    if report.fits:
+        return f"FITS: {size_text(needed)} a device, {share}"
+    return (
+        f"DOES NOT FIT: {size_text(needed)} a device, {share}, "
+        f"{size_text(needed - available)} too much"
+    )
+
+
+def _memory(report: Report) -> Iterator[str]:
+    yield verdict(report)
+    reused = f"{size_text(report.alias_bytes)} of it reused for outputs"
+    yield f"  arguments {size_text(report.argument_bytes):>12}   {reused}"
+    yield f"  outputs   {size_text(report.output_bytes):>12}"
+    yield f"  temporary {size_text(report.temp_bytes):>12}"
+    yield f"  peak      {size_text(report.needed_bytes):>12}"
+
+
+def _collectives(report: Report) -> Iterator[str]:
+    if not report.collectives:
+        yield "no collectives"
+        yield ""
+        return
+    total = sum(report.collective_bytes.values())
+    yield (
+        f"{len(report.collectives)} collective{'s' * (len(report.collectives) > 1)}, "
+        f"{size_text(total)} from each device a step"
+    )
+    yield f"compiled: {_module(report)}"
+    largest = sorted(report.collectives, key=lambda one: -one.bytes * one.times)
+    for use in largest[:LINES_OF_COLLECTIVES]:
+        yield _collective(use)
+    left = largest[LINES_OF_COLLECTIVES:]
+    if left:
+        yield f"  and {len(left)} smaller ones, {size_text(sum(u.bytes * u.times for u in left))}"
+    yield ""
+
+
+def _module(report: Report) -> str:
+    if report.refusal:
+        return "there is none, since it was refused"
+    by_kind = report.module_bytes
+    counts = [one.kind for one in report.module_collectives]
+    return (
+        ", ".join(
+            f"{counts.count(kind)} {kind} of {size_text(size)}" for kind, size in by_kind.items()
+        )
+        or "there are none"
+    )
+
+
+def _collective(use: CollectiveUse) -> str:
+    times = f" x {use.times}" if use.times > 1 else ""
+    kind = f"{use.kind} {use.reducer}".strip()
+    made_by = use.pass_name or "the program"
+    return (
+        f"  {kind:<16} {use.dtype:<5}{size_text(use.bytes):>11}{times}  {made_by}, "
+        f"{_short(use.source)}  -> {use.became}"
+    )
+
+
+def _short(source: str) -> str:
+    return source.rpartition("/")[2]
+
+
+def _estimate(report: Report) -> Iterator[str]:
+    estimate = report.estimate
+    if estimate is None:
+        return
+    yield (
+        f"ESTIMATE, no measurement: {time_text(estimate.step)} a step, most of it "
+        f"{estimate.bottleneck}"
+    )
+    yield f"  compute      {time_text(estimate.compute):>10}   FLOPs / peak FLOP/s"
+    yield f"  memory       {time_text(estimate.memory):>10}   bytes moved / memory bandwidth"
+    yield f"  interconnect {time_text(estimate.interconnect):>10}   bytes a ring sends / bandwidth"
+    yield "  step = max(compute, memory) + interconnect, at the vendor's published peaks"

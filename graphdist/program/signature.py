@@ -1,0 +1,366 @@
+"""What a call looks like to the compiler: which leaves are arrays, and what is static.
+
+Arrays and distributed values are described by shape and dtype; Python numbers are weakly typed
+scalars, as in JAX; everything else is static and part of the signature by value, and must have a
+hash. One program is compiled for each signature. Static values are one where they make one program:
+1, 1.0 and True do not, nor do 0.0 and -0.0; all that is no number does, though it equals nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias  # Any: arguments are whatever users pass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
+from graphdist.tracing.sources import here
+from graphdist.values.distributed import (
+    Mirrored,
+    PerReplica,
+    PerReplicaArray,
+    Shapes,
+    TracedPerReplica,
+    kind_of,
+    largest,
+    unequal,
+)
+from graphdist.values.specs import ArraySpec, PerReplicaSpec
+
+LeafKey: TypeAlias = tuple[Any, ...]
+
+_ARRAY, _PER_REPLICA, _COMPONENTS = "array", "per_replica", "components"
+_NUMBER, _STATIC = "number", "static"
+_NUMBERS = (int, float, complex)
+_ARRAYS = (np.ndarray, np.generic, jax.Array)
+_LEAKED = "return it from the function that computed it, or keep it in a gd.Variable"
+
+
+class UnusableLeaf(Exception):
+    """A leaf that cannot be an argument, before it is known which one: `refusal` says that."""
+
+
+class StaticValue:
+    """A value that is part of a program, equal to those that make the same program."""
+
+    def __init__(self, value: Any) -> None:
+        """Raise `TypeError` for a value that has no hash."""
+        self.value = value
+        self._identity = _identity(value)
+        self._hash = hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaticValue) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _identity(value: Any) -> Any:
+    """Return what is equal for values that make one program; a class of the user's says itself."""
+    kind = type(value)
+    if isinstance(value, float):
+        return kind, value.hex()
+    if isinstance(value, complex):
+        return kind, value.real.hex(), value.imag.hex()
+    if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
+        return kind, _identity(item)
+    if isinstance(value, tuple):
+        return kind, *map(_identity, value)
+    if isinstance(value, frozenset):
+        return kind, frozenset(map(_identity, value))
+    return kind, value
+
+
+class StaticArgument(StaticValue):
+    """An argument the user named as static; it is one leaf, whatever it holds."""
+
+    def __init__(self, value: Any, name: str) -> None:
+        """Hide the value; raises `ArgumentTypeError` if it has no hash."""
+        try:
+            super().__init__(value)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"static argument {name!r} is a {kind_of(value)}, which has no hash",
+                source=here(),
+                hint="pass a value with a hash, such as a tuple in place of a list",
+            ) from None
+
+
+def static_key(value: Any) -> LeafKey:
+    """Return the key of a static leaf; raises `TypeError` for a value that has no hash."""
+    return _STATIC, value if isinstance(value, StaticArgument) else StaticValue(value)
+
+
+def leaf_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
+    """Return how the user would write a leaf of `(args, kwargs)`: `batch['image']`."""
+    group, key, *rest = path
+    if getattr(group, "idx", 0) == 1:
+        name = str(key.key)
+    else:
+        try:
+            parameters = list(inspect.signature(fn).parameters)
+        except (TypeError, ValueError):  # some builtins
+            parameters = []
+        name = parameters[key.idx] if key.idx < len(parameters) else f"args[{key.idx}]"
+    return name + jax.tree_util.keystr(tuple(rest))
+
+
+def leaf_key(leaf: Any, python_numbers_are_static: bool) -> LeafKey:
+    """Return what of a leaf decides which program runs."""
+    return KEYS[python_numbers_are_static][type(leaf)](leaf)
+
+
+class _Keys(dict[type, Callable[[Any], LeafKey]]):
+    """The function that describes leaves of a type: finding it is dear, calling it is not."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], LeafKey]:
+        self[kind] = found = _key_function(kind)
+        return found
+
+
+KEYS = (_Keys({kind: lambda leaf: (_NUMBER, type(leaf)) for kind in _NUMBERS}), _Keys())
+"""By whether Python numbers are static."""
+
+
+class _ArrayKeys(dict[type, Callable[[Any], LeafKey] | None]):
+    """The same for arrays of all kinds, which are leaves of every pytree; None for other types."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], LeafKey] | None:
+        found = _key_function(kind)
+        self[kind] = found if found in (_jax_key, _array_key, _per_replica_key) else None
+        return self[kind]
+
+
+ARRAY_KEYS = _ArrayKeys()
+
+
+def _key_function(kind: type) -> Callable[[Any], LeafKey]:
+    if issubclass(kind, jax.core.Tracer):
+        return _tracer_key
+    if issubclass(kind, PerReplicaArray):
+        return _per_replica_key
+    if issubclass(kind, np.ndarray | np.generic):
+        return _array_key
+    return _jax_key if issubclass(kind, jax.Array) else _rare_key
+
+
+def _per_replica_key(leaf: Any) -> LeafKey:
+    return _PER_REPLICA, *leaf.signature
+
+
+def _jax_key(leaf: Any) -> LeafKey:
+    aval = leaf.aval
+    return _ARRAY, aval.shape, aval.dtype, aval.weak_type
+
+
+def refusal(
+    fn: Callable[..., Any], name: str, args: Any, kwargs: Any, python_numbers_are_static: bool
+) -> ArgumentTypeError:
+    """Return the error for arguments of which one is an `UnusableLeaf`."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
+        try:
+            leaf_key(leaf, python_numbers_are_static)
+        except UnusableLeaf as unusable:
+            what, hint = unusable.args
+            which = f"argument {leaf_name(fn, path)!r} of {name}"
+            return ArgumentTypeError(f"{which} {what}", source=here(), hint=hint)
+    raise AssertionError("every argument can be used")
+
+
+def _tracer_key(leaf: Any) -> LeafKey:
+    if not isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise UnusableLeaf(
+            "was computed while a function was traced: it stands for no numbers", _LEAKED
+        )
+    raise UnusableLeaf(
+        "is a value that JAX is tracing",
+        "take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around one",
+    )
+
+
+def _array_key(leaf: Any) -> LeafKey:
+    if leaf.dtype.kind not in "biufcV":
+        raise UnusableLeaf(
+            f"is an array of dtype {leaf.dtype}, which devices do not hold",
+            "encode it as numbers, or leave it out of the arguments",
+        )
+    return _ARRAY, leaf.shape, leaf.dtype, False
+
+
+def _rare_key(leaf: Any) -> LeafKey:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        if isinstance(leaf, ArraySpec) and leaf.traced_shape is None:
+            raise _unknown_dimension(leaf)
+        shape = leaf.traced_shape if isinstance(leaf, ArraySpec) else tuple(leaf.shape)
+        return _ARRAY, shape, leaf.dtype, bool(leaf.weak_type)
+    if isinstance(leaf, PerReplicaSpec):
+        shapes = leaf.traced_shapes
+        if shapes is None:
+            raise _unknown_dimension(leaf)
+        padded = Type(dtype_name(leaf.dtype), largest(shapes), PER_REPLICA)
+        return _PER_REPLICA, leaf.strategy, padded, unequal(shapes)
+    if isinstance(leaf, Mirrored):
+        return _ARRAY, leaf.array.shape, leaf.array.dtype, False
+    if isinstance(leaf, PerReplica):
+        return _components_key(leaf)
+    try:
+        return static_key(leaf)
+    except TypeError:
+        raise UnusableLeaf(
+            f"is a {kind_of(leaf)}, which is neither an array nor hashable",
+            "pass arrays, pytrees of them, or hashable values such as strings and tuples",
+        ) from None
+
+
+def _unknown_dimension(spec: ArraySpec | PerReplicaSpec) -> UnusableLeaf:
+    return UnusableLeaf(
+        f"is {spec}, of which a dimension is not known",
+        "write the spec with the size that the function is traced for",
+    )
+
+
+def _components_key(leaf: PerReplica) -> LeafKey:
+    """Describe the components: arrays and numbers are inputs, anything else the replica's own."""
+    if all(isinstance(value, _NUMBERS + _ARRAYS) for value in leaf.values):
+        try:
+            arrays = [np.asarray(value) for value in leaf.values]
+            return _COMPONENTS, tuple(_array_key(array)[1:3] for array in arrays)
+        except UnusableLeaf as unusable:
+            what, hint = unusable.args
+            raise UnusableLeaf(f"is a PerReplica, of which a component {what}", hint) from None
+    for value in leaf.values:
+        if isinstance(value, _ARRAYS):
+            raise UnusableLeaf(
+                "is a PerReplica of which some components are arrays and others are not",
+                "give all replicas an array, or none",
+            )
+        try:
+            hash(value)
+        except TypeError:
+            raise UnusableLeaf(
+                f"is a PerReplica, of which a component is a {kind_of(value)}, which is neither an "
+                f"array nor hashable",
+                "give all replicas arrays, or hashable values such as strings and tuples",
+            ) from None
+    return static_key((PerReplica, *leaf.values))
+
+
+def is_static(key: LeafKey) -> bool:
+    """Return whether the leaf is part of the program rather than an input of it."""
+    return key[0] is _STATIC
+
+
+def is_per_replica(key: LeafKey) -> bool:
+    """Return whether the leaf is one value a replica."""
+    return key[0] in (_PER_REPLICA, _COMPONENTS)
+
+
+def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
+    """Return the graph's type of an input; raises `ArgumentError`, which says its name."""
+    if key[0] is _PER_REPLICA:
+        type = Type(canonical(key[2].dtype), *key[2][1:])
+        return type.distributed(MIRRORED) if num_replicas == 1 else type
+    if key[0] is _COMPONENTS:
+        if len(key[1]) != num_replicas:
+            raise ArgumentError(
+                f"argument {name!r} has {len(key[1])} components, "
+                f"the strategy {num_replicas} replicas",
+                source=here(),
+            )
+        ((shape, dtype), *_) = key[1]
+        for replica, (other_shape, other_dtype) in enumerate(key[1]):
+            if (len(other_shape), other_dtype) != (len(shape), dtype):
+                raise ArgumentError(
+                    f"argument {name!r} is {dtype}{list(shape)} on replica 0 and "
+                    f"{other_dtype}{list(other_shape)} on replica {replica}",
+                    source=here(),
+                    hint="give all replicas arrays of one rank and dtype",
+                )
+        name = canonical(dtype_name(dtype))
+        shape = largest([one for one, _ in key[1]])
+        return Type(name, shape, MIRRORED if num_replicas == 1 else PER_REPLICA)
+    aval = input_aval(leaf, key)
+    return Type(dtype_name(aval.dtype), tuple(aval.shape), MIRRORED)
+
+
+def canonical(dtype: str) -> str:
+    """Return what a dtype becomes in a program: without `jax_enable_x64` 64 bits become 32.
+
+    >>> canonical("i64"), canonical("bf16")
+    ('i32', 'bf16')
+    """
+    if dtype not in ("f64", "i64", "u64", "c128"):
+        return dtype
+    return dtype_name(jax.dtypes.canonicalize_dtype(numpy_dtype(dtype)))
+
+
+def is_converted(key: LeafKey) -> bool:
+    """Return whether the leaf has 64 bits, from a time of `jax_enable_x64`, and the program 32."""
+    if key[0] not in (_PER_REPLICA, _ARRAY):
+        return False
+    name = key[2].dtype if key[0] is _PER_REPLICA else dtype_name(key[2])
+    return canonical(name) != name
+
+
+def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:
+    """Return shape, dtype and weak type of an input that is one value."""
+    if key[0] is _NUMBER:
+        return jax.ShapeDtypeStruct((), jnp.result_type(key[1]), weak_type=True)
+    _, shape, dtype, weak = key
+    if not jnp.issubdtype(dtype, jax.dtypes.extended):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return jax.ShapeDtypeStruct(shape, dtype, weak_type=weak)
+
+
+def traced_leaf(key: LeafKey, tracer: Any, num_replicas: int) -> Any:
+    """Return what the traced function sees of an input."""
+    if not is_per_replica(key) or num_replicas == 1:
+        return tracer
+    return TracedPerReplica(tracer, _shapes(key))
+
+
+def _shapes(key: LeafKey) -> Shapes | None:
+    """Return the replicas' shapes of a per-replica input, where they differ."""
+    return unequal([one for one, _ in key[1]]) if key[0] is _COMPONENTS else key[3]
+
+
+def rows_of(leaf: Any, key: LeafKey) -> tuple[int, ...] | None:
+    """Return how many rows the replicas have of an input, or had of what it comes from.
+
+    None where they have equally many.
+    """
+    shapes = _shapes(key) if is_per_replica(key) else None
+    if shapes is None:
+        return leaf.rows if isinstance(leaf, PerReplicaArray) else None
+    rows = tuple(shape[0] for shape in shapes)
+    return rows if len(set(rows)) > 1 else None
+
+
+def difference(names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]) -> str:
+    """Return the first thing in which two signatures differ, in words."""
+    if len(old) != len(new):
+        return f"{len(old)} leaves before, {len(new)} now"
+    for name, before, now in zip(names, old, new, strict=False):
+        if before != now:
+            return f"{name} was {_words(before)}, is {_words(now)}"
+    return "the structure of the arguments, or the strategy, changed"
+
+
+def _words(key: LeafKey) -> str:
+    if is_static(key):
+        return repr(key[1])
+    if key[0] is _NUMBER:
+        return f"a Python {key[1].__name__}"
+    if key[0] is _PER_REPLICA:
+        return str(key[2])
+    if key[0] is _COMPONENTS:
+        return f"components {key[1]}"
+    return f"{dtype_name(key[2])}{list(key[1])}" + (" (weak)" if key[3] else "")

@@ -1,0 +1,319 @@
+"""A function on its way to the devices: `Traced`, `Lowered`, `Compiled`, each holding its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NoReturn, Self  # Any: compiler options and users' variables
+
+import jax
+
+from graphdist.config import reproducer_folder, verifies_passes
+from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
+from graphdist.garbage import collection_put_off
+from graphdist.ir.analyses import collectives
+from graphdist.ir.graph import Graph, Node
+from graphdist.ir.source import Source
+from graphdist.passes import pipeline_on_packs
+from graphdist.passes.manager import Pass, PassRecord, run_passes
+from graphdist.passes.pack_variables import Pack
+from graphdist.program.explanation import Explanation, explanation
+from graphdist.program.interface import Interface
+from graphdist.program.jax_settings import Arithmetic
+from graphdist.program.progress import compiling, phase
+from graphdist.program.report import Report, report_of, report_of_refused
+from graphdist.program.tracebacks import frames_hidden
+from graphdist.runtime.compilation import compile_lowered
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.executable import Emitted, Executable, emitted
+from graphdist.runtime.memory import Memory
+from graphdist.state.variable import Variable
+from graphdist.tracing.sources import here
+from graphdist.values.copying import refuse_to_pickle
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a program.
+
+    `bytes` is what each replica puts in, `group_size` the number of replicas that take part,
+    `pass_name` the pass that made it ("" when the user's program did), `source` the user's line.
+    """
+
+    kind: str
+    reducer: str
+    bytes: int
+    group_size: int
+    pass_name: str
+    source: Source
+
+    def __str__(self) -> str:
+        made_by = self.pass_name or "the program"
+        kind = f"{self.kind} {self.reducer}".strip()
+        return (
+            f"{kind:<16} {self.bytes:>12,} bytes  {self.group_size:>4} replicas  "
+            f"{made_by:<28} {self.source}"
+        )
+
+
+def _collective(node: Node) -> Collective:
+    size = node.params["group_size"]
+    assert isinstance(size, int)
+    moved = sum(operand.type.bytes for operand in node.operands)
+    reducer = str(node.params.get("reducer", ""))
+    return Collective(node.op.name, reducer, moved, size, node.origin, node.source)
+
+
+@dataclass(frozen=True, repr=False)
+class Stage:
+    """What every stage holds: its graph, and the passes run so far."""
+
+    graph: Graph
+    devices: Devices
+    history: tuple[PassRecord, ...] = field(default=(), kw_only=True)
+
+    logical: Graph | None = field(default=None, kw_only=True)
+    """The graph before all passes, where the stage knows it."""
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Return the collectives of the graph, in order, those in loops and branches included."""
+        return tuple(_collective(node) for node in collectives(self.graph))
+
+    def as_text(self, form: str = "graph") -> str:
+        """Return the graph as text; stages know more forms."""
+        raise NotImplementedError
+
+    def show(self, format: str = "html") -> None:
+        """Show the program and what each pass did to it: in a notebook here, else in a browser.
+
+        `format` "text" prints the graph. See `graphdist.viz.render` for the formats.
+        """
+        from graphdist.viz.show import show
+
+        show(self, format)
+
+    def _repr_html_(self) -> str:
+        from graphdist.viz.show import notebook_cell
+
+        return notebook_cell(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.graph!r}>"
+
+    def __copy__(self) -> Self:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(
+            f"{self!r}, which is compiled by this process,",
+            "keep a compiled step in a file with gd.aot.save, or its text: as_text('stablehlo')",
+        )
+
+    def _unknown(self, form: str, *known: str) -> ArgumentError:
+        return ArgumentError(
+            f"as_text({form!r}): this stage has {', '.join(map(repr, known))}",
+            source=here(),
+            hint={"stablehlo": "call .lower() first", "hlo": "call .compile() first"}.get(form, ""),
+        )
+
+
+@contextmanager
+def _blames_the_caller() -> Iterator[None]:
+    """Give an error that no node is to blame for the line that wants the program compiled."""
+    try:
+        yield
+    except GraphdistError as error:
+        if error.source is None or error.source.frame is None:
+            error.source = here()
+        raise
+
+
+@dataclass(frozen=True, repr=False)
+class Traced(Stage):
+    """A traced function: the logical graph, in the strategy's words.
+
+    `variables` are the variables it touches, in the graph's order.
+    """
+
+    variables: tuple[Variable, ...] = ()
+    pipeline: Sequence[Pass] = ()
+    compiler_options: Mapping[str, Any] | None = None
+    given: Mapping[int, jax.ShapeDtypeStruct] | None = None
+    """How a call gives inputs of the graph that are no arrays on the devices."""
+    interface: Interface | None = None
+    """How leaves of arguments and results correspond to inputs and outputs of the graph."""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
+    """How JAX was set."""
+
+    @collection_put_off()
+    def lower(self) -> Lowered:
+        """Run the passes and return the SPMD program; raises `DistributionError` if refused."""
+        with frames_hidden, self.arithmetic.restored(), _blames_the_caller(), phase("passes"):
+            history = run_passes(
+                self.graph,
+                self.pipeline,
+                verifies=verifies_passes(),
+                reproducer_folder=reproducer_folder(),
+            )
+        final = history[-1].graph if history else self.graph
+        return Lowered(
+            final,
+            self.devices,
+            compiler_options=self.compiler_options,
+            given=self.given,
+            arithmetic=self.arithmetic,
+            traced=self,
+            history=history,
+            logical=self.graph,
+        )
+
+    def as_text(self, form: str = "graph") -> str:
+        """Return the logical graph as text."""
+        if form != "graph":
+            raise self._unknown(form, "graph")
+        return str(self.graph)
+
+
+@dataclass(frozen=True, repr=False)
+class Lowered(Stage):
+    """The program one device runs, after the last pass."""
+
+    compiler_options: Mapping[str, Any] | None = None
+    given: Mapping[int, jax.ShapeDtypeStruct] | None = None
+    traced: Traced | None = None
+    arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
+    donates: bool = True
+    """Whether a step takes over the buffers of the variables that it assigns."""
+    when_traced: Callable[[], None] | None = None
+    """What JAX calls whenever it traces the step, under new settings for instance; it may raise."""
+
+    @property
+    def stablehlo(self) -> jax.stages.Lowered:
+        """Return JAX's lowered stage of the graph, made when it is first asked for."""
+        return self.emitted.lowered
+
+    @cached_property
+    def emitted(self) -> Emitted:
+        """Return what the graph became in JAX, made when it is first asked for."""
+        with collection_put_off(), self.arithmetic.restored(), phase("emission"):
+            return emitted(
+                self.graph,
+                self.devices,
+                self.compiler_options,
+                self.given,
+                donates=self.donates,
+                when_traced=self.when_traced,
+            )
+
+    @collection_put_off()
+    def on_packs(self, packs: Sequence[Pack]) -> Lowered:
+        """Return the program that takes and gives packs in place of the variables in them."""
+        if not packs or self.traced is None:
+            return self
+        kept, passes = pipeline_on_packs(self.traced.pipeline, packs, self.devices.platform)
+        before = self.history[kept - 1].graph if kept else self.traced.graph
+        with self.arithmetic.restored(), phase("passes"):
+            history = run_passes(
+                before, passes, verifies=verifies_passes(), reproducer_folder=reproducer_folder()
+            )
+        graph = history[-1].graph
+        fewer = len(self.graph.variables) - len(graph.variables)
+        return replace(
+            self,
+            graph=graph,
+            given={place - fewer: aval for place, aval in (self.given or {}).items()},
+            traced=replace(self.traced, pipeline=(*self.traced.pipeline[:kept], *passes)),
+            history=(*self.history[:kept], *history),
+        )
+
+    def as_text(self, form: str = "graph") -> str:
+        """Return the graph after the last pass, or the StableHLO module, as text."""
+        if form == "graph":
+            return str(self.graph)
+        if form == "stablehlo":
+            return self.stablehlo.as_text()
+        raise self._unknown(form, "graph", "stablehlo")
+
+    def report(self, compiler_options: Mapping[str, Any] | None = None) -> Report:
+        """Compile, and return the report, also of a program that the compiler refuses as too large.
+
+        Raises what `compile` does, `DeviceMemoryError` apart.
+        """
+        try:
+            return self.compile(compiler_options).report()
+        except DeviceMemoryError as error:
+            return report_of_refused(self, error)
+
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
+        """Compile for the strategy's devices.
+
+        `compiler_options` are XLA's, over those the function was made with. Raises
+        `DeviceMemoryError` where the compiler says that the program needs more memory than a device
+        has, and `ArgumentError` for options that it does not take.
+        """
+        options = {**(self.compiler_options or {}), **(compiler_options or {})}
+        with frames_hidden, _blames_the_caller(), compiling(self.graph.name):
+            emitted = self.emitted
+            with phase("XLA"):
+                compiled = compile_lowered(emitted.lowered, self.devices, compiler_options)
+            executable = Executable(self.graph, self.devices, emitted.function, compiled)
+        return Compiled(
+            self.graph,
+            self.devices,
+            executable=executable,
+            lowered=self,
+            compiler_options=options,
+            history=self.history,
+            logical=self.logical,
+        )
+
+    def explain(self) -> Explanation:
+        """Return what each pass did and saved, and what it declined and why: print it."""
+        if self.traced is None:
+            raise ArgumentError(
+                f"{self.graph.name!r} was not lowered here: what its passes did is not known",
+                source=here(),
+            )
+        traced = self.traced
+        return explanation(str(self.devices), traced.graph, traced.pipeline, self.history)
+
+
+@dataclass(frozen=True, repr=False)
+class Compiled(Stage):
+    """A compiled program."""
+
+    executable: Executable = field(kw_only=True)
+    lowered: Lowered = field(kw_only=True)
+    compiler_options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def memory(self) -> Memory:
+        """Return the bytes a step needs on each device."""
+        return self.executable.memory
+
+    def report(self) -> Report:
+        """Return what the step needs and moves, and an estimate of its time: print it."""
+        return report_of(self)
+
+    def explain(self) -> Explanation:
+        """Return what each pass did and saved, and what it declined and why: print it."""
+        return self.lowered.explain()
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """Return XLA's own cost estimates by name; hints, not promises."""
+        return self.executable.cost
+
+    def as_text(self, form: str = "graph") -> str:
+        """Return the graph, the StableHLO module or the optimised HLO module, as text."""
+        if form == "hlo":
+            return str(self.executable.compiled.as_text())
+        if form not in ("graph", "stablehlo"):
+            raise self._unknown(form, "graph", "stablehlo", "hlo")
+        return self.lowered.as_text(form)

@@ -1,0 +1,170 @@
+"""What `gd.function` and `run` are given: a function, its arguments, options.
+
+What may be compiled are functions that Python runs from beginning to end when they are called. A
+generator and an `async def` are called and have not run: what they would do is not in the trace.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any  # Any: users' functions and what they return
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.passes import Target, pipeline
+from graphdist.passes.manager import Pass
+from graphdist.program.signature import StaticArgument
+from graphdist.tracing.sources import here
+from graphdist.values.distributed import kind_of
+
+_ASYNC = "an async def: its body runs when it is awaited"
+_YIELDS = "a generator: it has `yield`, and its body runs when it is iterated over"
+_INSTEAD = {
+    _ASYNC: "write def, and await outside: in the loop that calls it",
+    _YIELDS: "return the values, in a list; yield outside, in the loop that calls it",
+}
+
+
+def require_function(fn: Any, what: str) -> None:
+    """Raise `ArgumentTypeError` for what is no function, or one that does not run when called.
+
+    `what` takes it: "gd.function", say.
+    """
+    if not callable(fn):
+        raise ArgumentTypeError(
+            f"{what} takes a function, not a value of type {kind_of(fn)}",
+            source=here(),
+            hint="give it the function itself, not what a call of it returned",
+        )
+    kind = _kind(fn)
+    if kind:
+        raise ArgumentTypeError(
+            f"{what} is given {_name(fn)}, which is {kind}", source=here(), hint=_INSTEAD[kind]
+        )
+
+
+def require_call(fn: Any, args: Any, kwargs: Any, what: str) -> None:
+    """Raise unless `fn` is a function, `args` a sequence and `kwargs` a mapping or None."""
+    require_function(fn, what)
+    if not isinstance(args, list | tuple):
+        raise ArgumentError(
+            f"args is of type {kind_of(args)}, not a tuple or list",
+            source=here(),
+            hint="write args=(x,) for one argument",
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ArgumentError(
+            f"kwargs is of type {kind_of(kwargs)}, not a dict",
+            source=here(),
+            hint="write kwargs={'name': value}",
+        )
+
+
+def require_result(result: Any, what: str) -> None:
+    """Raise `ArgumentTypeError` for what a wrapped generator or `async def` returns.
+
+    `what` returned it.
+    """
+    if isinstance(result, CoroutineType):
+        result.close()  # or Python would warn that nobody awaited it
+        kind = _ASYNC
+    elif isinstance(result, GeneratorType | AsyncGeneratorType):
+        kind = _YIELDS
+    else:
+        return
+    raise ArgumentTypeError(
+        f"{what} returns what a call of {result.__name__} gives, which is {kind}",
+        source=here(),
+        hint=_INSTEAD[kind],
+    )
+
+
+def _kind(fn: Any) -> str:
+    """Return in what way a function does not run when it is called; "" if it does."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    if not (inspect.isroutine(fn) or inspect.isclass(fn)):
+        fn = type(fn).__call__
+    if inspect.iscoroutinefunction(fn):
+        return _ASYNC
+    return _YIELDS if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn) else ""
+
+
+def _name(fn: Any) -> str:
+    while isinstance(fn, partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def require_options(name: Any, compiler_options: Any) -> None:
+    """Raise `ArgumentTypeError` for a name or options for the compiler that are none."""
+    if not isinstance(name, str | None):
+        raise ArgumentTypeError(
+            f"name is {name!r}, not a string", source=here(), hint='write name="train_step"'
+        )
+    if not isinstance(compiler_options, Mapping | None):
+        raise ArgumentTypeError(
+            f"compiler_options is of type {kind_of(compiler_options)}, not a dict",
+            source=here(),
+            hint="write compiler_options={'name of an option of XLA': value}",
+        )
+
+
+def pipeline_of(
+    passes: Sequence[Pass | Callable[..., Any]] | None, allow_reassociation: bool
+) -> Callable[[Target], Sequence[Pass]]:
+    """Return what gives the passes for a target: these, or the default ones."""
+    if passes is None:
+        return partial(pipeline, allow_reassociation=allow_reassociation)
+    given = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
+    return lambda target: given
+
+
+def _as_pass(one: Pass | Callable[..., Any]) -> Pass:
+    if isinstance(one, Pass):
+        return one
+    if not callable(one):
+        raise ArgumentTypeError(
+            f"a pass is a function from graph to graph, not a value of type {kind_of(one)}",
+            source=here(),
+            hint="take passes from graphdist.passes.PASSES, or write a function",
+        )
+    return Pass(getattr(one, "__name__", type(one).__name__), one)
+
+
+def static_positions(fn: Callable[..., Any], names: Sequence[str] | str) -> dict[str, int]:
+    """Return the position of every static argument; raises `ArgumentError` for an unknown name."""
+    names = (names,) if isinstance(names, str) else names
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ArgumentTypeError(
+            f"static_argnames is {names!r}, not names of arguments",
+            source=here(),
+            hint='write static_argnames=("training",)',
+        )
+    if not names:
+        return {}
+    known = list(inspect.signature(fn).parameters)
+    for name in names:
+        if name not in known:
+            raise ArgumentError(
+                f"static_argnames has {name!r}, the function takes {', '.join(known)}",
+                source=here(),
+            )
+    return {name: known.index(name) for name in names}
+
+
+def hide_static(
+    static: Mapping[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments, each static one as a single leaf."""
+    names = {position: name for name, position in static.items()}
+    hidden = tuple(
+        StaticArgument(value, names[position]) if position in names else value
+        for position, value in enumerate(args)
+    )
+    return hidden, {
+        name: StaticArgument(value, name) if name in static else value
+        for name, value in kwargs.items()
+    }

@@ -1,0 +1,269 @@
+"""How a function is traced for the arguments of a call.
+
+Arguments become tracers and distributed values of them, the user's function runs on these, and its
+result is taken apart: arrays become outputs of the graph, anything else is kept as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeVar  # Any: users' functions, arguments and results
+
+import jax
+
+from graphdist.context import Entry, alike, current_entry, entered, missing_context
+from graphdist.errors import ContextError
+from graphdist.garbage import collection_put_off
+from graphdist.ir.graph import Graph, Value
+from graphdist.passes import Target
+from graphdist.passes.manager import Pass
+from graphdist.program.equal_integers import proven_equal
+from graphdist.program.interface import Interface, take_apart
+from graphdist.program.progress import phase
+from graphdist.program.repeated_traces import RepeatedTraces
+from graphdist.program.signature import (
+    LeafKey,
+    StaticArgument,
+    input_aval,
+    input_type,
+    is_per_replica,
+    is_static,
+    leaf_name,
+    rows_of,
+    traced_leaf,
+)
+from graphdist.program.stages import Traced
+from graphdist.program.step_functions import require_result
+from graphdist.runtime.compilation import combining_options
+from graphdist.state.storage import as_stored
+from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.default import default_strategy
+from graphdist.strategies.replica_warnings import warn_of_unequal_means
+from graphdist.tracing.axis_name import bound
+from graphdist.tracing.importer import import_jaxpr
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import Trace, make_jaxpr
+from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica, PerReplicaArray
+from graphdist.values.pytrees import unflatten
+from graphdist.values.specs import PerReplicaSpec
+
+Result = TypeVar("Result")
+
+
+@collection_put_off()
+def trace_program(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    keys: tuple[LeafKey, ...],
+    *,
+    name: str,
+    is_first: bool,
+    pipeline_for: Callable[[Target], Sequence[Pass]],
+    compiler_options: Mapping[str, Any] | None,
+) -> tuple[Traced, Interface]:
+    """Trace a function for arguments of these kinds."""
+
+    def run_trace(trace: Trace) -> tuple[Traced, Interface]:
+        return _trace(
+            fn,
+            args,
+            kwargs,
+            keys,
+            trace,
+            name=name,
+            pipeline_for=pipeline_for,
+            compiler_options=compiler_options,
+        )
+
+    return RepeatedTraces(run_trace).run(is_first)
+
+
+def _trace(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    keys: tuple[LeafKey, ...],
+    trace: Trace,
+    *,
+    name: str,
+    pipeline_for: Callable[[Target], Sequence[Pass]],
+    compiler_options: Mapping[str, Any] | None,
+) -> tuple[Traced, Interface]:
+    paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    leaves = [leaf for _, leaf in paths]
+    names = [leaf_name(fn, path) for path, _ in paths]
+    trace.strategy = _strategy_of(leaves, keys, names)
+    replicas = trace.strategy.num_replicas_in_sync
+    interface = Interface(
+        keys, names, trace.strategy, tuple(jax.tree_util.keystr(path) for path, _ in paths)
+    )
+    dynamic = [i for i, key in enumerate(keys) if not is_static(key)]
+    hints = [_hint(names[i]) for i in dynamic]
+    inputs = [
+        Value(input_type(leaves[i], keys[i], replicas, names[i]), hint)
+        for i, hint in zip(dynamic, hints, strict=True)
+    ]
+    avals = [_aval(leaves[i], keys[i], value) for i, value in zip(dynamic, inputs, strict=True)]
+
+    def body(*tracers: Any) -> list[Any]:
+        filled = [leaf.value if isinstance(leaf, StaticArgument) else leaf for leaf in leaves]
+        for i, tracer in zip(dynamic, tracers, strict=True):
+            filled[i] = traced_leaf(keys[i], tracer, replicas)
+        call_args, call_kwargs = unflatten(structure, filled)
+        result = fn(*call_args, **call_kwargs)
+        require_result(result, name)
+        return take_apart(result, interface)
+
+    with phase("tracing"):
+        closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
+    strategy = _settle(trace, interface)
+    target = strategy.target.packing(trace.bytes_per_pack)
+    graph = _imported(closed, _hint(name), trace, interface, inputs)
+    if trace.means.operands:
+        on_read = [
+            spec.name
+            for variable, spec in zip(trace.variables, trace.specs, strict=True)
+            if not variable.is_mirrored
+        ]
+        trace.means.equal = proven_equal(graph, trace.means, on_read)
+    given = [leaves[i] for i in dynamic]
+    _note_unequal_rows(interface, graph, zip(given, (keys[i] for i in dynamic), strict=True))
+    traced = Traced(
+        as_stored(graph, trace.variables),
+        strategy.devices,
+        variables=tuple(trace.variables),
+        pipeline=pipeline_for(target),
+        compiler_options={**combining_options(target), **(compiler_options or {})},
+        given=_all_given(given, avals, strategy, after=len(trace.variables)),
+        interface=interface,
+    )
+    return traced, interface
+
+
+def _imported(
+    closed: Any, name: str, trace: Trace, interface: Interface, inputs: Sequence[Value]
+) -> Graph:
+    """Return the logical graph; the axis is bound, since loops may be traced again on the way."""
+    size = interface.strategy.num_replicas_in_sync
+    return bound(
+        interface.strategy.axis_name,
+        size,
+        lambda: import_jaxpr(
+            closed,
+            name=name,
+            num_replicas=size,
+            inputs=inputs,
+            variables=trace.specs,
+            returns_per_replica=interface.per_replica,
+            means=trace.means,
+        ),
+    )
+
+
+def _note_unequal_rows(
+    interface: Interface, graph: Graph, arguments: Iterable[tuple[Any, LeafKey]]
+) -> None:
+    """Warn of means over replicas with unequal numbers of rows; note which outputs come of them."""
+    found = [rows_of(leaf, key) for leaf, key in arguments]
+    inputs = [
+        (value, rows) for value, rows in zip(graph.inputs, found, strict=True) if rows is not None
+    ]
+    for values, rows in warn_of_unequal_means(graph, inputs):
+        for place, output in enumerate(graph.outputs):
+            if interface.per_replica[place] and output in values:
+                interface.rows[place] = rows
+
+
+def _strategy_of(
+    leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]
+) -> StrategyBase:
+    """Return the strategy that is current, or else the default one until the program says more."""
+    entry = current_entry()
+    if entry is not None:
+        return entry.strategy
+    for leaf in leaves:
+        if isinstance(leaf, PerReplicaArray | PerReplicaSpec) and leaf.strategy is not None:
+            return leaf.strategy
+    for key, name in zip(keys, names, strict=True):
+        if is_per_replica(key):
+            raise ContextError(
+                f"argument {name!r} is one value a replica, but no strategy made it and no scope "
+                f"is open: how many replicas there are is not known",
+                source=here(),
+                hint="call the function inside strategy.scope()",
+            )
+    return default_strategy()
+
+
+def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
+    """Call in cross-replica context of the trace's strategy, if it has one."""
+    is_there = current_entry() is not None or trace.strategy.is_default
+    try:
+        with nullcontext() if is_there else entered(Entry(trace.strategy)):
+            return call()
+    except AttributeError as error:
+        missing = missing_context(error)
+        if missing is None:
+            raise
+        raise missing from error
+
+
+def _settle(trace: Trace, interface: Interface) -> StrategyBase:
+    """Return the program's strategy once all of it is known; its variables must belong to it."""
+    strategy: StrategyBase = trace.strategy
+    interface.strategy = strategy
+    for variable in trace.variables:
+        if variable.strategy is not strategy and not variable.is_plain:
+            raise ContextError(
+                f"variable {variable.name!r} belongs to {variable.strategy}, "
+                f"the function that uses it runs on {strategy.beside(variable.strategy)}",
+                source=here(),
+                other=variable.made_at,
+                hint=alike(strategy, variable.strategy)
+                or "make the variable inside the scope of the strategy that uses it",
+            )
+    return strategy
+
+
+def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
+    """Return what the trace is told of an input: of a per-replica one, what a replica holds."""
+    if not is_per_replica(key):
+        return input_aval(leaf, key)
+    if isinstance(leaf, PerReplica) and not isinstance(leaf, PerReplicaArray):
+        dtype = key[1][0][1]
+    else:
+        dtype = leaf.array.dtype if isinstance(leaf, PerReplicaArray) else leaf.dtype
+    if not jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return jax.ShapeDtypeStruct(value.type.shape, dtype)
+
+
+def _all_given(
+    leaves: Sequence[Any],
+    avals: Sequence[jax.ShapeDtypeStruct],
+    strategy: StrategyBase,
+    *,
+    after: int,
+) -> dict[int, jax.ShapeDtypeStruct]:
+    """Return what a call gives for inputs, by their places after so many others."""
+    given = [_given(leaf, aval, strategy) for leaf, aval in zip(leaves, avals, strict=True)]
+    return {after + place: one for place, one in enumerate(given) if one is not None}
+
+
+def _given(
+    leaf: Any, aval: jax.ShapeDtypeStruct, strategy: StrategyBase
+) -> jax.ShapeDtypeStruct | None:
+    """Return what a call gives for an input, unless it is an array on the devices as any other."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | Mirrored) and aval.weak_type:
+        return aval.update(sharding=strategy.devices.mirrored)
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | DistributedValues | PerReplicaSpec):
+        return None
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _hint(name: str) -> str:
+    """Return a leaf's name as an identifier: `batch['image']` as `batch_image`."""
+    kept = "".join(character if character.isalnum() else "_" for character in name)
+    return "_".join(part for part in kept.split("_") if part)

@@ -1,0 +1,194 @@
+"""What a variable may be made of and assigned: options, initial values, shapes and dtypes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any  # Any: values of users
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.context import in_replica_context_of_a_run
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, RuntimeFailure
+from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import TraceError, current_trace
+from graphdist.values.distributed import PerReplica, array_of
+
+if TYPE_CHECKING:
+    from graphdist.state.variable import Variable
+
+
+def checked_name(name: Any) -> str:
+    """Return the name of a variable; raises `ArgumentTypeError` for what is no string."""
+    if not isinstance(name, str | None):
+        raise ArgumentTypeError(
+            f"name of a variable is {name!r}, not a string",
+            source=here(),
+            hint="gd.Variable takes a value, then a name; write dtype=... for a dtype",
+        )
+    return "variable" if name is None else name
+
+
+def check_options(variable: Variable) -> None:
+    """Raise `ArgumentError` for options that do not go together."""
+    if variable.is_plain:
+        return
+    if variable.synchronization is VariableSynchronization.NONE:
+        raise ArgumentError(
+            f"variable {variable.name!r} has synchronization NONE on {variable.strategy}",
+            source=here(),
+            hint="use ON_READ for a variable each replica keeps for itself",
+        )
+    if variable.aggregation is not VariableAggregation.NONE and jnp.issubdtype(
+        variable.dtype, jax.dtypes.prng_key
+    ):
+        raise ArgumentError(
+            f"variable {variable.name!r} has aggregation {variable.aggregation.name} and dtype "
+            f"{variable.dtype}: random keys cannot be combined",
+            source=here(),
+            hint="leave aggregation away: assign one key on all replicas, or make it ON_READ",
+        )
+    if variable.aggregation is VariableAggregation.MEAN and jnp.issubdtype(
+        variable.dtype, jnp.integer
+    ):
+        raise ArgumentError(
+            f"variable {variable.name!r} has aggregation MEAN and dtype {variable.dtype}: "
+            f"the mean of integers is not an integer",
+            source=here(),
+            hint="give it a float dtype, or the aggregation SUM",
+        )
+
+
+def checked_value(variable: Variable, value: Any) -> jax.Array:
+    """Return what is assigned as an array of the variable's shape and dtype."""
+    if isinstance(value, PerReplica) and not in_replica_context_of_a_run():
+        raise ArgumentTypeError(
+            f"a PerReplica is assigned to variable {variable.name!r}, which takes one array",
+            source=here(),
+            hint="make it one value first: strategy.reduce('MEAN', value, axis=None)",
+        )
+    array = array_of(value, f"variable {variable.name!r} is assigned")
+    if array.shape != variable.shape:
+        raise ArgumentError(
+            f"variable {variable.name!r} has shape {list(variable.shape)}, "
+            f"the value assigned to it has shape {list(array.shape)}",
+            source=here(),
+            hint=f"reshape it: value.reshape({variable.shape})"
+            if array.size == variable.size
+            else f"broadcast it: jnp.broadcast_to(value, {variable.shape})"
+            if not array.shape
+            else "",
+        )
+    if array.dtype != variable.dtype and not (array.weak_type and _fits(array, variable.dtype)):
+        raise ArgumentError(
+            f"variable {variable.name!r} has dtype {variable.dtype}, "
+            f"the value assigned to it has dtype {array.dtype}",
+            source=here(),
+            hint=f"convert it: jnp.asarray(value, {str(variable.dtype)!r})"
+            if jax.dtypes.canonicalize_dtype(variable.dtype) == variable.dtype
+            else "set jax_enable_x64, as it was when the variable was made",
+        )
+    return _of_dtype(array, variable.dtype)
+
+
+def _fits(array: jax.Array, dtype: Any) -> bool:
+    """Return whether numbers of Python's are of no wider kind: 0.5 is no integer."""
+    return all(
+        jnp.issubdtype(dtype, wide) or not jnp.issubdtype(array.dtype, kind)
+        for kind, wide in (
+            (jnp.complexfloating, jnp.complexfloating),
+            (jnp.floating, jnp.inexact),
+        )
+    )
+
+
+def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
+    """Return the array with a dtype of its own: one made of a Python number would give way."""
+    if array.dtype == dtype and not getattr(array, "weak_type", False):  # a key has none
+        return array
+    return jax.lax.convert_element_type(array, dtype)
+
+
+def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> None:
+    """Raise `TraceError` for an array that JAX traces, outside of every function of ours."""
+    if isinstance(array, jax.core.Tracer):
+        if not isinstance(jnp.zeros(()), jax.core.Tracer):
+            raise TraceError(
+                f"variable {variable.name!r} is {done} a value that was computed while a function "
+                f"was traced: it stands for no numbers",
+                source=here(),
+                hint="return it from the function that computed it, or assign it there",
+            )
+        raise TraceError(
+            f"variable {variable.name!r} is {done} inside a function that JAX is tracing, "
+            f"outside of every gd.function",
+            source=here(),
+            hint="make it a gd.function, with jax.jit, jax.grad and jax.lax inside",
+        )
+
+
+def require_value(variable: Variable, *, is_known_lost: bool = False) -> None:
+    """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step.
+
+    Under the lock of the buffers: between two steps only what is deleted is lost.
+    """
+    if isinstance(variable.holder, jax.ShapeDtypeStruct):
+        if variable.strategy.devices.is_absent:
+            what = f"the value of variable {variable.name!r}"
+            variable.strategy.devices.refuse_to_run(what, here())
+        raise RuntimeFailure(
+            f"variable {variable.name!r} was declared by its shape, {list(variable.shape)}, and "
+            f"has no value",
+            source=here(),
+            hint=f"give it one first: {variable.name}.assign(value)",
+        )
+    if is_known_lost or variable.holder.is_deleted():
+        step = _last_to_assign(variable)
+        which = "a step" if step is None else f"step {step.name!r}, which assigned it last,"
+        raise RuntimeFailure(
+            f"the value of variable {variable.name!r} is lost: {which} failed, and its buffer was "
+            f"given to it",
+            source=here(),
+            other=step and step.assignment(variable),
+            hint="restore it from a checkpoint, or assign it anew; jax.block_until_ready on what "
+            "the step returns shows why it failed",
+        )
+
+
+def _last_to_assign(variable: Variable) -> Any:
+    """Return the program that was called last of those that assign a variable, None if unknown."""
+    holder = variable.pack or variable
+    programs = [one for one in list(variable.strategy.buffers.writers) if one.assigns(holder)]
+    return max(programs, key=lambda one: one.last_call, default=None)
+
+
+def initial_value_of(value: Any, dtype: Any, variable: Variable) -> Any:
+    """Return the concrete initial value, or its shape if that is all there is or will be.
+
+    A later trace may not make variables.
+    """
+    name = variable.name
+    trace = current_trace()
+    if trace is not None and not trace.is_first:
+        raise ContextError(
+            f"variable {name!r} is made when its function is traced again",
+            source=here(),
+            hint="make variables once, outside the function, or guard the creation: "
+            "if self.w is None: self.w = gd.Variable(...)",
+        )
+    if variable.strategy.devices.is_absent and callable(value):
+        value = jax.eval_shape(value)  # nothing is computed for devices that are not here
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(value.shape, value.dtype if dtype is None else dtype)
+    with jax.ensure_compile_time_eval():
+        value = value() if callable(value) else value
+        if isinstance(value, jax.core.Tracer):
+            if trace is not None:
+                trace.ask_for_number()
+            raise ArgumentTypeError(
+                f"variable {name!r} is made from a value that exists only in the trace",
+                source=here(),
+                hint="give the initial value as a function: gd.Variable(lambda: jnp.zeros(3))",
+            )
+        array = array_of(value, f"variable {name!r} is made from", dtype)
+        return _of_dtype(array, array.dtype)

@@ -1,0 +1,150 @@
+"""Scatter updates: some rows of a variable changed, by index.
+
+In cross-replica context they change the variable's value. In replica context the replicas' slices
+are combined as the variable's aggregation says: SUM applies all of them, MEAN all of them with 1/R
+of the values, ONLY_FIRST_REPLICA those of replica 0. The smallest, the largest or the last of
+several slices is neither a sum nor a mean, so that `scatter_min`, `scatter_max` and
+`scatter_update` are refused for those aggregations, as in `tf.distribute`, and all of them for
+ON_READ variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any  # Any: arrays and what JAX makes of them
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.context import current_entry
+from graphdist.errors import ArgumentTypeError, UnsupportedError
+from graphdist.options import VariableAggregation
+from graphdist.strategies.replica_warnings import warn_of_changes_in_turn
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+from graphdist.values.distributed import kind_of
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class IndexedSlices:
+    """Rows of an array: `values[i]` belongs to row `indices[i]`.
+
+    `values` has shape [n, ...], `indices` [n]; `dense_shape` is kept for `tf.IndexedSlices`' sake.
+
+    >>> import graphdist as gd
+    >>> w = gd.Variable(jnp.zeros(3))
+    >>> w.scatter_add(IndexedSlices(jnp.array([2.0]), jnp.array([1]))).read_value()
+    Array([0., 2., 0.], dtype=float32)
+    """
+
+    values: Any
+    indices: Any
+    dense_shape: Any = None
+
+
+_OPERATIONS = {
+    "scatter_add": "add",
+    "scatter_sub": "subtract",
+    "scatter_mul": "multiply",
+    "scatter_div": "divide",
+    "scatter_min": "min",
+    "scatter_max": "max",
+    "scatter_update": "set",
+}
+_COMBINED = (VariableAggregation.SUM, VariableAggregation.MEAN)
+_NOT_COMBINED = ("scatter_min", "scatter_max", "scatter_update")
+
+
+class ScatterUpdates:
+    """The scatter updates of a variable."""
+
+    def scatter_add(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Add slices to rows of the value; replicas add as the aggregation says."""
+        return self._scatter("scatter_add", slices, read_value)
+
+    def scatter_sub(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Subtract slices from rows of the value."""
+        return self._scatter("scatter_sub", slices, read_value)
+
+    def scatter_mul(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Multiply rows of the value by slices."""
+        return self._scatter("scatter_mul", slices, read_value)
+
+    def scatter_div(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Divide rows of the value by slices."""
+        return self._scatter("scatter_div", slices, read_value)
+
+    def scatter_min(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Keep the smaller of rows of the value and slices."""
+        return self._scatter("scatter_min", slices, read_value)
+
+    def scatter_max(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Keep the larger of rows of the value and slices."""
+        return self._scatter("scatter_max", slices, read_value)
+
+    def scatter_update(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Put slices in the place of rows of the value."""
+        return self._scatter("scatter_update", slices, read_value)
+
+    def _scatter(self: Any, method: str, slices: IndexedSlices, read_value: bool) -> Any:
+        self.require_same_strategy()
+        _check(self, method, slices)
+        trace = current_trace()
+        if trace is None:
+            self.through_function(method, slices)
+            return self.result_of_write(read_value)
+        self.claim(trace)
+        entry = current_entry()
+        context = None if entry is None else entry.replica_context
+        # Replicas write a plain variable one after the other: as if one did with the slices of all.
+        in_turn = self.is_plain and method != "scatter_update"
+        if context is not None and in_turn and context.num_replicas_in_sync > 1:
+            warn_of_changes_in_turn(self, method, context.num_replicas_in_sync)
+        if context is not None and (self.aggregation in _COMBINED or in_turn):
+            slices, context = _combined(self, context, slices), None
+        value = _scattered(trace.read(self), method, slices)
+        trace.write(self, value, "cross" if context is None else "replica")
+        return self.result_of_write(read_value)
+
+
+def _check(variable: Any, method: str, slices: Any) -> None:
+    """Raise the error for a scatter update that has no meaning for the variable."""
+    if not isinstance(slices, IndexedSlices):
+        raise ArgumentTypeError(
+            f"{method} of variable {variable.name!r} with a {kind_of(slices)}, "
+            f"not with gd.IndexedSlices",
+            source=here(),
+            hint="write gd.IndexedSlices(values, indices)",
+        )
+    if not variable.is_mirrored:
+        raise UnsupportedError(
+            f"{method} of variable {variable.name!r}, which is ON_READ",
+            source=here(),
+            hint="assign its whole value: v.assign(v.read_value().at[indices].add(values))",
+        )
+    many = variable.strategy.num_replicas_in_sync > 1
+    if many and method in _NOT_COMBINED and variable.aggregation in _COMBINED:
+        raise UnsupportedError(
+            f"{method} of variable {variable.name!r} with aggregation {variable.aggregation.name}: "
+            f"it is neither a sum nor a mean",
+            source=here(),
+            hint="make the variable with aggregation ONLY_FIRST_REPLICA",
+        )
+
+
+def _scattered(value: jax.Array, method: str, slices: IndexedSlices) -> jax.Array:
+    """Return the value with the slices applied."""
+    rows = value.at[jnp.asarray(slices.indices)]
+    updates = jnp.asarray(slices.values, value.dtype)
+    result: jax.Array = getattr(rows, _OPERATIONS[method])(updates)
+    return result
+
+
+def _combined(variable: Any, context: Any, slices: IndexedSlices) -> IndexedSlices:
+    """Return the slices of all replicas, for an aggregation that is a sum or a mean."""
+    values = jnp.asarray(slices.values, variable.dtype)
+    if variable.aggregation is VariableAggregation.MEAN:
+        values = values / context.num_replicas_in_sync
+    gathered = context.all_gather((values, jnp.asarray(slices.indices)), axis=0)
+    return IndexedSlices(*gathered)

@@ -1,0 +1,154 @@
+"""Pytrees of variables: make them, read them, assign them, all at once."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, overload  # Any: pytrees
+
+import jax
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.state.variable import Variable
+from graphdist.tracing.sources import here
+from graphdist.values.distributed import PerReplica, kind_of, structure_text
+from graphdist.values.pytrees import unflatten_exactly
+
+Tree = TypeVar("Tree")
+Leaf = TypeVar("Leaf", bound=jax.typing.ArrayLike | jax.ShapeDtypeStruct)
+Key = TypeVar("Key")
+Name = TypeVar("Name")
+
+# Type checkers are told of arrays that become variables, and back, in the pytrees that parameters
+# most often are. Of any other they take the type for that of the arrays and of the variables.
+
+
+@overload
+def variables(tree: jax.typing.ArrayLike | jax.ShapeDtypeStruct, **options: Any) -> Variable: ...
+
+
+@overload
+def variables(tree: dict[Key, Leaf], **options: Any) -> dict[Key, Variable]: ...
+
+
+@overload
+def variables(
+    tree: dict[Key, dict[Name, Leaf]], **options: Any
+) -> dict[Key, dict[Name, Variable]]: ...
+
+
+@overload
+def variables(tree: Tree, **options: Any) -> Tree: ...
+
+
+def variables(tree: Any, **options: Any) -> Any:
+    """Return the pytree with every array replaced by a `Variable` named after its place.
+
+    `options` are those of `Variable`, the same for all. A Python number becomes a variable too; a
+    function, such as a layer's activation, stays as it is. Raises `ArgumentTypeError` for a leaf of
+    another kind, and for a pytree whose class cannot hold variables.
+
+    >>> import jax.numpy as jnp
+    >>> params = variables({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
+    >>> params["w"].name
+    'w'
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    return unflatten_exactly(
+        structure,
+        [leaf if _is_function(leaf) else _variable(path, leaf, options) for path, leaf in paths],
+    )
+
+
+def _variable(path: Any, leaf: Any, options: dict[str, Any]) -> Variable:
+    name = jax.tree_util.keystr(path, simple=True, separator="_") or None
+    return Variable(leaf, name=name, **options)
+
+
+def _is_function(leaf: Any) -> bool:
+    """Return whether a leaf is part of the program: arrays of any library are no functions."""
+    return callable(leaf) and not hasattr(leaf, "__array__")
+
+
+@overload
+def read(tree: Variable) -> jax.Array: ...
+
+
+@overload
+def read(tree: dict[Key, Variable]) -> dict[Key, jax.Array]: ...
+
+
+@overload
+def read(tree: dict[Key, dict[Name, Variable]]) -> dict[Key, dict[Name, jax.Array]]: ...
+
+
+@overload
+def read(tree: Tree) -> Tree: ...
+
+
+def read(tree: Any) -> Any:
+    """Return the pytree with every `Variable` replaced by its value.
+
+    >>> import jax.numpy as jnp
+    >>> read(variables({"b": jnp.zeros(3)}))
+    {'b': Array([0., 0., 0.], dtype=float32)}
+    """
+    return jax.tree.map(
+        lambda leaf: leaf.read_value() if isinstance(leaf, Variable) else leaf, tree
+    )
+
+
+def assign(tree: Any, values: Any) -> None:
+    """Assign a pytree of values to the pytree of variables of the same structure.
+
+    A function among the leaves stays what it is. Raises `ArgumentError` when the structures differ
+    or a value does not fit its variable, and `ArgumentTypeError` for a leaf that is no variable and
+    would change; nothing is assigned then.
+
+    >>> import jax.numpy as jnp
+    >>> params = variables({"b": jnp.zeros(3)})
+    >>> assign(params, {"b": jnp.ones(3)})
+    >>> read(params)
+    {'b': Array([1., 1., 1.], dtype=float32)}
+    """
+    structure: Any
+    targets, structure = jax.tree_util.tree_flatten_with_path(tree)
+    sources, other = jax.tree_util.tree_flatten_with_path(
+        values, is_leaf=lambda leaf: isinstance(leaf, PerReplica)
+    )
+    if structure != other:
+        raise ArgumentError(
+            _difference([path for path, _ in targets], [path for path, _ in sources])
+            or f"the values are in {structure_text(other)}, "
+            f"the variables in {structure_text(structure)}: the containers differ",
+            source=here(),
+            hint="give the values the structure that gd.read(variables) has",
+        )
+    pairs = [
+        (path, target, value)
+        for (path, target), (_, value) in zip(targets, sources, strict=True)
+        if not (_is_function(target) and value is target)
+    ]
+    for path, target, _ in pairs:
+        if not isinstance(target, Variable):
+            raise ArgumentTypeError(
+                f"gd.assign to leaf {jax.tree_util.keystr(path) or 0} of type {kind_of(target)}, "
+                f"which is not a variable",
+                source=here(),
+                hint="make variables of all leaves: gd.variables(tree)",
+            )
+    # All are checked before the first is written: a refused call leaves no half of it behind.
+    arrays = [target.checked(value) for _, target, value in pairs]
+    for (_, target, _), array in zip(pairs, arrays, strict=True):
+        target.write("assign", array)
+
+
+def _difference(targets: list[Any], sources: list[Any]) -> str:
+    """Return which leaves only one of two pytrees has, or nothing if the places are the same."""
+    only = [
+        f"only the {name} have a leaf {jax.tree_util.keystr(missing[0])}"
+        for name, missing in (
+            ("variables", [path for path in targets if path not in sources]),
+            ("values", [path for path in sources if path not in targets]),
+        )
+        if missing
+    ]
+    return f"values of another structure than the variables: {', '.join(only)}" if only else ""

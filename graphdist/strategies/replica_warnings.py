@@ -1,0 +1,155 @@
+"""Warnings of programs that are right on one replica and mean something else on several.
+
+Each is given once for a line of the user's, in a process. Such a program does what `tf.distribute`
+does, and now and then that is what is meant: so it is no error.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' arguments
+
+import jax
+
+from graphdist.ir.graph import Graph, Operand, Value
+from graphdist.ir.source import Source
+from graphdist.ir.unequal_means import from_unequal_rows
+from graphdist.options import VariableAggregation
+from graphdist.program.signature import leaf_name
+from graphdist.tracing.sources import here
+from graphdist.values.distributed import PerReplica, PerReplicaArray, is_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphdist.state.variable import Variable
+    from graphdist.strategies.base import StrategyBase
+
+Rows: TypeAlias = tuple[int, ...]
+"""How many rows each replica has."""
+
+
+class ReplicaWarning(UserWarning):
+    """A program that may mean something else on several replicas than it does on one."""
+
+
+_warned: set[tuple[str, str, int]] = set()
+
+
+def _warn(what: str, message: str, source: Source) -> None:
+    """Warn at the user's line, unless it was warned of the same there before."""
+    frame = source.frame
+    file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
+    if (what, file, line) in _warned:
+        return
+    warnings.warn_explicit(message, ReplicaWarning, file, line)
+    _warned.add((what, file, line))  # not before: where warnings are errors each call raises
+
+
+# Means over replicas with unequal numbers of rows.
+
+
+def warn_of_unequal_means(
+    graph: Graph, inputs: Sequence[tuple[Value, Rows]]
+) -> list[tuple[frozenset[Operand], Rows]]:
+    """Warn of means over replicas of what comes from inputs with these numbers of rows.
+
+    Returns the values that come from them, for each distribution of rows.
+    """
+    found = []
+    for rows in dict.fromkeys(rows for _, rows in inputs):
+        follows = from_unequal_rows(graph, [value for value, other in inputs if other == rows])
+        for node in follows.means:
+            _warn_of_mean(rows, node.source if node.source.frame else here())
+        found.append((follows.values, rows))
+    return found
+
+
+def warn_of_unequal_values(value: Any) -> None:
+    """Warn of a mean over replicas, outside functions, of what comes from unequal rows."""
+    for leaf in jax.tree.leaves(value):
+        if isinstance(leaf, PerReplicaArray) and leaf.rows is not None:
+            _warn_of_mean(leaf.rows, here())
+
+
+def _warn_of_mean(rows: Rows, source: Source) -> None:
+    of_none = " (a replica without rows has nan for the mean of its own)" if 0 in rows else ""
+    _warn(
+        "mean",
+        f"MEAN over replicas that have {_listed(rows)} rows counts each replica alike, whatever "
+        f"its rows{of_none}: it is not the mean over all {sum(rows)}. For that, compute the loss "
+        f"with gd.nn.compute_average_loss(loss_of_each_row) and reduce it and its gradients by "
+        f"SUM. Or let all replicas have equally many rows: a batch size that divides by "
+        f"{len(rows)}, and drop_remainder=True.",
+        source,
+    )
+
+
+def _listed(rows: Rows) -> str:
+    """Return numbers of rows as text.
+
+    >>> _listed((2, 2, 1, 0)), _listed((2,) * 9 + (1,))
+    ('2, 2, 1 and 0', 'from 1 to 2')
+    """
+    if len(rows) > 8:
+        return f"from {min(rows)} to {max(rows)}"
+    return f"{', '.join(map(str, rows[:-1]))} and {rows[-1]}"
+
+
+# Changes of a variable that has one copy.
+
+
+def warn_of_changes_in_turn(variable: Variable, method: str, num_replicas: int) -> None:
+    """Warn of a change that every replica makes to a variable made outside the scope.
+
+    One with aggregation SUM says that it is meant; sums of metrics are such variables.
+    """
+    if variable.aggregation is VariableAggregation.SUM:
+        return
+    _warn(
+        "change",
+        f"{method} of variable {variable.name!r} is done {num_replicas} times, once by each "
+        f"replica: the variable was made outside the strategy's scope ({variable.made_at}) and "
+        f"has one copy for all. Make it inside: with strategy.scope(). If each change is to "
+        f"count, make it with aggregation=gd.VariableAggregation.SUM.",
+        here(),
+    )
+
+
+# A global batch that every replica gets whole.
+
+
+def warn_of_whole_batch(
+    strategy: StrategyBase,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    is_from_outside: Callable[[Any], bool],
+) -> None:
+    """Warn where `run` gives every replica all rows of what looks like a global batch.
+
+    It looks like one if it is an array with as many rows as the batches of a dataset that the
+    strategy distributed, and `run` is given nothing that is one value a replica.
+    """
+    sizes = strategy.global_batch_sizes
+    if not sizes or strategy.num_replicas_in_sync == 1:
+        return
+    paths, _ = jax.tree_util.tree_flatten_with_path(
+        (args, kwargs), is_leaf=lambda leaf: isinstance(leaf, PerReplica)
+    )
+    if any(isinstance(leaf, PerReplica) for _, leaf in paths):
+        return
+    for path, leaf in paths:
+        if is_array(leaf) and leaf.ndim and leaf.shape[0] in sizes and is_from_outside(leaf):
+            _warn(
+                "batch",
+                f"run gives each of {strategy.num_replicas_in_sync} replicas all "
+                f"{leaf.shape[0]} rows of argument {leaf_name(fn, path)!r}, an array of shape "
+                f"{list(leaf.shape)}. If it is a global batch like those of the strategy's "
+                f"dataset, split it: strategy.experimental_distribute_dataset([batch]), or "
+                f"strategy.experimental_distribute_values_from_function. If all replicas shall "
+                f"have it, ignore this.",
+                here(),
+            )
+            return

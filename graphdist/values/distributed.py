@@ -1,0 +1,345 @@
+"""Distributed values: one value a replica, or one value that all replicas hold.
+
+Outside a function a `PerReplica` holds one array, the replicas' parts concatenated along dimension
+0 (R scalars are an array of shape [R]), or one mirrored array if the compiler proved the parts
+equal. Inside a trace it is a `TracedPerReplica` around a tracer of local shape. Only the traced
+form is a pytree: outside, the array behind a `PerReplica` is nobody's business, and mapping over it
+would show the concatenation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias  # Any: users' values and tracers
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.context import current_entry
+from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
+from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
+from graphdist.tracing.class_trace import Slot
+from graphdist.tracing.sources import here
+from graphdist.values.array_operators import ArrayOperators, is_asked_by_a_function_of_jax
+from graphdist.values.copying import refuse_to_pickle
+from graphdist.values.one_line import devices_of, values_of
+from graphdist.values.per_replica_operators import PerReplicaOperators
+
+if TYPE_CHECKING:
+    from graphdist.strategies.base import StrategyBase
+
+
+NumpyArray: TypeAlias = np.ndarray[Any, Any] | np.generic
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+"""The shape of a value on each replica, where they differ."""
+
+
+_JAX_OPERATOR = "_operator_"
+"""How the functions are called that are JAX's operators of arrays."""
+
+
+class DistributedValues:
+    """The base of values that belong to replicas."""
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the replicas' values, in replica order."""
+        raise NotImplementedError
+
+
+class PerReplica(PerReplicaOperators, DistributedValues):
+    """One value a replica, possibly different; operators work on each replica by itself.
+
+    Made by `Strategy.run`, by distributed datasets and by
+    `experimental_distribute_values_from_function`.
+
+    >>> import graphdist as gd
+    >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    >>> strategy.experimental_distribute_values_from_function(
+    ...     lambda context: context.replica_id_in_sync_group * 10)
+    <PerReplica: 0 | 10>
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        """Hold these values, one a replica; arrays become one array on the devices when needed."""
+        if not isinstance(values, Iterable) or isinstance(values, str):
+            raise ArgumentTypeError(
+                f"a PerReplica is made of {kind_of(values)}, not of values, one a replica",
+                source=here(),
+                hint="write gd.PerReplica([value of replica 0, value of replica 1])",
+            )
+        self._values: tuple[Any, ...] | None = tuple(values)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the replicas' values, in replica order; arrays on their devices are not copied."""
+        assert self._values is not None
+        return self._values
+
+    @property
+    def __jax_array__(self) -> Callable[[], jax.Array]:
+        """Return what gives a replica that closes over the value its own component.
+
+        A property, since JAX only asks whether there is one before it gives an error of its own.
+        An operator of an array on the left finds none, and leaves the operation to us.
+        """
+        if sys._getframe(1).f_code.co_name.startswith(_JAX_OPERATOR):
+            raise AttributeError("left to the operator of the PerReplica")
+        entry = current_entry()
+        context = None if entry is None else entry.replica_context
+        if context is None or context.num_replicas_in_sync != len(self.values):
+            raise _not_one_array()
+        if is_asked_by_a_function_of_jax(sys._getframe(1)):
+            raise ArgumentError(
+                "a PerReplica that the replica function was not given as an argument is given to a "
+                "function of JAX, which takes arrays",
+                source=here(),
+                hint="pass it to the replica function through the args of run",
+            )
+        component = self.values[context.known_number()]
+        return lambda: array_of(np.asarray(component), "the replica's component of a PerReplica is")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise _not_one_array()
+
+    def __repr__(self) -> str:
+        arrays = [value for value in self.values if isinstance(value, jax.Array)]
+        place = f" on {devices_of(arrays)}" if arrays else ""
+        return f"<PerReplica{place}{values_of(self.values)}>"
+
+
+def no_values_yet() -> ArgumentError:
+    """Return the error for components asked for while tracing."""
+    return ArgumentError(
+        "the values of a PerReplica are asked for inside a function, where they do not exist yet",
+        source=here(),
+        hint="use strategy.experimental_local_results, strategy.reduce or strategy.gather",
+    )
+
+
+def _not_one_array() -> ArgumentError:
+    return ArgumentError(
+        "a PerReplica is used as one array, but it is one value a replica",
+        source=here(),
+        hint="pass it to the replica function through the args of run, "
+        "or make it one value with strategy.reduce or strategy.gather",
+    )
+
+
+class PerReplicaArray(PerReplica):
+    """One array a replica, of one dtype and rank, as one array on the strategy's devices.
+
+    Where the replicas' arrays differ in shape each is padded to the largest; `shapes` has the true
+    ones.
+    """
+
+    def __init__(
+        self,
+        array: jax.Array,
+        strategy: StrategyBase,
+        shape: tuple[int, ...],
+        distribution: Distribution = PER_REPLICA,
+        shapes: Shapes | None = None,
+        rows: tuple[int, ...] | None = None,
+    ) -> None:
+        """Wrap `array`; `shape` is what one replica holds, with the padding.
+
+        `rows` says, of what comes from unequal numbers of rows, how many each replica had.
+        """
+        self.array = array
+        self.strategy = strategy
+        self.type = Type(dtype_name(array.dtype), shape, distribution)
+        self.shapes = shapes
+        self.signature = (strategy, self.type, shapes)
+        self.rows = rows
+
+    def __copy__(self) -> Self:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(
+            "a PerReplica, which is arrays on devices of this process,",
+            "pickle its values: [np.asarray(one) for one in "
+            "strategy.experimental_local_results(value)]",
+        )
+
+    def __repr__(self) -> str:
+        dtype = self.type.dtype
+        shapes = [self.type.shape] if self.shapes is None else self.shapes
+        types = " | ".join(str(Type(dtype, tuple(shape))) for shape in shapes)
+        devices = self.strategy.devices
+        values = "" if devices.is_absent else values_of(self.values)
+        return f"<PerReplica {types} on {devices}{values}>"
+
+    @cached_property
+    def values(self) -> tuple[jax.Array, ...]:
+        """Return the arrays of this process's replicas, each on its device, in replica order."""
+        if self.strategy.devices.is_absent:
+            self.strategy.devices.refuse_to_run("the value of a PerReplica", here())
+        order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
+        shards = sorted(self.array.addressable_shards, key=lambda shard: order[shard.device])
+        with jax.ensure_compile_time_eval():  # asked for inside a trace, they would be tracers
+            parts = [shard.data.reshape(self.type.shape) for shard in shards]
+            if self.shapes is None:
+                return tuple(parts)
+            local = self.strategy.devices.local_replicas
+            return tuple(
+                jax.lax.slice(part, (0,) * len(shape), shape)
+                for part, shape in zip(parts, self.shapes[local.start : local.stop], strict=True)
+            )
+
+
+@jax.tree_util.register_pytree_node_class
+class TracedPerReplica(PerReplica):
+    """A per-replica value inside a trace: a tracer of the shape one replica holds.
+
+    Where the replicas' shapes differ the tracer is padded to the largest, with zeros, and `shapes`
+    has the true ones.
+    """
+
+    def __init__(self, local: Any, shapes: Shapes | None = None) -> None:
+        """Wrap a tracer."""
+        self.local, self.shapes = local, shapes
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Refuse: inside a function the replicas' values exist only on the devices."""
+        raise no_values_yet()
+
+    def __repr__(self) -> str:
+        return f"PerReplica({self.local!r})"
+
+    def tree_flatten(self) -> tuple[tuple[Any], Shapes | None]:
+        """Return the tracer as the only child."""
+        return (self.local,), self.shapes
+
+    @classmethod
+    def tree_unflatten(cls, shapes: Shapes | None, children: Sequence[Any]) -> TracedPerReplica:
+        """Rebuild from the only child."""
+        return cls(children[0], shapes)
+
+
+@jax.tree_util.register_pytree_node_class
+class TracedParts(PerReplica):
+    """Values of different kinds inside a trace: of each replica a Python value or a slot.
+
+    A slot's array holds the replica's value on that replica alone.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        """Hold each replica's part."""
+        self.parts = tuple(parts)
+
+    def __repr__(self) -> str:
+        return f"PerReplica{self.parts!r}"
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Refuse: inside a function the arrays among them exist only on the devices."""
+        raise no_values_yet()
+
+    def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
+        """Return the arrays as children."""
+        arrays = [part.array for part in self.parts if isinstance(part, Slot)]
+        return arrays, tuple(
+            part.shape if isinstance(part, Slot) else _Static(part) for part in self.parts
+        )
+
+    @classmethod
+    def tree_unflatten(cls, parts: tuple[Any, ...], arrays: Sequence[Any]) -> TracedParts:
+        """Rebuild from the arrays."""
+        rest = iter(arrays)
+        return cls(
+            [part.value if isinstance(part, _Static) else Slot(next(rest), part) for part in parts]
+        )
+
+
+@dataclass(frozen=True)
+class _Static:
+    """A Python value, which is never taken for the shape of an array."""
+
+    value: Any
+
+
+class Mirrored(ArrayOperators, DistributedValues):
+    """One value that every replica holds; it takes part in arithmetic as that value."""
+
+    def __init__(self, array: jax.Array, num_replicas: int) -> None:
+        """Wrap an array replicated on the strategy's devices."""
+        self.array = array
+        self.num_replicas = num_replicas
+
+    def _as_array(self) -> jax.Array:
+        return self.array
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the value once for every replica."""
+        return (self.array,) * self.num_replicas
+
+    def __repr__(self) -> str:
+        type = Type(dtype_name(self.array.dtype), self.array.shape)
+        return f"<Mirrored {type} on {devices_of([self.array])}{values_of([self.array])}>"
+
+
+def largest(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape that arrays of these shapes are padded to; they have one rank.
+
+    >>> largest([(4, 2), (1, 3)])
+    (4, 3)
+    """
+    return tuple(map(max, zip(*shapes, strict=True)))
+
+
+def unequal(shapes: Sequence[tuple[int, ...]]) -> Shapes | None:
+    """Return the replicas' shapes, or None if all are the same.
+
+    >>> unequal([(4,), (1,)])
+    ((4,), (1,))
+    >>> unequal([(4,), (4,)])
+    """
+    return None if len(set(shapes)) == 1 else tuple(shapes)
+
+
+def kind_of(value: Any) -> str:
+    """Return the name of the type of a value as users know it."""
+    return "jax.Array" if isinstance(value, jax.Array) else type(value).__name__
+
+
+def structure_text(structure: Any) -> str:
+    """Return the structure of a pytree as it is written, leaves as stars.
+
+    >>> structure_text(jax.tree.structure({"w": 1, "b": [2]}))
+    "{'b': [*], 'w': *}"
+    """
+    return str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array that devices hold; the gradient of an integer is none."""
+    if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        return False
+    return bool(value.dtype != jax.dtypes.float0)
+
+
+def array_of(value: Any, what: str, dtype: Any = None) -> jax.Array:
+    """Return the value as an array; raises `ArgumentTypeError`, which begins with `what`."""
+    if isinstance(value, np.ndarray):
+        value = np.array(value)  # JAX may copy it later, when the caller has changed it
+    try:
+        return jnp.asarray(value, dtype)
+    except GraphdistError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            f"{what} a {kind_of(value)}, which is not an array or a number"
+            f"{'' if dtype is None else f' of dtype {dtype}'}",
+            source=here(),
+        ) from error
