@@ -20,7 +20,8 @@ from graphdist.tracing.state import current_trace
 
 if TYPE_CHECKING:
     from graphdist.replica_context import ReplicaContext
-    from graphdist.strategies.base import Strategy, StrategyBase
+    from graphdist.strategies.base import Strategy
+    from graphdist.strategy_base import StrategyBase
 
 Entered = TypeVar("Entered", bound="StrategyBase")
 
@@ -101,7 +102,7 @@ def experimental_set_strategy(strategy: StrategyBase | None) -> None:
     (True, True)
     >>> experimental_set_strategy(None)
     """
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
     if not isinstance(strategy, StrategyBase | None):
         raise ArgumentTypeError(

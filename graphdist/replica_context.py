@@ -32,7 +32,7 @@ from graphdist.values.pytrees import map_leaves
 
 if TYPE_CHECKING:
     from graphdist.state.variable import Variable
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategies.base import CommonStrategy
     from graphdist.strategies.peers import Peers
 
 
@@ -46,7 +46,7 @@ class ReplicaContext:
 
     def __init__(
         self,
-        strategy: StrategyBase,
+        strategy: CommonStrategy,
         replica_id_in_sync_group: int | None = None,
         peers: Peers | None = None,
     ) -> None:
@@ -61,7 +61,7 @@ class ReplicaContext:
         """What is one value outside, by the id of what replicas see of it, which is kept alive."""
 
     @property
-    def strategy(self) -> StrategyBase:
+    def strategy(self) -> CommonStrategy:
         """Return the strategy that runs this replica."""
         return self._strategy
 

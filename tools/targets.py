@@ -30,7 +30,7 @@ from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.ir.source import Source, at_line
 from graphdist.program.function import BoundFunction, Function
 from graphdist.program.stages import Traced
-from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.base import CommonStrategy
 from graphdist.tracing.sources import here
 from graphdist.values.distributed import kind_of
 
@@ -97,7 +97,7 @@ def load_factory(target: str) -> Factory:
     return factory
 
 
-def make_step(target: str, strategy: StrategyBase, settings: Mapping[str, Any]) -> Step:
+def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]) -> Step:
     """Return the function and the arguments that the factory of a target makes for a strategy.
 
     Raises `ArgumentError` for a target that is not there, settings that its factory does not take,
@@ -120,7 +120,7 @@ def make_step(target: str, strategy: StrategyBase, settings: Mapping[str, Any]) 
     return _checked(target, made)
 
 
-def trace_step(target: str, strategy: StrategyBase, step: Step) -> Traced:
+def trace_step(target: str, strategy: CommonStrategy, step: Step) -> Traced:
     """Return a step traced for its arguments; raises `ArgumentError` where that fails."""
     function, arguments = step
     try:

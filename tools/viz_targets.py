@@ -24,7 +24,7 @@ from graphdist.ir.types import numpy_dtype
 from graphdist.program.function import BoundFunction, Function, function
 from graphdist.program.stages import Compiled, Lowered, Traced
 from graphdist.runtime.files.artifact import read_artifact
-from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.base import CommonStrategy
 from graphdist.strategies.central_storage import CentralStorageStrategy
 from graphdist.strategies.default import default_strategy
 from graphdist.strategies.mirrored import MirroredStrategy
@@ -133,9 +133,9 @@ def _parsed(text: str, path: Path, first_line: int, number: int, of: int) -> Ste
     return Step("graph" if of == 1 else f"{number} {graph.stage.value}", graph)
 
 
-def _strategy(text: str) -> StrategyBase:
+def _strategy(text: str) -> CommonStrategy:
     name, _, number = text.partition(":")
-    makers: dict[str, Callable[[list[str] | None], StrategyBase]] = {
+    makers: dict[str, Callable[[list[str] | None], CommonStrategy]] = {
         "default": lambda devices: default_strategy(),
         "one_device": lambda devices: OneDeviceStrategy(devices[0] if devices else None),
         "mirrored": MirroredStrategy,
@@ -164,7 +164,7 @@ def _devices(count: int) -> list[str]:
     return [f"{platform}:{one}" for one in range(count)]
 
 
-def _traced(name: str, strategy: StrategyBase, settings: Sequence[str], types: str) -> Traced:
+def _traced(name: str, strategy: CommonStrategy, settings: Sequence[str], types: str) -> Traced:
     factory = load_factory(name)
     if isinstance(factory, Function | BoundFunction) or types or not _is_factory(factory):
         step = factory if isinstance(factory, Function | BoundFunction) else function(factory)

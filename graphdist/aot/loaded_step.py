@@ -18,7 +18,7 @@ from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.executable import Executable
 from graphdist.state.storage import lay_out, layout_of
 from graphdist.state.variable import Variable
-from graphdist.strategies.base import StrategyBase
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.sources import here
 
 

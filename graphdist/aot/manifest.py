@@ -20,7 +20,7 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharde
 from graphdist.program.interface import OUTPUT, Interface, OneForAll
 from graphdist.program.signature import LeafKey, StaticValue, is_static, static_key
 from graphdist.runtime.executable import jax_dtype
-from graphdist.strategies.base import StrategyBase
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.sources import here
 
 _PLAIN = (str, int, float, bool, type(None))

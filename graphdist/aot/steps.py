@@ -47,8 +47,8 @@ from graphdist.runtime.files.serialization import (
     load_native,
     serialize_native,
 )
-from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.sources import here
 from graphdist.version import versions
 

@@ -16,7 +16,7 @@ from graphdist.state.variable import Variable
 from graphdist.tracing.sources import here
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 __all__ = ["variables_for"]
 

@@ -32,7 +32,7 @@ from graphdist.options import (
     RunOptions,
 )
 from graphdist.replica_context import ReplicaContext
-from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.base import CommonStrategy
 from graphdist.strategies.central_storage import CentralStorageBase
 from graphdist.strategies.cross_device_ops import (
     CrossDeviceOps,
@@ -81,7 +81,7 @@ CollectiveCommunication = CommunicationImplementation
 """The older name of `CommunicationImplementation`."""
 
 
-class Strategy(StrategyBase):
+class Strategy(CommonStrategy):
     """The base of strategies with the API of TF1."""
 
     def reduce(

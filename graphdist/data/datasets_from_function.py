@@ -22,7 +22,7 @@ from graphdist.values.specs import Dimensions
 from graphdist.values.type_variables import Element_co
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 _NOTHING = object()
 """In place of an element, for a replica that gets none."""

@@ -56,7 +56,7 @@ from graphdist.values.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.values.type_variables import Element_co
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 Place: TypeAlias = Callable[..., Any]
 """Returns the value of which the replicas have these parts; a strategy's.

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.program.signature import LeafKey
-from graphdist.strategies.base import StrategyBase
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.class_trace import Slot
 from graphdist.values.distributed import (
     Mirrored,

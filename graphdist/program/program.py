@@ -37,7 +37,7 @@ from graphdist.state.checks import require_value
 from graphdist.state.packs import pack_small, packs_of
 from graphdist.state.storage import as_stored, lay_out, layout_of
 from graphdist.state.variable import Variable
-from graphdist.strategies.base import StrategyBase
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.sources import here
 from graphdist.values.components import as_array, buffer_gone, shape_without_value
 from graphdist.values.distributed import Mirrored, PerReplicaArray

@@ -37,9 +37,9 @@ from graphdist.program.stages import Traced
 from graphdist.program.step_functions import require_result
 from graphdist.runtime.compilation import combining_options
 from graphdist.state.storage import as_stored
-from graphdist.strategies.base import StrategyBase
 from graphdist.strategies.default import default_strategy
 from graphdist.strategies.replica_warnings import warn_of_unequal_means
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
 from graphdist.tracing.importer import import_jaxpr
 from graphdist.tracing.sources import here

@@ -28,7 +28,7 @@ from graphdist.passes.pack_variables import Pack
 
 if TYPE_CHECKING:
     from graphdist.state.variable import Variable
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 LARGEST = {"cpu": 16 * 2**10}
 """By platform, up to how many bytes a variable is small; nothing is packed elsewhere."""

@@ -27,7 +27,8 @@ from graphdist.values.copying import refuse_to_pickle
 if TYPE_CHECKING:
     from graphdist.state.packs import VariablePack
     from graphdist.state.variable import Variable
-    from graphdist.strategies.base import Strategy, StrategyBase
+    from graphdist.strategies.base import Strategy
+    from graphdist.strategy_base import StrategyBase
 
 
 class StoredValue:

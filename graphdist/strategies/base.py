@@ -18,27 +18,21 @@ from typing import (  # Any: users' pytrees and functions
 )
 
 import jax
-import numpy as np
 
 from graphdist.context import Entry, Scope, entered, require_cross_replica, require_same_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
-from graphdist.ir.types import PER_REPLICA, Distribution
 from graphdist.options import (
-    AXIS_NAME,
-    CommunicationOptions,
     ReduceOp,
     ValueContext,
-    VariableSynchronization,
 )
-from graphdist.passes import Target
 from graphdist.program.step_functions import require_call, require_function
 from graphdist.program.tracebacks import frames_hidden
 from graphdist.replica_context import ReplicaContext, gather_axis
-from graphdist.runtime.buffers import BufferStore
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.input import InputMethods
 from graphdist.strategies.replica_warnings import warn_of_unequal_values
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.components import per_replica_of
@@ -54,26 +48,11 @@ Result = TypeVar("Result")
 Value = TypeVar("Value")
 
 
-class StrategyBase(InputMethods):
-    """What all strategies have, those of `graphdist.compat.v1` too."""
+class CommonStrategy(StrategyBase, InputMethods):
+    """What all strategies do, those of `graphdist.compat.v1` too."""
 
-    is_default = False
-    makes_plain_variables = False
-    """Whether its variables have one copy, which any other strategy's programs can use."""
-    auto_synchronization = VariableSynchronization.AUTO
-    """What AUTO is called on its variables; it means ON_WRITE everywhere."""
-    cluster_resolver: Any = None
-    """What says which processes there are; None when there is one."""
-    communication_options = CommunicationOptions()
-    """Those of its collectives that are given none."""
     cross_device_ops: CrossDeviceOps | None = None
     """The algorithms the user asked for."""
-    axis_name = AXIS_NAME
-    """What collectives of JAX call the replicas: `lax.psum(x, strategy.axis_name)`."""
-    shard_update: bool | None = False
-    """Whether updates of variables are shared out over the replicas; None: where it is worth it."""
-    isolates_session_state = False
-    """Whether it sets the option of that name in a configuration of TF1."""
 
     def __init__(self, extended: StrategyExtended | None = None) -> None:
         """Take the extended strategy, which knows the devices.
@@ -87,12 +66,9 @@ class StrategyBase(InputMethods):
                 source=here(),
                 hint="make one of its subclasses, such as gd.MirroredStrategy()",
             )
+        super().__init__(extended.devices)
         self._extended = extended
         extended.strategy = self
-        self.devices = extended.devices
-        self.buffers = BufferStore()
-        self.global_batch_sizes: set[int] = set()
-        """How many rows the first batches of its datasets had, before they were split."""
         from graphdist.strategies.implicit import ImplicitFunctions  # which traces, and runs here
 
         self._implicit = ImplicitFunctions()
@@ -101,24 +77,6 @@ class StrategyBase(InputMethods):
     def extended(self) -> StrategyExtended:
         """Return what libraries ask of the strategy."""
         return self._extended
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """Return the number of replicas."""
-        return len(self.devices)
-
-    @property
-    def target(self) -> Target:
-        """Return what programs of the strategy are compiled for."""
-        packs = self.communication_options.bytes_per_pack
-        return Target(self.devices.platform, self.shard_update, packs, self.devices.num_slices)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self.devices}>"
-
-    def beside(self, other: StrategyBase) -> str:
-        """Return what an error calls the strategy that names `other` too."""
-        return f"another {self}" if self is not other and str(self) == str(other) else str(self)
 
     def __copy__(self) -> NoReturn:
         raise ContextError(
@@ -136,7 +94,7 @@ class StrategyBase(InputMethods):
             return self
         twin = type(self).__new__(type(self))
         vars(twin).update(vars(self))
-        StrategyBase.__init__(twin, type(self.extended)(self.devices))
+        CommonStrategy.__init__(twin, type(self.extended)(self.devices))
         return twin
 
     def __reduce__(self) -> NoReturn:
@@ -275,22 +233,6 @@ class StrategyBase(InputMethods):
         with frames_hidden:
             return replicas.local_results(self, value)
 
-    def place_variable(self, value: Any, distribution: Distribution) -> Any:
-        """Return a buffer of its own for a variable: the value, or PER_REPLICA one copy of it each.
-
-        A value given by its shape, or on devices that are not here, is a shape there too.
-        """
-        if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(value.shape, value.dtype)
-        if distribution is not PER_REPLICA:
-            home = self.devices.home(distribution)
-            return jax.device_put(jax.numpy.array(value, copy=True), home, may_alias=False)
-        is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)  # unknown to numpy
-        part = (value if is_key else np.asarray(value)).reshape(value.shape or (1,))
-        join: Any = jax.numpy.concatenate if is_key else np.concatenate
-        whole = join([part] * self.num_replicas_in_sync)
-        return jax.device_put(whole, self.devices.home(distribution), may_alias=False)
-
     @property
     def replica_context(self) -> ReplicaContext:
         """Return a new replica context of this strategy."""
@@ -308,7 +250,7 @@ class StrategyBase(InputMethods):
     colocate_vars_with = legacy.colocate_vars_with
 
 
-class Strategy(StrategyBase):
+class Strategy(CommonStrategy):
     """Runs a program on devices, one replica on each.
 
     Not made itself: see `MirroredStrategy`, `OneDeviceStrategy`, `CentralStorageStrategy` and

@@ -8,12 +8,12 @@ import jax
 
 from graphdist.options import AXIS_NAME, checked_axis_name
 from graphdist.runtime.devices import Devices, find_device, find_devices, working_devices
-from graphdist.strategies.base import Strategy, StrategyBase
+from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
 
 
-class CentralStorageBase(StrategyBase):
+class CentralStorageBase(CommonStrategy):
     """A strategy with central variables, and the methods of one API or the other."""
 
     isolates_session_state = True

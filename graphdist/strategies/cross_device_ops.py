@@ -22,7 +22,7 @@ from graphdist.context import Entry, entered, get_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.state.variable import Variable
-from graphdist.strategies.base import StrategyBase
+from graphdist.strategies.base import CommonStrategy
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.distributed import PerReplicaArray, kind_of
@@ -208,9 +208,9 @@ def _packs(count: Any) -> int:
     return count
 
 
-def _strategy_of(*values: Any) -> StrategyBase:
+def _strategy_of(*values: Any) -> CommonStrategy:
     """Return the strategy that made one of the values, or else the current one."""
     for value in values:
         if isinstance(value, PerReplicaArray | Variable):
-            return value.strategy
+            return cast("CommonStrategy", value.strategy)
     return get_strategy()

@@ -42,7 +42,7 @@ from graphdist.values.distributed import (
 from graphdist.values.pytrees import map_leaves
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategies.base import CommonStrategy
 
 
 class StrategyExtended:
@@ -64,7 +64,7 @@ class StrategyExtended:
     experimental_require_static_shapes = False
     """Whether all replicas must have values of one shape."""
 
-    strategy: StrategyBase
+    strategy: CommonStrategy
 
     def __init__(self, devices: Devices) -> None:
         """Take the devices; the strategy that is made with it makes itself known."""

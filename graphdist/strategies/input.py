@@ -37,7 +37,6 @@ from graphdist.values.distributed import (
 )
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
 
 _ALIGNMENT = 64  # bytes: what JAX takes over without a copy
 _PER_REPLICA = InputReplicationMode.PER_REPLICA
@@ -171,7 +170,9 @@ def left_on_host(parts: Sequence[Array]) -> Any:
     return copies[0] if len(copies) == 1 else PerReplica(copies)
 
 
-def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | None = None) -> Any:
+def on_devices(
+    strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | None = None
+) -> Any:
     """Return the value of which the replicas have these parts, each on its replica's device.
 
     Where other workers have replicas too, `shapes` are those of the parts of all. The value does

@@ -1,6 +1,6 @@
 """The older names of strategies, those of TF1: each is done by way of its successor.
 
-A module of functions, which `StrategyBase` takes as methods. Whatever has a newer name warns once
+A module of functions, which `CommonStrategy` takes as methods. Whatever has a newer name warns once
 and says which. The iterators are in `legacy_input.py`.
 """
 
@@ -25,11 +25,11 @@ from graphdist.values.distributed import kind_of
 
 if TYPE_CHECKING:
     from graphdist.state.variable import Variable
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategies.base import CommonStrategy
 
 
 def experimental_run(
-    strategy: StrategyBase, fn: Callable[..., Any], input_iterator: Any = None
+    strategy: CommonStrategy, fn: Callable[..., Any], input_iterator: Any = None
 ) -> Any:
     """Run `fn` on every replica, with the next element of an iterator if there is one.
 
@@ -47,7 +47,7 @@ def experimental_run(
     return strategy.run(fn, args=(input_iterator.get_next(),))
 
 
-def make_dataset_iterator(strategy: StrategyBase, dataset: Any) -> DatasetIterator:
+def make_dataset_iterator(strategy: CommonStrategy, dataset: Any) -> DatasetIterator:
     """Return an iterator over the global batches of a dataset, each split over the replicas.
 
     Raises what `experimental_distribute_dataset` and the first element of it raise.
@@ -60,7 +60,7 @@ def make_dataset_iterator(strategy: StrategyBase, dataset: Any) -> DatasetIterat
 
 
 def make_input_fn_iterator(
-    strategy: StrategyBase,
+    strategy: CommonStrategy,
     input_fn: Callable[..., Any],
     replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER,
 ) -> InputFunctionIterator:
@@ -82,7 +82,7 @@ def make_input_fn_iterator(
 
 
 def distribute_datasets_from_function(
-    strategy: StrategyBase, dataset_fn: Callable[..., Any], options: Any = None
+    strategy: CommonStrategy, dataset_fn: Callable[..., Any], options: Any = None
 ) -> Any:
     """Do what `distribute_datasets_from_function` does."""
     warn_once(
@@ -92,13 +92,13 @@ def distribute_datasets_from_function(
     return strategy.distribute_datasets_from_function(dataset_fn, options)
 
 
-def unwrap(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:
+def unwrap(strategy: CommonStrategy, value: Any) -> tuple[Any, ...]:
     """Return the components of a value."""
     warn_once("Strategy.unwrap", "Strategy.experimental_local_results")
     return strategy.experimental_local_results(value)
 
 
-def group(strategy: StrategyBase, value: Any, name: str | None = None) -> Any:
+def group(strategy: CommonStrategy, value: Any, name: str | None = None) -> Any:
     """Wait until all components of a value are there; return one that is alone, else None."""
     components = strategy.experimental_local_results(value)
     if current_trace() is None:
@@ -107,7 +107,7 @@ def group(strategy: StrategyBase, value: Any, name: str | None = None) -> Any:
 
 
 def configure(
-    strategy: StrategyBase,
+    strategy: CommonStrategy,
     session_config: Any = None,
     cluster_spec: Any = None,
     task_type: str | None = None,
@@ -125,7 +125,7 @@ def configure(
         )
 
 
-def update_config_proto(strategy: StrategyBase, config_proto: Any) -> Any:
+def update_config_proto(strategy: CommonStrategy, config_proto: Any) -> Any:
     """Return a copy of a configuration with what JAX needs for this strategy.
 
     `config_proto` is a dict or an object with attributes, and is left as it is. Set are
@@ -150,7 +150,7 @@ def update_config_proto(strategy: StrategyBase, config_proto: Any) -> Any:
     return changed
 
 
-def _settings(strategy: StrategyBase) -> dict[str, Any]:
+def _settings(strategy: CommonStrategy) -> dict[str, Any]:
     """Return the settings of `jax.config` that give a process the strategy's devices."""
     if strategy.is_default:
         return {}
@@ -162,7 +162,7 @@ def _settings(strategy: StrategyBase) -> dict[str, Any]:
 
 
 def colocate_vars_with(
-    strategy: StrategyBase, colocate_with_variable: Variable
+    strategy: CommonStrategy, colocate_with_variable: Variable
 ) -> AbstractContextManager[None]:
     """Do what `extended.colocate_vars_with` does."""
     warn_once("Strategy.colocate_vars_with", "Strategy.extended.colocate_vars_with")

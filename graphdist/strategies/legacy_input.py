@@ -29,7 +29,7 @@ from graphdist.values.components import per_replica_of
 from graphdist.values.distributed import kind_of
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategies.base import CommonStrategy
 
 
 class DatasetIterator:
@@ -59,7 +59,7 @@ class DatasetIterator:
 class InputFunctionIterator:
     """An iterator over what an input function returned: a dataset, or a function of its own."""
 
-    def __init__(self, strategy: StrategyBase, input_fn: Callable[..., Any]) -> None:
+    def __init__(self, strategy: CommonStrategy, input_fn: Callable[..., Any]) -> None:
         """Call `input_fn(InputContext)`; raises `ArgumentError` for a result of another kind."""
         self._strategy = strategy
         made = input_fn(InputContext(1, 0, strategy.num_replicas_in_sync))
@@ -123,7 +123,7 @@ class MultiStepContext:
         """Keep an output of this step: reduced over the replicas or, without an op, as it is."""
         op = None if reduce_op is None else ReduceOp.of(reduce_op)
 
-        def keep(strategy: StrategyBase, output: Any) -> None:
+        def keep(strategy: CommonStrategy, output: Any) -> None:
             reduced = output if op is None else strategy.reduce(op, output, axis=None)
             self._outputs[name] = reduced
 
@@ -132,7 +132,7 @@ class MultiStepContext:
     def set_non_tensor_output(self, name: str, output: Any) -> None:
         """Keep an output that is no array."""
 
-        def keep(strategy: StrategyBase, output: Any) -> None:
+        def keep(strategy: CommonStrategy, output: Any) -> None:
             self._others[name] = output
 
         _in_cross_replica(keep, output)
@@ -151,7 +151,7 @@ def _in_cross_replica(keep: Callable[[Any, Any], None], output: Any) -> None:
 
 
 def run_steps_on_iterator(
-    strategy: StrategyBase,
+    strategy: CommonStrategy,
     fn: Callable[..., Any],
     iterator: Any,
     iterations: int,

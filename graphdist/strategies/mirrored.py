@@ -14,14 +14,14 @@ from graphdist.options import (
     checked_sharding,
 )
 from graphdist.runtime.devices import find_devices
-from graphdist.strategies.base import Strategy, StrategyBase
+from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.tpu import devices_of_topology
 from graphdist.tracing.sources import here
 
 
-class MirroredBase(StrategyBase):
+class MirroredBase(CommonStrategy):
     """A mirrored strategy, with the methods of one API or the other."""
 
     isolates_session_state = True

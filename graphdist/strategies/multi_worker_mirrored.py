@@ -34,7 +34,7 @@ from graphdist.runtime.processes.cluster_workers import (
     current_workers,
     join_workers,
 )
-from graphdist.strategies.base import Strategy, StrategyBase
+from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
 from graphdist.values.distributed import kind_of
@@ -57,7 +57,7 @@ class MultiWorkerExtended(StrategyExtended):
         return tuple(self.devices.names[replica] for replica in self.devices.local_replicas)
 
 
-class MultiWorkerMirroredBase(StrategyBase):
+class MultiWorkerMirroredBase(CommonStrategy):
     """A strategy of workers, with the methods of one API or the other."""
 
     has_input_per_replica = False

@@ -7,13 +7,13 @@ import jax
 from graphdist.errors import ArgumentTypeError
 from graphdist.options import AXIS_NAME, checked_axis_name
 from graphdist.runtime.devices import Devices, find_device
-from graphdist.strategies.base import Strategy, StrategyBase
+from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
 from graphdist.values.distributed import kind_of
 
 
-class OneDeviceBase(StrategyBase):
+class OneDeviceBase(CommonStrategy):
     """A strategy of one device, with the methods of one API or the other."""
 
     has_input_per_replica = False

@@ -43,7 +43,7 @@ from graphdist.values.distributed import (
 from graphdist.values.pytrees import unflatten
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,9 @@ def _brought(leaf: Any) -> _Leaf:
     return _Leaf(None, leaf)
 
 
-def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequence[Any]) -> _Answer:
+def _answer(
+    strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequence[Any]
+) -> _Answer:
     """Trace `merge_fn` on what all replicas bring."""
     structure = of_all[0][0]
     for replica, (other, _) in enumerate(of_all):

@@ -43,7 +43,7 @@ from graphdist.values.distributed import (
 from graphdist.values.pytrees import unflatten
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 
 _OUTPUT = object()

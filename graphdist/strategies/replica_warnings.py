@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphdist.state.variable import Variable
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 Rows: TypeAlias = tuple[int, ...]
 """How many rows each replica has."""

@@ -45,7 +45,7 @@ from graphdist.values.distributed import (
 from graphdist.values.pytrees import map_leaves
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategies.base import CommonStrategy
 
 
 def is_distributed(leaf: Any) -> bool:
@@ -54,7 +54,7 @@ def is_distributed(leaf: Any) -> bool:
 
 
 def run(
-    strategy: StrategyBase, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    strategy: CommonStrategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Trace `fn` as what every replica does: once, unless the replicas differ."""
     trace = current_trace()
@@ -92,7 +92,7 @@ def _differs(leaf: Any) -> bool:
 
 
 def _run_once(
-    strategy: StrategyBase,
+    strategy: CommonStrategy,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -148,7 +148,7 @@ def _closed_over() -> ArgumentError:
     )
 
 
-def reduce(strategy: StrategyBase, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
+def reduce(strategy: CommonStrategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
     """Reduce every leaf; None in a pytree is none, alone it is one value as a number would be."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
@@ -157,7 +157,7 @@ def reduce(strategy: StrategyBase, op: ReduceOp, value: Any, axis: tuple[int, ..
     )
 
 
-def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> Any:
+def _reduce_leaf(strategy: CommonStrategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
     size = strategy.num_replicas_in_sync
     if isinstance(leaf, IndexedSlices):
         scale = size if op is ReduceOp.MEAN else 1
@@ -271,7 +271,7 @@ def _dimensions(local: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted({one % rank for one in axes}))
 
 
-def gather(strategy: StrategyBase, value: Any, axis: int) -> Any:
+def gather(strategy: CommonStrategy, value: Any, axis: int) -> Any:
     """Concatenate the replicas' values of every leaf."""
     refuse_slices(value, "gather")
     if value is None:
@@ -281,7 +281,7 @@ def gather(strategy: StrategyBase, value: Any, axis: int) -> Any:
     )
 
 
-def _gather_leaf(strategy: StrategyBase, value: Any, axis: int) -> Any:
+def _gather_leaf(strategy: CommonStrategy, value: Any, axis: int) -> Any:
     value = _of_variable(value, has_axis=True)
     if not isinstance(value, TracedPerReplica):
         if isinstance(value, PerReplica):
@@ -302,7 +302,7 @@ def _gather_leaf(strategy: StrategyBase, value: Any, axis: int) -> Any:
     return without_padding(whole, lengths, value.local.shape[dimension], dimension)
 
 
-def local_results(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:
+def local_results(strategy: CommonStrategy, value: Any) -> tuple[Any, ...]:
     """Return the replicas' components of a value or of a container of values."""
     structure: Any
     leaves, structure = jax.tree.flatten(value, is_leaf=is_distributed)
@@ -330,7 +330,7 @@ def _part(part: Any, replica: int, count: int) -> Any:
     return Slot(stacked[replica], part.shape).value()
 
 
-def _components(strategy: StrategyBase, leaf: Any) -> tuple[Any, ...]:
+def _components(strategy: CommonStrategy, leaf: Any) -> tuple[Any, ...]:
     count = strategy.num_replicas_in_sync
     if isinstance(leaf, TracedParts):
         return tuple(_part(part, replica, count) for replica, part in enumerate(leaf.parts))

@@ -20,7 +20,7 @@ from graphdist.options import (
 )
 from graphdist.runtime.devices import Devices, find_devices
 from graphdist.runtime.targets.topologies import Topology, absent_devices, find_topology
-from graphdist.strategies.base import Strategy, StrategyBase
+from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.multi_worker_mirrored import single_worker
 from graphdist.tracing.sources import here
@@ -40,7 +40,7 @@ def devices_of_topology(name: str, num_slices: int, platform: str) -> Devices:
     return absent_devices(topology, here())
 
 
-class TPUBase(StrategyBase):
+class TPUBase(CommonStrategy):
     """A strategy of TPUs, with the methods of one API or the other."""
 
     auto_synchronization = VariableSynchronization.ON_WRITE

@@ -21,7 +21,7 @@ from graphdist.values.distributed import (
 )
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 
 def per_replica_of(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:

@@ -30,7 +30,7 @@ from graphdist.values.one_line import devices_of, values_of
 from graphdist.values.per_replica_operators import PerReplicaOperators
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 
 NumpyArray: TypeAlias = np.ndarray[Any, Any] | np.generic

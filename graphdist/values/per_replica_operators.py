@@ -22,7 +22,7 @@ from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 
 class PerReplicaOperators:

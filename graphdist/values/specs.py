@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import StrategyBase
+    from graphdist.strategy_base import StrategyBase
 
 Dimensions: TypeAlias = tuple[int | None, ...]
 """A shape; None is a dimension that varies."""
