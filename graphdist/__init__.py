@@ -1,13 +1,7 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
 from graphdist import aot, cluster, config, data, experimental, metrics, nn, random, train, viz
-from graphdist.context import (
-    experimental_set_strategy,
-    get_replica_context,
-    get_strategy,
-    has_strategy,
-    in_cross_replica_context,
-)
+from graphdist.context import has_strategy, in_cross_replica_context
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.input import InputContext, InputOptions, InputReplicationMode
 from graphdist.data.iterators import DistributedIterator
@@ -49,7 +43,6 @@ from graphdist.options import (
 )
 from graphdist.program.accumulation import accumulate
 from graphdist.program.function import Function, RetraceWarning, function
-from graphdist.replica_context import ReplicaContext
 from graphdist.state.scatter import IndexedSlices
 from graphdist.state.trees import assign, read, variables
 from graphdist.state.variable import Variable
@@ -61,13 +54,19 @@ from graphdist.strategies.cross_device_ops import (
     NcclAllReduce,
     ReductionToOneDevice,
 )
+from graphdist.strategies.current import (
+    experimental_set_strategy,
+    get_replica_context,
+    get_strategy,
+)
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
-from graphdist.strategies.replica_warnings import ReplicaWarning
+from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.strategies.tpu import TPUStrategy
 from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica
+from graphdist.values.replica_warnings import ReplicaWarning
 from graphdist.values.specs import ArraySpec, PerReplicaSpec
 from graphdist.version import VERSION
 

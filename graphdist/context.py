@@ -8,22 +8,34 @@ all of them the default strategy is current, whose context counts as replica con
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar  # Any: arrays, and users' objects
 
-from graphdist.errors import ArgumentTypeError, ContextError, MissingContextError
+from graphdist.errors import ContextError, MissingContextError
 from graphdist.tracing.sources import here, where_raised
-from graphdist.tracing.state import current_trace
 
 if TYPE_CHECKING:
-    from graphdist.replica_context import ReplicaContext
-    from graphdist.strategies.base import Strategy
     from graphdist.strategy_base import StrategyBase
 
 Entered = TypeVar("Entered", bound="StrategyBase")
+Made = TypeVar("Made")
+
+
+class RunningReplica(Protocol):
+    """A replica, as code that it runs sees it; `ReplicaContext` is more than that."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Return how many replicas run together."""
+
+    def known_number(self) -> int:
+        """Return the replica's number, where it is traced on its own."""
+
+    def made_once(self, make: Callable[[], Made]) -> Made:
+        """Return what `make` makes, the same object for all replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +43,7 @@ class Entry:
     """A strategy and, in replica context, the replica's view of it."""
 
     strategy: StrategyBase
-    replica_context: ReplicaContext | None = None
+    replica_context: RunningReplica | None = None
     is_set: bool = False
     """Whether `experimental_set_strategy` made it, and no `with` will end it."""
     is_merging: bool = False
@@ -89,59 +101,30 @@ class Scope(Generic[Entered]):
             raise missing from error
 
 
-def experimental_set_strategy(strategy: StrategyBase | None) -> None:
-    """Make a strategy the current one of this thread without a `with`; None ends that.
+def set_entry(entry: Entry | None) -> None:
+    """Make an entry the current one of this thread, until another is; None ends that."""
+    _entry.set(entry)
 
-    What was set before is replaced. A scope of the strategy may be entered afterwards, another
-    strategy's not. Raises `ContextError` inside a scope or a function, `ArgumentTypeError` for what
-    is no strategy.
 
-    >>> import graphdist as gd
-    >>> experimental_set_strategy(gd.OneDeviceStrategy("cpu:0"))
-    >>> has_strategy(), in_cross_replica_context()
-    (True, True)
-    >>> experimental_set_strategy(None)
-    """
-    from graphdist.strategy_base import StrategyBase
+def set_default_strategy(make: Callable[[], StrategyBase]) -> None:
+    """Say what makes the strategy that is current outside every scope, or returns it."""
+    global _default
+    _default = make
 
-    if not isinstance(strategy, StrategyBase | None):
-        raise ArgumentTypeError(
-            f"the strategy set is of type {type(strategy).__name__}, not a strategy",
-            source=here(),
-            hint="set a strategy such as gd.MirroredStrategy(), or None",
-        )
-    if current_trace() is not None:
-        raise ContextError(
-            "experimental_set_strategy is called inside a function, which would do it when it is "
-            "traced and never again",
-            source=here(),
-            hint="call it outside",
-        )
+
+def current_strategy() -> StrategyBase:
+    """Return the current strategy, which is the default one outside every scope."""
     entry = current_entry()
-    if entry is not None and not entry.is_set and not entry.strategy.is_default:
-        raise ContextError(
-            f"experimental_set_strategy is called inside the scope of {entry.strategy}",
-            source=here(),
-            hint="leave it out, or call it before: the scope has set the strategy",
-        )
-    _entry.set(None if strategy is None else Entry(strategy, is_set=True))
+    return strategy_outside() if entry is None else entry.strategy
 
 
-def get_strategy() -> Strategy:
-    """Return the current strategy, which is the default one outside every scope.
+def strategy_outside() -> StrategyBase:
+    """Return the default strategy, which is current outside every scope."""
+    assert _default is not None, "graphdist.strategies.default is not imported"
+    return _default()
 
-    The annotation leaves out the strategies of `graphdist.compat.v1`, which have fewer methods.
 
-    >>> import graphdist as gd
-    >>> gd.get_strategy().num_replicas_in_sync
-    1
-    """
-    entry = current_entry()
-    if entry is not None:
-        return cast("Strategy", entry.strategy)
-    from graphdist.strategies.default import default_strategy
-
-    return default_strategy()
+_default: Callable[[], StrategyBase] | None = None
 
 
 def has_strategy() -> bool:
@@ -168,20 +151,10 @@ def in_cross_replica_context() -> bool:
     return entry.is_merging or not entry.strategy.is_default
 
 
-def get_replica_context() -> ReplicaContext:
-    """Return the replica's context; None in cross-replica context, as in `tf.distribute`.
-
-    The annotation leaves the None out: a replica function, where this is called, never gets it.
-
-    >>> get_replica_context().num_replicas_in_sync
-    1
-    """
+def num_replicas_running() -> int:
+    """Return how many replicas run the code together: 1 outside every replica function of one."""
     entry = current_entry()
-    if not in_cross_replica_context() and (entry is None or entry.replica_context is None):
-        from graphdist.strategies.default import default_strategy
-
-        return default_strategy().replica_context
-    return cast("ReplicaContext", None if entry is None else entry.replica_context)
+    return 1 if entry is None else entry.strategy.num_replicas_in_sync
 
 
 def missing_context(error: AttributeError) -> ContextError | None:

@@ -11,12 +11,13 @@ from typing import Any  # Any: arrays and whatever converts to one
 import jax
 import jax.numpy as jnp
 
-from graphdist.context import get_replica_context, in_cross_replica_context
+from graphdist.context import in_cross_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import dtype_name
-from graphdist.replica_context import summable
+from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.sources import here
 from graphdist.values.distributed import array_of, is_array, kind_of
+from graphdist.values.reducible import summable
 
 
 def compute_average_loss(

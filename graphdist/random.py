@@ -16,14 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.context import (
-    get_replica_context,
-    in_cross_replica_context,
-    in_replica_context_of_a_run,
-)
+from graphdist.context import in_cross_replica_context, in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import VariableAggregation
 from graphdist.state.variable import Variable
+from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.sources import here
 from graphdist.values.distributed import kind_of
 

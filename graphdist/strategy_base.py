@@ -73,6 +73,10 @@ class StrategyBase:
         """Call a function once on every replica; every strategy says how."""
         raise NotImplementedError
 
+    def compiled(self, body: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return a function compiled for the strategy; the package of programs says how."""
+        raise NotImplementedError
+
     def place_variable(self, value: Any, distribution: Distribution) -> Any:
         """Return a buffer of its own for a variable: the value, or PER_REPLICA one copy of it each.
 

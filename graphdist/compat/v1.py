@@ -14,13 +14,7 @@ from typing import Any  # Any: users' pytrees and functions
 
 import jax
 
-from graphdist.context import (
-    experimental_set_strategy,
-    get_replica_context,
-    get_strategy,
-    has_strategy,
-    in_cross_replica_context,
-)
+from graphdist.context import has_strategy, in_cross_replica_context
 from graphdist.data.input import InputContext, InputReplicationMode
 from graphdist.deprecation import warn_once
 from graphdist.errors import UnsupportedError
@@ -31,7 +25,6 @@ from graphdist.options import (
     ReduceOp,
     RunOptions,
 )
-from graphdist.replica_context import ReplicaContext
 from graphdist.strategies.base import CommonStrategy
 from graphdist.strategies.central_storage import CentralStorageBase
 from graphdist.strategies.cross_device_ops import (
@@ -40,10 +33,16 @@ from graphdist.strategies.cross_device_ops import (
     NcclAllReduce,
     ReductionToOneDevice,
 )
+from graphdist.strategies.current import (
+    experimental_set_strategy,
+    get_replica_context,
+    get_strategy,
+)
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.mirrored import MirroredBase
 from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredBase
 from graphdist.strategies.one_device import OneDeviceBase
+from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.strategies.tpu import TPUBase
 from graphdist.tracing.sources import here
 

@@ -17,17 +17,12 @@ from typing import Any  # Any: arrays and whatever converts to one
 import jax
 import jax.numpy as jnp
 
-from graphdist.context import (
-    Entry,
-    entered,
-    get_strategy,
-    in_replica_context_of_a_run,
-)
+from graphdist.context import Entry, entered, in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.metrics.examples import by_example
 from graphdist.metrics.totals import Total
-from graphdist.replica_context import is_first_replica
 from graphdist.state.variable import Variable
+from graphdist.strategies.current import get_strategy, is_first_replica
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.distributed import PerReplica, array_of, kind_of

@@ -24,9 +24,9 @@ import numpy as np
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.options import VariableAggregation, VariableSynchronization
-from graphdist.replica_context import is_first_replica
 from graphdist.state.shares import whole_on_the_first
 from graphdist.state.variable import Variable
+from graphdist.strategies.current import is_first_replica
 from graphdist.values.array_operators import ArrayOperators
 
 CARRIED = 4096.0

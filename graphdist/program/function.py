@@ -49,7 +49,6 @@ from graphdist.program.signature import (
     LeafKey,
     UnusableLeaf,
     difference,
-    leaf_name,
     refusal,
 )
 from graphdist.program.stages import Traced
@@ -61,10 +60,11 @@ from graphdist.program.step_functions import (
     static_positions,
 )
 from graphdist.program.trace import trace_program
-from graphdist.program.tracebacks import frames_hidden, hide_frames
+from graphdist.tracebacks import frames_hidden, hide_frames
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.copying import refuse_to_pickle
+from graphdist.values.pytrees import argument_name
 from graphdist.values.type_variables import Parameters, Result_co
 
 Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any, Settings]
@@ -275,7 +275,7 @@ class Function(Generic[Parameters, Result_co]):
             advice = "Set it once, before the first call."
         else:
             paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
-            names = [leaf_name(self.fn, path) for path, _ in paths]
+            names = [argument_name(self.fn, path) for path, _ in paths]
             reason = difference(names, last[1], signature[1])
             advice = "Pass what changes as an array of one shape."
         if self._kept.num_dropped:

@@ -8,7 +8,6 @@ hash. One program is compiled for each signature. Static values are one where th
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias  # Any: arguments are whatever users pass
 
@@ -29,6 +28,7 @@ from graphdist.values.distributed import (
     largest,
     unequal,
 )
+from graphdist.values.pytrees import argument_name
 from graphdist.values.specs import ArraySpec, PerReplicaSpec
 
 LeafKey: TypeAlias = tuple[Any, ...]
@@ -99,20 +99,6 @@ def static_key(value: Any) -> LeafKey:
     return _STATIC, value if isinstance(value, StaticArgument) else StaticValue(value)
 
 
-def leaf_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
-    """Return how the user would write a leaf of `(args, kwargs)`: `batch['image']`."""
-    group, key, *rest = path
-    if getattr(group, "idx", 0) == 1:
-        name = str(key.key)
-    else:
-        try:
-            parameters = list(inspect.signature(fn).parameters)
-        except (TypeError, ValueError):  # some builtins
-            parameters = []
-        name = parameters[key.idx] if key.idx < len(parameters) else f"args[{key.idx}]"
-    return name + jax.tree_util.keystr(tuple(rest))
-
-
 def leaf_key(leaf: Any, python_numbers_are_static: bool) -> LeafKey:
     """Return what of a leaf decides which program runs."""
     return KEYS[python_numbers_are_static][type(leaf)](leaf)
@@ -170,7 +156,7 @@ def refusal(
             leaf_key(leaf, python_numbers_are_static)
         except UnusableLeaf as unusable:
             what, hint = unusable.args
-            which = f"argument {leaf_name(fn, path)!r} of {name}"
+            which = f"argument {argument_name(fn, path)!r} of {name}"
             return ArgumentTypeError(f"{which} {what}", source=here(), hint=hint)
     raise AssertionError("every argument can be used")
 

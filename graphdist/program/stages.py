@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn, Self  # Any: compiler options and users' variables
+from typing import Any, NoReturn, Protocol, Self  # Any: compiler options and users' variables
 
 import jax
 
@@ -24,14 +24,33 @@ from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import Arithmetic
 from graphdist.program.progress import compiling, phase
 from graphdist.program.report import Report, report_of, report_of_refused
-from graphdist.program.tracebacks import frames_hidden
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, emitted
 from graphdist.runtime.memory import Memory
 from graphdist.state.variable import Variable
+from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.sources import here
 from graphdist.values.copying import refuse_to_pickle
+
+
+class Viewer(Protocol):
+    """What shows a stage; the package of views hands itself in."""
+
+    def show(self, shown: Stage, format: str) -> None:
+        """Show it: in a notebook there, else in a browser or as text."""
+
+    def notebook_cell(self, shown: Stage) -> str:
+        """Return it as HTML for the cell of a notebook."""
+
+
+def set_viewer(viewer: Viewer) -> None:
+    """Say what shows stages."""
+    global _viewer
+    _viewer = viewer
+
+
+_viewer: Viewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +110,10 @@ class Stage:
 
         `format` "text" prints the graph. See `graphdist.viz.render` for the formats.
         """
-        from graphdist.viz.show import show
-
-        show(self, format)
+        _viewer.show(self, format)
 
     def _repr_html_(self) -> str:
-        from graphdist.viz.show import notebook_cell
-
-        return notebook_cell(self)
+        return _viewer.notebook_cell(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.graph!r}>"

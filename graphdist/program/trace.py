@@ -12,7 +12,14 @@ from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
 
-from graphdist.context import Entry, alike, current_entry, entered, missing_context
+from graphdist.context import (
+    Entry,
+    alike,
+    current_entry,
+    entered,
+    missing_context,
+    strategy_outside,
+)
 from graphdist.errors import ContextError
 from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Graph, Value
@@ -29,7 +36,6 @@ from graphdist.program.signature import (
     input_type,
     is_per_replica,
     is_static,
-    leaf_name,
     rows_of,
     traced_leaf,
 )
@@ -37,15 +43,14 @@ from graphdist.program.stages import Traced
 from graphdist.program.step_functions import require_result
 from graphdist.runtime.compilation import combining_options
 from graphdist.state.storage import as_stored
-from graphdist.strategies.default import default_strategy
-from graphdist.strategies.replica_warnings import warn_of_unequal_means
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
 from graphdist.tracing.importer import import_jaxpr
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import Trace, make_jaxpr
 from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica, PerReplicaArray
-from graphdist.values.pytrees import unflatten
+from graphdist.values.pytrees import argument_name, unflatten
+from graphdist.values.replica_warnings import warn_of_unequal_means
 from graphdist.values.specs import PerReplicaSpec
 
 Result = TypeVar("Result")
@@ -93,7 +98,7 @@ def _trace(
 ) -> tuple[Traced, Interface]:
     paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     leaves = [leaf for _, leaf in paths]
-    names = [leaf_name(fn, path) for path, _ in paths]
+    names = [argument_name(fn, path) for path, _ in paths]
     trace.strategy = _strategy_of(leaves, keys, names)
     replicas = trace.strategy.num_replicas_in_sync
     interface = Interface(
@@ -194,7 +199,7 @@ def _strategy_of(
                 source=here(),
                 hint="call the function inside strategy.scope()",
             )
-    return default_strategy()
+    return strategy_outside()
 
 
 def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentTypeError, UnsupportedError
 from graphdist.options import VariableAggregation
-from graphdist.strategies.replica_warnings import warn_of_changes_in_turn
+from graphdist.state.turns import warn_of_changes_in_turn
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.distributed import kind_of

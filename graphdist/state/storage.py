@@ -27,14 +27,13 @@ from graphdist.values.copying import refuse_to_pickle
 if TYPE_CHECKING:
     from graphdist.state.packs import VariablePack
     from graphdist.state.variable import Variable
-    from graphdist.strategies.base import Strategy
     from graphdist.strategy_base import StrategyBase
 
 
 class StoredValue:
     """A value in a buffer of a strategy."""
 
-    strategy: Strategy
+    strategy: StrategyBase
     name: str
     distribution: Distribution
     """What the replicas know of the value."""

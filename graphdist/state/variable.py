@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.context import (
+    Scope,
     current_entry,
-    get_strategy,
+    current_strategy,
     in_replica_context_of_a_run,
     require_same_strategy,
 )
@@ -30,8 +31,6 @@ from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
-from graphdist.program.tracebacks import frames_hidden
-from graphdist.replica_context import in_turn, summable
 from graphdist.state.checks import (
     check_options,
     checked_name,
@@ -42,15 +41,18 @@ from graphdist.state.checks import (
 from graphdist.state.scatter import ScatterUpdates
 from graphdist.state.shares import share_of_total
 from graphdist.state.storage import StoredValue
+from graphdist.state.turns import in_turn
+from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.primitives import reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import Trace, current_trace
 from graphdist.values.array_operators import ArrayOperators
 from graphdist.values.distributed import DistributedValues, PerReplicaArray, no_values_yet
 from graphdist.values.one_line import LARGEST, devices_of, values_of
+from graphdist.values.reducible import summable
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import Strategy
+    from graphdist.strategy_base import StrategyBase
 
 
 _NOTHING = object()
@@ -91,7 +93,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         if self._is_made:
             return
         self.constraint = constraint
-        self.strategy: Strategy = get_strategy()
+        self.strategy: StrategyBase = current_strategy()
         self.name = checked_name(name)
         self.made_at = here()
         sync = member_of(VariableSynchronization, synchronization, "synchronization")
@@ -331,11 +333,9 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         """Do outside a function what would be done inside, by compiling one."""
         implicit = self._implicit.get(method)
         if implicit is None:
-            from graphdist.program.function import Function
-
-            implicit = Function(getattr(self, method), name=f"{self.name}_{method}")
+            implicit = self.strategy.compiled(getattr(self, method), f"{self.name}_{method}")
             self._implicit[method] = implicit
-        with self.strategy.scope():
+        with Scope(self.strategy):
             return implicit(*arguments)
 
     _as_array = read_value

@@ -25,20 +25,23 @@ from graphdist.options import (
     ReduceOp,
     ValueContext,
 )
+from graphdist.program.function import Function
 from graphdist.program.step_functions import require_call, require_function
-from graphdist.program.tracebacks import frames_hidden
-from graphdist.replica_context import ReplicaContext, gather_axis
 from graphdist.strategies import legacy, replicas
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.implicit import ImplicitFunctions
 from graphdist.strategies.input import InputMethods
-from graphdist.strategies.replica_warnings import warn_of_unequal_values
+from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.strategy_base import StrategyBase
+from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.components import per_replica_of
 from graphdist.values.copying import is_part_of_a_copy, refuse_to_pickle
 from graphdist.values.distributed import DistributedValues, NumpyArray, kind_of, structure_text
 from graphdist.values.pytrees import unflatten
+from graphdist.values.reducible import gather_axis
+from graphdist.values.replica_warnings import warn_of_unequal_values
 
 if TYPE_CHECKING:
     from graphdist.strategies.cross_device_ops import CrossDeviceOps
@@ -69,8 +72,6 @@ class CommonStrategy(StrategyBase, InputMethods):
         super().__init__(extended.devices)
         self._extended = extended
         extended.strategy = self
-        from graphdist.strategies.implicit import ImplicitFunctions  # which traces, and runs here
-
         self._implicit = ImplicitFunctions()
 
     @property
@@ -206,6 +207,10 @@ class CommonStrategy(StrategyBase, InputMethods):
             reduce = self.implicit_function(key, lambda value: self.reduce(op, value, axes))
             with entered(Entry(self)):
                 return reduce(value)
+
+    def compiled(self, body: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return a function compiled for the strategy."""
+        return Function(body, name=name)
 
     def implicit_function(
         self, key: tuple[Any, ...], body: Callable[..., Any], name: str = ""

@@ -14,11 +14,11 @@ What a user brings is not ignored. A subclass that overrides `reduce_implementat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any  # Any: users' values and destinations
+from typing import Any, cast  # Any: users' values and destinations
 
 import jax
 
-from graphdist.context import Entry, entered, get_strategy
+from graphdist.context import Entry, current_strategy, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.state.variable import Variable
@@ -213,4 +213,4 @@ def _strategy_of(*values: Any) -> CommonStrategy:
     for value in values:
         if isinstance(value, PerReplicaArray | Variable):
             return cast("CommonStrategy", value.strategy)
-    return get_strategy()
+    return cast("CommonStrategy", current_strategy())

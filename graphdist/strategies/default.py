@@ -9,6 +9,7 @@ from typing import Any, Self  # Any: users' functions and pytrees
 import jax
 import jax.numpy as jnp
 
+from graphdist.context import set_default_strategy
 from graphdist.errors import ContextError
 from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import Result, Strategy
@@ -71,3 +72,6 @@ def _there_is_one() -> ContextError:
         source=here(),
         hint="take it from gd.get_strategy(), outside every scope",
     )
+
+
+set_default_strategy(default_strategy)

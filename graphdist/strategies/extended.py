@@ -21,7 +21,6 @@ from graphdist.context import in_replica_context_of_a_run as in_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.program.step_functions import require_function
-from graphdist.program.tracebacks import frames_hidden
 from graphdist.runtime.devices import Devices, device_name, find_device
 from graphdist.state.variable import Variable
 from graphdist.strategies.legacy_input import (
@@ -29,6 +28,7 @@ from graphdist.strategies.legacy_input import (
     numpy_dataset,
     run_steps_on_iterator,
 )
+from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.distributed import (

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, cast  # Any: datasets of all kinds
+from typing import Any, cast  # Any: datasets of all kinds
 
 import jax
 import numpy as np
@@ -26,6 +26,7 @@ from graphdist.data.input import InputContext, InputOptions, InputReplicationMod
 from graphdist.data.transformations import PREFETCHED_BY_DEFAULT
 from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.runtime.devices import Devices
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.sources import here
 from graphdist.values.distributed import (
     PerReplica,
@@ -35,8 +36,6 @@ from graphdist.values.distributed import (
     largest,
     unequal,
 )
-
-if TYPE_CHECKING:
 
 _ALIGNMENT = 64  # bytes: what JAX takes over without a copy
 _PER_REPLICA = InputReplicationMode.PER_REPLICA
@@ -170,9 +169,7 @@ def left_on_host(parts: Sequence[Array]) -> Any:
     return copies[0] if len(copies) == 1 else PerReplica(copies)
 
 
-def on_devices(
-    strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | None = None
-) -> Any:
+def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | None = None) -> Any:
     """Return the value of which the replicas have these parts, each on its replica's device.
 
     Where other workers have replicas too, `shapes` are those of the parts of all. The value does

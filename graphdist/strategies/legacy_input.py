@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any  # Any: users' pytrees and functions
 
 import jax
 
-from graphdist.context import (
-    Entry,
-    entered,
-    get_replica_context,
-    get_strategy,
-    in_replica_context_of_a_run,
-)
+from graphdist.context import Entry, current_entry, current_strategy, entered
 from graphdist.data.dataset import Dataset
 from graphdist.data.input import InputContext
 from graphdist.errors import ArgumentError, ContextError, OutOfRangeError
 from graphdist.options import ReduceOp
+from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.components import per_replica_of
@@ -144,10 +139,11 @@ def numpy_dataset(numpy_input: Any) -> Dataset:
 
 
 def _in_cross_replica(keep: Callable[[Any, Any], None], output: Any) -> None:
-    if in_replica_context_of_a_run():
-        get_replica_context().merge_call(keep, args=(output,))
+    entry = current_entry()
+    if entry is not None and isinstance(entry.replica_context, ReplicaContext):
+        entry.replica_context.merge_call(keep, args=(output,))
     else:
-        keep(get_strategy(), output)
+        keep(current_strategy(), output)
 
 
 def run_steps_on_iterator(

@@ -271,9 +271,7 @@ def _brought(leaf: Any) -> _Leaf:
     return _Leaf(None, leaf)
 
 
-def _answer(
-    strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequence[Any]
-) -> _Answer:
+def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequence[Any]) -> _Answer:
     """Trace `merge_fn` on what all replicas bring."""
     structure = of_all[0][0]
     for replica, (other, _) in enumerate(of_all):

@@ -21,8 +21,8 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
 from graphdist.program.signature import StaticValue
 from graphdist.program.step_functions import require_result
-from graphdist.replica_context import ReplicaContext
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaClass
+from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.merge_classes import merge_classes
@@ -43,7 +43,7 @@ from graphdist.values.distributed import (
 from graphdist.values.pytrees import unflatten
 
 if TYPE_CHECKING:
-    from graphdist.strategy_base import StrategyBase
+    from graphdist.strategies.base import CommonStrategy
 
 
 _OUTPUT = object()
@@ -57,7 +57,7 @@ class _HandedBack:
 
 
 def run_by_class(
-    strategy: StrategyBase,
+    strategy: CommonStrategy,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -111,7 +111,7 @@ def _classes(leaves: Sequence[Any], count: int, by_number: bool) -> list[Replica
     ]
 
 
-def _mirrored(leaf: Any, strategy: StrategyBase) -> Any:
+def _mirrored(leaf: Any, strategy: CommonStrategy) -> Any:
     """Return what all replicas get of a leaf that is one value."""
     value = leaf.array if isinstance(leaf, Mirrored) else leaf
     trace = current_trace()
@@ -134,7 +134,7 @@ class _Traced:
 
 
 def _trace(
-    strategy: StrategyBase,
+    strategy: CommonStrategy,
     fn: Callable[..., Any],
     structure: Any,
     leaves: Sequence[Any],
@@ -188,7 +188,7 @@ def _known(leaf: Any, outside: Sequence[Any]) -> Any:
 
 
 def _put_together(
-    strategy: StrategyBase,
+    strategy: CommonStrategy,
     classes: list[ReplicaClass],
     leaves: Sequence[Any],
     traced: list[_Traced],

@@ -15,18 +15,10 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_result
-from graphdist.replica_context import (
-    gather_dimension,
-    is_slices,
-    reducible,
-    refuse_slices,
-    summable,
-    without_padding,
-)
 from graphdist.state.scatter import IndexedSlices
 from graphdist.state.variable import Variable
 from graphdist.strategies.replica_classes import run_by_class
-from graphdist.strategies.replica_warnings import warn_of_whole_batch
+from graphdist.strategies.replica_context import is_slices, reducible, refuse_slices
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p
@@ -43,6 +35,8 @@ from graphdist.values.distributed import (
     kind_of,
 )
 from graphdist.values.pytrees import map_leaves
+from graphdist.values.reducible import gather_dimension, summable, without_padding
+from graphdist.values.replica_warnings import warn_of_whole_batch
 
 if TYPE_CHECKING:
     from graphdist.strategies.base import CommonStrategy

@@ -8,6 +8,7 @@ let these pass: they are made of plain objects, in whose places the leaves are p
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any  # Any: pytrees
 
@@ -100,3 +101,17 @@ def _of_plain_objects(node: Any, children: Sequence[Any], failure: Exception | N
 def _holds(node: Any, made: Any, children: Sequence[Any]) -> bool:
     """Return whether what was made has these very children."""
     return all(map(_is_same, node.flatten_up_to(made), children))
+
+
+def argument_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
+    """Return how the user would write a leaf of `(args, kwargs)`: `batch['image']`."""
+    group, key, *rest = path
+    if getattr(group, "idx", 0) == 1:
+        name = str(key.key)
+    else:
+        try:
+            parameters = list(inspect.signature(fn).parameters)
+        except (TypeError, ValueError):  # some builtins
+            parameters = []
+        name = parameters[key.idx] if key.idx < len(parameters) else f"args[{key.idx}]"
+    return name + jax.tree_util.keystr(tuple(rest))

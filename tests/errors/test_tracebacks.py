@@ -19,7 +19,7 @@ import optax
 import pytest
 
 import graphdist as gd
-from graphdist.program.tracebacks import NOTE
+from graphdist.tracebacks import NOTE
 
 HERE = Path(__file__).name
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.strategies import replica_warnings
+from graphdist.values import replica_warnings
 
 ROWS = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.strategies import replica_warnings
+from graphdist.values import replica_warnings
 
 
 @pytest.fixture(autouse=True)

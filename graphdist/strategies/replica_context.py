@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.context import Entry, current_entry, entered, get_replica_context
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
+from graphdist.context import Entry, current_entry, entered
+from graphdist.errors import ArgumentError, ContextError, UnsupportedError
 from graphdist.options import ReduceOp, check_communication_options
 from graphdist.program.step_functions import require_call
 from graphdist.state.scatter import IndexedSlices
-from graphdist.strategies.replica_warnings import warn_of_changes_in_turn
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.merge_call import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
@@ -29,9 +28,9 @@ from graphdist.values.distributed import (
     is_array,
 )
 from graphdist.values.pytrees import map_leaves
+from graphdist.values.reducible import gather_axis, gather_dimension, summable, without_padding
 
 if TYPE_CHECKING:
-    from graphdist.state.variable import Variable
     from graphdist.strategies.base import CommonStrategy
     from graphdist.strategies.peers import Peers
 
@@ -274,45 +273,6 @@ def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def is_first_replica() -> jax.Array | bool:
-    """Return whether this is replica 0, which adds for all of them.
-
-    What they add up to is the same on one replica, so that there its number is not asked for.
-    """
-    context = get_replica_context()
-    return context.num_replicas_in_sync == 1 or context.replica_id_in_sync_group == 0
-
-
-def in_turn(variable: Variable, method: str, array: jax.Array) -> jax.Array:
-    """Return what replicas that write to one copy of a variable leave there, one after the other.
-
-    Of values it is the last one's, of changes to be added their sum.
-    """
-    size = get_replica_context().num_replicas_in_sync
-    if size == 1:
-        return array
-    if method != "assign":
-        warn_of_changes_in_turn(variable, method, size)
-    else:
-        is_last = replica_id_p.bind(group_size=size) == size - 1
-        array = jnp.where(is_last, array, jnp.zeros_like(array))
-    reducer = "max" if array.dtype == jnp.bool_ else "sum"
-    return all_reduce_p.bind(array, reducer=reducer, group_size=size)
-
-
-def without_padding(
-    whole: jax.Array, lengths: Sequence[int], longest: int, dimension: int
-) -> jax.Array:
-    """Return a gathered array without what made the replicas' parts equally long."""
-    if all(length == longest for length in lengths):
-        return whole
-    parts = [
-        jax.lax.slice_in_dim(whole, longest * i, longest * i + length, axis=dimension)
-        for i, length in enumerate(lengths)
-    ]
-    return jnp.concatenate(parts, axis=dimension)
-
-
 def is_slices(leaf: Any) -> bool:
     """Return whether a part of what is reduced or gathered is `IndexedSlices`, one leaf."""
     return isinstance(leaf, IndexedSlices)
@@ -349,48 +309,3 @@ def reducible(leaf: Any, op: ReduceOp, what: str) -> tuple[jax.Array, str]:
         if is_one:
             return array, "max"
     return summable(array, op.reducer, what), op.reducer
-
-
-def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
-    """Return a leaf as an array that can be reduced; a mean is taken of floats."""
-    array = array_of(leaf, f"{what} of")
-    if array.dtype == jnp.bool_:
-        raise ArgumentTypeError(
-            f"{what} by {reducer.upper()} of bool values: it takes numbers",
-            source=here(),
-            hint="convert them first: x.astype(jnp.int32)",
-        )
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        raise ArgumentTypeError(
-            f"{what} by {reducer.upper()} of random keys: it takes numbers", source=here()
-        )
-    if reducer == "mean" and jnp.issubdtype(array.dtype, jnp.integer):
-        return array.astype(jnp.result_type(float))
-    return array
-
-
-def gather_axis(axis: Any, what: str) -> int:
-    """Return `axis`; raises `ArgumentTypeError` for what is not an int."""
-    if axis is None:
-        raise ArgumentError(f"{what} without an axis", source=here(), hint="say which: axis=0")
-    if isinstance(axis, bool) or not isinstance(axis, int):
-        raise ArgumentTypeError(f"{what} along axis {axis!r}: the axis is an int", source=here())
-    return axis
-
-
-def gather_dimension(array: Any, axis: int, what: str) -> int:
-    """Return `axis` as a dimension of the array; raises `ArgumentError` where there is none."""
-    rank = array.ndim
-    if rank == 0:
-        raise ArgumentError(
-            f"{what} of scalars: the replicas' values have rank 0, at least 1 is needed",
-            source=here(),
-            hint="give them a dimension: x[None]",
-        )
-    if not -rank <= axis < rank:
-        raise ArgumentError(
-            f"{what} along axis {axis}: the replicas' values have rank {rank}",
-            source=here(),
-            hint=f"choose an axis from {-rank} to {rank - 1}",
-        )
-    return axis % rank

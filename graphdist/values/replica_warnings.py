@@ -15,15 +15,13 @@ import jax
 from graphdist.ir.graph import Graph, Operand, Value
 from graphdist.ir.source import Source
 from graphdist.ir.unequal_means import from_unequal_rows
-from graphdist.options import VariableAggregation
-from graphdist.program.signature import leaf_name
 from graphdist.tracing.sources import here
 from graphdist.values.distributed import PerReplica, PerReplicaArray, is_array
+from graphdist.values.pytrees import argument_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphdist.state.variable import Variable
     from graphdist.strategy_base import StrategyBase
 
 Rows: TypeAlias = tuple[int, ...]
@@ -37,7 +35,7 @@ class ReplicaWarning(UserWarning):
 _warned: set[tuple[str, str, int]] = set()
 
 
-def _warn(what: str, message: str, source: Source) -> None:
+def warn_once(what: str, message: str, source: Source) -> None:
     """Warn at the user's line, unless it was warned of the same there before."""
     frame = source.frame
     file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
@@ -75,7 +73,7 @@ def warn_of_unequal_values(value: Any) -> None:
 
 def _warn_of_mean(rows: Rows, source: Source) -> None:
     of_none = " (a replica without rows has nan for the mean of its own)" if 0 in rows else ""
-    _warn(
+    warn_once(
         "mean",
         f"MEAN over replicas that have {_listed(rows)} rows counts each replica alike, whatever "
         f"its rows{of_none}: it is not the mean over all {sum(rows)}. For that, compute the loss "
@@ -95,26 +93,6 @@ def _listed(rows: Rows) -> str:
     if len(rows) > 8:
         return f"from {min(rows)} to {max(rows)}"
     return f"{', '.join(map(str, rows[:-1]))} and {rows[-1]}"
-
-
-# Changes of a variable that has one copy.
-
-
-def warn_of_changes_in_turn(variable: Variable, method: str, num_replicas: int) -> None:
-    """Warn of a change that every replica makes to a variable made outside the scope.
-
-    One with aggregation SUM says that it is meant; sums of metrics are such variables.
-    """
-    if variable.aggregation is VariableAggregation.SUM:
-        return
-    _warn(
-        "change",
-        f"{method} of variable {variable.name!r} is done {num_replicas} times, once by each "
-        f"replica: the variable was made outside the strategy's scope ({variable.made_at}) and "
-        f"has one copy for all. Make it inside: with strategy.scope(). If each change is to "
-        f"count, make it with aggregation=gd.VariableAggregation.SUM.",
-        here(),
-    )
 
 
 # A global batch that every replica gets whole.
@@ -142,10 +120,10 @@ def warn_of_whole_batch(
         return
     for path, leaf in paths:
         if is_array(leaf) and leaf.ndim and leaf.shape[0] in sizes and is_from_outside(leaf):
-            _warn(
+            warn_once(
                 "batch",
                 f"run gives each of {strategy.num_replicas_in_sync} replicas all "
-                f"{leaf.shape[0]} rows of argument {leaf_name(fn, path)!r}, an array of shape "
+                f"{leaf.shape[0]} rows of argument {argument_name(fn, path)!r}, an array of shape "
                 f"{list(leaf.shape)}. If it is a global batch like those of the strategy's "
                 f"dataset, split it: strategy.experimental_distribute_dataset([batch]), or "
                 f"strategy.experimental_distribute_values_from_function. If all replicas shall "

@@ -1,0 +1,101 @@
+"""The current strategy and the replica's context, as users ask for them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import jax
+
+from graphdist.context import (
+    Entry,
+    current_entry,
+    current_strategy,
+    has_strategy,
+    in_cross_replica_context,
+    set_entry,
+)
+from graphdist.errors import ArgumentTypeError, ContextError
+from graphdist.strategies.base import CommonStrategy, Strategy
+from graphdist.strategies.default import default_strategy
+from graphdist.strategies.replica_context import ReplicaContext
+from graphdist.tracing.sources import here
+from graphdist.tracing.state import current_trace
+
+__all__ = [
+    "experimental_set_strategy",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+]
+
+
+def experimental_set_strategy(strategy: CommonStrategy | None) -> None:
+    """Make a strategy the current one of this thread without a `with`; None ends that.
+
+    What was set before is replaced. A scope of the strategy may be entered afterwards, another
+    strategy's not. Raises `ContextError` inside a scope or a function, `ArgumentTypeError` for what
+    is no strategy.
+
+    >>> import graphdist as gd
+    >>> experimental_set_strategy(gd.OneDeviceStrategy("cpu:0"))
+    >>> has_strategy(), in_cross_replica_context()
+    (True, True)
+    >>> experimental_set_strategy(None)
+    """
+    if not isinstance(strategy, CommonStrategy | None):
+        raise ArgumentTypeError(
+            f"the strategy set is of type {type(strategy).__name__}, not a strategy",
+            source=here(),
+            hint="set a strategy such as gd.MirroredStrategy(), or None",
+        )
+    if current_trace() is not None:
+        raise ContextError(
+            "experimental_set_strategy is called inside a function, which would do it when it is "
+            "traced and never again",
+            source=here(),
+            hint="call it outside",
+        )
+    entry = current_entry()
+    if entry is not None and not entry.is_set and not entry.strategy.is_default:
+        raise ContextError(
+            f"experimental_set_strategy is called inside the scope of {entry.strategy}",
+            source=here(),
+            hint="leave it out, or call it before: the scope has set the strategy",
+        )
+    set_entry(None if strategy is None else Entry(strategy, is_set=True))
+
+
+def get_strategy() -> Strategy:
+    """Return the current strategy, which is the default one outside every scope.
+
+    The annotation leaves out the strategies of `graphdist.compat.v1`, which have fewer methods.
+
+    >>> import graphdist as gd
+    >>> gd.get_strategy().num_replicas_in_sync
+    1
+    """
+    return cast("Strategy", current_strategy())
+
+
+def get_replica_context() -> ReplicaContext:
+    """Return the replica's context; None in cross-replica context, as in `tf.distribute`.
+
+    The annotation leaves the None out: a replica function, where this is called, never gets it.
+
+    >>> get_replica_context().num_replicas_in_sync
+    1
+    """
+    entry = current_entry()
+    if not in_cross_replica_context() and (entry is None or entry.replica_context is None):
+        return default_strategy().replica_context
+    return cast("ReplicaContext", None if entry is None else entry.replica_context)
+
+
+def is_first_replica() -> jax.Array | bool:
+    """Return whether this is replica 0, which adds for all of them.
+
+    What they add up to is the same on one replica, so that there its number is not asked for.
+    """
+    context = get_replica_context()
+    return context.num_replicas_in_sync == 1 or context.replica_id_in_sync_group == 0

@@ -1,0 +1,71 @@
+"""What may be reduced and gathered, and along which axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any  # Any: what users give in place of arrays and axes
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.tracing.sources import here
+from graphdist.values.distributed import array_of
+
+
+def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
+    """Return a leaf as an array that can be reduced; a mean is taken of floats."""
+    array = array_of(leaf, f"{what} of")
+    if array.dtype == jnp.bool_:
+        raise ArgumentTypeError(
+            f"{what} by {reducer.upper()} of bool values: it takes numbers",
+            source=here(),
+            hint="convert them first: x.astype(jnp.int32)",
+        )
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        raise ArgumentTypeError(
+            f"{what} by {reducer.upper()} of random keys: it takes numbers", source=here()
+        )
+    if reducer == "mean" and jnp.issubdtype(array.dtype, jnp.integer):
+        return array.astype(jnp.result_type(float))
+    return array
+
+
+def gather_axis(axis: Any, what: str) -> int:
+    """Return `axis`; raises `ArgumentTypeError` for what is not an int."""
+    if axis is None:
+        raise ArgumentError(f"{what} without an axis", source=here(), hint="say which: axis=0")
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise ArgumentTypeError(f"{what} along axis {axis!r}: the axis is an int", source=here())
+    return axis
+
+
+def gather_dimension(array: Any, axis: int, what: str) -> int:
+    """Return `axis` as a dimension of the array; raises `ArgumentError` where there is none."""
+    rank = array.ndim
+    if rank == 0:
+        raise ArgumentError(
+            f"{what} of scalars: the replicas' values have rank 0, at least 1 is needed",
+            source=here(),
+            hint="give them a dimension: x[None]",
+        )
+    if not -rank <= axis < rank:
+        raise ArgumentError(
+            f"{what} along axis {axis}: the replicas' values have rank {rank}",
+            source=here(),
+            hint=f"choose an axis from {-rank} to {rank - 1}",
+        )
+    return axis % rank
+
+
+def without_padding(
+    whole: jax.Array, lengths: Sequence[int], longest: int, dimension: int
+) -> jax.Array:
+    """Return a gathered array without what made the replicas' parts equally long."""
+    if all(length == longest for length in lengths):
+        return whole
+    parts = [
+        jax.lax.slice_in_dim(whole, longest * i, longest * i + length, axis=dimension)
+        for i, length in enumerate(lengths)
+    ]
+    return jnp.concatenate(parts, axis=dimension)
