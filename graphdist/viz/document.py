@@ -25,7 +25,7 @@ from graphdist.viz.program import Program
 
 __all__ = ["FORMAT", "VERSION", "document", "render"]
 
-FORMAT = "graphdist.program.program"
+FORMAT = "graphdist.program"
 VERSION = 3
 _PLAIN = (
     "op",
