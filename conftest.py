@@ -1,6 +1,8 @@
 """For every test: eight CPU devices, the same examples in each run, graphs that survive their text.
 
-`--update-golden` rewrites what golden tests expect.
+`pytest` leaves out what takes long: the tests of some folders. They are run when they are named, as
+in `pytest tests/properties`, and by `pytest --long`. `--update-golden` rewrites what golden tests
+expect.
 """
 
 import os
@@ -34,6 +36,7 @@ LARGEST_ROUND_TRIP = 2_000  # nodes: beyond, the text takes longer than the test
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--update-golden`."""
+    parser.addoption("--long", action="store_true", help="run what takes long, too")
     parser.addoption(
         "--update-golden",
         action="store_true",
@@ -46,6 +49,39 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Rewrite golden files in one process: several tests show parts of one file."""
     if config.getoption("--update-golden"):
         config.option.numprocesses = 0
+
+
+LONG = ("conformance", "examples", "multi_worker", "mutations", "properties", "tools")
+"""Folders of tests whose tests take long."""
+
+
+def leaves_long_out(config: pytest.Config) -> bool:
+    """Return whether the tests that take long are left out: none is named, nor are they all."""
+    told: dict[str, bool] = getattr(config, "workerinput", {})
+    names_tests = config.args_source is pytest.Config.ArgsSource.ARGS
+    return told.get(_LEFT_OUT, not (names_tests or config.option.long))
+
+
+_LEFT_OUT = "graphdist_leaves_long_out"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process that runs tests: its own command line names all of them."""
+    node.workerinput[_LEFT_OUT] = leaves_long_out(node.config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what takes long, and leave it out unless it is asked for."""
+    folders = [config.rootpath / "tests" / name for name in LONG]
+    for item in items:
+        if any(folder in item.path.parents for folder in folders):
+            item.add_marker(pytest.mark.long)
+    if leaves_long_out(config):
+        long = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if item not in set(long)]
+        config.hook.pytest_deselected(items=long)
 
 
 @pytest.fixture
