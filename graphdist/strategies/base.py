@@ -188,7 +188,7 @@ class CommonStrategy(StrategyBase, InputMethods):
         `ArgumentError` for another op, an axis out of range, or the sum of a value that is not
         distributed.
 
-        >>> import graphdist as gd
+        >>> import numpy as np, graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
         >>> x = strategy.experimental_distribute_values_from_function(
         ...     lambda context: np.float32(context.replica_id_in_sync_group + 1))
@@ -275,7 +275,7 @@ class Strategy(CommonStrategy):
         returned as it is. Raises `ContextError` in replica context, `ArgumentError` for components
         of rank 0 or an axis out of range, `ArgumentTypeError` for a leaf that is no array.
 
-        >>> import graphdist as gd
+        >>> import numpy as np, graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
         >>> x = strategy.experimental_distribute_values_from_function(
         ...     lambda context: np.arange(2) + context.replica_id_in_sync_group)
