@@ -33,7 +33,13 @@ from graphdist.aot.manifest_schema import MANIFEST, mismatch
 from graphdist.aot.variables import variables_for
 from graphdist.config import compiler_flags
 from graphdist.context import current_entry
-from graphdist.errors import ArgumentError, ArtifactError, GraphdistError, UnsupportedError
+from graphdist.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ArtifactError,
+    GraphdistError,
+    UnsupportedError,
+)
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import Compiled
 from graphdist.runtime.devices import Devices
@@ -50,6 +56,7 @@ from graphdist.runtime.files.serialization import (
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.sources import here
+from graphdist.values.distributed import kind_of
 from graphdist.version import versions
 
 
@@ -64,6 +71,13 @@ def save(
     `MissingExtraError` without flatbuffers, and OSError where the file cannot be written, of which
     nothing is left then.
     """
+    _require_path(path, "gd.aot.save")
+    if not isinstance(compiled, Compiled):
+        raise ArgumentTypeError(
+            f"gd.aot.save is given {kind_of(compiled)}, not a compiled step",
+            source=here(),
+            hint="compile it for its arguments: gd.aot.save(path, step.trace(x).lower().compile())",
+        )
     traced = compiled.lowered.traced
     assert traced is not None
     assert traced.interface is not None
@@ -91,6 +105,15 @@ def save(
         "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
     }
     write_artifact(path, manifest, members)
+
+
+def _require_path(path: Any, what: str) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(
+            f"the path given to {what} is of type {kind_of(path)}",
+            source=here(),
+            hint='write gd.aot.save("step.gdx", compiled) and gd.aot.load("step.gdx")',
+        )
 
 
 def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
@@ -137,6 +160,7 @@ def load(
     Raises `ArtifactError` for a file that is damaged or was changed, and for one that was made by
     other versions or for other devices; `ArgumentError` for variables that are missing.
     """
+    _require_path(path, "gd.aot.load")
     if native and compiler_options is not None:
         raise ArgumentError(
             "load is given compiler_options and native=True, which compiles nothing",

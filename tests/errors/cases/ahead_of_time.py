@@ -27,6 +27,23 @@ OUT_OF_MEMORY = (
 )
 
 
+def step_saved_without_a_path(refused: Refused) -> None:
+    step: Any = gd.function(lambda x: x)
+    with refused(TypeError):
+        gd.aot.save(step, "step.gdx")  # type: ignore[arg-type]
+
+
+def step_saved_before_it_is_compiled(refused: Refused) -> None:
+    step: Any = gd.function(lambda x: x)
+    with refused(TypeError):
+        gd.aot.save("step.gdx", step)
+
+
+def step_loaded_from_a_number(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.aot.load(3)  # type: ignore[arg-type]
+
+
 def topology_unknown(refused: Refused) -> None:
     with refused(ValueError):
         gd.TPUStrategy(topology="v5e:16by16")
