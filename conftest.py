@@ -1,6 +1,6 @@
 """For every test: eight CPU devices, the same examples in each run, graphs that survive their text.
 
-`pytest` leaves out what takes long: the tests of some folders. They are run when they are named, as
+`pytest` leaves out what takes long: the tests of some places. They are run when they are named, as
 in `pytest tests/properties`, and by `pytest --long`. `--update-golden` rewrites what golden tests
 expect.
 """
@@ -51,8 +51,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.numprocesses = 0
 
 
-LONG = ("conformance", "examples", "multi_worker", "mutations", "properties", "tools")
-"""Folders of tests whose tests take long."""
+LONG = (
+    *("conformance", "examples", "multi_worker", "mutations", "properties", "tools"),
+    "numerics/test_pass_through.py",
+    *("runtime/test_sharded_guards.py", "runtime/test_sharded_state.py"),
+)
+"""Folders and files of tests whose tests take long."""
 
 
 def leaves_long_out(config: pytest.Config) -> bool:
@@ -74,9 +78,9 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what takes long, and leave it out unless it is asked for."""
-    folders = [config.rootpath / "tests" / name for name in LONG]
+    places = [config.rootpath / "tests" / name for name in LONG]
     for item in items:
-        if any(folder in item.path.parents for folder in folders):
+        if any(place in (item.path, *item.path.parents) for place in places):
             item.add_marker(pytest.mark.long)
     if leaves_long_out(config):
         long = [item for item in items if item.get_closest_marker("long")]
