@@ -10,7 +10,6 @@ outside the folder that changed, much memory or much time is a failure that name
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import random
@@ -180,7 +179,7 @@ def change_field(chosen: random.Random, content: Any) -> None:
         name = chosen.choice([one for one in HOSTILE if isinstance(one, str)])
         holder[name] = holder.pop(place)
     else:
-        holder[place] = copy.deepcopy(chosen.choice(HOSTILE))  # a later change may go into it
+        holder[place] = json.loads(json.dumps(chosen.choice(HOSTILE)))  # a later change may go in
 
 
 KINDS: list[Callable[[random.Random, Path], bool]] = [
