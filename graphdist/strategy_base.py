@@ -53,8 +53,15 @@ class StrategyBase:
     @property
     def target(self) -> Target:
         """Return what programs of the strategy are compiled for."""
-        packs = self.communication_options.bytes_per_pack
-        return Target(self.devices.platform, self.shard_update, packs, self.devices.num_slices)
+        devices = self.devices
+        return Target(
+            devices.platform,
+            self.shard_update,
+            self.communication_options.bytes_per_pack,
+            devices.num_slices,
+            # A pack is one array of this process, on the devices that compute.
+            packs_variables=devices.parameter_device is None and devices.workers is None,
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.devices}>"

@@ -9,7 +9,6 @@ from __future__ import annotations
 if __name__ != "graphdist.passes":
     raise ImportError("import graphdist.passes, not passes: the repository root is on sys.path")
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graphdist.ir.graph import Stage
@@ -32,7 +31,7 @@ from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketColle
 from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.manager import Pass
-from graphdist.passes.pack_variables import Pack, PackVariables
+from graphdist.passes.pack_variables import PackVariables
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slice_gains import SHARDING, Sharding
 from graphdist.passes.stage_collectives import StageCollectives
@@ -63,6 +62,7 @@ PASSES = {
         Pass("reassociate", reassociate.reassociate, _SPMD),
         Pass("hoist_accumulation", HoistAccumulation(), _SPMD),
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
+        Pass("pack_variables", PackVariables(PACKING["cpu"]), _SPMD),
         Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
@@ -79,13 +79,15 @@ class Target:
     `platform` is "cpu", "gpu" or "tpu"; `shard_update` says whether updates are shared out over the
     replicas, None for those whose size makes it worth it there; `bytes_per_pack` how much goes into
     one packed collective, 0 for what was measured to be best there; `num_slices` in how many parts
-    the devices lie that only a network joins.
+    the devices lie that only a network joins; `packs_variables` whether small variables may share a
+    buffer.
     """
 
     platform: str
     shard_update: bool | None = None
     bytes_per_pack: int = 0
     num_slices: int = 1
+    packs_variables: bool = True
 
     def packing(self, bytes_per_pack: int) -> Target:
         """Return the target with packs of so many bytes; 0 changes nothing."""
@@ -107,6 +109,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         sharding = SHARDING.get(target.platform, Sharding(False))
     sharding = replace(sharding, reduces=allow_reassociation)
     packing = PACKING.get(target.platform, NO_PACKING).at_most(target.bytes_per_pack)
+    if not target.packs_variables:
+        packing = replace(packing, largest_variable=0)
     is_staged = target.platform == "tpu" and target.num_slices == 1
     # Joined before hoisted: a term made of two reductions is then made of one.
     reassociation = (PASSES["reassociate"], PASSES["hoist_accumulation"])
@@ -127,26 +131,12 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
         *(shared_out if sharding.is_on else ()),
         PASSES["simplify"],
+        # Before collectives are packed: gradients are packed as the variables they update.
+        Pass("pack_variables", PackVariables(packing), _SPMD),
+        Pass("compute_on_packs", ComputeOnPacks(packing), _SPMD),
+        PASSES["eliminate_dead_code"],
         # Last, on what is left: buckets are filled in the order in which values are ready.
         PASSES["order_collectives"],
         Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
         *((PASSES["stage_collectives"],) if is_staged else ()),
-    )
-
-
-def pipeline_on_packs(
-    passes: Sequence[Pass], packs: Sequence[Pack], platform: str
-) -> tuple[int, tuple[Pass, ...]]:
-    """Return how many passes of a pipeline stand for variables in packs, and what follows them.
-
-    Variables are packed before collectives are: what is reduced is packed as they are.
-    """
-    packing = PACKING.get(platform, NO_PACKING)
-    names = [one.name for one in passes]
-    first = names.index("order_collectives") if "order_collectives" in names else len(names)
-    return first, (
-        Pass("pack_variables", PackVariables(packs, packing), _SPMD),
-        Pass("compute_on_packs", ComputeOnPacks(packing), _SPMD),
-        PASSES["eliminate_dead_code"],
-        *passes[first:],
     )

@@ -50,13 +50,15 @@ class Packing:
     """What a target packs, into buffers of `buffer` bytes.
 
     all_reduces of up to `largest` bytes, reduce_scatters and all_gathers of values of up to
-    `largest_in_slices` bytes; 0 packs none. Buffers of more than `cut_at_constants` pieces are
-    taken apart at starts that XLA does not know; None: none are.
+    `largest_in_slices` bytes, variables of up to `largest_variable` bytes; 0 packs none. Buffers of
+    more than `cut_at_constants` pieces are taken apart at starts that XLA does not know; None: none
+    are.
     """
 
     largest: int
     buffer: int
     largest_in_slices: int = 0
+    largest_variable: int = 0
     cut_at_constants: int | None = None
 
     def at_most(self, bytes_per_pack: int) -> Packing:
@@ -92,7 +94,11 @@ class Packing:
 NO_PACKING = Packing(0, 0)
 PACKING = {
     "cpu": Packing(
-        largest=256 * 2**10, buffer=8 * 2**20, largest_in_slices=256 * 2**10, cut_at_constants=8
+        largest=256 * 2**10,
+        buffer=8 * 2**20,
+        largest_in_slices=256 * 2**10,
+        largest_variable=16 * 2**10,
+        cut_at_constants=8,
     ),
     "tpu": Packing(largest=0, buffer=8 * 2**20, largest_in_slices=256 * 2**10),
 }

@@ -61,42 +61,7 @@ class ComputeOnPacks:
         return _Rewriting(graph, rows).of(packs) if packs else graph
 
 
-def update_kinds(graph: Graph) -> dict[str, Hashable]:
-    """Return for each assigned variable what computes its new value: equal where that is alike.
-
-    Variables of one kind that lie in one buffer can be updated as one.
-    """
-    numbers: dict[Hashable, int] = {}
-    kinds: dict[Operand, int] = {}
-
-    def number(*kind: Hashable) -> int:
-        return numbers.setdefault(kind, len(numbers))
-
-    def of(operand: Operand) -> int:
-        if isinstance(operand, Literal):
-            return number("literal", _key(operand))
-        if operand not in kinds:
-            kinds[operand] = number("scalar", operand) if not operand.type.shape else number("any")
-        return kinds[operand]
-
-    for value in graph.inputs[: len(graph.variables)]:
-        kinds[value] = number("variable")
-    for node in graph.nodes:
-        is_alike = node.op.name in ELEMENTWISE or node.op.name == _BROADCAST
-        if node.op is ALL_REDUCE:
-            kinds[node.results[0]] = number(ALL_REDUCE.name, _params(node))
-        elif is_alike and (node.results[0].type.shape or node.op.name != _BROADCAST):
-            params = () if node.op.name == _BROADCAST else _params(node)
-            kinds[node.results[0]] = number(node.op.name, params, *map(of, node.operands))
-    new = zip(graph.assigned, graph.outputs, strict=False)
-    return {variable.name: of(output) for variable, output in new}
-
-
 _BROADCAST = "jax.broadcast_in_dim"
-
-
-def _params(node: Node) -> Hashable:
-    return tuple(sorted((name, repr(value)) for name, value in node.params.items()))
 
 
 def _key(operand: Operand) -> Hashable:

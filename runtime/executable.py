@@ -1,15 +1,14 @@
-"""SPMD graph -> StableHLO -> executable, and the call of it.
+"""SPMD graph -> StableHLO -> executable.
 
 One executable is one compiled function with explicit shardings. The buffers of the variables that
 the program assigns are donated to it: each variable owns its buffer alone, so that none is donated
-twice or used after.
+twice or used after. `bound_step.py` calls it on those buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any  # Any: compiler options are whatever XLA takes
 
 import jax
@@ -21,17 +20,6 @@ from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Stage
 from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
-from graphdist.runtime.buffers import (
-    HOLDS_BUFFERS,
-    BorrowedBuffers,
-    BufferStore,
-    RuntimeFailure,
-    is_lost,
-    moving_in,
-    moving_out,
-    reader,
-    writer,
-)
 from graphdist.runtime.compilation import device_options
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit
@@ -64,15 +52,15 @@ def emitted(
 ) -> Emitted:
     """Emit an SPMD graph for these devices; `compiler_options` are XLA's.
 
-    `given` says of some inputs how a call gives them, where it is not as arrays on the devices: JAX
-    compiles for the one or for the other. Unless it `donates`, variables keep their buffers. JAX
-    calls `when_traced` whenever it traces the function. Raises `VerifyError` for a graph of another
-    stage.
+    `given` says how a call gives some of the inputs after the variables, by their places there,
+    where it is not as arrays on the devices: JAX compiles for the one or for the other. Unless it
+    `donates`, variables keep their buffers. JAX calls `when_traced` whenever it traces the
+    function. Raises `VerifyError` for a graph of another stage.
     """
     function = jitted(graph, devices, compiler_options, donates=donates, when_traced=when_traced)
     avals = placed_avals(graph, devices)
     for i, aval in (given or {}).items():
-        avals[i] = aval
+        avals[len(graph.variables) + i] = aval
     traced = function.trace(*avals)  # names the node that should not be there, if there is one
     if graph.stage is not Stage.SPMD:
         raise VerifyError(
@@ -264,104 +252,3 @@ class Executable(Step):
         """Return XLA's own cost estimates by name, such as "flops"; hints, not promises."""
         analysis = self.compiled.cost_analysis()
         return dict(analysis) if analysis else {}
-
-
-def _stepper(
-    executable: Step,
-    store: BufferStore | BorrowedBuffers,
-    places: Sequence[int],
-    assigned: Sequence[int],
-) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-    """Return what runs a step on variables of a store, whose lock is held."""
-    read, write, buffers = reader(places), writer(assigned), store.buffers
-    devices = executable.devices
-    if devices.parameter_device is not None:
-        read = moving_in(read, executable.state)
-        write = moving_out(write, len(assigned), devices.home(None))
-    function, token = executable.function, executable.token
-    steps, take_interrupted = executable.backpressure, executable.take_interrupted
-    failures: list[Exception] = []  # of steps of this program that were dispatched
-
-    def step(inputs: Sequence[jax.Array]) -> list[jax.Array]:
-        results: list[list[jax.Array]] = []
-        try:
-            if failures:
-                failure = failures.pop()
-                failures.clear()
-                if any(map(is_lost, read(buffers))):  # and not assigned anew since
-                    raise failure
-            # In one piece: Ctrl-C after the call would else take what it returned, and with it the
-            # only buffers the variables have.
-            results.extend(starmap(function, ((*read(buffers), *inputs),)))
-            (outputs,) = results
-            if token is not None:
-                if not HOLDS_BUFFERS[type(outputs[token])]:
-                    raise _called_while_traced()
-                steps.dispatched(outputs[token], failures)
-            write(buffers, outputs)
-        except BaseException as error:
-            given = results[0] if results else take_interrupted()
-            if given is not None and not isinstance(error, RuntimeFailure):
-                write(buffers, given)  # interrupted before what the step gave was noted
-            raise
-        return outputs
-
-    return step
-
-
-def dispatcher(
-    executable: Step,
-    store: BufferStore | BorrowedBuffers,
-    places: Sequence[int],
-    assigned: Sequence[int],
-    feeds: Sequence[tuple[int, Callable[[Any], jax.Array]]],
-    take: Callable[[list[jax.Array]], Any],
-    failed: Callable[[BaseException], None],
-    layout: int,
-    laid_out_anew: Callable[[Sequence[Any]], Any],
-) -> Callable[[Sequence[Any]], Any]:
-    """Return what runs a step on the leaves of a call's arguments and on variables of a store.
-
-    `places` are those of all its variables, `assigned` those of the ones it assigns. `feeds` make
-    the other inputs: each says which leaf, and what turns it into an array. `take` makes the user's
-    result of the outputs; `failed` is told of an error before it is raised, and may raise its own.
-    Once the store has another layout than the executable is for, `laid_out_anew` is called in place
-    of the step.
-
-    It is paid at every step, by code the step has just pushed out of the processor's caches: each
-    Python function it goes through costs a microsecond or two (see the dispatch benchmark).
-    """
-    step = _stepper(executable, store, places, assigned)
-    steps, lock = executable.backpressure, store.lock
-
-    def dispatch(leaves: Sequence[Any]) -> Any:
-        outputs = None
-        try:
-            inputs = []
-            for leaf, feed in feeds:  # not a comprehension, which is a call of its own
-                inputs.append(feed(leaves[leaf]))
-            while outputs is None:
-                if len(steps.tokens) >= steps.bound:
-                    steps.wait()
-                with lock:
-                    if store.layout != layout:
-                        break
-                    if len(steps.tokens) < steps.bound:  # no other thread's step took the room
-                        outputs = step(inputs)
-        except BaseException as error:
-            if isinstance(error, ValueError) and not HOLDS_BUFFERS[type(jnp.zeros(()))]:
-                # JAX takes compiler options at the outermost level alone.
-                error = _called_while_traced()
-            failed(error)
-            raise error
-        return laid_out_anew(leaves) if outputs is None else take(outputs)
-
-    return dispatch
-
-
-def _called_while_traced() -> RuntimeFailure:
-    return RuntimeFailure(
-        "a step is called inside a function that JAX is tracing, which would keep what the "
-        "variables hold now for ever",
-        hint="take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around one",
-    )

@@ -11,12 +11,13 @@ import jax
 from graphdist.aot.manifest import interface_from_json
 from graphdist.errors import ArgumentError, GraphdistError, RuntimeFailure
 from graphdist.ir.graph import Graph
+from graphdist.program.binding import Binding
 from graphdist.program.interface import OUTPUT, Interface, OneForAll
 from graphdist.program.program import Program
 from graphdist.program.signature import UnusableLeaf, difference, input_type, is_static, leaf_key
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.executable import Executable
-from graphdist.state.storage import lay_out, layout_of
+from graphdist.state.layout import Layout
 from graphdist.state.variable import Variable
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.sources import here
@@ -44,17 +45,12 @@ class LoadedStep:
         self._interface = interface_from_json(manifest["interface"], strategy)
         _require_interface(self._interface, graph)
         shapes = [tuple(shape) for shape in manifest["boundary"]["output_shapes"]]
-        along = [variable.sharded_along for variable in graph.variables]
-
-        def again() -> int:
-            """Have variables lie as the step takes them: it cannot be compiled for others."""
-            with BufferStore.lock:
-                lay_out(variables, along, alone=True)
-                return layout_of(variables, strategy)
-
-        self._program = Program(
-            self._interface, variables, variables, graph, shapes, executable, again(), again
-        )
+        named = zip(graph.variables, variables, strict=True)
+        storages = {wanted.name: variable.storage for wanted, variable in named}
+        layout = Layout(graph, storages, strategy)
+        with BufferStore.lock:
+            layout.apply()
+        self._program = Program(Binding(executable, self._interface, layout, shapes))
 
     def __repr__(self) -> str:
         return f"<loaded step {self.name} on {self.strategy.devices}>"

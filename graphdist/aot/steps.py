@@ -78,6 +78,8 @@ def save(
             source=here(),
             hint="compile it for its arguments: gd.aot.save(path, step.trace(x).lower().compile())",
         )
+    # Whoever loads it has variables of their own, in packs that this process does not know.
+    compiled = compiled.unpacked()
     traced = compiled.lowered.traced
     assert traced is not None
     assert traced.interface is not None
@@ -95,7 +97,11 @@ def save(
         "mesh": {"axes": {"replica": len(compiled.devices)}},
         "boundary": boundary_to_json(final, shapes),
         "interface": interface_to_json(traced.interface),
-        "unplaced": sorted(i for i, one in (traced.given or {}).items() if one.sharding is None),
+        "unplaced": sorted(
+            len(final.variables) + place
+            for place, aval in (traced.given or {}).items()
+            if aval.sharding is None
+        ),
         "graph_hash": sha256(str(final).encode()),
     }
     members = {

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from hashlib import sha256
 from itertools import zip_longest
 from typing import cast
@@ -217,7 +216,10 @@ def content_hash(graph: Graph) -> str:
     if found is None:
         lines = [f"{graph.stage.value} {graph.num_replicas} {_per_replica(graph)}"]
         lines += map(_key, graph.variables)
-        lines += [f"{one.assigned} {one.sharded_along}" for one in graph.variables]
+        lines += [
+            f"{variable.assigned} {variable.sharded_along} {variable.piece} {variable.alone}"
+            for variable in graph.variables
+        ]
         _describe(graph, lines)
         found = sha256("\n".join(lines).encode()).hexdigest()
         graph._cache[content_hash] = found
@@ -256,7 +258,7 @@ def _key(value: object) -> str:
     if isinstance(value, set | frozenset):  # their repr has no order that another process keeps
         return f"{type(value).__name__}({', '.join(sorted(map(_key, value)))})"
     if isinstance(value, Variable):
-        value = replace(value, assigned=False, sharded_along=None)
+        value = value.declared
     key = _array_key(value)
     if key is None:
         key = f"{_ADDRESS.sub('', repr(value))} {_key(_hidden(value))}"

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Type, own_slice
@@ -73,14 +73,26 @@ class Literal:
 Operand: TypeAlias = Value | Literal
 
 
+class Piece(NamedTuple):
+    """A part of a buffer that several variables share: `start` and `size` count elements."""
+
+    pack: str
+    start: int
+    size: int
+    """The elements of the entire pack."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A variable as the graph knows it: a name and what the user declared.
 
-    `type` is its value as a replica sees it. `sharded_along` is the dimension along which the
-    replicas share out a mirrored one between steps, each keeping its slice; None: each keeps all of
-    it. `is_local` marks a mutable cell the program itself made, which lives from its first
-    assignment to the end of the step.
+    `type` is its value as a replica sees it. `is_local` marks a mutable cell the program itself
+    made, which lives from its first assignment to the end of the step.
+
+    The rest says how the value is stored between steps. `sharded_along` is the dimension along
+    which the replicas share out a mirrored one, each keeping its slice; None: each keeps all of it.
+    `piece` is the part of a pack that it has, `alone` whether it must have a buffer of its own. A
+    variable with `pieces` is itself such a pack, of the variables with these names.
     """
 
     name: str
@@ -91,6 +103,14 @@ class Variable:
     assigned: bool = False
     is_local: bool = False
     sharded_along: int | None = None
+    piece: Piece | None = None
+    alone: bool = False
+    pieces: tuple[str, ...] = ()
+
+    @property
+    def declared(self) -> Variable:
+        """Return the variable without its use and storage, in which two graphs may differ."""
+        return replace(self, assigned=False, sharded_along=None, piece=None, alone=False)
 
     def stored_along(self, dimension: int | None) -> Variable:
         """Return the variable stored in slices along a dimension, or whole on each replica."""
@@ -100,7 +120,7 @@ class Variable:
 
     def is_same(self, other: Variable) -> bool:
         """Return whether they are one variable, whatever two graphs say of its use and storage."""
-        return self == replace(other, assigned=self.assigned, sharded_along=self.sharded_along)
+        return self.declared == other.declared
 
     def held(self, num_replicas: int) -> Type:
         """Return the type of what each replica keeps between steps.

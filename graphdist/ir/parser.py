@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, Operand, Piece, Stage, Value, Variable
 from graphdist.ir.ops import OPS, Op
 from graphdist.ir.parameters import ParameterReader
 from graphdist.ir.source import UNKNOWN
@@ -31,6 +31,9 @@ _ATTRIBUTES: dict[str, type] = {
     "assigned": bool,
     "is_local": bool,
     "sharded_along": int,
+    "piece": tuple,
+    "alone": bool,
+    "pieces": tuple,
 }
 _MOST_REPLICAS = 2**20
 _DISTRIBUTIONS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
@@ -159,6 +162,13 @@ class _Parser:
         for key, value in attributes.items():
             if not isinstance(value, _ATTRIBUTES.get(key, ())):
                 cursor.fail(f"a variable has no {key}={value!r}", start)
+        match attributes.get("piece"):
+            case None:
+                pass
+            case (str(pack), int(first), int(size)):
+                attributes["piece"] = Piece(pack, first, size)
+            case piece:
+                cursor.fail(f"piece={piece!r} is no pack, start and size", start)
         self.variables[name] = Variable(name, type, **attributes)  # type: ignore[arg-type]
 
     def _block(self) -> _Block:

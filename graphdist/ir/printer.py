@@ -183,7 +183,7 @@ class Printer:
         s = "" if graph.num_replicas == 1 else "s"
         name, stage = _text_of_name(graph.name, _WORD), graph.stage.value
         self.lines.append(f"graph {name} on {graph.num_replicas} replica{s}, stage {stage}")
-        self.lines += [_declaration(variable) for variable in graph.variables]
+        self.lines += [self._declaration(variable) for variable in graph.variables]
         self.block("", graph, "")
 
     def block(self, head: str, graph: Graph, indent: str) -> None:
@@ -277,6 +277,19 @@ class Printer:
             return print_literal(operand)
         return self.names.get(operand) or f"%?{operand.hint}"
 
+    def _declaration(self, variable: Variable) -> str:
+        attributes: dict[str, object] = {
+            "synchronization": variable.synchronization,
+            "aggregation": variable.aggregation,
+            "trainable": variable.trainable,
+        }
+        for name in ("assigned", "is_local", "sharded_along", "piece", "alone", "pieces"):
+            value = getattr(variable, name)
+            if value is not None and value is not False and value != ():
+                attributes[name] = tuple(value) if name == "piece" else value
+        text = self._items(attributes)
+        return f"  variable {_variable_name(variable)}: {variable.type} {{{text}}}"
+
     def _items(self, items: Mapping[str, object]) -> str:
         return ", ".join(
             [f"{_text_of_name(key, _WORD)}={self._parameter(item)}" for key, item in items.items()]
@@ -357,15 +370,3 @@ def _text_of_name(name: str, plain: re.Pattern[str]) -> str:
 
 def _variable_name(variable: Variable) -> str:
     return f"@{_text_of_name(variable.name, _VARIABLE)}"
-
-
-def _declaration(variable: Variable) -> str:
-    attributes = [
-        f"synchronization={json.dumps(variable.synchronization)}",
-        f"aggregation={json.dumps(variable.aggregation)}",
-        f"trainable={'true' if variable.trainable else 'false'}",
-    ]
-    attributes += ["assigned=true"] * variable.assigned + ["is_local=true"] * variable.is_local
-    if variable.sharded_along is not None:
-        attributes.append(f"sharded_along={variable.sharded_along}")
-    return f"  variable {_variable_name(variable)}: {variable.type} {{{', '.join(attributes)}}}"

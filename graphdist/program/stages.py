@@ -16,9 +16,7 @@ from graphdist.garbage import collection_put_off
 from graphdist.ir.analyses import collectives
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Source
-from graphdist.passes import pipeline_on_packs
 from graphdist.passes.manager import Pass, PassRecord, run_passes
-from graphdist.passes.pack_variables import Pack
 from graphdist.program.explanation import Explanation, explanation
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import Arithmetic
@@ -160,7 +158,7 @@ class Traced(Stage):
     pipeline: Sequence[Pass] = ()
     compiler_options: Mapping[str, Any] | None = None
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None
-    """How a call gives inputs of the graph that are no arrays on the devices."""
+    """How a call gives the function's own inputs that are no arrays on the devices, by place."""
     interface: Interface | None = None
     """How leaves of arguments and results correspond to inputs and outputs of the graph."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
@@ -194,6 +192,11 @@ class Traced(Stage):
             raise self._unknown(form, "graph")
         return str(self.graph)
 
+    def unpacked(self) -> Traced:
+        """Return the function as it is lowered for variables that are in no packs."""
+        variables = tuple(replace(one, piece=None, alone=True) for one in self.graph.variables)
+        return replace(self, graph=self.graph.replace(variables=variables))
+
 
 @dataclass(frozen=True, repr=False)
 class Lowered(Stage):
@@ -225,27 +228,6 @@ class Lowered(Stage):
                 donates=self.donates,
                 when_traced=self.when_traced,
             )
-
-    @collection_put_off()
-    def on_packs(self, packs: Sequence[Pack]) -> Lowered:
-        """Return the program that takes and gives packs in place of the variables in them."""
-        if not packs or self.traced is None:
-            return self
-        kept, passes = pipeline_on_packs(self.traced.pipeline, packs, self.devices.platform)
-        before = self.history[kept - 1].graph if kept else self.traced.graph
-        with self.arithmetic.restored(), phase("passes"):
-            history = run_passes(
-                before, passes, verifies=verifies_passes(), reproducer_folder=reproducer_folder()
-            )
-        graph = history[-1].graph
-        fewer = len(self.graph.variables) - len(graph.variables)
-        return replace(
-            self,
-            graph=graph,
-            given={place - fewer: aval for place, aval in (self.given or {}).items()},
-            traced=replace(self.traced, pipeline=(*self.traced.pipeline[:kept], *passes)),
-            history=(*self.history[:kept], *history),
-        )
 
     def as_text(self, form: str = "graph") -> str:
         """Return the graph after the last pass, or the StableHLO module, as text."""
@@ -319,6 +301,13 @@ class Compiled(Stage):
     def explain(self) -> Explanation:
         """Return what each pass did and saved, and what it declined and why: print it."""
         return self.lowered.explain()
+
+    def unpacked(self) -> Compiled:
+        """Return the step that takes every variable in a buffer of its own, compiled if need be."""
+        traced = self.lowered.traced
+        if traced is None or not any(variable.pieces for variable in self.graph.variables):
+            return self
+        return traced.unpacked().lower().compile(self.compiler_options)
 
     @property
     def cost(self) -> dict[str, float]:

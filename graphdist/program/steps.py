@@ -8,16 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 from typing import Any  # Any: settings of JAX have no type
 
 import jax
 
 from graphdist.errors import UnsupportedError
-from graphdist.ir.graph import Graph, Variable
-from graphdist.passes.pack_variables import Pack
+from graphdist.ir.graph import Variable
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import checked_numbers
 from graphdist.program.signature import is_static
@@ -28,10 +26,8 @@ from graphdist.runtime.invalid_numbers import Named, NumberCheck
 from graphdist.tracing.sources import here
 
 
-def step_of(
-    lowered: Lowered, interface: Interface, packs: Sequence[Pack], require: Callable[[], None]
-) -> Step:
-    """Return what runs a program whose variables are in these packs.
+def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None]) -> Step:
+    """Return what runs a program.
 
     `require` raises for other settings. Raises `UnsupportedError` under `jax.disable_jit()` on
     several workers.
@@ -53,7 +49,7 @@ def step_of(
         if devices.workers is not None:  # whose steps JAX does not trace again
             step.function = preceded(require, step.function)
     if refused:
-        inputs, outputs = _in_words(graph, interface, packs)
+        inputs, outputs = _in_words(lowered, interface)
         step.check = NumberCheck(graph, devices, refused, inputs, outputs)
         step.function = step.check.watched(step.function)
     return step
@@ -64,19 +60,25 @@ def _jit_is_disabled() -> bool:
     return bool(settings.jax_disable_jit)
 
 
-def _in_words(
-    graph: Graph, interface: Interface, packs: Sequence[Pack]
-) -> tuple[list[Named], list[Named]]:
-    """Return what inputs and outputs of a placed graph are."""
-    pieces = {pack.name: pack for pack in packs}
+def _in_words(lowered: Lowered, interface: Interface) -> tuple[list[Named], list[Named]]:
+    """Return the names by which the user knows inputs and outputs of a placed graph."""
+    graph, logical = lowered.graph, lowered.logical
+    assert logical is not None
+    sizes = {variable.name: variable.type.size for variable in logical.variables}
+    starts = {variable.name: variable.piece for variable in logical.variables}
 
-    def variable(one: Variable) -> Named:
-        pack = pieces.get(one.name)
-        if pack is None:
-            return [(f"variable {one.name!r}", one.type.size)]
-        sizes = [prod(shape) for shape in pack.shapes]
-        names = {piece: f"variable {name!r}" for name, piece in pack.pieces.items()}
-        return [(names.get(i, "a variable"), size) for i, size in enumerate(sizes)]
+    def variable(held: Variable) -> Named:
+        if not held.pieces:
+            return [(f"variable {held.name!r}", held.type.size)]
+        named: list[tuple[str, int]] = []
+        end = 0
+        for name in filter(None, held.pieces):
+            piece = starts[name]
+            if piece is not None and piece.start > end:
+                named.append(("a variable", piece.start - end))
+            named.append((f"variable {name!r}", sizes[name]))
+            end = sum(size for _, size in named)
+        return [*named, ("a variable", held.type.size - end)]
 
     dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
     arguments = [f"argument {interface.names[i]!r}" for i in dynamic]

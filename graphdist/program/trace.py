@@ -42,7 +42,7 @@ from graphdist.program.signature import (
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import require_result
 from graphdist.runtime.compilation import combining_options
-from graphdist.state.storage import as_stored
+from graphdist.state.layout import as_stored
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
 from graphdist.tracing.importer import import_jaxpr
@@ -136,12 +136,12 @@ def _trace(
     given = [leaves[i] for i in dynamic]
     _note_unequal_rows(interface, graph, zip(given, (keys[i] for i in dynamic), strict=True))
     traced = Traced(
-        as_stored(graph, trace.variables),
+        as_stored(graph, trace.variables, strategy),
         strategy.devices,
         variables=tuple(trace.variables),
         pipeline=pipeline_for(target),
         compiler_options={**combining_options(target), **(compiler_options or {})},
-        given=_all_given(given, avals, strategy, after=len(trace.variables)),
+        given=_all_given(given, avals, strategy),
         interface=interface,
     )
     return traced, interface
@@ -249,12 +249,10 @@ def _all_given(
     leaves: Sequence[Any],
     avals: Sequence[jax.ShapeDtypeStruct],
     strategy: StrategyBase,
-    *,
-    after: int,
 ) -> dict[int, jax.ShapeDtypeStruct]:
-    """Return what a call gives for inputs, by their places after so many others."""
+    """Return what a call gives for inputs, by their places among the function's own inputs."""
     given = [_given(leaf, aval, strategy) for leaf, aval in zip(leaves, avals, strict=True)]
-    return {after + place: one for place, one in enumerate(given) if one is not None}
+    return {place: aval for place, aval in enumerate(given) if aval is not None}
 
 
 def _given(

@@ -15,6 +15,7 @@ from graphdist.tracing.state import TraceError, current_trace
 from graphdist.values.distributed import PerReplica, array_of
 
 if TYPE_CHECKING:
+    from graphdist.state.storage import Storage
     from graphdist.state.variable import Variable
 
 
@@ -127,39 +128,40 @@ def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> Non
         )
 
 
-def require_value(variable: Variable, *, is_known_lost: bool = False) -> None:
+def require_value(storage: Storage, *, is_known_lost: bool = False) -> None:
     """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step.
 
     Under the lock of the buffers: between two steps only what is deleted is lost.
     """
-    if isinstance(variable.holder, jax.ShapeDtypeStruct):
-        if variable.strategy.devices.is_absent:
-            what = f"the value of variable {variable.name!r}"
-            variable.strategy.devices.refuse_to_run(what, here())
+    held = storage.holder.held
+    if isinstance(held, jax.ShapeDtypeStruct):
+        if storage.strategy.devices.is_absent:
+            what = f"the value of variable {storage.name!r}"
+            storage.strategy.devices.refuse_to_run(what, here())
         raise RuntimeFailure(
-            f"variable {variable.name!r} was declared by its shape, {list(variable.shape)}, and "
+            f"variable {storage.name!r} was declared by its shape, {list(storage.shape)}, and "
             f"has no value",
             source=here(),
-            hint=f"give it one first: {variable.name}.assign(value)",
+            hint=f"give it one first: {storage.name}.assign(value)",
         )
-    if is_known_lost or variable.holder.is_deleted():
-        step = _last_to_assign(variable)
+    if is_known_lost or held.is_deleted():
+        step = _last_to_assign(storage)
         which = "a step" if step is None else f"step {step.name!r}, which assigned it last,"
         raise RuntimeFailure(
-            f"the value of variable {variable.name!r} is lost: {which} failed, and its buffer was "
+            f"the value of variable {storage.name!r} is lost: {which} failed, and its buffer was "
             f"given to it",
             source=here(),
-            other=step and step.assignment(variable),
+            other=step and step.assignment(storage),
             hint="restore it from a checkpoint, or assign it anew; jax.block_until_ready on what "
             "the step returns shows why it failed",
         )
 
 
-def _last_to_assign(variable: Variable) -> Any:
+def _last_to_assign(storage: Storage) -> Any:
     """Return the program that was called last of those that assign a variable, None if unknown."""
-    holder = variable.pack or variable
-    programs = [one for one in list(variable.strategy.buffers.writers) if one.assigns(holder)]
-    return max(programs, key=lambda one: one.last_call, default=None)
+    writers = list(storage.strategy.buffers.writers)
+    programs = [program for program in writers if program.assigns(storage.holder)]
+    return max(programs, key=lambda program: program.last_call, default=None)
 
 
 def initial_value_of(value: Any, dtype: Any, variable: Variable) -> Any:

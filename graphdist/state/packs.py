@@ -1,17 +1,12 @@
-"""Small variables that share a buffer, so that a step does not cost more the more there are.
+"""A pack: one buffer of a strategy with a piece for each of several variables.
 
-A program that assigns several small variables of one dtype has them stored together the first time
-it is compiled to run. Nothing else sees it: reading takes a piece out, assigning puts one in, and
-programs compiled before are compiled anew. A variable that is stored in slices, or wanted alone by
-a step loaded from a file, leaves its pack for good.
-
-What is packed was measured on CPU: 50 layers of 16, 100 variables, on 2 devices.
+The pass `pack_variables` decides which variables share a buffer. Only their storage sees it:
+reading takes a piece out, assigning puts one in.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from math import prod
@@ -21,52 +16,45 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.ir.graph import Graph
-from graphdist.ir.types import MIRRORED, dtype_name
-from graphdist.passes.compute_on_packs import update_kinds
-from graphdist.passes.pack_variables import Pack
+from graphdist.ir.types import MIRRORED
 
 if TYPE_CHECKING:
-    from graphdist.state.variable import Variable
+    from graphdist.state.storage import Storage
     from graphdist.strategy_base import StrategyBase
-
-LARGEST = {"cpu": 16 * 2**10}
-"""By platform, up to how many bytes a variable is small; nothing is packed elsewhere."""
-FEWEST = 4
-"""How many variables are worth a pack."""
 
 
 class VariablePack:
-    """One buffer of a strategy with a piece for each of several variables."""
+    """The values of several variables in one buffer."""
 
-    def __init__(self, strategy: StrategyBase, variables: Sequence[Variable]) -> None:
-        """Move the values of variables into one buffer; between steps, under the store's lock."""
-        self.strategy = strategy
-        self.shapes = tuple(variable.shape for variable in variables)
-        self.dtype = dtype_name(variables[0].dtype)
-        sizes = [prod(shape) for shape in self.shapes]
-        self.starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        home = strategy.devices.home(MIRRORED)
-        flat = [np.asarray(variable.buffer).reshape(-1) for variable in variables]
-        with jax.enable_x64(True):  # what has 64 bits keeps them, however JAX is set by now
-            buffer = jax.device_put(np.concatenate(flat), home, may_alias=False)
-        self.place = strategy.buffers.add(buffer)
-        weakref.finalize(self, strategy.buffers.release, self.place)
-        for i, variable in enumerate(variables):
-            variable.enter(self, i)
+    def __init__(self, pieces: Sequence[Storage]) -> None:
+        """Move values of one dtype and strategy together; between steps, under the store's lock."""
+        self.strategy: StrategyBase = pieces[0].strategy
+        values = [np.asarray(piece.buffer).reshape(-1) for piece in pieces]
+        self.size = sum(value.size for value in values)
+        home = self.strategy.devices.home(MIRRORED)
+        with jax.enable_x64(True):  # 64 bits stay 64, however JAX is set by now
+            buffer = jax.device_put(np.concatenate(values), home, may_alias=False)
+        self.place = self.strategy.buffers.add(buffer)
+        weakref.finalize(self, self.strategy.buffers.release, self.place)
+        start = 0
+        for piece, value in zip(pieces, values, strict=True):
+            piece.enter(self, start)
+            start += value.size
+        self.strategy.buffers.layout += 1
 
     @property
-    def buffer(self) -> jax.Array:
-        """Return the array that holds all pieces; the next step may donate it."""
-        return self.strategy.buffers.buffers[self.place]
+    def held(self) -> jax.Array:
+        """Return the array with all pieces, which the next step may donate."""
+        array: jax.Array = self.strategy.buffers.buffers[self.place]
+        return array
 
-    def read(self, piece: int) -> jax.Array:
-        """Return a copy of a piece."""
-        return _taken(self.buffer, self.starts[piece], shape=self.shapes[piece])
+    def read(self, start: int, shape: tuple[int, ...]) -> jax.Array:
+        """Return a copy of the piece of this shape at an element."""
+        return _taken(self.held, start, shape=shape)
 
-    def write(self, piece: int, array: jax.Array) -> None:
-        """Put a value in the place of a piece."""
-        buffer = _put(self.buffer, array, self.starts[piece])
+    def write(self, start: int, array: jax.Array) -> None:
+        """Put a value in the place of the piece at an element."""
+        buffer = _put(self.held, array, start)
         home = self.strategy.devices.home(MIRRORED)
         self.strategy.buffers.buffers[self.place] = jax.device_put(buffer, home)
 
@@ -79,46 +67,3 @@ def _taken(buffer: jax.Array, start: Any, *, shape: tuple[int, ...]) -> jax.Arra
 @jax.jit
 def _put(buffer: jax.Array, array: jax.Array, start: Any) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(buffer, jnp.reshape(array, -1), start, 0)
-
-
-def pack_small(strategy: StrategyBase, variables: Sequence[Variable], graph: Graph) -> None:
-    """Have the small variables that a placed graph assigns share buffers, one for each dtype.
-
-    Those that are updated alike share one, since they are then updated as one.
-
-    Between steps: whoever calls holds the lock of the buffers.
-    """
-    largest = LARGEST.get(strategy.devices.platform, 0)
-    if strategy.devices.parameter_device is not None or strategy.devices.workers is not None:
-        return  # what lies elsewhere, or on other workers too, is not joined here
-    groups: dict[Any, list[Variable]] = defaultdict(list)
-    kinds = update_kinds(graph)
-    for variable, spec in zip(variables, graph.variables, strict=True):
-        if spec.assigned and variable.strategy is strategy and variable.is_packable(largest):
-            groups[variable.dtype, kinds[spec.name]].append(variable)
-    for group in groups.values():
-        if len(group) >= FEWEST:
-            VariablePack(strategy, group)
-            strategy.buffers.layout += 1
-
-
-def packs_of(variables: Sequence[Variable], graph: Graph) -> tuple[list[Pack], list[Any]]:
-    """Return the packs that a placed graph's variables are in, and what holds its state then.
-
-    What holds it are the packs, and after them the variables that are alone, in their order.
-    """
-    pieces: dict[VariablePack, dict[str, int]] = {}
-    alone: list[Any] = []
-    for variable, spec in zip(variables, graph.variables, strict=True):
-        if variable.pack is None:
-            alone.append(variable)
-        else:
-            pieces.setdefault(variable.pack, {})[spec.name] = variable.piece
-    names = {spec.name for spec in graph.variables}
-    packs = []
-    for number, (pack, of_names) in enumerate(pieces.items()):
-        name = f"pack_{number}"
-        while name in names:
-            name += "_"
-        packs.append(Pack(name, pack.dtype, pack.shapes, of_names))
-    return packs, [*pieces, *alone]

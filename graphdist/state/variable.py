@@ -15,10 +15,11 @@ divergence:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn  # Any: pytrees and initial values
+from typing import TYPE_CHECKING, Any, NoReturn, Self  # Any: pytrees and initial values
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphdist.context import (
     Scope,
@@ -27,10 +28,11 @@ from graphdist.context import (
     in_replica_context_of_a_run,
     require_same_strategy,
 )
-from graphdist.errors import ArgumentError, UnsupportedError
+from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
+from graphdist.state.aggregation import combined, require_aggregation
 from graphdist.state.checks import (
     check_options,
     checked_name,
@@ -38,18 +40,18 @@ from graphdist.state.checks import (
     initial_value_of,
     require_no_jax_trace,
 )
+from graphdist.state.in_place import InPlaceOperators
 from graphdist.state.scatter import ScatterUpdates
 from graphdist.state.shares import share_of_total
-from graphdist.state.storage import StoredValue
+from graphdist.state.storage import Storage
 from graphdist.state.turns import in_turn
 from graphdist.tracebacks import frames_hidden
-from graphdist.tracing.primitives import reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import Trace, current_trace
 from graphdist.values.array_operators import ArrayOperators
+from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.distributed import DistributedValues, PerReplicaArray, no_values_yet
 from graphdist.values.one_line import LARGEST, devices_of, values_of
-from graphdist.values.reducible import summable
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 _NOTHING = object()
 
 
-class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
+class Variable(ArrayOperators, InPlaceOperators, ScatterUpdates, DistributedValues):
     """State of one shape and dtype, which takes part in arithmetic and indexing as its value.
 
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
@@ -114,7 +116,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         self.distribution = PER_REPLICA if many and not self.is_mirrored else MIRRORED
         with jax.ensure_compile_time_eval():
             buffer = self.strategy.place_variable(value, self.distribution)
-        self.keep(buffer)
+        self.storage = Storage(self.name, self.shape, self.strategy, self.distribution, buffer)
         self._implicit: dict[str, Callable[..., Any]] = {}
         self._is_made = True
 
@@ -136,7 +138,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         self.require_same_strategy()
         if current_trace() is not None:
             raise no_values_yet()
-        copy = self.copy_of_value()
+        copy = self.storage.copy_of_value()
         if self.is_mirrored and len(copy.devices()) == 1:  # one replica, or a parameter device
             return (copy,)
         if self.strategy.devices.parameter_device is not None:
@@ -195,18 +197,36 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         trace = current_trace()
         if trace is None:
             if not self.is_mirrored:
-                self.require_kept()
+                self.storage.require_kept()
                 return self.through_function("read_value")
-            value = self.copy_of_value()
+            value = self.storage.copy_of_value()
             require_no_jax_trace(self, value, "read")
             return value
         self.claim(trace)
         local = trace.read(self)
         if self.is_mirrored:
             return trace.note_same_on_all(local)
-        return local if in_replica_context_of_a_run() else self._combined(local)
+        return local if in_replica_context_of_a_run() else combined(self, local)
 
     value = read_value
+
+    def host_value(self) -> Any:
+        """Return a copy of the value in the memory of the host, taken between steps.
+
+        A NumPy array, of random keys an array of JAX. As with `read_value`, all processes read it
+        together where none holds the full value. Outside functions only.
+        """
+        is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
+        copy = None if is_key or not self.is_mirrored else self.storage.host_copy()
+        if copy is not None:
+            return copy
+        value = self.read_value()
+        return value if is_key else np.asarray(value)
+
+    @property
+    def is_read_by_all(self) -> bool:
+        """Whether all processes must read the value together, since none holds all of it."""
+        return not (self.is_mirrored and self.storage.is_complete_here)
 
     def copies(self) -> jax.Array:
         """Return, inside a function, what each replica holds, whatever the context."""
@@ -240,7 +260,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
     def _written(self, method: str, value: Any, read_value: bool) -> Any:
         checked = self.checked(value)
         if read_value and not self.is_mirrored and not in_replica_context_of_a_run():
-            self._require_aggregation("assigned")
+            require_aggregation(self, "assigned")
         self.write(method, checked)
         return self.result_of_write(read_value)
 
@@ -259,11 +279,12 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         if trace is None:
             require_no_jax_trace(self, array, "assigned")
             if method == "assign" and self.is_mirrored:
-                buffer = self.strategy.place_variable(array, self.stored)
+                buffer = self.strategy.place_variable(array, self.storage.stored)
                 require_no_jax_trace(self, buffer, "assigned")  # JAX traces an array's copy too
-                self.buffer = buffer
+                self.storage.buffer = buffer
             else:
-                (self.begin_anew_if_lost if method == "assign" else self.require_kept)()
+                storage = self.storage
+                (storage.renew_if_lost if method == "assign" else storage.require_kept)()
                 self.through_function("write", method, array)
             return
         self.claim(trace)
@@ -290,7 +311,7 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
                 hint="add to it in replica context, or assign the new sum over the replicas",
             )
         else:
-            trace.write(self, self._combined(trace.read(self)) + delta, "cross")
+            trace.write(self, combined(self, trace.read(self)) + delta, "cross")
 
     def _part(self, value: jax.Array, in_replica: bool) -> jax.Array:
         """Return what each copy gets: of an ON_READ total its share."""
@@ -301,28 +322,6 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
     def share(self, total: jax.Array) -> jax.Array:
         """Return, inside a function, what each replica gets of a total assigned to all."""
         return share_of_total(total, self.strategy.num_replicas_in_sync)
-
-    def _combined(self, local: jax.Array) -> jax.Array:
-        """Return the one value of an ON_READ variable's copies."""
-        self._require_aggregation("read")
-        size = self.strategy.num_replicas_in_sync
-        if self.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
-            is_first = replica_id_p.bind(group_size=size) == 0
-            kept = jnp.where(is_first, local, jnp.zeros_like(local))
-            reducer = "max" if local.dtype == jnp.bool_ else "sum"
-            return reduce_p.bind(kept, reducer=reducer, group_size=size)
-        reducer = self.aggregation.name.lower()
-        return reduce_p.bind(summable(local, reducer, "reading"), reducer=reducer, group_size=size)
-
-    def _require_aggregation(self, done: str) -> None:
-        if self.aggregation is VariableAggregation.NONE:
-            raise ArgumentError(
-                f"variable {self.name!r}, ON_READ with aggregation NONE, is {done} in "
-                f"cross-replica context, where it has no one value",
-                source=here(),
-                hint=f"make it with an aggregation, or have it {done} in replica context, "
-                f"inside the function given to run",
-            )
 
     def checked(self, value: Any) -> jax.Array:
         """Return the value as what `write` takes: an array of the variable's shape and dtype."""
@@ -340,25 +339,6 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
 
     _as_array = read_value
 
-    def __iadd__(self, other: Any) -> NoReturn:
-        raise self._in_place("+=", "assign_add(value)")
-
-    def __isub__(self, other: Any) -> NoReturn:
-        raise self._in_place("-=", "assign_sub(value)")
-
-    def __imul__(self, other: Any) -> NoReturn:
-        raise self._in_place("*=", "assign(v * value)")
-
-    def __itruediv__(self, other: Any) -> NoReturn:
-        raise self._in_place("/=", "assign(v / value)")
-
-    def _in_place(self, operator: str, method: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"variable {self.name!r} {operator} value would put an array in the variable's place",
-            source=here(),
-            hint=f"write v.{method}",
-        )
-
     def how_to_read(self) -> str:
         """Return how users write the value, where that is possible."""
         if self.is_mirrored or self.aggregation is not VariableAggregation.NONE:
@@ -374,9 +354,29 @@ class Variable(StoredValue, ArrayOperators, ScatterUpdates, DistributedValues):
         """Return whether `==` is about values: between variables it asks whether they are one."""
         return not isinstance(other, Variable) and super().is_compared_with(other)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a variable of its own with the same options and values, of the same strategy."""
+        self.require_same_strategy()
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), _implicit={}, storage=self.storage.copied())
+        return copy
+
+    def __copy__(self) -> NoReturn:
+        raise ArgumentTypeError(
+            f"variable {self.name!r} cannot be copied without its value: two would own one buffer",
+            source=here(),
+            hint="use copy.deepcopy",
+        )
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(
+            f"variable {self.name!r}, which is state on devices,",
+            "pickle its value: np.asarray(variable)",
+        )
+
     def __repr__(self) -> str:
-        type = self.spec(self.name).type.distributed(self.stored)
-        buffer, entry = self.holder, current_entry()
+        type = self.spec(self.name).type.distributed(self.storage.stored)
+        buffer, entry = self.storage.holder.held, current_entry()
         what = f"<Variable {self.name!r}"
         if isinstance(buffer, jax.ShapeDtypeStruct):
             return f"{what} {type} on {self.strategy.devices}, declared by shape>"

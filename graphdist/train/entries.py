@@ -306,7 +306,7 @@ def _of_total(name: str, total: Total) -> ArrayEntry:
         total.shape,
         total.host_value,
         total.restore,
-        is_read_by_all=not total.variable.is_whole_here,
+        is_read_by_all=total.variable.is_read_by_all,
         holder=total,
         takes_any_float=True,
     )
@@ -324,7 +324,7 @@ def _of_variable(name: str, variable: Variable) -> ArrayEntry:
         variable.shape,
         lambda: _of_data(variable.host_value()),
         write,
-        is_read_by_all=not variable.is_whole_here,
+        is_read_by_all=variable.is_read_by_all,
         holder=variable,
         numbers=_numbers_of(dtype),
     )

@@ -42,7 +42,7 @@ def placement(variables: Any) -> str:
 
 
 def _bytes(variable: Variable) -> int:
-    spec = variable.spec("").stored_along(variable.sharded_along)
+    spec = variable.spec("").stored_along(variable.storage.sharded_along)
     return spec.held(variable.strategy.num_replicas_in_sync).bytes
 
 
@@ -54,7 +54,7 @@ def _row(variable: Any) -> tuple[str, ...]:
             hint="make variables of arrays with gd.variables(tree)",
         )
     held = variable.spec("").type
-    buffer = variable.holder
+    buffer = variable.storage.holder.held
     absent = isinstance(buffer, jax.ShapeDtypeStruct)
     where = str(variable.strategy.devices) if absent else devices_of([buffer])
     shape = "[" + ",".join(map(str, held.shape)) + "]"
@@ -63,6 +63,6 @@ def _row(variable: Any) -> tuple[str, ...]:
         shape,
         str(variable.dtype),
         f"{_bytes(variable):,}",
-        str(variable.stored),
+        str(variable.storage.stored),
         where,
     )

@@ -189,10 +189,10 @@ def test_frames_of_libraries_stay(strategy: gd.Strategy) -> None:
 
 
 def test_mistakes_of_ours_are_left_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphdist.program.program.packs_of", None)
+    monkeypatch.setattr("graphdist.program.program.step_of", None)
     error = raised(lambda: gd.function(lambda x: x * 2)(1.0))
     assert isinstance(error, TypeError)
-    assert frames(error)[-1] == ("program.py", "compile_program")
+    assert frames(error)[-1] == ("program.py", "_compiled")
     assert NOTE not in getattr(error, "__notes__", [])
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
+from dataclasses import replace
 
 import jax
 import numpy as np
 
 from graphdist.ir.arrays import Array, Held, stack_arrays
-from graphdist.ir.graph import Graph
+from graphdist.ir.graph import Graph, Variable
 from graphdist.ir.interpreter import Evaluate, Outcome, interpret
 from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 from graphdist.runtime.evaluate import evaluate_jax_node
@@ -25,7 +27,9 @@ def check_same_meaning(before: Graph, after: Graph, seed: str, *, to_the_bit: bo
     user_inputs = before.inputs[len(variables) if before.is_placed else 0 :]
     arguments = [random_held(value.type, before.num_replicas, numbers) for value in user_inputs]
     expected = execute(before, arguments, state)
-    given = execute(after, arguments, state)
+    packed = packed_state(before, after, state, numbers)
+    given = execute(after, arguments, packed)
+    given = replace(given, state=unpacked_state(before, after, packed, given.state))
     assert len(given.outputs) == len(expected.outputs)
     assert given.state.keys() == expected.state.keys()
     compare = same_bits if to_the_bit else close
@@ -33,6 +37,51 @@ def check_same_meaning(before: Graph, after: Graph, seed: str, *, to_the_bit: bo
         assert compare(one, other), f"output {position}: {one}, {other}"
     for name, held in expected.state.items():
         assert compare(held, given.state[name]), f"variable {name}: {held}, {given.state[name]}"
+
+
+def packed_state(
+    before: Graph, after: Graph, state: Mapping[str, Held], numbers: np.random.Generator
+) -> dict[str, Held]:
+    """Return the state with variables in packs as `after` has them, and random numbers between."""
+    packed = dict(state)
+    for pack in after.variables if after.is_placed else ():
+        if pack.pieces:
+            buffer = random_array(pack.type, numbers)
+            for name, start in _starts(before, pack).items():
+                flat = packed.pop(name)[0].ravel()
+                buffer[start : start + flat.size] = flat
+            packed[pack.name] = [buffer] * after.num_replicas
+    return packed
+
+
+def unpacked_state(
+    before: Graph, after: Graph, given: Mapping[str, Held], left: Mapping[str, Held]
+) -> dict[str, Held]:
+    """Return what is left in the variables; what is left between them must be as it was given."""
+    shapes = {variable.name: variable.type.shape for variable in before.variables}
+    unpacked = dict(left)
+    for pack in after.variables if after.is_placed else ():
+        if pack.pieces:
+            held = unpacked.pop(pack.name)
+            between = np.ones(pack.type.size, np.bool_)
+            for name, start in _starts(before, pack).items():
+                taken = slice(start, start + int(np.prod(shapes[name])))
+                between[taken] = False
+                unpacked[name] = [array[taken].reshape(shapes[name]) for array in held]
+            for array in held:
+                np.testing.assert_array_equal(array[between], given[pack.name][0][between])
+    return unpacked
+
+
+def _starts(before: Graph, pack: Variable) -> dict[str, int]:
+    """Return where in a pack its variables are."""
+    variables = {variable.name: variable for variable in before.variables}
+    starts, end = {}, 0
+    for name in filter(None, pack.pieces):
+        piece = variables[name].piece
+        starts[name] = end if piece is None else piece.start
+        end = starts[name] + variables[name].type.size
+    return starts
 
 
 def execute(

@@ -70,12 +70,12 @@ class Training:
     @property
     def sharded(self) -> dict[str, int]:
         """Return the variables that are stored in slices, with the dimension."""
-        along = {one.name: one.sharded_along for one in self.variables}
+        along = {one.name: one.storage.sharded_along for one in self.variables}
         return {name: one for name, one in along.items() if one is not None}
 
     @property
     def held(self) -> float:
         """Return the part of the bytes of the optimizer's state that a replica holds."""
-        buffers = [one.buffer for one in jax.tree.leaves(self.state)]
+        buffers = [one.storage.buffer for one in jax.tree.leaves(self.state)]
         mine = sum(buffer.addressable_shards[0].data.nbytes for buffer in buffers)
         return float(mine / sum(buffer.nbytes for buffer in buffers))

@@ -55,8 +55,8 @@ def test_a_slot_takes_a_replicas_part_of_the_memory() -> None:
     training.step(batch)
     slot = training.state[0].mu["first"]
     assert slot.shape == (8, 16)
-    assert {shard.data.shape for shard in slot.buffer.addressable_shards} == {(2, 16)}
-    assert training.params["first"].buffer.sharding.is_fully_replicated
+    assert {shard.data.shape for shard in slot.storage.buffer.addressable_shards} == {(2, 16)}
+    assert training.params["first"].storage.buffer.sharding.is_fully_replicated
     memory = training.step.trace(batch).lower().compile().memory
     whole = adam(shard_update=False)
     all_of_it = whole.step.trace(*whole.batches(1)).lower().compile().memory
@@ -89,7 +89,7 @@ def test_assigning_keeps_the_slices() -> None:
     slot = training.state[0].mu["first"]
     slot.assign(np.full((8, 16), 2.0, "f"))
     slot.assign_add(np.ones((8, 16), "f"))
-    assert slot.sharded_along == 0
+    assert slot.storage.sharded_along == 0
     np.testing.assert_array_equal(slot.read_value(), np.full((8, 16), 3.0))
     before = slot.read_value()
     training.step(batch)
@@ -112,9 +112,9 @@ def test_slots_are_set_to_a_number_by_a_function(value: float) -> None:
 
         training.strategy.run(replica_fn)
 
-    assert slot.sharded_along is not None
+    assert slot.storage.sharded_along is not None
     restart()
-    assert slot.sharded_along is not None
+    assert slot.storage.sharded_along is not None
     for variable in jax.tree.leaves(training.state):
         np.testing.assert_array_equal(variable.read_value(), np.full(variable.shape, value))
 
@@ -229,7 +229,7 @@ def test_declared_by_shape_and_assigned_later() -> None:
         step(x)
     m.assign(np.ones(4, "f"))
     step(x)
-    assert m.sharded_along == 0
+    assert m.storage.sharded_along == 0
     np.testing.assert_array_equal(m.read_value(), np.full(4, 2.5))
 
 

@@ -48,18 +48,18 @@ def test_ten_thousand_steps_without_waiting_for_one(strategy: gd.Strategy) -> No
 
 def test_the_buffer_of_an_assigned_variable_is_donated(strategy: gd.Strategy) -> None:
     w, step = counter(strategy)
-    before = w.buffer
+    before = w.storage.buffer
     step(ones(strategy))
     assert before.is_deleted()
-    assert not w.buffer.is_deleted()
+    assert not w.storage.buffer.is_deleted()
 
 
 def test_a_variable_that_is_only_read_is_not_donated(strategy: gd.Strategy) -> None:
     w, _ = counter(strategy)
-    before = w.buffer
+    before = w.storage.buffer
     added, _ = strategy.experimental_local_results(strategy.run(lambda: w + 1))
     assert added.tolist() == [1.0] * 4
-    assert w.buffer is before
+    assert w.storage.buffer is before
     assert not before.is_deleted()
 
 

@@ -233,7 +233,7 @@ def test_a_loaded_step_takes_turns_with_one_that_stores_in_slices(
 def test_a_packed_variable_is_assigned_while_another_thread_steps() -> None:
     counters = Counters()
     counters.count()
-    assert counters.variables[0].pack is not None
+    assert counters.variables[0].storage.pack is not None
 
     def train() -> None:
         for _ in range(300):
@@ -244,5 +244,5 @@ def test_a_packed_variable_is_assigned_while_another_thread_steps() -> None:
     while thread.is_alive():
         counters.variables[3].assign(np.zeros(SHAPE, np.float32))
     thread.join()
-    assert counters.variables[3].pack is not None
+    assert counters.variables[3].storage.pack is not None
     np.testing.assert_array_equal(counters.variables[0].read_value(), np.full(SHAPE, 301.0))

@@ -50,7 +50,7 @@ def test_a_step_packs_what_is_small(strategy: gd.Strategy) -> None:
         assert float(counters.step(1.0)) == 2 * (1 + i + 1)
     # The empty one, the large one and the one integer have their own.
     assert sum(one is not None for one in strategy.buffers.buffers) == 4
-    assert {one.pack is None for one in counters.all[1:]} == {False}
+    assert {one.storage.pack is None for one in counters.all[1:]} == {False}
     for i, variable in enumerate(counters.all):
         np.testing.assert_array_equal(variable.read_value(), np.full((i, 2), i + 3.0))
         assert variable.values[0].shape == (i, 2)
@@ -106,7 +106,7 @@ def test_a_failed_step_loses_what_it_was_given(strategy: gd.Strategy) -> None:
     counters = Counters(strategy)
     counters.step(1.0)
     v2 = counters.all[2]
-    v2.holder.delete()
+    v2.storage.holder.held.delete()
     with pytest.raises(gd.RuntimeFailure, match="'v2' is lost"):
         v2.read_value()
     with pytest.raises(gd.RuntimeFailure, match="'v1', 'v2'"):
@@ -181,7 +181,7 @@ def test_a_step_of_another_strategy_sees_them_packed(
     increment = gd.function(lambda: own.run(each(lambda x: x + 1)))
     double()
     increment()
-    assert all(one.pack is not None for one in several)
+    assert all(one.storage.pack is not None for one in several)
     with own.scope():
         others = [gd.Variable(np.full(2, 100, "f")) for _ in range(6)]
     double()
@@ -197,7 +197,7 @@ def test_a_variable_can_go(strategy: gd.Strategy) -> None:
     counters = Counters(strategy)
     counters.step(1.0)
     kept = counters.all[4]
-    place = kept.pack.place if kept.pack else -1
+    place = kept.storage.pack.place if kept.storage.pack else -1
     del counters
     gc.collect()
     np.testing.assert_array_equal(kept.read_value(), np.full((4, 2), 5.0))
@@ -218,7 +218,7 @@ def test_a_step_from_a_file_takes_them_alone(strategy: gd.Strategy, tmp_path: Pa
     others.step(1.0)
     loaded(1.0)
     np.testing.assert_array_equal(others.all[3].read_value(), np.full((3, 2), 7.0))
-    assert {one.pack for one in others.all} == {None}
+    assert {one.storage.pack for one in others.all} == {None}
 
 
 def test_a_packed_variable_can_be_shared_out() -> None:
@@ -227,7 +227,7 @@ def test_a_packed_variable_can_be_shared_out() -> None:
         slots = [gd.Variable(jnp.ones((2, 4)), name=f"m{i}") for i in range(4)]
     decay = gd.function(lambda: [one.assign(one * 0.5, read_value=False) for one in slots])
     decay()
-    assert {one.pack is None for one in slots} == {False}
+    assert {one.storage.pack is None for one in slots} == {False}
 
     @gd.function
     def step(x: Any) -> None:
@@ -239,7 +239,7 @@ def test_a_packed_variable_can_be_shared_out() -> None:
 
     x = strategy.experimental_distribute_values_from_function(lambda _: np.ones((2, 4), "f"))
     step(x)
-    assert {one.sharded_along for one in slots} == {0}
+    assert {one.storage.sharded_along for one in slots} == {0}
     decay()
     step(x)
     for one in slots:
@@ -253,12 +253,12 @@ def test_keys_and_central_storage_are_left_alone() -> None:
         lambda: [one.assign(jax.random.split(one[...])[0], read_value=False) for one in keys]
     )
     turn()
-    assert {one.pack for one in keys} == {None}
+    assert {one.storage.pack for one in keys} == {None}
     with gd.experimental.CentralStorageStrategy(["cpu:0", "cpu:1"]).scope():
         homed = [gd.Variable(float(i)) for i in range(5)]
     add = gd.function(lambda: [one.assign_add(1.0, read_value=False) for one in homed])
     add()
-    assert {one.pack for one in homed} == {None}
+    assert {one.storage.pack for one in homed} == {None}
     assert [float(one) for one in homed] == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
@@ -284,7 +284,7 @@ def test_variables_updated_alike_are_updated_as_one(strategy: gd.Strategy) -> No
             m = 0.5 * m + replicas * (step + 1) * np.tanh(v)
             np.testing.assert_allclose(moment.read_value(), m, rtol=1e-6)
             np.testing.assert_allclose(variable.read_value(), v - 2 * m, rtol=1e-6, atol=1e-6)
-    packs = {variable.pack for variable in variables}, {moment.pack for moment in moments}
+    packs = [{each.storage.pack for each in group} for group in (variables, moments)]
     assert [len(one) for one in packs] == [1, 1]
     assert packs[0] != packs[1]
 
@@ -314,8 +314,8 @@ def slices_at_constants(variables: int) -> int:
 
     step(jnp.ones((2, 4)))
     (program,) = step._programs.values()
-    assert isinstance(program._executable, Executable)
-    return str(program._executable.compiled.as_text()).count(" slice(")
+    assert isinstance(program._binding.step, Executable)
+    return str(program._binding.step.compiled.as_text()).count(" slice(")
 
 
 def test_all_pieces_of_a_size_are_cut_by_one_kernel() -> None:

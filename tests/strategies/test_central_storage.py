@@ -52,11 +52,11 @@ def test_trains_as_mirrored_does_to_the_last_bit(home: str | None) -> None:
 def test_variables_lie_on_the_parameter_device_between_steps(home: str) -> None:
     strategy = gd.CentralStorageStrategy(COMPUTE, home)
     w, _ = train(strategy, steps=0)
-    assert device_names(w.buffer) == [home]
+    assert device_names(w.storage.buffer) == [home]
     w, _ = train(strategy, steps=2)
-    assert device_names(w.buffer) == [home]
+    assert device_names(w.storage.buffer) == [home]
     w.assign(jnp.ones(3))
-    assert device_names(w.buffer) == [home]
+    assert device_names(w.storage.buffer) == [home]
     assert [device_names(value) for value in w.values] == [[home]]
     assert strategy.extended.parameter_devices == (home,)
     assert strategy.extended.worker_devices == tuple(COMPUTE)
@@ -80,7 +80,7 @@ def test_on_read_variables_lie_there_too_one_copy_a_replica() -> None:
         seen.assign_add(jnp.array([1.0, 10.0]) * number)
 
     strategy.run(replica_fn)
-    assert device_names(seen.buffer) == ["cpu:4"]
+    assert device_names(seen.storage.buffer) == ["cpu:4"]
     assert [value.tolist() for value in seen.values] == [[0, 0], [1, 10], [2, 20]]
     np.testing.assert_array_equal(seen.read_value(), [3, 30])
 
@@ -105,10 +105,10 @@ def test_default_devices(
 def test_one_replica_on_its_own_device_moves_nothing() -> None:
     strategy = gd.CentralStorageStrategy(["cpu:3"])
     w, losses = train_alone(strategy)
-    assert device_names(w.buffer) == ["cpu:3"]
+    assert device_names(w.storage.buffer) == ["cpu:3"]
     assert strategy.devices.parameter_device is None
     elsewhere, same_losses = train_alone(gd.CentralStorageStrategy(["cpu:3"], "cpu:0"))
-    assert device_names(elsewhere.buffer) == ["cpu:0"]
+    assert device_names(elsewhere.storage.buffer) == ["cpu:0"]
     assert losses == same_losses
 
 

@@ -149,7 +149,7 @@ def test_state_stored_in_slices_is_saved_whole(prefix: str) -> None:
     (x,) = strategy.experimental_distribute_dataset([np.arange(32.0, dtype="f").reshape(4, 8)])
     step(x)
     checkpoint = gd.train.Checkpoint(params=params, state=state)
-    cut = [one for one in jax.tree.leaves(state) if one.sharded_along == 0]
+    cut = [one for one in jax.tree.leaves(state) if one.storage.sharded_along == 0]
     assert cut
     path = checkpoint.save(prefix)
     after = jax.tree.map(np.asarray, gd.read((params, state)))
@@ -158,7 +158,7 @@ def test_state_stored_in_slices_is_saved_whole(prefix: str) -> None:
     step(x)
     expected = jax.tree.map(np.asarray, gd.read((params, state)))
     checkpoint.restore(path).assert_consumed()
-    assert all(one.sharded_along == 0 for one in cut)
+    assert all(one.storage.sharded_along == 0 for one in cut)
     jax.tree.map(np.testing.assert_array_equal, gd.read((params, state)), after)
     step(x)
     jax.tree.map(np.testing.assert_array_equal, gd.read((params, state)), expected)

@@ -37,7 +37,7 @@ def seconds(call: Callable[[], Any]) -> float:
 
 def copied(variables: Sequence[gd.Variable]) -> list[Any]:
     """Return copies of the values in the memory of the host."""
-    return [np.array(variable.buffer.addressable_data(0)) for variable in variables]
+    return [np.array(variable.storage.buffer.addressable_data(0)) for variable in variables]
 
 
 def write_files(folder: Path, arrays: Sequence[Any]) -> None:
@@ -95,7 +95,7 @@ def measure_steps(checkpoint: gd.train.Checkpoint, folder: Path) -> None:
 
     def one() -> None:
         step()
-        w.buffer.block_until_ready()
+        w.storage.buffer.block_until_ready()
 
     one()
     alone = statistics.median(seconds(one) for _ in range(200))

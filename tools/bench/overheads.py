@@ -112,8 +112,8 @@ def bench_dispatch() -> list[Result]:
 
 
 def _emitted(step: Any, x: Any, variables: Any, strategy: Any) -> tuple[Any, list[Any]]:
-    """Return `jax.jit` of what a function emits, and fresh buffers for its variables."""
-    graph = step.trace(x).lower().graph
+    """Return `jax.jit` of what a function emits, with every variable an argument of its own."""
+    graph = step.trace(x).unpacked().lower().graph
     state = [
         strategy.place_variable(v.read_value(), v.spec("v").type.distribution) for v in variables
     ]

@@ -81,7 +81,7 @@ def step_fails_on_the_device(refused: Refused) -> None:
         w.assign(x)
 
     step(jnp.ones(2))
-    w.buffer.delete()
+    w.storage.buffer.delete()
     with refused(RuntimeError):
         step(jnp.ones(2))
     w.assign(jnp.zeros(2))
@@ -104,7 +104,7 @@ def value_lost_in_a_step(refused: Refused) -> None:
 
     reset()
     train_step(jnp.ones(2))
-    w.buffer.delete()
+    w.storage.buffer.delete()
     with refused(RuntimeError):
         w.read_value()
     w.assign(jnp.zeros(2))

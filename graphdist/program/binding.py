@@ -1,0 +1,147 @@
+"""A compiled step bound to the user's arguments and results and to its variables' storage.
+
+`feeds` turn the leaves of a call's arguments into inputs, `run` runs the step on them and on the
+variables' buffers, `take` makes the user's result of the outputs. All three belong together: where
+variables are stored otherwise, a program gets a new binding in place of the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any  # Any: users' arguments and results
+
+import jax
+import numpy as np
+
+from graphdist.ir.graph import Value
+from graphdist.ir.types import PER_REPLICA, numpy_dtype
+from graphdist.program.checked_step import CheckedStep
+from graphdist.program.interface import OUTPUT, Interface, filled
+from graphdist.program.signature import LeafKey, is_converted, is_per_replica, is_static
+from graphdist.runtime.bound_step import BoundStep, StateBuffers
+from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers
+from graphdist.runtime.executable import Step
+from graphdist.state.layout import Layout
+from graphdist.strategy_base import StrategyBase
+from graphdist.values.components import as_array, buffer_gone, shape_without_value
+from graphdist.values.distributed import Mirrored, PerReplicaArray
+from graphdist.values.pytrees import unflatten
+
+
+class Binding:
+    """What a call of a program goes through, as its variables are stored by now."""
+
+    def __init__(
+        self,
+        step: Step,
+        interface: Interface,
+        layout: Layout,
+        output_shapes: Sequence[tuple[int, ...]],
+    ) -> None:
+        """Bind a step to where the layout has put its variables.
+
+        `output_shapes` are the shapes of the user's results, as they were traced.
+        """
+        self.step, self.interface, self.layout = step, interface, layout
+        self.output_shapes = output_shapes
+        self.holders, self.assigned = layout.holders, layout.assigned
+        self.feeds = _feeds(interface, layout)
+        state = self._state()
+        is_checked = step.check is not None
+        bound = CheckedStep(step, state, layout) if is_checked else BoundStep(step, state)
+        self.run = bound.run
+        self.take = self._taker()
+
+    def moved(self) -> Binding:
+        """Return the binding for where the layout has put the variables by now."""
+        return Binding(self.step, self.interface, self.layout, self.output_shapes)
+
+    def _state(self) -> StateBuffers:
+        own, holders, version = self.interface.strategy, self.holders, self.layout.version
+        if all(holder.strategy is own for holder in holders):
+            places = [holder.place for holder in holders]
+            return StateBuffers(
+                own.buffers, places, [holder.place for holder in self.assigned], version
+            )
+        owners = [(holder.strategy.buffers, holder.place) for holder in holders]
+        borrowed = BorrowedBuffers(owners, self.step.state)
+        assigned = [i for i, holder in enumerate(holders) if holder in self.assigned]
+        return StateBuffers(borrowed, range(len(holders)), assigned, version)
+
+    def _taker(self) -> Callable[[list[jax.Array]], Any]:
+        """Return what makes the user's result of a step's outputs."""
+        interface, num_assigned = self.interface, len(self.assigned)
+        if any(interface.per_replica) or any(leaf is not OUTPUT for leaf in interface.statics):
+            described = _described(interface, self.layout, self.output_shapes)
+            return lambda outputs: _put_together(interface, described, outputs[num_assigned:])
+        if interface.structure == jax.tree.structure(0):
+            return itemgetter(num_assigned)
+        return lambda outputs: interface.structure.unflatten(outputs[num_assigned:])
+
+
+def _feeds(interface: Interface, layout: Layout) -> list[tuple[int, Callable[[Any], Any]]]:
+    """Return for each input which leaf it is, and what turns that into an array."""
+    inputs = layout.graph.inputs[len(layout.graph.variables) :]
+    dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
+    return [
+        (i, _feed(interface.keys[i], interface.names[i], interface.strategy, value))
+        for i, value in zip(dynamic, inputs, strict=True)
+    ]
+
+
+def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Callable[[Any], Any]:
+    """Return what turns a leaf of an argument into an input of the executable."""
+    dtype = value.type.dtype
+    if is_per_replica(key):
+        if is_converted(key):
+            return lambda leaf: as_array(leaf, strategy, name).astype(numpy_dtype(dtype))
+        return lambda leaf: as_array(leaf, strategy, name)
+    mirrored = strategy.devices.mirrored
+
+    def one_value(leaf: Any) -> Any:
+        if HOLDS_BUFFERS[type(leaf)]:
+            if leaf.is_deleted():
+                raise buffer_gone(name)
+            sharding = leaf.sharding
+            if sharding is mirrored or sharding == mirrored:
+                return leaf
+            return jax.device_put(leaf, mirrored)
+        if isinstance(leaf, Mirrored):
+            return one_value(leaf.array)
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise shape_without_value(leaf, name)
+        # A copy: JAX may go on showing the caller's memory while the step runs.
+        return np.array(leaf, numpy_dtype(dtype))
+
+    if is_converted(key):
+        return lambda leaf: one_value(leaf).astype(numpy_dtype(dtype))
+    return one_value
+
+
+def _described(
+    interface: Interface, layout: Layout, output_shapes: Sequence[tuple[int, ...]]
+) -> list[tuple[Any, ...] | None]:
+    """Return what `PerReplicaArray` takes for each output that is one value a replica."""
+    results = layout.graph.outputs[len(layout.graph.assigned) :]
+    outputs = zip(output_shapes, results, interface.per_replica, interface.shapes, strict=True)
+    return [
+        (shape, output.type.distribution or PER_REPLICA, of_each, interface.rows.get(place))
+        if per_replica
+        else None
+        for place, (shape, output, per_replica, of_each) in enumerate(outputs)
+    ]
+
+
+def _put_together(
+    interface: Interface, described: Sequence[tuple[Any, ...] | None], outputs: list[jax.Array]
+) -> Any:
+    """Return the user's result, in which each output that is described is one value a replica."""
+    results = iter(
+        [
+            array if of_each is None else PerReplicaArray(array, interface.strategy, *of_each)
+            for array, of_each in zip(outputs, described, strict=True)
+        ]
+    )
+    leaves = [filled(leaf, results) for leaf in interface.statics]
+    return unflatten(interface.structure, leaves)

@@ -1,0 +1,114 @@
+"""A step bound to the buffers of its variables: what happens to them when it is called.
+
+In order: wait until few enough steps are on their way, take the lock of the stores, see that the
+variables are still stored as the step takes them, read their buffers, dispatch, write the new
+buffers back. The lock is held from the reading to the writing, since the step may donate what was
+read: another step must find either the old buffers or the new ones.
+
+It is paid at every step, by code the step has just pushed out of the processor's caches: each
+Python function it goes through costs a microsecond or two (see the dispatch benchmark), so `run` is
+one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import starmap
+
+import jax
+
+from graphdist.runtime.buffers import (
+    HOLDS_BUFFERS,
+    BorrowedBuffers,
+    BufferStore,
+    RuntimeFailure,
+    is_lost,
+    moving_in,
+    moving_out,
+    reader,
+    writer,
+)
+from graphdist.runtime.executable import Step
+
+
+@dataclass(frozen=True, slots=True)
+class StateBuffers:
+    """The buffers of a step's variables: their places in a store, and of those it assigns.
+
+    `layout` is the count of the store by which the variables are stored as the step takes them.
+    """
+
+    store: BufferStore | BorrowedBuffers
+    places: Sequence[int]
+    assigned: Sequence[int]
+    layout: int
+
+
+class BoundStep:
+    """A step, and the buffers that it reads and replaces."""
+
+    def __init__(self, step: Step, state: StateBuffers) -> None:
+        """Bind the step; nothing runs yet."""
+        self._store, self._layout = state.store, state.layout
+        self._lock = state.store.lock
+        self._read, self._write = reader(state.places), writer(state.assigned)
+        devices = step.devices
+        if devices.parameter_device is not None:
+            self._read = moving_in(self._read, step.state)
+            self._write = moving_out(self._write, len(state.assigned), devices.home(None))
+        self._function, self._token = step.function, step.token
+        self._backpressure, self._take_interrupted = step.backpressure, step.take_interrupted
+        self._failures: list[Exception] = []
+        """Errors of steps that were dispatched, found when somebody waited for them."""
+
+    def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
+        """Run the step and return all its outputs; None where its variables were stored otherwise.
+
+        Raises what the step raises, and the error of an earlier step that took its variables along.
+        """
+        store, steps, token = self._store, self._backpressure, self._token
+        buffers = store.buffers
+        while True:
+            if len(steps.tokens) >= steps.bound:
+                steps.wait()
+            with self._lock:
+                if store.layout != self._layout:
+                    return None
+                if len(steps.tokens) >= steps.bound:  # another thread's step took the room
+                    continue
+                results: list[list[jax.Array]] = []
+                try:
+                    if self._failures:
+                        self._raise_if_lost()
+                    # One call of C: Ctrl-C after the step would else take what it returned, and
+                    # with it the only buffers the variables have.
+                    results.extend(starmap(self._function, ((*self._read(buffers), *inputs),)))
+                    (outputs,) = results
+                    if token is not None:
+                        if not HOLDS_BUFFERS[type(outputs[token])]:
+                            raise called_while_traced()
+                        steps.dispatched(outputs[token], self._failures)
+                    self._write(buffers, outputs)
+                except BaseException as error:
+                    given = results[0] if results else self._take_interrupted()
+                    if given is not None and not isinstance(error, RuntimeFailure):
+                        self._write(buffers, given)  # interrupted before it was written
+                    raise
+                return outputs
+
+    def _raise_if_lost(self) -> None:
+        """Raise the error of an earlier step, unless all variables have been assigned since."""
+        failure = self._failures.pop()
+        self._failures.clear()
+        if any(map(is_lost, self._read(self._store.buffers))):
+            raise failure
+
+
+def called_while_traced() -> RuntimeFailure:
+    """Return the error for a step that is called inside a function which JAX traces."""
+    return RuntimeFailure(
+        "a step is called inside a function that JAX is tracing, which would keep what the "
+        "variables hold now for ever",
+        hint="take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around one",
+    )
