@@ -79,9 +79,9 @@ def test_deleting_a_pass_changes_the_module(strategy: gd.Strategy, deleted: str)
     def step(x: Any) -> Any:
         def replica_fn(x: jax.Array) -> Any:
             context = gd.get_replica_context()
-            unused = jnp.sin(x)
+            twice = jnp.sin(x) * jnp.sin(x)
             return context.all_reduce("SUM", context.all_reduce("SUM", x)), context.all_reduce(
-                "SUM", x * 2 + 0 * unused.shape[0]
+                "SUM", x * 2 + twice
             )
 
         return strategy.run(replica_fn, args=(x,))
