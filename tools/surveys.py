@@ -10,8 +10,8 @@ from math import prod
 from typing import Any, TypeAlias  # Any: JSON
 
 from graphdist.errors import ArgumentError
+from graphdist.program.amounts import count_text, size_text, time_text
 from graphdist.program.report import Report
-from graphdist.program.report_text import count_text, size_text, time_text
 from graphdist.runtime.targets.chips import CHIPS, Chip
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tracing.sources import here

@@ -17,7 +17,7 @@ from graphdist.ir.analyses import node_count
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
 from graphdist.passes.manager import Pass, PassRecord
-from graphdist.program.report_text import size_text
+from graphdist.program.amounts import size_text
 
 _KINDS_MOVED = {"reduce": "all_reduce", "gather": "all_gather"}
 """Collectives by what their words for cross-replica code become."""
@@ -34,7 +34,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PassEffect:
     """What one pass did: its measures before and after, and what it declined, with the reason."""
 
     name: str
@@ -50,7 +50,7 @@ class Explanation:
 
     name: str
     target: str
-    steps: tuple[Step, ...]
+    steps: tuple[PassEffect, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON has it."""
@@ -93,7 +93,7 @@ def _row(name: str, measure: Measure) -> str:
     )
 
 
-def savings(step: Step) -> list[str]:
+def savings(step: PassEffect) -> list[str]:
     """Return in words what a pass saved on each device."""
     before, after = step.before, step.after
     said = []
@@ -118,7 +118,7 @@ def explanation(
         is_same = after is before
         measured_after = measured if is_same else measure(after)
         declined = tuple(getattr(one.run, "declined", _nothing)(before))
-        steps.append(Step(record.pass_name, measured, measured_after, not is_same, declined))
+        steps.append(PassEffect(record.pass_name, measured, measured_after, not is_same, declined))
         before, measured = after, measured_after
     return Explanation(traced.name, target, tuple(steps))
 

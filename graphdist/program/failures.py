@@ -16,9 +16,8 @@ from graphdist.program.jax_settings import OtherSettings
 from graphdist.runtime.bound_step import called_while_traced
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_lost
 from graphdist.runtime.processes.addresses import WorkerError
-from graphdist.state.checks import require_value
 from graphdist.state.layout import Layout
-from graphdist.state.storage import Storage
+from graphdist.state.storage import Storage, require_value
 from graphdist.tracing.sources import here
 
 

@@ -59,7 +59,7 @@ from graphdist.program.step_functions import (
     require_options,
     static_positions,
 )
-from graphdist.program.trace import trace_program
+from graphdist.program.trace import TraceRequest, trace_program
 from graphdist.tracebacks import frames_hidden, hide_frames
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
@@ -254,16 +254,16 @@ class Function(Generic[Parameters, Result_co]):
     def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
         if self._static:
             args, kwargs = hide_static(self._static, args, kwargs)
-        return trace_program(
+        request = TraceRequest(
             self.fn,
+            self.name,
             args,
             kwargs,
             signature[1],
-            name=self.name,
-            is_first=not self._num_compiled,
-            pipeline_for=self._pipeline_for,
-            compiler_options=self._compiler_options,
+            self._pipeline_for,
+            self._compiler_options,
         )
+        return trace_program(request, is_first=not self._num_compiled)
 
     def _warn(self, signature: Signature, args: Any, kwargs: Any) -> None:
         """Warn of a function that is compiled often, or more often than it keeps programs."""

@@ -35,10 +35,10 @@ from graphdist.values.copying import refuse_to_pickle
 class Viewer(Protocol):
     """What shows a stage; the package of views hands itself in."""
 
-    def show(self, shown: Stage, format: str) -> None:
+    def show(self, shown: FunctionStage, format: str) -> None:
         """Show it: in a notebook there, else in a browser or as text."""
 
-    def notebook_cell(self, shown: Stage) -> str:
+    def notebook_cell(self, shown: FunctionStage) -> str:
         """Return it as HTML for the cell of a notebook."""
 
 
@@ -84,7 +84,7 @@ def _collective(node: Node) -> Collective:
 
 
 @dataclass(frozen=True, repr=False)
-class Stage:
+class FunctionStage:
     """What every stage holds: its graph, and the passes run so far."""
 
     graph: Graph
@@ -148,7 +148,7 @@ def _blames_the_caller() -> Iterator[None]:
 
 
 @dataclass(frozen=True, repr=False)
-class Traced(Stage):
+class Traced(FunctionStage):
     """A traced function: the logical graph, in the strategy's words.
 
     `variables` are the variables it touches, in the graph's order.
@@ -199,7 +199,7 @@ class Traced(Stage):
 
 
 @dataclass(frozen=True, repr=False)
-class Lowered(Stage):
+class Lowered(FunctionStage):
     """The program one device runs, after the last pass."""
 
     compiler_options: Mapping[str, Any] | None = None
@@ -282,7 +282,7 @@ class Lowered(Stage):
 
 
 @dataclass(frozen=True, repr=False)
-class Compiled(Stage):
+class Compiled(FunctionStage):
     """A compiled program."""
 
     executable: Executable = field(kw_only=True)

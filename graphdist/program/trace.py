@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
@@ -56,47 +57,28 @@ from graphdist.values.specs import PerReplicaSpec
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """A function to be traced for the arguments of one call, whose leaves have these keys."""
+
+    fn: Callable[..., Any]
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    keys: tuple[LeafKey, ...]
+    pipeline_for: Callable[[Target], Sequence[Pass]]
+    compiler_options: Mapping[str, Any] | None
+
+
 @collection_put_off()
-def trace_program(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    keys: tuple[LeafKey, ...],
-    *,
-    name: str,
-    is_first: bool,
-    pipeline_for: Callable[[Target], Sequence[Pass]],
-    compiler_options: Mapping[str, Any] | None,
-) -> tuple[Traced, Interface]:
-    """Trace a function for arguments of these kinds."""
-
-    def run_trace(trace: Trace) -> tuple[Traced, Interface]:
-        return _trace(
-            fn,
-            args,
-            kwargs,
-            keys,
-            trace,
-            name=name,
-            pipeline_for=pipeline_for,
-            compiler_options=compiler_options,
-        )
-
-    return RepeatedTraces(run_trace).run(is_first)
+def trace_program(request: TraceRequest, is_first: bool) -> tuple[Traced, Interface]:
+    """Trace a function; variables may be made in the first trace of a function alone."""
+    return RepeatedTraces(lambda trace: _trace(request, trace)).run(is_first)
 
 
-def _trace(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    keys: tuple[LeafKey, ...],
-    trace: Trace,
-    *,
-    name: str,
-    pipeline_for: Callable[[Target], Sequence[Pass]],
-    compiler_options: Mapping[str, Any] | None,
-) -> tuple[Traced, Interface]:
-    paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
+def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
+    fn, name, keys = request.fn, request.name, request.keys
+    paths, structure = jax.tree_util.tree_flatten_with_path((request.args, request.kwargs))
     leaves = [leaf for _, leaf in paths]
     names = [argument_name(fn, path) for path, _ in paths]
     trace.strategy = _strategy_of(leaves, keys, names)
@@ -139,8 +121,8 @@ def _trace(
         as_stored(graph, trace.variables, strategy),
         strategy.devices,
         variables=tuple(trace.variables),
-        pipeline=pipeline_for(target),
-        compiler_options={**combining_options(target), **(compiler_options or {})},
+        pipeline=request.pipeline_for(target),
+        compiler_options={**combining_options(target), **(request.compiler_options or {})},
         given=_all_given(given, avals, strategy),
         interface=interface,
     )

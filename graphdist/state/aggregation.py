@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError
 from graphdist.options import VariableAggregation
+from graphdist.state.declaration import Declaration
 from graphdist.tracing.primitives import reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.values.reducible import summable
 
-if TYPE_CHECKING:
-    from graphdist.state.variable import Variable
 
-
-def combined(variable: Variable, local: jax.Array) -> jax.Array:
+def combined(variable: Declaration, local: jax.Array) -> jax.Array:
     """Return the one value of an ON_READ variable's copies, of which `local` is the replica's."""
     require_aggregation(variable, "read")
     size = variable.strategy.num_replicas_in_sync
@@ -30,7 +26,7 @@ def combined(variable: Variable, local: jax.Array) -> jax.Array:
     return reduce_p.bind(summable(local, reducer, "reading"), reducer=reducer, group_size=size)
 
 
-def require_aggregation(variable: Variable, done: str) -> None:
+def require_aggregation(variable: Declaration, done: str) -> None:
     """Raise `ArgumentError` for a variable whose copies nothing says how to combine."""
     if variable.aggregation is VariableAggregation.NONE:
         raise ArgumentError(

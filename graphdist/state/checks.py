@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any  # Any: values of users
+from typing import Any  # Any: values of users
 
 import jax
 import jax.numpy as jnp
 
 from graphdist.context import in_replica_context_of_a_run
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, RuntimeFailure
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.state.declaration import Declaration
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import TraceError, current_trace
 from graphdist.values.distributed import PerReplica, array_of
-
-if TYPE_CHECKING:
-    from graphdist.state.storage import Storage
-    from graphdist.state.variable import Variable
 
 
 def checked_name(name: Any) -> str:
@@ -30,7 +27,7 @@ def checked_name(name: Any) -> str:
     return "variable" if name is None else name
 
 
-def check_options(variable: Variable) -> None:
+def check_options(variable: Declaration) -> None:
     """Raise `ArgumentError` for options that do not go together."""
     if variable.is_plain:
         return
@@ -60,7 +57,7 @@ def check_options(variable: Variable) -> None:
         )
 
 
-def checked_value(variable: Variable, value: Any) -> jax.Array:
+def checked_value(variable: Declaration, value: Any) -> jax.Array:
     """Return what is assigned as an array of the variable's shape and dtype."""
     if isinstance(value, PerReplica) and not in_replica_context_of_a_run():
         raise ArgumentTypeError(
@@ -110,7 +107,7 @@ def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
     return jax.lax.convert_element_type(array, dtype)
 
 
-def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> None:
+def require_no_jax_trace(variable: Declaration, array: jax.Array, done: str) -> None:
     """Raise `TraceError` for an array that JAX traces, outside of every function of ours."""
     if isinstance(array, jax.core.Tracer):
         if not isinstance(jnp.zeros(()), jax.core.Tracer):
@@ -128,43 +125,7 @@ def require_no_jax_trace(variable: Variable, array: jax.Array, done: str) -> Non
         )
 
 
-def require_value(storage: Storage, *, is_known_lost: bool = False) -> None:
-    """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step.
-
-    Under the lock of the buffers: between two steps only what is deleted is lost.
-    """
-    held = storage.holder.held
-    if isinstance(held, jax.ShapeDtypeStruct):
-        if storage.strategy.devices.is_absent:
-            what = f"the value of variable {storage.name!r}"
-            storage.strategy.devices.refuse_to_run(what, here())
-        raise RuntimeFailure(
-            f"variable {storage.name!r} was declared by its shape, {list(storage.shape)}, and "
-            f"has no value",
-            source=here(),
-            hint=f"give it one first: {storage.name}.assign(value)",
-        )
-    if is_known_lost or held.is_deleted():
-        step = _last_to_assign(storage)
-        which = "a step" if step is None else f"step {step.name!r}, which assigned it last,"
-        raise RuntimeFailure(
-            f"the value of variable {storage.name!r} is lost: {which} failed, and its buffer was "
-            f"given to it",
-            source=here(),
-            other=step and step.assignment(storage),
-            hint="restore it from a checkpoint, or assign it anew; jax.block_until_ready on what "
-            "the step returns shows why it failed",
-        )
-
-
-def _last_to_assign(storage: Storage) -> Any:
-    """Return the program that was called last of those that assign a variable, None if unknown."""
-    writers = list(storage.strategy.buffers.writers)
-    programs = [program for program in writers if program.assigns(storage.holder)]
-    return max(programs, key=lambda program: program.last_call, default=None)
-
-
-def initial_value_of(value: Any, dtype: Any, variable: Variable) -> Any:
+def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
     """Return the concrete initial value, or its shape if that is all there is or will be.
 
     A later trace may not make variables.

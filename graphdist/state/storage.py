@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any  # Any: values of numpy and JAX
 import jax
 import jax.numpy as jnp
 
+from graphdist.errors import RuntimeFailure
 from graphdist.ir.graph import Piece
 from graphdist.ir.graph import Variable as GraphVariable
 from graphdist.ir.types import MIRRORED, Distribution, sharded
 from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.files.checkpoint_arrays import host_copy
-from graphdist.state.checks import require_value
+from graphdist.tracing.sources import here
 
 if TYPE_CHECKING:
     from graphdist.state.packs import VariablePack
@@ -196,3 +197,39 @@ class Storage:
         held = self.require_kept(waits=True)
         with self.strategy.buffers.lock:
             return host_copy(self.buffer) if self.holder.held is held else None
+
+
+def require_value(storage: Storage, *, is_known_lost: bool = False) -> None:
+    """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step.
+
+    Under the lock of the buffers: between two steps only what is deleted is lost.
+    """
+    held = storage.holder.held
+    if isinstance(held, jax.ShapeDtypeStruct):
+        if storage.strategy.devices.is_absent:
+            what = f"the value of variable {storage.name!r}"
+            storage.strategy.devices.refuse_to_run(what, here())
+        raise RuntimeFailure(
+            f"variable {storage.name!r} was declared by its shape, {list(storage.shape)}, and "
+            f"has no value",
+            source=here(),
+            hint=f"give it one first: {storage.name}.assign(value)",
+        )
+    if is_known_lost or held.is_deleted():
+        step = _last_to_assign(storage)
+        which = "a step" if step is None else f"step {step.name!r}, which assigned it last,"
+        raise RuntimeFailure(
+            f"the value of variable {storage.name!r} is lost: {which} failed, and its buffer was "
+            f"given to it",
+            source=here(),
+            other=step and step.assignment(storage),
+            hint="restore it from a checkpoint, or assign it anew; jax.block_until_ready on what "
+            "the step returns shows why it failed",
+        )
+
+
+def _last_to_assign(storage: Storage) -> Any:
+    """Return the program that was called last of those that assign a variable, None if unknown."""
+    writers = list(storage.strategy.buffers.writers)
+    programs = [program for program in writers if program.assigns(storage.holder)]
+    return max(programs, key=lambda program: program.last_call, default=None)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 
 from graphdist.context import num_replicas_running
 from graphdist.options import VariableAggregation
+from graphdist.state.declaration import Declaration
 from graphdist.tracing.primitives import all_reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.values.replica_warnings import warn_once
 
-if TYPE_CHECKING:
-    from graphdist.state.variable import Variable
 
-
-def in_turn(variable: Variable, method: str, array: jax.Array) -> jax.Array:
+def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
     """Return what replicas that write to one copy of a variable leave there, one after the other.
 
     Of values it is the last one's, of changes to be added their sum.
@@ -34,7 +30,7 @@ def in_turn(variable: Variable, method: str, array: jax.Array) -> jax.Array:
     return all_reduce_p.bind(array, reducer=reducer, group_size=size)
 
 
-def warn_of_changes_in_turn(variable: Variable, method: str, num_replicas: int) -> None:
+def warn_of_changes_in_turn(variable: Declaration, method: str, num_replicas: int) -> None:
     """Warn of a change that every replica makes to a variable made outside the scope.
 
     One with aggregation SUM says that it is meant; sums of metrics are such variables.

@@ -26,11 +26,9 @@ from graphdist.context import (
     current_entry,
     current_strategy,
     in_replica_context_of_a_run,
-    require_same_strategy,
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.ir.graph import Variable as GraphVariable
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
+from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
 from graphdist.state.aggregation import combined, require_aggregation
 from graphdist.state.checks import (
@@ -40,6 +38,7 @@ from graphdist.state.checks import (
     initial_value_of,
     require_no_jax_trace,
 )
+from graphdist.state.declaration import Declaration
 from graphdist.state.in_place import InPlaceOperators
 from graphdist.state.scatter import ScatterUpdates
 from graphdist.state.shares import share_of_total
@@ -54,13 +53,13 @@ from graphdist.values.distributed import DistributedValues, PerReplicaArray, no_
 from graphdist.values.one_line import LARGEST, devices_of, values_of
 
 if TYPE_CHECKING:
-    from graphdist.strategy_base import StrategyBase
+    pass
 
 
 _NOTHING = object()
 
 
-class Variable(ArrayOperators, InPlaceOperators, ScatterUpdates, DistributedValues):
+class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, DistributedValues):
     """State of one shape and dtype, which takes part in arithmetic and indexing as its value.
 
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
@@ -95,7 +94,7 @@ class Variable(ArrayOperators, InPlaceOperators, ScatterUpdates, DistributedValu
         if self._is_made:
             return
         self.constraint = constraint
-        self.strategy: StrategyBase = current_strategy()
+        self.strategy = current_strategy()
         self.name = checked_name(name)
         self.made_at = here()
         sync = member_of(VariableSynchronization, synchronization, "synchronization")
@@ -107,11 +106,9 @@ class Variable(ArrayOperators, InPlaceOperators, ScatterUpdates, DistributedValu
         if initial_value is _NOTHING:
             raise ArgumentError("a variable is made without an initial value", source=here())
         value = initial_value_of(initial_value, dtype, self)
-        self.shape: tuple[int, ...] = value.shape
-        self.dtype = value.dtype
+        self.shape, self.dtype = value.shape, value.dtype
         check_options(self)
         self.is_mirrored = self.is_plain or not on_read
-        """Whether all replicas hold the same value."""
         many = self.strategy.num_replicas_in_sync > 1
         self.distribution = PER_REPLICA if many and not self.is_mirrored else MIRRORED
         with jax.ensure_compile_time_eval():
@@ -145,47 +142,9 @@ class Variable(ArrayOperators, InPlaceOperators, ScatterUpdates, DistributedValu
             copy = jax.device_put(copy, self.strategy.devices.per_replica)
         return PerReplicaArray(copy, self.strategy, self.shape).values
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has one copy, which programs of all strategies share.
-
-        In a replica function of several replicas it is written by one after the other.
-        """
-        return self.strategy.makes_plain_variables
-
     def claim(self, trace: Trace) -> None:
         """Make the variable's strategy that of the program; a plain one leaves it open."""
         trace.claim(self.strategy, firmly=not self.is_plain)
-
-    @property
-    def ndim(self) -> int:
-        """Return the number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements of one copy."""
-        return Type(dtype_name(self.dtype), self.shape).size
-
-    def spec(self, name: str) -> GraphVariable:
-        """Return what the graph is told of the variable, under this name."""
-        return GraphVariable(
-            name,
-            Type(dtype_name(self.dtype), self.shape, self.distribution),
-            synchronization="on_write" if self.distribution is MIRRORED else "on_read",
-            aggregation=self.aggregation.name.lower(),
-            trainable=self.trainable,
-        )
-
-    def require_same_strategy(self) -> None:
-        """Raise `ContextError` inside another strategy's scope, unless the variable is plain."""
-        if self.is_plain:
-            return
-        require_same_strategy(
-            self.strategy,
-            f"variable {self.name!r}",
-            hint="make the variable inside that scope, or use it outside",
-        )
 
     def read_value(self) -> jax.Array:
         """Return the value: the replica's own in replica context, the combined one elsewhere.

@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
-from graphdist.program.stages import Stage
+from graphdist.program.stages import FunctionStage
 from graphdist.tracing.sources import here
 from graphdist.viz import document, dot, mermaid, model_explorer, page, perfetto, svg, text
 from graphdist.viz.program import Program, program_of
 
 __all__ = ["FORMATS", "MODULES", "Shown", "format_named", "render"]
 
-Shown: TypeAlias = Graph | Stage | Program
+Shown: TypeAlias = Graph | FunctionStage | Program
 
 FORMATS: dict[str, Callable[[Program], str]] = {
     "text": text.render,
@@ -55,7 +55,7 @@ def render(shown: Shown, format: str = "text") -> str:
     """
     format = format_named(format)
     if format in MODULES:
-        if isinstance(shown, Stage):
+        if isinstance(shown, FunctionStage):
             return shown.as_text(format)
         raise ArgumentError(
             f"{format} needs a stage, a graph alone has none",

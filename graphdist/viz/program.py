@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
-from graphdist.program.stages import Stage, Traced
+from graphdist.program.stages import FunctionStage, Traced
 from graphdist.tracing.sources import here
 
 __all__ = ["Program", "Step", "program_of"]
@@ -59,13 +59,13 @@ class Program:
         return Program((self.step(name),))
 
 
-def program_of(shown: Graph | Stage | Program) -> Program:
+def program_of(shown: Graph | FunctionStage | Program) -> Program:
     """Return the program of a graph, or of a stage with all its passes."""
     if isinstance(shown, Program):
         return shown
     if isinstance(shown, Graph):
         return Program((Step("graph", shown),))
-    if not isinstance(shown, Stage):
+    if not isinstance(shown, FunctionStage):
         raise ArgumentError(
             f"a {type(shown).__name__} is neither a graph nor a stage of a function",
             source=here(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from graphdist.program.report_text import size_text, time_text
+from graphdist.program.amounts import size_text, time_text
 from graphdist.tools.bench.measure import OURS, Measurement
 
 WIDTH = 760

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any  # Any: JSON
 
-from graphdist.program.report_text import size_text, time_text
+from graphdist.program.amounts import size_text, time_text
 from graphdist.tools.bench.measure import OURS, Measurement
 from graphdist.tools.bench.overheads import Result
 from graphdist.tools.bench.passes_saved import PassEffect
