@@ -1,11 +1,11 @@
-"""What a class of replicas must know of the others while it is traced.
+"""What a replica variant must know of the others while it is traced.
 
-Classes are traced one after the other. Where one gathers or calls `merge_call` it needs the others'
-shapes there, before they are traced. It assumes them: what they were in the last round, or else a
-guess by what differs in the arguments. When all classes are traced the assumptions are checked. If
-one was wrong all classes are traced again, now by what is known; a guess is wrong seldom. The
-others' Python values cannot be guessed: there the trace of the class ends, until a later round.
-Where a class counts examples, others need not: one that never does so has none.
+Variants are traced one after the other. Where one gathers or calls `merge_call` it needs the
+others' shapes there, before they are traced. It assumes them: what they were in the last round, or
+else a guess by what differs in the arguments. When all variants are traced the assumptions are
+checked. If one was wrong all variants are traced again, now by what is known; a guess is wrong
+seldom. The others' Python values cannot be guessed: there the trace of the variant ends, until a
+later round. Where a variant counts examples, others need not: one that never does so has none.
 Each round knows one more call at least, so that rounds end.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReplicaClass:
+class ReplicaVariant:
     """Replicas that are traced as one; `replica` is the one the trace is made for."""
 
     number: int
@@ -56,7 +56,7 @@ class ReplicaClass:
 
     @property
     def replica(self) -> int:
-        """Return the first replica of the class."""
+        """Return the first replica of the variant."""
         return self.replicas[0]
 
 
@@ -66,7 +66,7 @@ _NO_EXAMPLES = (0,)
 
 
 class NotKnownYet(BaseException):
-    """The trace of a class needs Python values of classes that were not traced so far.
+    """The trace of a variant needs Python values of variants that were not traced so far.
 
     Not an `Exception`: the user's own handlers are not meant.
     """
@@ -74,7 +74,7 @@ class NotKnownYet(BaseException):
 
 @dataclass(frozen=True)
 class _Leaf:
-    """What a class brings to a `merge_call`: an array of this type, or a Python value."""
+    """What a variant brings to a `merge_call`: an array of this type, or a Python value."""
 
     shape: tuple[int, ...] | None
     what: Any
@@ -90,16 +90,16 @@ class _Answer:
 
 
 class Assumptions:
-    """What all classes assume of each other."""
+    """What all variants assume of each other."""
 
     def __init__(
         self,
         strategy: StrategyBase,
-        classes: Sequence[ReplicaClass],
+        variants: Sequence[ReplicaVariant],
         argument_shapes: Sequence[Shapes],
     ) -> None:
         """Know nothing yet."""
-        self.strategy, self.classes = strategy, classes
+        self.strategy, self.variants = strategy, variants
         self.answers: dict[int, _Answer] = {}
         self.made: list[Any] = []
         self._argument_shapes = argument_shapes
@@ -127,11 +127,11 @@ class Assumptions:
 
     @property
     def is_missing_something(self) -> bool:
-        """Return whether a class's trace has ended early in this round."""
+        """Return whether a variant's trace has ended early in this round."""
         return self._missing is not None
 
-    def count(self, place: Hashable, one: ReplicaClass, examples: int) -> int:
-        """Say how many examples a replica of a class has at a place; return how many all have."""
+    def count(self, place: Hashable, one: ReplicaVariant, examples: int) -> int:
+        """Say how many examples a replica of a variant has at a place; return how many all have."""
         self._counts.add(place)
         of_all = self.exchange(
             place, one, (examples,), lambda other: self.guess((examples,), one, other)
@@ -141,17 +141,17 @@ class Assumptions:
     def exchange(
         self,
         call: Hashable,
-        one: ReplicaClass,
+        one: ReplicaVariant,
         value: Any,
-        guess: Callable[[ReplicaClass], Any] | None,
+        guess: Callable[[ReplicaVariant], Any] | None,
     ) -> list[Any]:
-        """Say what a class has at a call; return what every replica has there.
+        """Say what a variant has at a call; return what every replica has there.
 
         Raises `NotKnownYet` without a `guess` of what is not known.
         """
         self._known[call, one.number] = value
         found: dict[int, Any] = {}
-        for other in self.classes:
+        for other in self.variants:
             key = (call, other.number)
             if key not in self._known and guess is None:
                 self._missing = here()
@@ -162,9 +162,9 @@ class Assumptions:
         return [found[replica] for replica in range(len(found))]
 
     def guess(
-        self, shape: tuple[int, ...], one: ReplicaClass, other: ReplicaClass
+        self, shape: tuple[int, ...], one: ReplicaVariant, other: ReplicaVariant
     ) -> tuple[int, ...]:
-        """Guess the shape another class has where this one has `shape`."""
+        """Guess the shape another variant has where this one has `shape`."""
         sizes = {
             mine: theirs
             for shapes in self._argument_shapes
@@ -175,10 +175,10 @@ class Assumptions:
 
 
 class Peers:
-    """The other replicas, as one class that is being traced sees them."""
+    """The other replicas, as one variant that is being traced sees them."""
 
-    def __init__(self, one: ReplicaClass, assumptions: Assumptions) -> None:
-        """Start the trace of a class."""
+    def __init__(self, one: ReplicaVariant, assumptions: Assumptions) -> None:
+        """Start the trace of a variant."""
         self._one, self._assumptions = one, assumptions
         self._calls, self._made = count(), count()
         self._turns: Counter[str] = Counter()
@@ -199,7 +199,7 @@ class Peers:
         return self._assumptions.count((line, self._turns[line]), self._one, examples)
 
     def made_once(self, make: Callable[[], Made]) -> Made:
-        """Return what the first class made at this place, or else what `make` makes."""
+        """Return what the first variant made at this place, or else what `make` makes."""
         place, made = next(self._made), self._assumptions.made
         if place == len(made):
             made.append(make())
@@ -209,7 +209,7 @@ class Peers:
     def merge_call(
         self, merge_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Call `merge_fn` once for all classes, and return this one's part of what it returns."""
+        """Call `merge_fn` once for all variants, and return this one's part of what it returns."""
         call = next(self._calls)
         leaves, structure = jax.tree.flatten((args, dict(kwargs)))
         brought = [_brought(leaf) for leaf in leaves]
@@ -230,7 +230,7 @@ class Peers:
         answer = self._assumptions.answers[call]
         return self._part(answer, [leaf for leaf in leaves if is_array(leaf)])
 
-    def _like(self, brought: Sequence[_Leaf], other: ReplicaClass) -> list[_Leaf]:
+    def _like(self, brought: Sequence[_Leaf], other: ReplicaVariant) -> list[_Leaf]:
         return [
             leaf
             if leaf.shape is None
@@ -239,7 +239,7 @@ class Peers:
         ]
 
     def _part(self, answer: _Answer, arrays: Sequence[Any]) -> Any:
-        """Return what the replicas of this class get."""
+        """Return what the replicas of this variant get."""
         replica = self._one.replica
         shapes = tuple(
             np.shape(leaf.local) if leaf.shapes is None else leaf.shapes[replica]

@@ -17,13 +17,13 @@ from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_result
 from graphdist.state.scatter import IndexedSlices
 from graphdist.state.variable import Variable
-from graphdist.strategies.replica_classes import run_by_class
 from graphdist.strategies.replica_context import is_slices, reducible, refuse_slices
+from graphdist.strategies.replica_variants import run_by_variant
 from graphdist.tracing.axis_name import for_replicas
-from graphdist.tracing.class_trace import Slot
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.variant_trace import Slot
 from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,
@@ -62,7 +62,7 @@ def run(
     trace.current_run = run if many and not by_number else None
     try:
         if many and (by_number or any(map(_differs, arguments))):
-            traced = partial(run_by_class, strategy, fn, args, kwargs, by_number=by_number)
+            traced = partial(run_by_variant, strategy, fn, args, kwargs, by_number=by_number)
         else:
             traced = partial(_run_once, strategy, fn, args, kwargs)
         with trace.means.at("run", run):

@@ -7,7 +7,7 @@ passes through a primitive that bears it. Of that the importer makes no node: it
 of the graph stands there. A first trace takes floats throughout; where the graph proves integers
 to be alike the program is traced again, and the proof is made again of what that trace gave.
 
-Numbers count within a place: all classes of replicas give a mean the same one.
+Numbers count within a place: all replica variants give a mean the same one.
 """
 
 from __future__ import annotations

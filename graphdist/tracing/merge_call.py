@@ -1,16 +1,16 @@
-"""`merge_call` in the trace of one class of replicas, for what is done once for all, and its rules.
+"""`merge_call` in the trace of one replica variant: done once for all variants, and its rules.
 
-The primitive's operands are what a class brings, in its own shapes; `Merged` is the program that
-all classes run together, on values padded alike. Its derivatives are such programs again:
+The primitive's operands are what a variant brings, in its own shapes; `Merged` is the program that
+all variants run together, on values padded alike. Its derivatives are such programs again:
 
 * JVP: the program is linearized. A first `merge_call` gives its results and what the linear part
   needs of them, a second is the linear part, on tangents. So nothing is done twice, collectives and
   assignments least of all.
 * Transpose: that of the linear part, with what it needs of the first given back to it.
 
-All classes must come to the same program. So a program keeps what was derived of it, and zeros
-stand for tangents and cotangents that one class has none of. Tangents and cotangents are padded
-with zeros and cut by the classes: what lies in a padded corner never reaches anyone.
+All variants must come to the same program. So a program keeps what was derived of it, and zeros
+stand for tangents and cotangents that one variant has none of. Tangents and cotangents are padded
+with zeros and cut by the variants: what lies in a padded corner never reaches anyone.
 
 A result that is one value is a copy on every replica here, each with a cotangent of its own, so
 that the linear part has `to_replicas` in it. What the linear part needs goes straight from the
@@ -35,7 +35,7 @@ from graphdist.tracing.primitives import to_replicas
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """What `merge_call` does for all classes of replicas: a jaxpr of values padded alike.
+    """What `merge_call` does for all replica variants: a jaxpr of values padded alike.
 
     `spreads` says of each output whether it is one value, which every replica gets.
     """
@@ -44,7 +44,7 @@ class Merged:
     spreads: tuple[bool, ...]
     num_replicas: int
     derived: dict[Any, Any] = field(default_factory=dict)
-    """Programs that were made of this one, the same for all classes."""
+    """Programs that were made of this one, the same for all variants."""
 
     def on_replicas(self, *arrays: Any) -> list[Any]:
         """Return what the program gives each replica, where the caller traces."""
@@ -187,7 +187,7 @@ ad.primitive_transposes[merge_call_p] = _transposed
 
 
 def are_one_merge_call(one: Any, other: Any) -> bool:
-    """Return whether two classes' equations are one `merge_call`, of whatever shapes on each."""
+    """Return whether two variants' equations are one `merge_call`, of whatever shapes on each."""
     both = one.primitive is merge_call_p and other.primitive is merge_call_p
     return both and one.params["merged"] is other.params["merged"]
 

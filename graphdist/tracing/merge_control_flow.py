@@ -1,7 +1,7 @@
-"""Loops and branches that all classes of replicas come to, with collectives or assignments inside.
+"""Loops and branches that all replica variants come to, with collectives or assignments inside.
 
-The classes' bodies become one body, merged as the traces around them are. What is carried has one
-slot for all classes, padded to the largest. A predicate must be the same for all replicas, as
+The variants' bodies become one body, merged as the traces around them are. What is carried has one
+slot for all variants, padded to the largest. A predicate must be the same for all replicas, as
 everywhere around a collective: the distribution analysis sees to that.
 """
 
@@ -14,28 +14,28 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from graphdist.tracing.class_trace import Equation, Slot
 from graphdist.tracing.control_flow import scan_counts
 from graphdist.tracing.merge_call import padded
 from graphdist.tracing.sources import source_of
 from graphdist.tracing.state import TraceError
+from graphdist.tracing.variant_trace import Equation, Slot
 
 Rows: TypeAlias = Sequence[Sequence[Slot]]
-"""Of each class its slots."""
+"""Of each variant its slots."""
 Merge: TypeAlias = Callable[[Sequence[jex.ClosedJaxpr], Rows], list[list[Slot]]]
 
 
 def merge_control_flow(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> list[Any]:
-    """Return the results of a loop or branch of all classes, each padded to the largest.
+    """Return the results of a loop or branch of all variants, each padded to the largest.
 
-    `merge` merges the classes' bodies. Raises `TraceError` for other primitives, and where the
-    classes do not loop alike.
+    `merge` merges the variants' bodies. Raises `TraceError` for other primitives, and where the
+    variants do not loop alike.
     """
     merged = _KINDS.get(aligned[0].primitive.name)
     if merged is None:
         raise TraceError(
             f"a collective or an assignment inside {aligned[0].primitive.name} is reached by "
-            f"{len(aligned)} classes of replicas, which differ in shape or use their number as a "
+            f"{len(aligned)} replica variants, which differ in shape or use their number as a "
             f"Python value",
             source=source_of(aligned[0].source_info),
             hint="move it out, or give the replicas equal shapes",
@@ -55,11 +55,11 @@ def _merge_scan(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> li
     def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         rows = [
             [
-                *of_class,
+                *of_variant,
                 *_slots(carry, row[num_consts:]),
                 *(Slot(x, slot.shape[1:]) for x, slot in zip(xs, row[-len(xs) :], strict=False)),
             ]
-            for of_class, row in zip(consts, operands, strict=True)
+            for of_variant, row in zip(consts, operands, strict=True)
         ]
         results = _shared(aligned, merge(bodies, rows))
         return _like(carry, results), results[num_carry:]
@@ -116,7 +116,7 @@ _KINDS = {"scan": _merge_scan, "while": _merge_while, "cond": _merge_cond}
 
 
 def _agreed(aligned: Sequence[Equation], property_of: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return what the classes' equations must have in common."""
+    """Return what the variants' equations must have in common."""
     first, *others = [property_of(equation.params) for equation in aligned]
     if any(other != first for other in others):
         raise _differ(aligned)
@@ -134,9 +134,9 @@ def _differ(aligned: Sequence[Equation]) -> TraceError:
 
 
 def _entering(aligned: Sequence[Equation], rows: Rows) -> list[Any]:
-    """Return the arrays with which the classes enter a loop or branch; `TraceError` if they differ.
+    """Return the arrays with which variants enter a loop or branch; `TraceError` if they differ.
 
-    Classes share the array of an operand where it has one dtype and rank.
+    Variants share the array of an operand where it has one dtype and rank.
     """
     for slots in zip(*rows, strict=True):
         kinds = {f"{slot.array.dtype}{list(slot.shape)}" for slot in slots}
@@ -155,7 +155,7 @@ def _slots(arrays: Sequence[Any], like: Sequence[Slot]) -> list[Slot]:
 
 
 def _shared(aligned: Sequence[Equation], rows: Rows) -> list[Any]:
-    """Return the array that the classes' results at each position share."""
+    """Return the array that the variants' results at each position share."""
     for slots in zip(*rows, strict=True):
         if any(slot.array is not slots[0].array for slot in slots):
             raise _differ(aligned)

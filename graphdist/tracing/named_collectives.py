@@ -1,7 +1,7 @@
 """JAX's collectives over the name of the axis of replicas, as operations of ours.
 
-`in_our_terms` gives the equations that one of JAX's stands for. The importer and the trace of one
-class of replicas take these in its place, so that passes and meetings know our operations alone.
+`in_our_terms` gives the equations that one of JAX's stands for. The importer and the trace of a
+replica variant take these in its place, so that passes and merges know our operations alone.
 Over one replica there is no collective, only what it does to the shape.
 
 A name that is left in an equation is that of the replicas: `jax.vmap` has resolved its own, to
@@ -118,7 +118,7 @@ def is_over_replicas(equation: Any) -> bool:
     return equation.primitive.name in NAMED and bool(_names(equation.params))
 
 
-def meets(equation: Any) -> bool:
+def is_collective_over_replicas(equation: Any) -> bool:
     """Return whether an equation is a collective of JAX's, to which all replicas come."""
     return is_over_replicas(equation) and equation.primitive.name != "axis_index"
 

@@ -1,4 +1,4 @@
-"""Gradients through `merge_call` on replicas that are traced by class, against plain JAX."""
+"""Gradients through `merge_call` on replica variants, against plain JAX."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def losses(of_all: Callable[[list[Part]], list[Part]], ws: Any, rows: Rows) -> A
 
 
 def run(strategy: gd.Strategy, fn: Callable[..., Any], rows: Rows, *, by_number: bool) -> Any:
-    """Run on all replicas inside a function; with their number they are a class each."""
+    """Run on all replicas inside a function; with their number each is a variant."""
 
     def replica_fn(w: Any, x: Any) -> Any:
         assert not by_number or int(context().replica_id_in_sync_group) >= 0

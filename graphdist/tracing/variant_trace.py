@@ -1,10 +1,10 @@
-"""The trace of one class of replicas, as a list of equations that can be laid beside another's.
+"""The trace of one replica variant, as a list of equations that can be compared with another's.
 
 Replicas that do not look the same (other shapes, or their number as a Python value) are traced once
-a class. Here such a trace is taken apart: calls of `jit` are inlined, so that equal work is seen as
-equal, and so is any call with a *meeting* in it. A meeting is what all replicas must do together or
-in one order: a collective, or the assignment of a variable. What lies between two meetings is a
-class's own.
+for each *variant*: replicas that look the same are one. Here such a trace is taken apart. Calls of
+`jit` are inlined, so that equal work is seen as equal, and so is any call with a *synchronization
+point* in it: what all replicas must do together or in one order, a collective or the assignment of
+a variable. Equations between two synchronization points are a variant's own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from jax.extend import core as jex
 from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.named_collectives import (
     in_our_terms,
+    is_collective_over_replicas,
     is_over_replicas,
-    meets,
     size_in_scope,
 )
 from graphdist.tracing.primitives import (
@@ -39,8 +39,8 @@ from graphdist.tracing.primitives import (
 Equation: TypeAlias = Any
 Atom: TypeAlias = Any
 
-_MEETINGS = {aggregate_p, all_gather_p, all_reduce_p, gather_p, reduce_p, reduce_scatter_p}
-_MEETINGS |= {merge_call_p, permute_p, all_to_all_p}
+_SYNCHRONIZING = {aggregate_p, all_gather_p, all_reduce_p, gather_p, reduce_p, reduce_scatter_p}
+_SYNCHRONIZING |= {merge_call_p, permute_p, all_to_all_p}
 _CALLS = {"jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2"}
 _CALLS |= {"checkpoint", "custom_vjp_call_jaxpr"}
 _SMALL = 1 << 16
@@ -49,9 +49,9 @@ _SMALL = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value of one class: the corner of `array` that has this shape.
+    """A value of one variant: the corner of `array` that has this shape.
 
-    Classes share arrays, of the size of the largest.
+    Variants share arrays, of the size of the largest.
     """
 
     array: Any
@@ -60,7 +60,7 @@ class Slot:
     """The one value of cross-replica code that the array is on every replica, if it is one."""
 
     def value(self) -> Any:
-        """Return the value without what other classes need."""
+        """Return the value without what other variants need."""
         if not self.is_padded:
             return self.array
         return jax.lax.slice(self.array, (0,) * len(self.shape), self.shape)
@@ -72,19 +72,19 @@ class Slot:
 
 
 @dataclass(slots=True)
-class ClassTrace:
-    """The trace of a class: its equations, and where the values from outside are."""
+class VariantTrace:
+    """The trace of a variant: its equations, and where the values from outside are."""
 
     equations: list[Equation]
     returned: list[Atom]
     slots: dict[Any, Slot] = field(default_factory=dict)
 
 
-def class_trace(
+def variant_trace(
     closed: jex.ClosedJaxpr, arguments: Sequence[Slot], constants: dict[Any, Any]
-) -> ClassTrace:
-    """Take a trace apart. `constants` collects what equal constants of all classes are."""
-    trace = ClassTrace([], [])
+) -> VariantTrace:
+    """Take a trace apart. `constants` collects what equal constants of all variants are."""
+    trace = VariantTrace([], [])
     names: dict[Any, Atom] = {}
     jaxpr = closed.jaxpr
     for var, slot in zip(jaxpr.invars, arguments, strict=True):
@@ -94,7 +94,7 @@ def class_trace(
 
 
 def _inline(
-    jaxpr: Any, consts: Sequence[Any], names: dict[Any, Atom], trace: ClassTrace, known: Any
+    jaxpr: Any, consts: Sequence[Any], names: dict[Any, Atom], trace: VariantTrace, known: Any
 ) -> list[Atom]:
     for var, const in zip(jaxpr.constvars, consts, strict=True):
         names[var] = jex.Var(var.aval)
@@ -122,7 +122,7 @@ def _called(equation: Equation) -> jex.ClosedJaxpr | None:
     if is_over_replicas(equation):
         return in_our_terms(equation, size_in_scope(equation))
     name = equation.primitive.name
-    if name not in _CALLS or (name != "jit" and not holds_meeting(equation)):
+    if name not in _CALLS or (name != "jit" and not holds_synchronization_point(equation)):
         return None
     inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
     return inner if isinstance(inner, jex.ClosedJaxpr) else jex.ClosedJaxpr(inner, ())
@@ -138,9 +138,9 @@ def _shared(const: Any, known: dict[Any, Any]) -> Any:
     return known.setdefault((array.dtype, array.shape, array.tobytes()), const)
 
 
-def merge_call_results(meeting: Equation, operands: Sequence[Slot]) -> tuple[list[Any], list[Any]]:
+def merge_call_results(point: Equation, operands: Sequence[Slot]) -> tuple[list[Any], list[Any]]:
     """Return what `merge_call` gives the replicas, and of each the one value it is, or None."""
-    merged: Merged = meeting.params["merged"]
+    merged: Merged = point.params["merged"]
     arrays = [
         Slot(slot.array, aval.shape).value()
         for slot, aval in zip(operands, merged.jaxpr.in_avals, strict=True)
@@ -159,10 +159,14 @@ def is_ref(value: Any) -> bool:
     return hasattr(getattr(value, "aval", None), "inner_aval")
 
 
-def is_meeting(equation: Equation) -> bool:
-    """Return whether all classes must come to this equation together."""
-    is_one = equation.primitive in _MEETINGS or _writes(equation) or meets(equation)
-    return is_one or holds_meeting(equation)
+def is_synchronization_point(equation: Equation) -> bool:
+    """Return whether all variants must come to this equation together."""
+    return (
+        equation.primitive in _SYNCHRONIZING
+        or _writes(equation)
+        or is_collective_over_replicas(equation)
+        or holds_synchronization_point(equation)
+    )
 
 
 def is_read(equation: Equation) -> bool:
@@ -174,12 +178,12 @@ def _writes(equation: Equation) -> bool:
     return equation.primitive.name in ("swap", "addupdate")
 
 
-def holds_meeting(equation: Equation) -> bool:
-    """Return whether a meeting, or the handle of a variable, is inside a call, loop or branch."""
+def holds_synchronization_point(equation: Equation) -> bool:
+    """Return whether a synchronization point or a variable is inside a call, loop or branch."""
     inner = list(jex.jaxprs_in_params(equation.params))
     if inner and any(is_ref(atom) for atom in equation.invars):
         return True
-    return any(is_meeting(nested) for jaxpr in inner for nested in jaxpr.eqns)
+    return any(is_synchronization_point(nested) for jaxpr in inner for nested in jaxpr.eqns)
 
 
 def used(equations: Iterable[Equation]) -> dict[Any, None]:

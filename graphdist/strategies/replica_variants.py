@@ -1,9 +1,9 @@
-"""Replicas that do not look the same: a replica function traced once a class.
+"""Replicas that do not look the same: a replica function traced once for each replica variant.
 
-A class is a set of replicas with arguments of the same shapes. Where the function needs the
-replica's number as a Python value, or is given Python values that differ, every replica is a class
-of its own. The traces become one (`tracing/merge_classes.py`), and what the classes returned is
-put together leaf by leaf.
+A variant is a set of replicas with arguments of the same shapes. Where the function needs the
+replica's number as a Python value, or is given Python values that differ, every replica is a
+variant of its own. The traces become one (`tracing/merge_variants.py`), and what the variants
+returned is put together leaf by leaf.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
 from graphdist.program.signature import StaticValue
 from graphdist.program.step_functions import require_result
-from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaClass
+from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaVariant
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracing.axis_name import for_replicas
-from graphdist.tracing.class_trace import Slot
-from graphdist.tracing.merge_classes import merge_classes
+from graphdist.tracing.merge_variants import merge_variants
 from graphdist.tracing.primitives import replica_id_p
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.variant_trace import Slot
 from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,
@@ -51,12 +51,12 @@ _OUTPUT = object()
 
 @dataclass(frozen=True)
 class _HandedBack:
-    """An output that is an argument as it came: where all classes hand it back, the argument."""
+    """An output that is an argument as it came: where all variants hand it back, the argument."""
 
     value: Any
 
 
-def run_by_class(
+def run_by_variant(
     strategy: CommonStrategy,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
@@ -64,20 +64,20 @@ def run_by_class(
     *,
     by_number: bool,
 ) -> Any:
-    """Trace `fn` once a class of replicas; with `by_number` each replica is one."""
+    """Trace `fn` once for each replica variant; with `by_number` each replica is one."""
     leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_distributed)
     by_number = by_number or any(_is_static(leaf) for leaf in leaves)
-    classes = _classes(leaves, strategy.num_replicas_in_sync, by_number)
+    variants = _variants(leaves, strategy.num_replicas_in_sync, by_number)
     outside = [_mirrored(leaf, strategy) for leaf in leaves]
-    assumptions = Assumptions(strategy, classes, _sizes(leaves))
+    assumptions = Assumptions(strategy, variants, _sizes(leaves))
     while True:
         assumptions.start()
         traced = []
-        for one in classes:
+        for one in variants:
             with suppress(NotKnownYet):
                 traced.append(_trace(strategy, fn, structure, leaves, outside, one, assumptions))
         if assumptions.are_settled():
-            return _put_together(strategy, classes, leaves, traced)
+            return _put_together(strategy, variants, leaves, traced)
 
 
 def _is_distributed(leaf: Any) -> bool:
@@ -98,7 +98,7 @@ def _shape_of(leaf: TracedPerReplica, replica: int) -> tuple[int, ...]:
     return tuple(np.shape(leaf.local)) if leaf.shapes is None else leaf.shapes[replica]
 
 
-def _classes(leaves: Sequence[Any], count: int, by_number: bool) -> list[ReplicaClass]:
+def _variants(leaves: Sequence[Any], count: int, by_number: bool) -> list[ReplicaVariant]:
     members: dict[Any, list[int]] = {}
     for replica in range(count):
         shapes = tuple(
@@ -106,7 +106,7 @@ def _classes(leaves: Sequence[Any], count: int, by_number: bool) -> list[Replica
         )
         members.setdefault(replica if by_number else shapes, []).append(replica)
     return [
-        ReplicaClass(number, tuple(replicas), by_number)
+        ReplicaVariant(number, tuple(replicas), by_number)
         for number, replicas in enumerate(members.values())
     ]
 
@@ -126,7 +126,7 @@ def _sizes(leaves: Sequence[Any]) -> list[Shapes]:
 
 @dataclass
 class _Traced:
-    """What the trace of a class gave: its results, of which some are outputs of the jaxpr."""
+    """What the trace of a variant gave: its results, of which some are outputs of the jaxpr."""
 
     jaxpr: Any  # a ClosedJaxpr, which only `tracing` may name
     structure: Any
@@ -139,10 +139,10 @@ def _trace(
     structure: Any,
     leaves: Sequence[Any],
     outside: Sequence[Any],
-    one: ReplicaClass,
+    one: ReplicaVariant,
     assumptions: Assumptions,
 ) -> _Traced:
-    """Trace the function as a class sees it."""
+    """Trace the function as a variant sees it."""
     dynamic = [i for i, leaf in enumerate(leaves) if isinstance(leaf, TracedPerReplica)]
     result: list[Any] = []
 
@@ -160,7 +160,7 @@ def _trace(
         context = ReplicaContext(
             strategy, one.replica if one.knows_its_number else None, Peers(one, assumptions)
         )
-        with trace.means.at("class"), entered(Entry(strategy, context)):
+        with trace.means.at("variant"), entered(Entry(strategy, context)):
             returned = for_replicas(lambda: fn(*args, **kwargs))
         require_result(returned, "the function given to run")
         found, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
@@ -181,7 +181,7 @@ def _is_output(leaf: Any) -> bool:
 
 
 def _known(leaf: Any, outside: Sequence[Any]) -> Any:
-    """Return what a class knows of a result: the Python value it is, or that it is an output."""
+    """Return what a variant knows of a result: the Python value it is, or that it is an output."""
     if not _is_output(leaf):
         return leaf
     return _HandedBack(leaf) if any(leaf is value for value in outside) else _OUTPUT
@@ -189,30 +189,30 @@ def _known(leaf: Any, outside: Sequence[Any]) -> Any:
 
 def _put_together(
     strategy: CommonStrategy,
-    classes: list[ReplicaClass],
+    variants: list[ReplicaVariant],
     leaves: Sequence[Any],
     traced: list[_Traced],
 ) -> Any:
     dynamic = [leaf for leaf in leaves if isinstance(leaf, TracedPerReplica)]
     arguments = [
-        [Slot(leaf.local, _shape_of(leaf, one.replica)) for leaf in dynamic] for one in classes
+        [Slot(leaf.local, _shape_of(leaf, one.replica)) for leaf in dynamic] for one in variants
     ]
     is_one_structure = all(one.structure == traced[0].structure for one in traced)
-    # Without results in common, classes that meet in different collectives are told so first.
+    # Without results in common, variants that disagree in their collectives are told so first.
     positions = _positions(traced) if is_one_structure else [[] for _ in traced]
     count = strategy.num_replicas_in_sync
-    slots = merge_classes(
-        _class_number(classes, count), [one.jaxpr for one in traced], arguments, positions
+    slots = merge_variants(
+        _variant_number(variants, count), [one.jaxpr for one in traced], arguments, positions
     )
-    for one, other in zip(classes, traced, strict=True):
+    for one, other in zip(variants, traced, strict=True):
         if other.structure != traced[0].structure:
             raise ArgumentError(
                 f"the replica function returned {structure_text(traced[0].structure)} on replica "
-                f"{classes[0].replica} and {structure_text(other.structure)} on replica "
+                f"{variants[0].replica} and {structure_text(other.structure)} on replica "
                 f"{one.replica}: the structures differ",
                 source=here(),
             )
-    number_of = _numbers(classes, count)
+    number_of = _numbers(variants, count)
     results = []
     for place in range(len(traced[0].leaves)):
         row = [slots[number][place] for number in number_of]
@@ -222,7 +222,7 @@ def _put_together(
 
 
 def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:
-    """Return, of each class, which output of the jaxpr each leaf is; None for what needs none."""
+    """Return, of each variant, which output of the jaxpr each leaf is; None for what needs none."""
     rows: list[list[int | None]] = []
     for one in traced:
         outputs = iter(range(len(one.leaves)))
@@ -244,15 +244,15 @@ def _static(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, _HandedBack) else leaf
 
 
-def _numbers(classes: Sequence[ReplicaClass], count: int) -> list[int]:
-    """Return each replica's class."""
-    return [one.number for replica in range(count) for one in classes if replica in one.replicas]
+def _numbers(variants: Sequence[ReplicaVariant], count: int) -> list[int]:
+    """Return each replica's variant."""
+    return [one.number for replica in range(count) for one in variants if replica in one.replicas]
 
 
-def _class_number(classes: Sequence[ReplicaClass], count: int) -> Any:
-    """Return the traced number of the replica's class."""
+def _variant_number(variants: Sequence[ReplicaVariant], count: int) -> Any:
+    """Return the traced number of the replica's variant."""
     replica = replica_id_p.bind(group_size=count)
-    numbers = _numbers(classes, count)
+    numbers = _numbers(variants, count)
     if numbers == list(range(count)):
         return replica
     return jnp.asarray(numbers, jnp.int32)[replica]

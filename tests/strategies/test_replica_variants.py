@@ -54,7 +54,7 @@ def test_reduce_divides_by_the_true_count(strategy: gd.Strategy) -> None:
     assert strategy.gather(x, axis=0).tolist() == [0, 1, 0, 1, 5]
 
 
-def test_a_trace_a_class_and_not_a_replica(strategy: gd.Strategy) -> None:
+def test_a_trace_for_each_variant_and_not_for_each_replica(strategy: gd.Strategy) -> None:
     shapes = []
 
     def replica_fn(x: jax.Array) -> jax.Array:
@@ -284,7 +284,7 @@ def test_the_number_bounds_a_slice_or_a_shape(strategy: gd.Strategy) -> None:
     assert lists(zeros) == [[], [0], [0, 0], [0, 0, 0]]
 
 
-def test_a_class_hands_its_argument_back_and_another_does_not() -> None:
+def test_a_variant_hands_its_argument_back_and_another_does_not() -> None:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
 
     def by_number(x: Any) -> Any:
