@@ -24,7 +24,7 @@ from typing import Any  # Any: settings of JAX have no type
 import jax
 
 from graphdist.errors import GraphdistError, VerifyError
-from graphdist.tracing.sources import Owner, owner_of
+from graphdist.tracing.sources import CodeOwner, owner_of
 from graphdist.tracing.state import current_trace
 
 _SWITCH = "JAX_TRACEBACK_FILTERING"
@@ -106,10 +106,10 @@ def _is_raised_by_user(error: BaseException) -> bool:
     if isinstance(error, VerifyError):
         return False
     owners = (_owner(entry.tb_frame) for entry in reversed(_entries(error)))
-    return next((one for one in owners if one in _WRITERS), None) is Owner.USER
+    return next((one for one in owners if one in _WRITERS), None) is CodeOwner.USER
 
 
-_WRITERS = (Owner.USER, Owner.GRAPHDIST)
+_WRITERS = (CodeOwner.USER, CodeOwner.GRAPHDIST)
 
 
 def _entries(error: BaseException) -> list[TracebackType]:
@@ -120,13 +120,13 @@ def _entries(error: BaseException) -> list[TracebackType]:
     return entries
 
 
-def _owner(frame: FrameType) -> Owner:
+def _owner(frame: FrameType) -> CodeOwner:
     return owner_of(frame.f_code.co_filename)
 
 
 def _is_hidden(entry: TracebackType) -> bool:
     file = entry.tb_frame.f_code.co_filename
-    return file == contextlib.__file__ or owner_of(file) in (Owner.GRAPHDIST, Owner.JAX)
+    return file == contextlib.__file__ or owner_of(file) in (CodeOwner.GRAPHDIST, CodeOwner.JAX)
 
 
 def _take_out(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from graphdist.program.signature import LeafKey
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.variant_trace import Slot
+from graphdist.tracing.slots import Slot
 from graphdist.values.distributed import (
     Mirrored,
     PerReplica,

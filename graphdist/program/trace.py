@@ -46,7 +46,7 @@ from graphdist.runtime.compilation import combining_options
 from graphdist.state.layout import as_stored
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
-from graphdist.tracing.importer import import_jaxpr
+from graphdist.tracing.jaxpr_to_graph import import_jaxpr
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import Trace, make_jaxpr
 from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica, PerReplicaArray

@@ -15,8 +15,8 @@ from graphdist.options import ReduceOp, check_communication_options
 from graphdist.program.step_functions import require_call
 from graphdist.state.scatter import IndexedSlices
 from graphdist.tracing.axis_name import for_all
-from graphdist.tracing.merge_call import padded
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
+from graphdist.tracing.slots import padded
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
 from graphdist.values.distributed import (

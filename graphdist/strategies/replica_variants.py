@@ -26,9 +26,9 @@ from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.merge_variants import merge_variants
 from graphdist.tracing.primitives import replica_id_p
+from graphdist.tracing.slots import Slot
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
-from graphdist.tracing.variant_trace import Slot
 from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,
@@ -262,8 +262,8 @@ def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:
     """Return a leaf of the result of all replicas from what each of them returned."""
     first = slots[0]
     if first is not None and all(slot is not None and slot.array is first.array for slot in slots):
-        if first.whole is not None:
-            return first.whole
+        if first.mirrored is not None:
+            return first.mirrored
         shapes = unequal([slot.shape for slot in slots if slot is not None])
         return TracedPerReplica(first.array if shapes else first.value(), shapes)
     if first is None and all(_is_same(statics[0], static) for static in statics):

@@ -21,9 +21,9 @@ from graphdist.strategies.replica_context import is_slices, reducible, refuse_sl
 from graphdist.strategies.replica_variants import run_by_variant
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p
+from graphdist.tracing.slots import Slot
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
-from graphdist.tracing.variant_trace import Slot
 from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,

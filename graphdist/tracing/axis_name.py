@@ -24,7 +24,7 @@ from jax.extend import source_info_util
 Result = TypeVar("Result")
 
 
-class Side(enum.Enum):
+class Audience(enum.Enum):
     """For whom a line of a program was written."""
 
     REPLICAS = "every replica"
@@ -77,16 +77,16 @@ def for_one(call: Callable[[], Result]) -> Result:
     return call()
 
 
-_MARKS = {"for_replicas": Side.REPLICAS, "for_all": Side.ALL, "for_one": Side.ALONE}
+_MARKS = {"for_replicas": Audience.REPLICAS, "for_all": Audience.ALL, "for_one": Audience.ALONE}
 
 
-def side_of(source_info: Any) -> Side | None:
+def audience_of(source_info: Any) -> Audience | None:
     """Return for whom an equation was written; None where its traceback does not say."""
-    return _side_in(source_info.traceback) if source_info.traceback else None
+    return _audience_in(source_info.traceback) if source_info.traceback else None
 
 
 @lru_cache(maxsize=4096)  # equations of one call have equal tracebacks
-def _side_in(calls: Any) -> Side | None:
+def _audience_in(calls: Any) -> Audience | None:
     for frame in calls.frames:
         if frame.file_name == __file__ and frame.function_name in _MARKS:
             return _MARKS[frame.function_name]

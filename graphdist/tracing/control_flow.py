@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any  # Any: equations of JAX are untyped
+from typing import Any  # Any: equations of JAX are untyped
 
 import jax
 from jax import lax
@@ -16,11 +16,9 @@ from jax.extend import core as jex
 
 from graphdist.ir.graph import Graph, Operand, Variable
 from graphdist.ir.ops import ASSIGN, COND, SCAN, WHILE
-from graphdist.tracing.sources import source_of
+from graphdist.tracing.importer import Environment, Importer, bind
+from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
-
-if TYPE_CHECKING:
-    from graphdist.tracing.importer import Environment, Importer
 
 
 def import_scan(importer: Importer, equation: Any, environment: Environment) -> None:
@@ -31,7 +29,7 @@ def import_scan(importer: Importer, equation: Any, environment: Environment) -> 
     if any(handles[num_consts:]):
         raise TraceError(
             "a ref is carried or sliced by jax.lax.scan",
-            source=source_of(equation.source_info),
+            source=source_of_equation(equation),
             hint="close over the variable, or carry its value",
         )
     body = importer.nested(params["jaxpr"], handles, "body")
@@ -70,14 +68,14 @@ def import_while(importer: Importer, equation: Any, environment: Environment) ->
     if any(carried):
         raise TraceError(
             "a ref is carried by jax.lax.while_loop",
-            source=source_of(equation.source_info),
+            source=source_of_equation(equation),
             hint="close over the variable, or carry its value",
         )
     condition = importer.nested(condition_jaxpr, (*handles[:of_condition], *carried), "condition")
     for variable in _assigned(condition):
         raise TraceError(
             f"variable {variable.name!r} is assigned in the condition of jax.lax.while_loop",
-            source=source_of(equation.source_info),
+            source=source_of_equation(equation),
             hint="carry the predicate, and compute it in the body together with the assignment",
         )
     body = importer.nested(body_jaxpr, handles[of_condition:], "body")
@@ -156,9 +154,9 @@ def _finish(
     params: dict[str, object],
     graphs: tuple[Graph, ...],
 ) -> None:
-    source = source_of(equation.source_info)
+    source = source_of_equation(equation)
     results = importer.builder.add(op, operands, params, graphs, at=source)
-    environment.update(zip(equation.outvars, results, strict=True))
+    bind(equation, results, environment)
     # A body that assigns a variable leaves it at a version that no read inside it saw last.
     for graph in graphs:
         for variable in _assigned(graph):

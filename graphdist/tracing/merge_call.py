@@ -1,20 +1,21 @@
 """`merge_call` in the trace of one replica variant: done once for all variants, and its rules.
 
-The primitive's operands are what a variant brings, in its own shapes; `Merged` is the program that
-all variants run together, on values padded alike. Its derivatives are such programs again:
+The primitive's operands are the values of a variant, in its own shapes. `Merged` is the program
+that all variants run together, on values padded to one shape. Its derivatives are such programs
+again:
 
-* JVP: the program is linearized. A first `merge_call` gives its results and what the linear part
-  needs of them, a second is the linear part, on tangents. So nothing is done twice, collectives and
-  assignments least of all.
-* Transpose: that of the linear part, with what it needs of the first given back to it.
+* JVP: the program is linearized. A first `merge_call` gives its results and the residuals, a second
+  applies the linear part to tangents. So nothing is done twice, collectives and assignments least
+  of all.
+* Transpose: the transposed linear part, which is given the residuals of the first.
 
-All variants must come to the same program. So a program keeps what was derived of it, and zeros
-stand for tangents and cotangents that one variant has none of. Tangents and cotangents are padded
-with zeros and cut by the variants: what lies in a padded corner never reaches anyone.
+All variants must come to the same program. So a program keeps the programs that were derived of it,
+and a variant that has no tangent or cotangent gives zeros. Tangents and cotangents are padded with
+zeros, and cut to the variant's shape: a value in the padding never reaches a replica.
 
 A result that is one value is a copy on every replica here, each with a cotangent of its own, so
-that the linear part has `to_replicas` in it. What the linear part needs goes straight from the
-first call to the others, as what it is in cross-replica code.
+that the linear part has `to_replicas` in it. Residuals go straight from the first call to the
+others, as the cross-replica values they are.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from typing import Any  # Any: jaxprs, tracers, avals and zeros have no common p
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad
 
 from graphdist.tracing.primitives import to_replicas
+from graphdist.tracing.slots import cut, padded
 
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """What `merge_call` does for all replica variants: a jaxpr of values padded alike.
+    """The program of a `merge_call`, for all replica variants: a jaxpr of values of one shape.
 
     `spreads` says of each output whether it is one value, which every replica gets.
     """
@@ -44,14 +45,14 @@ class Merged:
     spreads: tuple[bool, ...]
     num_replicas: int
     derived: dict[Any, Any] = field(default_factory=dict)
-    """Programs that were made of this one, the same for all variants."""
+    """Programs derived from this one, the same objects for all variants."""
 
     def on_replicas(self, *arrays: Any) -> list[Any]:
         """Return what the program gives each replica, where the caller traces."""
         results = jaxpr_as_fun(self.jaxpr)(*arrays)
         return [
-            to_replicas(one, self.num_replicas) if spreads else one
-            for one, spreads in zip(results, self.spreads, strict=True)
+            to_replicas(result, self.num_replicas) if spreads else result
+            for result, spreads in zip(results, self.spreads, strict=True)
         ]
 
 
@@ -64,7 +65,7 @@ class _Linearized:
     inputs: list[int]
     """Which operands have tangents."""
     outputs: list[int]
-    """Which results have."""
+    """Which results have tangents."""
 
 
 merge_call_p = Primitive("merge_call")
@@ -81,23 +82,23 @@ def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, merged: Merged, shapes: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     if "linearized" not in merged.derived:
-        merged.derived["linearized"] = _linearized(merged)
+        merged.derived["linearized"] = _linearize(merged)
     parts: _Linearized = merged.derived["linearized"]
     kept = tuple(aval.shape for aval in parts.forward.jaxpr.out_avals[len(shapes) :])
     found = merge_call_p.bind(*primals, merged=parts.forward, shapes=(*shapes, *kept))
     results, residuals = found[: len(shapes)], found[len(shapes) :]
     avals = merged.jaxpr.in_avals
     given = [padded(ad.instantiate_zeros(tangents[i]), avals[i].shape) for i in parts.inputs]
-    returned = iter(_bind_whole(parts.linear, [*residuals, *given]))
+    returned = iter(_bind_padded(parts.linear, [*residuals, *given]))
     return results, [
-        _cut(next(returned), shape)
+        cut(next(returned), shape)
         if i in parts.outputs
         else ad.Zero(jax.typeof(results[i]).to_tangent_aval())
         for i, shape in enumerate(shapes)
     ]
 
 
-def _linearized(merged: Merged) -> _Linearized:
+def _linearize(merged: Merged) -> _Linearized:
     """Return a program linearized in its operands that have tangents."""
     inputs = [i for i, aval in enumerate(merged.jaxpr.in_avals) if _has_tangents(aval)]
     outputs = [i for i, aval in enumerate(merged.jaxpr.out_avals) if _has_tangents(aval)]
@@ -130,8 +131,8 @@ def _linearized(merged: Merged) -> _Linearized:
         linear = jax.tree.unflatten(structure[0], given[: len(residuals)])
         return list(linear(*given[len(residuals) :]))
 
-    of_inputs = [merged.jaxpr.in_avals[i] for i in inputs]
-    linear = jax.make_jaxpr(tangents)(*_specs([*residuals, *of_inputs]))
+    input_avals = [merged.jaxpr.in_avals[i] for i in inputs]
+    linear = jax.make_jaxpr(tangents)(*_specs([*residuals, *input_avals]))
     replicas = merged.num_replicas
     return _Linearized(
         Merged(jaxpr, (*merged.spreads, *[False] * len(residuals)), replicas),
@@ -141,7 +142,7 @@ def _linearized(merged: Merged) -> _Linearized:
     )
 
 
-def _transposed(
+def _transpose_rule(
     cotangents: Sequence[Any], *operands: Any, merged: Merged, shapes: Sequence[Any]
 ) -> list[Any]:
     """Return the cotangents of the operands in which the program is linear."""
@@ -156,12 +157,12 @@ def _transposed(
         if not is_wanted
     ]
     given = [
-        padded(ad.instantiate_zeros(one), aval.shape)
-        for one, aval in zip(cotangents, merged.jaxpr.out_avals, strict=True)
+        padded(ad.instantiate_zeros(cotangent), aval.shape)
+        for cotangent, aval in zip(cotangents, merged.jaxpr.out_avals, strict=True)
     ]
-    returned = iter(_bind_whole(merged.derived[key], [*known, *given]))
+    returned = iter(_bind_padded(merged.derived[key], [*known, *given]))
     return [
-        _cut(next(returned), operand.aval.shape) if is_wanted else None
+        cut(next(returned), operand.aval.shape) if is_wanted else None
         for operand, is_wanted in zip(operands, wanted, strict=True)
     ]
 
@@ -173,8 +174,8 @@ def _transpose(merged: Merged, wanted: tuple[bool, ...]) -> Merged:
 
     def transposed(*given: Any) -> list[Any]:
         def of_linear(*some: Any) -> list[Any]:
-            rest, ones = iter(given), iter(some)
-            return merged.on_replicas(*(next(ones if one else rest) for one in wanted))
+            rest, asked = iter(given), iter(some)
+            return merged.on_replicas(*(next(asked if is_asked else rest) for is_asked in wanted))
 
         return list(jax.linear_transpose(of_linear, *_specs(linear))(list(given[len(known) :])))
 
@@ -183,17 +184,17 @@ def _transpose(merged: Merged, wanted: tuple[bool, ...]) -> Merged:
 
 
 ad.primitive_jvps[merge_call_p] = _jvp
-ad.primitive_transposes[merge_call_p] = _transposed
+ad.primitive_transposes[merge_call_p] = _transpose_rule
 
 
-def are_one_merge_call(one: Any, other: Any) -> bool:
+def are_one_merge_call(equation: Any, other: Any) -> bool:
     """Return whether two variants' equations are one `merge_call`, of whatever shapes on each."""
-    both = one.primitive is merge_call_p and other.primitive is merge_call_p
-    return both and one.params["merged"] is other.params["merged"]
+    both = equation.primitive is merge_call_p and other.primitive is merge_call_p
+    return both and equation.params["merged"] is other.params["merged"]
 
 
-def _bind_whole(merged: Merged, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a program as large as they are padded."""
+def _bind_padded(merged: Merged, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of a program with their padding."""
     shapes = tuple(aval.shape for aval in merged.jaxpr.out_avals)
     return list(merge_call_p.bind(*operands, merged=merged, shapes=shapes))
 
@@ -204,15 +205,3 @@ def _has_tangents(aval: Any) -> bool:
 
 def _specs(avals: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-
-
-def padded(value: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array as the corner of a larger one, zero elsewhere."""
-    if np.shape(value) == shape:
-        return value
-    missing = [(0, full - part, 0) for full, part in zip(shape, np.shape(value), strict=True)]
-    return jax.lax.pad(value, np.zeros((), value.dtype), missing)
-
-
-def _cut(value: Any, shape: tuple[int, ...]) -> Any:
-    return value if np.shape(value) == shape else jax.lax.slice(value, (0,) * len(shape), shape)

@@ -15,35 +15,35 @@ from jax import lax
 from jax.extend import core as jex
 
 from graphdist.tracing.control_flow import scan_counts
-from graphdist.tracing.merge_call import padded
-from graphdist.tracing.sources import source_of
+from graphdist.tracing.slots import Slot, padded
+from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
-from graphdist.tracing.variant_trace import Equation, Slot
+from graphdist.tracing.variant_trace import Equation
 
-Rows: TypeAlias = Sequence[Sequence[Slot]]
-"""Of each variant its slots."""
-Merge: TypeAlias = Callable[[Sequence[jex.ClosedJaxpr], Rows], list[list[Slot]]]
+SlotRows: TypeAlias = Sequence[Sequence[Slot]]
+"""The slots of each variant."""
+Merge: TypeAlias = Callable[[Sequence[jex.ClosedJaxpr], SlotRows], list[list[Slot]]]
 
 
-def merge_control_flow(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> list[Any]:
+def merge_control_flow(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -> list[Any]:
     """Return the results of a loop or branch of all variants, each padded to the largest.
 
     `merge` merges the variants' bodies. Raises `TraceError` for other primitives, and where the
     variants do not loop alike.
     """
-    merged = _KINDS.get(aligned[0].primitive.name)
+    merged = _MERGES.get(aligned[0].primitive.name)
     if merged is None:
         raise TraceError(
             f"a collective or an assignment inside {aligned[0].primitive.name} is reached by "
             f"{len(aligned)} replica variants, which differ in shape or use their number as a "
             f"Python value",
-            source=source_of(aligned[0].source_info),
+            source=source_of_equation(aligned[0]),
             hint="move it out, or give the replicas equal shapes",
         )
     return merged(aligned, operands, merge)
 
 
-def _merge_scan(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> list[Any]:
+def _merge_scan(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -> list[Any]:
     params = aligned[0].params
     num_consts, num_carry = _agreed(aligned, scan_counts)
     length, reverse = _agreed(aligned, lambda p: (p["length"], p["reverse"]))
@@ -61,7 +61,7 @@ def _merge_scan(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> li
             ]
             for of_variant, row in zip(consts, operands, strict=True)
         ]
-        results = _shared(aligned, merge(bodies, rows))
+        results = _arrays(aligned, merge(bodies, rows))
         return _like(carry, results), results[num_carry:]
 
     xs = arrays[num_carry:]
@@ -69,27 +69,27 @@ def _merge_scan(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> li
     return [*final, *ys]
 
 
-def _merge_while(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> list[Any]:
+def _merge_while(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -> list[Any]:
     of_condition, of_body = _agreed(aligned, lambda p: (p["cond_nconsts"], p["body_nconsts"]))
     start = of_condition + of_body
     conditions = [equation.params["cond_jaxpr"] for equation in aligned]
     bodies = [equation.params["body_jaxpr"] for equation in aligned]
 
-    def rows(first: int, last: int, carry: list[Any]) -> Rows:
+    def rows(first: int, last: int, carry: list[Any]) -> SlotRows:
         return [[*row[first:last], *_slots(carry, row[start:])] for row in operands]
 
     def condition(carry: Any) -> Any:
-        return _shared(aligned, merge(conditions, rows(0, of_condition, carry)))[0]
+        return _arrays(aligned, merge(conditions, rows(0, of_condition, carry)))[0]
 
     def body(carry: Any) -> list[Any]:
-        return _like(carry, _shared(aligned, merge(bodies, rows(of_condition, start, carry))))
+        return _like(carry, _arrays(aligned, merge(bodies, rows(of_condition, start, carry))))
 
     entering = _entering(aligned, [row[start:] for row in operands])
     carried = [_strong(array) for array in entering]
     return list(lax.while_loop(condition, body, carried))
 
 
-def _merge_cond(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> list[Any]:
+def _merge_cond(aligned: Sequence[Equation], operands: SlotRows, merge: Merge) -> list[Any]:
     count = _agreed(aligned, lambda p: len(p["branches"]))
     shapes = [
         tuple(map(max, *(v.aval.shape for v in variables), variables[0].aval.shape))
@@ -100,7 +100,7 @@ def _merge_cond(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> li
         bodies = [equation.params["branches"][number] for equation in aligned]
 
         def run() -> list[Any]:
-            results = _shared(aligned, merge(bodies, [row[1:] for row in operands]))
+            results = _arrays(aligned, merge(bodies, [row[1:] for row in operands]))
             return [
                 _strong(padded(result, shape))
                 for result, shape in zip(results, shapes, strict=True)
@@ -112,7 +112,7 @@ def _merge_cond(aligned: Sequence[Equation], operands: Rows, merge: Merge) -> li
     return list(lax.switch(index, [branch(number) for number in range(count)]))
 
 
-_KINDS = {"scan": _merge_scan, "while": _merge_while, "cond": _merge_cond}
+_MERGES = {"scan": _merge_scan, "while": _merge_while, "cond": _merge_cond}
 
 
 def _agreed(aligned: Sequence[Equation], property_of: Callable[[dict[str, Any]], Any]) -> Any:
@@ -124,16 +124,16 @@ def _agreed(aligned: Sequence[Equation], property_of: Callable[[dict[str, Any]],
 
 
 def _differ(aligned: Sequence[Equation]) -> TraceError:
-    lines = sorted({str(source_of(equation.source_info)) for equation in aligned})
+    lines = sorted({str(source_of_equation(equation)) for equation in aligned})
     return TraceError(
         f"the replicas come to different loops or branches with collectives or assignments "
         f"inside, at {' and '.join(lines)}",
-        source=source_of(aligned[-1].source_info),
+        source=source_of_equation(aligned[-1]),
         hint="let all replicas loop alike, or move the collective out",
     )
 
 
-def _entering(aligned: Sequence[Equation], rows: Rows) -> list[Any]:
+def _entering(aligned: Sequence[Equation], rows: SlotRows) -> list[Any]:
     """Return the arrays with which variants enter a loop or branch; `TraceError` if they differ.
 
     Variants share the array of an operand where it has one dtype and rank.
@@ -144,7 +144,7 @@ def _entering(aligned: Sequence[Equation], rows: Rows) -> list[Any]:
             raise TraceError(
                 f"replicas that are not alike come to {aligned[0].primitive.name} with "
                 f"{' and '.join(sorted(kinds))}, and a collective or an assignment is inside",
-                source=source_of(aligned[0].source_info),
+                source=source_of_equation(aligned[0]),
                 hint="give all of them values of one dtype and rank",
             )
     return [slot.array for slot in rows[0]]
@@ -154,7 +154,7 @@ def _slots(arrays: Sequence[Any], like: Sequence[Slot]) -> list[Slot]:
     return [Slot(array, slot.shape) for array, slot in zip(arrays, like, strict=False)]
 
 
-def _shared(aligned: Sequence[Equation], rows: Rows) -> list[Any]:
+def _arrays(aligned: Sequence[Equation], rows: SlotRows) -> list[Any]:
     """Return the array that the variants' results at each position share."""
     for slots in zip(*rows, strict=True):
         if any(slot.array is not slots[0].array for slot in slots):

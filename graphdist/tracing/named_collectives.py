@@ -1,24 +1,23 @@
 """JAX's collectives over the name of the axis of replicas, as operations of ours.
 
-`in_our_terms` gives the equations that one of JAX's stands for. The importer and the trace of a
-replica variant take these in its place, so that passes and merges know our operations alone.
+`in_our_terms` gives the equations that such a collective stands for. The importer and the trace of
+a replica variant take these in its place, so that passes and merges know our operations alone.
 Over one replica there is no collective, only what it does to the shape.
 
-A name that is left in an equation is that of the replicas: `jax.vmap` has resolved its own, to
+A name that is left in an equation is the name of the replicas: `jax.vmap` has resolved its own to
 dimensions. Without any name left the equation is an operation of JAX's like any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any  # Any: equations, parameters and tracers of JAX are untyped
+from typing import Any  # Any: equations, parameters and tracers of JAX are untyped
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jex
 
-from graphdist.tracing.axis_name import Side
 from graphdist.tracing.primitives import (
     all_gather_p,
     all_reduce_p,
@@ -27,11 +26,8 @@ from graphdist.tracing.primitives import (
     reduce_scatter_p,
     replica_id_p,
 )
-from graphdist.tracing.sources import source_of
-from graphdist.tracing.state import TraceError, outside_replica_functions
-
-if TYPE_CHECKING:
-    from graphdist.tracing.importer import Environment, Importer
+from graphdist.tracing.sources import source_of_equation
+from graphdist.tracing.state import TraceError
 
 
 def _reduction(reducer: str, locally: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +79,7 @@ def _broadcast(x: Any, size: int, *, source: int) -> Any:
     return all_reduce_p.bind(own, reducer=reducer, group_size=size)
 
 
-_RULES: dict[str, Callable[..., Any]] = {
+_IN_OUR_TERMS: dict[str, Callable[..., Any]] = {
     "psum": _reduction("sum", lax.reduce_sum),
     "pmax": _reduction("max", lax.reduce_max),
     "pmin": _reduction("min", lax.reduce_min),
@@ -94,7 +90,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "all_to_all": _all_to_all,
     "pbroadcast": _broadcast,
 }
-"""What each primitive of JAX is: of its operand and the number of replicas."""
+"""What each primitive of JAX does to its operand, given the number of replicas."""
 
 _REFUSED = (
     "ragged_all_to_all",
@@ -104,10 +100,9 @@ _REFUSED = (
     *(f"{name}_start" for name in ("ppermute", "pbroadcast")),
 )
 
-_GIVE_ONE = ("psum", "pmax", "pmin", "all_gather", "pbroadcast")
-"""Those that give every replica the same."""
+_GIVE_ALL_THE_SAME = ("psum", "pmax", "pmin", "all_gather", "pbroadcast")
 
-NAMED = (*_RULES, *_REFUSED)
+NAMED = (*_IN_OUR_TERMS, *_REFUSED)
 """The primitives of JAX that may have names of axes among their parameters."""
 
 _SAID_BY_THE_SIZE = {"axis_size", "axis_index_groups", "axis_name"}
@@ -115,15 +110,22 @@ _SAID_BY_THE_SIZE = {"axis_size", "axis_index_groups", "axis_name"}
 
 def is_over_replicas(equation: Any) -> bool:
     """Return whether an equation is a collective of JAX's over the replicas, or their index."""
-    return equation.primitive.name in NAMED and bool(_names(equation.params))
+    return equation.primitive.name in NAMED and bool(names_of_axes(equation))
 
 
-def is_collective_over_replicas(equation: Any) -> bool:
+def is_named_collective(equation: Any) -> bool:
     """Return whether an equation is a collective of JAX's, to which all replicas come."""
     return is_over_replicas(equation) and equation.primitive.name != "axis_index"
 
 
-def _names(params: dict[str, Any]) -> list[Any]:
+def gives_all_the_same(equation: Any) -> bool:
+    """Return whether a collective gives every replica the same value."""
+    return equation.primitive.name in _GIVE_ALL_THE_SAME
+
+
+def names_of_axes(equation: Any) -> list[Any]:
+    """Return the names that are left in an equation; dimensions are numbers."""
+    params = equation.params
     named = params.get("axes", params.get("axis_name", ()))
     every = named if isinstance(named, tuple | list) else (named,)
     return [name for name in every if not isinstance(name, int)]
@@ -131,7 +133,7 @@ def _names(params: dict[str, Any]) -> list[Any]:
 
 def size_in_scope(equation: Any) -> int:
     """Return the size of the axis that is bound where this is called."""
-    return lax.axis_size(_names(equation.params)[0])
+    return lax.axis_size(names_of_axes(equation)[0])
 
 
 def in_our_terms(equation: Any, size: int) -> jex.ClosedJaxpr:
@@ -140,7 +142,7 @@ def in_our_terms(equation: Any, size: int) -> jex.ClosedJaxpr:
     Raises `TraceError` for what is not supported.
     """
     name, params = equation.primitive.name, dict(equation.params)
-    source = source_of(equation.source_info)
+    source = source_of_equation(equation)
     if name in _REFUSED:
         raise TraceError(
             f"lax.{name} over the replicas is not supported",
@@ -155,35 +157,16 @@ def in_our_terms(equation: Any, size: int) -> jex.ClosedJaxpr:
             source=source,
             hint="leave axis_index_groups out, or gather and take the rows of the group",
         )
-    if len(_names(params)) > 1:
+    if len(names_of_axes(equation)) > 1:
         raise TraceError(
-            f"a collective names the axis of the replicas {len(_names(params))} times",
+            f"a collective names the axis of the replicas {len(names_of_axes(equation))} times",
             source=source,
             hint="name it once",
         )
     kept = {key: value for key, value in params.items() if key not in _SAID_BY_THE_SIZE}
     if name == "all_to_all":
         kept.pop("tiled")  # done before the primitive
-    rule = _RULES[name]
+    rule = _IN_OUR_TERMS[name]
     closed = jax.make_jaxpr(lambda *x: rule(*x, size, **kept))(*(v.aval for v in equation.invars))
-    own = [one.replace(source_info=equation.source_info) for one in closed.jaxpr.eqns]
+    own = [e.replace(source_info=equation.source_info) for e in closed.jaxpr.eqns]
     return jex.ClosedJaxpr(closed.jaxpr.replace(eqns=own), closed.consts)
-
-
-def import_named(importer: Importer, equation: Any, environment: Environment) -> None:
-    """Add the nodes of a collective of JAX's over the replicas."""
-    if not is_over_replicas(equation):
-        importer.add_jax_node(equation, environment)
-        return
-    side = importer.side()
-    if side is Side.ALL:
-        raise outside_replica_functions(_names(equation.params)[0], source_of(equation.source_info))
-    if importer.num_replicas == 1 and equation.primitive.name not in _GIVE_ONE:
-        importer.means.replica_was_asked = True
-    closed = in_our_terms(equation, 1 if side is Side.ALONE else importer.num_replicas)
-    operands = [importer.operand(atom, environment) for atom in equation.invars]
-    inner: Environment = dict(zip(closed.jaxpr.invars, operands, strict=True))
-    importer.bind_constants(closed, inner)
-    importer.run(closed.jaxpr, inner)
-    outputs = importer.outputs(closed.jaxpr, inner)
-    environment.update(zip(equation.outvars, outputs, strict=True))

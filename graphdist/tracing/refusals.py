@@ -1,7 +1,7 @@
 """Programs the importer refuses because of what JAX hides from it.
 
-An operation of JAX with jaxprs among its parameters that is not one of control flow stays whole in
-the graph. What is in it is never looked at again, so it must hold no operation of ours.
+An operation of JAX with jaxprs among its parameters, but for loops, branches and calls, is one node
+of the graph. No pass looks inside, so it must hold no operation of ours.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ from typing import Any  # Any: equations and parameters of JAX are untyped
 
 from jax.extend import core as jex
 
-from graphdist.ir.source import Source
 from graphdist.tracing.named_collectives import is_over_replicas
 from graphdist.tracing.primitives import LOGICAL
-from graphdist.tracing.sources import here, source_of
+from graphdist.tracing.sources import here, source_of_equation
 from graphdist.tracing.state import TraceError
 
 
 def leaked(jaxpr: jex.Jaxpr, variable: Any) -> TraceError:
-    """Return the error for a constant of a jaxpr that another trace computed."""
+    """Return the error for a constant of a jaxpr that was computed in another trace."""
     users = [e for e in jaxpr.eqns if any(atom is variable for atom in e.invars)]
     return TraceError(
         "a value that was computed while another function was traced, or in an earlier trace of "
         "this one, is used here: it stands for no numbers",
-        source=source_of(users[0].source_info) if users else here(),
+        source=source_of_equation(users[0]) if users else here(),
         hint="return it from where it was computed and pass it, or keep it in a gd.Variable",
     )
 
@@ -59,11 +58,12 @@ _ACCESSES = {
 _OVER_MESHES = ("shard_map", "xla_pmap")
 
 
-def refuse_nested(equation: Any, source: Source) -> None:
-    """Refuse logical operations and variables inside an operation the graph keeps opaque.
+def refuse_nested(equation: Any) -> None:
+    """Raise `TraceError` for logical operations and variables inside an operation kept opaque.
 
-    And a mesh of one's own, which would have to be that of the strategy's devices.
+    Also for a mesh of the user's: which device does what is the strategy's to say.
     """
+    source = source_of_equation(equation)
     if equation.primitive.name in _OVER_MESHES:
         raise TraceError(
             f"{equation.primitive.name} inside a function: which device does what is the "
@@ -83,7 +83,7 @@ def refuse_nested(equation: Any, source: Source) -> None:
                 raise TraceError(
                     f"{opaque} inside {equation.primitive.name}, an operation of JAX that the "
                     f"graph keeps whole",
-                    source=source_of(inner.source_info),
+                    source=source_of_equation(inner),
                     other=source,
                     hint="read the variable before the operation, and assign it after"
                     if name in _ACCESSES

@@ -1,9 +1,9 @@
 """The user's lines behind an equation.
 
-JAX keeps a traceback with every equation. Of its frames the user's are those that are neither JAX's
-nor ours; what an installed library did (an optimizer, say) is left out too, unless nothing else
-remains. Ours are recognised by module, not by folder: the source folders lie beside examples and
-tests.
+JAX keeps a traceback with every equation. The user's frames in it are neither JAX's nor ours.
+Frames of an installed library (an optimizer, say) are left out too, unless no others remain. Our
+files are recognised by module, not by folder: in the source tree our folders are beside examples
+and tests.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ _INSTALLED = tuple(
 )
 
 
-def source_of(source_info: Any) -> Source:
-    """Return the lazily resolved source of an equation's `source_info`."""
+def source_of_equation(equation: Any) -> Source:
+    """Return where an equation of a jaxpr was written, resolved when it is asked for.
+
+    To resolve a traceback is dear, and most equations are never shown to anyone.
+    """
+    source_info = equation.source_info
 
     def resolve() -> tuple[tuple[Frame, ...], str]:
         calls = source_info.traceback
@@ -44,7 +48,7 @@ def _users_in(calls: Any) -> tuple[Frame, ...]:
 
 
 def here() -> Source:
-    """Return the source of the line of the user's that is being executed."""
+    """Return the user's line that is being executed."""
     frames, frame = [], sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -55,7 +59,7 @@ def here() -> Source:
 
 
 def where_raised(error: BaseException) -> Source:
-    """Return the source of the line of the user's in which an error was raised."""
+    """Return the user's line in which an error was raised."""
     frames = [
         (frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -64,27 +68,28 @@ def where_raised(error: BaseException) -> Source:
     return Source(resolve=lambda: (users, ""))
 
 
-class Owner(enum.Enum):
-    """Whose a file is."""
+class CodeOwner(enum.Enum):
+    """Who wrote a file of source text."""
 
     USER = "user"
     GRAPHDIST = "graphdist"
     JAX = "jax"
     LIBRARY = "library"
-    """What is installed beside, Python's own library, and code that was generated."""
+    """Other installed packages, Python's own library, and generated code."""
 
 
-def owner_of(file: str) -> Owner:
-    """Return whose code a file of source text is.
+def owner_of(file: str) -> CodeOwner:
+    """Return who wrote a file of source text.
 
     >>> owner_of("<stdin>"), owner_of(jax.__file__), owner_of(__file__)
-    (<Owner.USER: 'user'>, <Owner.JAX: 'jax'>, <Owner.GRAPHDIST: 'graphdist'>)
+    (<CodeOwner.USER: 'user'>, <CodeOwner.JAX: 'jax'>, <CodeOwner.GRAPHDIST: 'graphdist'>)
     """
     if file in _our_files(len(sys.modules)):
-        return Owner.GRAPHDIST
+        return CodeOwner.GRAPHDIST
     if file.startswith(_JAX_FOLDER):
-        return Owner.JAX
-    return Owner.USER if _is_outside(file) and not file.startswith(_INSTALLED) else Owner.LIBRARY
+        return CodeOwner.JAX
+    is_installed = file.startswith(_INSTALLED)
+    return CodeOwner.USER if _is_outside(file) and not is_installed else CodeOwner.LIBRARY
 
 
 def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:
@@ -100,7 +105,7 @@ _frame = lru_cache(maxsize=65536)(Frame)  # the outer frames are those of every 
 
 @lru_cache(maxsize=4096)  # cells of a notebook are files
 def _is_outside(file: str) -> bool:
-    """Whether a file is neither JAX's nor generated."""
+    """Return whether a file is neither JAX's nor generated."""
     # Generated and frozen code has names in angle brackets, but so has what a user types.
     typed_in = file.startswith(_TYPED_IN)
     return not file.startswith(_JAX_FOLDER) and (typed_in or not file.startswith("<"))

@@ -1,0 +1,74 @@
+"""Calls: equations that only wrap a jaxpr, and are inlined.
+
+Differentiation is over when a jaxpr is imported, so that rules of differentiation have no meaning
+left. The replay of a `jax.checkpoint` keeps the barrier that stops XLA from merging it with the
+first computation, which would keep in memory what the checkpoint was to save.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: equations of JAX are untyped
+
+from jax.extend import core as jex
+
+from graphdist.ir.graph import Operand, Value, Variable
+from graphdist.tracing.importer import Environment, Importer
+from graphdist.tracing.jax_ops import optimization_barrier
+from graphdist.tracing.sources import source_of_equation
+
+CALLS = frozenset(
+    {
+        "jit",
+        "closed_call",
+        "core_call",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "remat2",
+        "checkpoint",
+    }
+)
+"""The names of the primitives of calls."""
+
+_CHECKPOINTS = ("checkpoint", "remat2")
+
+
+def called_jaxpr(equation: Any) -> jex.ClosedJaxpr:
+    """Return the jaxpr that a call wraps."""
+    params = equation.params
+    jaxpr = params.get("jaxpr", params.get("call_jaxpr"))
+    return jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jex.ClosedJaxpr(jaxpr, ())
+
+
+def import_call(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add the nodes of the jaxpr that a call wraps."""
+    closed, params = called_jaxpr(equation), equation.params
+    arguments = [importer.resolved(atom, environment) for atom in equation.invars]
+    before = importer.in_checkpoint, importer.is_replay
+    if equation.primitive.name in _CHECKPOINTS:
+        importer.in_checkpoint = True
+        importer.is_replay = params["differentiated"] or importer.is_replay
+        if params["differentiated"] and params["prevent_cse"]:
+            arguments = _behind_barrier(importer, equation, arguments)
+    inner: Environment = dict(zip(closed.jaxpr.invars, arguments, strict=True))
+    importer.bind_constants(closed, inner)
+    importer.run(closed.jaxpr, inner)
+    importer.in_checkpoint, importer.is_replay = before
+    for outside, inside in zip(equation.outvars, closed.jaxpr.outvars, strict=True):
+        environment[outside] = importer.operand(inside, inner)
+
+
+def _behind_barrier(
+    importer: Importer, equation: Any, arguments: list[Operand | Variable]
+) -> list[Operand | Variable]:
+    values = [argument for argument in arguments if isinstance(argument, Value)]
+    if not values:
+        return arguments
+    results = importer.builder.add(
+        optimization_barrier(),
+        values,
+        at=source_of_equation(equation),
+        types=[value.type for value in values],
+    )
+    behind = dict(zip(values, results, strict=True))
+    return [behind.get(a, a) if isinstance(a, Value) else a for a in arguments]

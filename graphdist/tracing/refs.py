@@ -1,0 +1,151 @@
+"""Import of refs: reads and writes of JAX's refs become `read` and `assign` of variables.
+
+A ref is the handle of a user's variable, or one that the program made itself, which becomes a local
+variable. No ref is left in a graph. A graph reads and writes a variable as one value, so that an
+access to a part of it is refused.
+
+A replay of `jax.checkpoint` reads variables a second time. That means the same as the first read
+only if nothing was assigned in between, which `Versions` checks. A write inside a checkpoint would
+happen twice and is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: equations of JAX are untyped
+
+import jax
+from jax.extend import core as jex
+from jax.extend.core import primitives as jax_primitives
+
+from graphdist.ir.graph import Operand, Value, Variable
+from graphdist.ir.ops import ASSIGN, READ
+from graphdist.ir.types import MIRRORED, PER_REPLICA
+from graphdist.tracing.importer import Environment, Importer, bind
+from graphdist.tracing.jax_ops import jax_op
+from graphdist.tracing.sources import source_of_equation
+from graphdist.tracing.state import TraceError
+
+
+def import_handle(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Note which variable a handle is made of."""
+    environment[equation.outvars[0]] = equation.params["variable"]
+
+
+def import_new_ref(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add a local variable, unless the ref is the handle of a user's variable."""
+    atom = equation.invars[0]
+    initial = None if type(atom) is jex.Literal else environment[atom]
+    if isinstance(initial, Variable):
+        environment[equation.outvars[0]] = initial
+        return
+    value = importer.operand(atom, environment)
+    cell = _local_variable(importer, value)
+    environment[equation.outvars[0]] = cell
+    _assign(importer, equation, cell, value)
+
+
+def _local_variable(importer: Importer, value: Operand) -> Variable:
+    name = f"cell_{len(importer.locals)}"
+    while name in importer.taken:
+        name += "_"
+    importer.taken.add(name)
+    distribution = MIRRORED if importer.num_replicas == 1 else PER_REPLICA
+    cell = Variable(
+        name,
+        value.type.distributed(distribution),
+        synchronization="on_read",
+        is_local=True,
+    )
+    importer.locals.append(cell)
+    return cell
+
+
+def import_get(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add a read."""
+    variable = _accessed(equation, environment, 1)
+    importer.versions.check_read(variable, source_of_equation(equation), importer.is_replay)
+    bind(equation, _read(importer, equation, variable), environment)
+
+
+def import_freeze(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add the last read of a ref."""
+    variable = environment[equation.invars[0]]
+    assert isinstance(variable, Variable)
+    bind(equation, _read(importer, equation, variable), environment)
+
+
+def import_swap(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add an assignment, which returns the old value."""
+    variable = _accessed(equation, environment, 2)
+    _check_write(importer, equation, variable)
+    bind(equation, _read(importer, equation, variable), environment)
+    value = importer.operand(equation.invars[1], environment)
+    _assign(importer, equation, variable, value)
+    importer.versions.written(variable, source_of_equation(equation))
+
+
+def import_add_update(importer: Importer, equation: Any, environment: Environment) -> None:
+    """Add the assignment of a sum with the old value."""
+    variable = _accessed(equation, environment, 2)
+    _check_write(importer, equation, variable)
+    old = _read(importer, equation, variable)
+    (total,) = importer.builder.add(
+        jax_op(jax_primitives.add_p),
+        (*old, importer.operand(equation.invars[1], environment)),
+        at=source_of_equation(equation),
+        types=[variable.type],
+    )
+    _assign(importer, equation, variable, total)
+    importer.versions.written(variable, source_of_equation(equation))
+
+
+def _read(importer: Importer, equation: Any, variable: Variable) -> tuple[Value, ...]:
+    source = source_of_equation(equation)
+    params = {"variable": variable}
+    return importer.builder.add(READ, (), params, at=source, hint=variable.name)
+
+
+def _assign(importer: Importer, equation: Any, variable: Variable, value: Operand) -> None:
+    source = source_of_equation(equation)
+    importer.builder.add(ASSIGN, (value,), {"variable": variable}, at=source)
+
+
+def _check_write(importer: Importer, equation: Any, variable: Variable) -> None:
+    if importer.in_checkpoint and not variable.is_local:
+        raise TraceError(
+            f"variable {variable.name!r} is assigned inside jax.checkpoint, "
+            f"which would run the assignment twice",
+            source=source_of_equation(equation),
+            hint="return the value from the checkpointed function and assign it outside",
+        )
+
+
+def _accessed(equation: Any, environment: Environment, num_operands: int) -> Variable:
+    """Return the variable that is read or written as one value.
+
+    An access to a part has more operands than `num_operands`: its indices.
+    """
+    variable = environment[equation.invars[0]]
+    if not isinstance(variable, Variable):
+        raise TraceError("a ref that is not a variable", source=source_of_equation(equation))
+    value = equation.outvars[0] if equation.outvars else equation.invars[1]
+    views = jax.tree.unflatten(equation.params["tree"], equation.invars[num_operands:])
+    for view in views:  # beside indices: of another dtype, shape or order
+        if not hasattr(view, "indices"):
+            raise TraceError(
+                f"{_ref_name(variable)} is seen through a {type(view).__name__}",
+                source=source_of_equation(equation),
+                hint="read the whole, ref[...], and transform what is read",
+            )
+    if len(equation.invars) != num_operands or tuple(value.aval.shape) != variable.type.shape:
+        raise TraceError(
+            f"{_ref_name(variable)} of shape {list(variable.type.shape)} is read or written "
+            f"in part: a graph reads and writes it whole",
+            source=source_of_equation(equation),
+            hint="write the whole: ref[...] = ref[...].at[index].set(value)",
+        )
+    return variable
+
+
+def _ref_name(variable: Variable) -> str:
+    return "a ref" if variable.is_local else f"variable {variable.name!r}"

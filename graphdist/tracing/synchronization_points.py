@@ -1,0 +1,128 @@
+"""What all replicas must do together or in one order: collectives, and assignments of variables.
+
+The traces of replica variants are cut at their synchronization points. All variants must come to
+the same ones in the same order, since a device that waits in a collective for another that went on
+to a different one would wait for ever. Assignments are in one order with them, so that every read
+between two synchronization points means the same wherever it stands between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any  # Any: equations of JAX are untyped
+
+import numpy as np
+from jax.extend import core as jex
+
+from graphdist.ir.types import dtype_name
+from graphdist.tracing.merge_call import are_one_merge_call, merge_call_p
+from graphdist.tracing.named_collectives import is_named_collective
+from graphdist.tracing.primitives import (
+    LOGICAL,
+    aggregate_p,
+    all_gather_p,
+    all_reduce_p,
+    all_to_all_p,
+    gather_p,
+    permute_p,
+    reduce_p,
+    reduce_scatter_p,
+)
+from graphdist.tracing.same_equations import same_parameters
+from graphdist.tracing.slots import is_ref
+from graphdist.tracing.sources import source_of_equation
+from graphdist.tracing.state import TraceError
+
+_SYNCHRONIZING = {aggregate_p, all_gather_p, all_reduce_p, gather_p, reduce_p, reduce_scatter_p}
+_SYNCHRONIZING |= {merge_call_p, permute_p, all_to_all_p}
+_WRITES = ("swap", "addupdate")
+_UNEQUAL_GATHER = "; gd.get_replica_context().all_gather takes other lengths along its axis"
+
+
+def is_synchronization_point(equation: Any) -> bool:
+    """Return whether all variants must come to this equation together."""
+    return (
+        equation.primitive in _SYNCHRONIZING
+        or equation.primitive.name in _WRITES
+        or is_named_collective(equation)
+        or holds_synchronization_point(equation)
+    )
+
+
+def holds_synchronization_point(equation: Any) -> bool:
+    """Return whether a synchronization point or a variable is inside a call, loop or branch.
+
+    A variable counts even where it is only read: `lax.switch` takes no refs into its branches, so
+    that a loop that reads one must stay outside of it.
+    """
+    inner = list(jex.jaxprs_in_params(equation.params))
+    if inner and any(is_ref(atom) for atom in equation.invars):
+        return True
+    return any(is_synchronization_point(nested) for jaxpr in inner for nested in jaxpr.eqns)
+
+
+def cut_at_points(equations: Sequence[Any]) -> list[tuple[list[Any], Any | None]]:
+    """Return the segments between synchronization points, each with the point at its end.
+
+    The last has None there.
+    """
+    segments: list[tuple[list[Any], Any | None]] = []
+    segment: list[Any] = []
+    for equation in equations:
+        if is_synchronization_point(equation):
+            segments.append((segment, equation))
+            segment = []
+        else:
+            segment.append(equation)
+    return [*segments, (segment, None)]
+
+
+def require_agreement(points: Sequence[Any | None]) -> list[Any]:
+    """Return the variants' equations at one synchronization point, None of those that have ended.
+
+    Raises `TraceError` where they are not the same operation on values of the same shape.
+    """
+    present = [point for point in points if point is not None]
+    first = present[0]
+    for point in points:
+        if point is None:
+            raise TraceError(
+                f"a replica comes to {_description(first)} that another replica never comes to",
+                source=source_of_equation(first),
+                hint="let all replicas make the same collectives and assignments",
+            )
+        if not _agree(first, point):
+            here, there = source_of_equation(first), source_of_equation(point)
+            raise TraceError(
+                f"the replicas disagree: one comes to {_description(first)} at {here}, "
+                f"another to {_description(point)} at {there}",
+                source=there,
+                hint="let all replicas make the same collectives and assignments, in one order "
+                f"and with one shape{_UNEQUAL_GATHER * (first.primitive is all_gather_p)}",
+            )
+    return present
+
+
+def _agree(point: Any, other: Any) -> bool:
+    # A loop, branch or merge_call takes values of any shape: what is inside is compared there.
+    is_open = holds_synchronization_point(point) or are_one_merge_call(point, other)
+    is_alike = point.primitive is other.primitive
+    if is_open and is_alike and len(point.invars) == len(other.invars):
+        return True
+    return same_parameters(point, other) and _operand_types(point) == _operand_types(other)
+
+
+def _operand_types(point: Any) -> list[Any]:
+    return [(np.shape(atom.aval), getattr(atom.aval, "dtype", None)) for atom in point.invars]
+
+
+def _description(point: Any) -> str:
+    name = LOGICAL.get(point.primitive, point.primitive.name)
+    kind = "an assignment" if name in ("aggregate", *_WRITES) else name
+    reducer = point.params.get("reducer")
+    shapes = ", ".join(_shape_text(atom) for atom in point.invars if not is_ref(atom))
+    return f"{kind}{f' ({reducer})' if reducer else ''}{f' of {shapes}' if shapes else ''}"
+
+
+def _shape_text(atom: Any) -> str:
+    return f"{dtype_name(atom.aval.dtype)}[{','.join(map(str, atom.aval.shape))}]"
