@@ -8,11 +8,11 @@ all of them the default strategy is current, whose context counts as replica con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar  # Any: arrays, and users' objects
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar  # Any: users' objects
 
 from graphdist.errors import ContextError, MissingContextError
 from graphdist.tracing.sources import here, where_raised
@@ -36,6 +36,14 @@ class RunningReplica(Protocol):
 
     def made_once(self, make: Callable[[], Made]) -> Made:
         """Return what `make` makes, the same object for all replicas."""
+
+    def merge_call(
+        self,
+        merge_fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function once for all replicas, in cross-replica context."""
 
 
 @dataclass(frozen=True, slots=True)

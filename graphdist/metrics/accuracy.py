@@ -7,7 +7,7 @@ from typing import Any  # Any: dtypes
 import jax
 import jax.numpy as jnp
 
-from graphdist.metrics.examples import class_labels, compared
+from graphdist.metrics.examples import class_labels, of_one_shape
 from graphdist.metrics.metric import MeanOverPairs
 
 
@@ -22,7 +22,7 @@ class Accuracy(MeanOverPairs):
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return where truth and prediction are equal."""
-        y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         return y_true.astype(y_pred.dtype) == y_pred
 
 
@@ -42,7 +42,7 @@ class BinaryAccuracy(MeanOverPairs):
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return where the prediction is right."""
-        y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         return y_true == (y_pred > self.threshold).astype(y_true.dtype)
 
 
@@ -57,7 +57,7 @@ class CategoricalAccuracy(MeanOverPairs):
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return where the prediction is right."""
-        y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         return jnp.argmax(y_true, axis=-1) == jnp.argmax(y_pred, axis=-1)
 
 
@@ -91,7 +91,7 @@ class TopKCategoricalAccuracy(MeanOverPairs):
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return where the prediction is right."""
-        y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         return _is_in_top(self.k, jnp.argmax(y_true, axis=-1), y_pred)
 
 

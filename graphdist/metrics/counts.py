@@ -7,8 +7,8 @@ from typing import Any  # Any: arrays, and whatever broadcasts to them
 import jax
 import jax.numpy as jnp
 
-from graphdist.metrics.examples import compared, of_one_rank
-from graphdist.metrics.metric import Metric, ratio
+from graphdist.metrics.examples import of_one_rank, of_one_shape
+from graphdist.metrics.metric import Metric, ratio_or_zero
 
 
 class _Counts(Metric):
@@ -25,7 +25,7 @@ class _Counts(Metric):
 
     def contributions(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> list[jax.Array]:
         """Return the weight of the true positives, and of those they are part of."""
-        y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         truth, said = y_true.astype(bool), y_pred > self.thresholds
         weights = jnp.ones((), self.dtype)
         if sample_weight is not None:
@@ -40,7 +40,7 @@ class _Counts(Metric):
 
     def value(self, true_positives: Any, all: Any) -> jax.Array:
         """Return the share of the true positives; 0 where nothing is counted."""
-        return ratio(true_positives, all)
+        return ratio_or_zero(true_positives, all)
 
 
 class Precision(_Counts):

@@ -63,7 +63,7 @@ def by_example(
     return average(values, axis=rest), average(weights, axis=rest)
 
 
-def compared(y_true: jax.Array, y_pred: jax.Array, name: str) -> tuple[jax.Array, jax.Array]:
+def of_one_shape(y_true: jax.Array, y_pred: jax.Array, name: str) -> tuple[jax.Array, jax.Array]:
     """Return truths and predictions of one shape; raises `ArgumentError` where they differ."""
     y_true, y_pred = of_one_rank(y_true, y_pred)
     if y_true.shape != y_pred.shape:

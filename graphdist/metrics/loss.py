@@ -12,7 +12,7 @@ from typing import Any  # Any: dtypes
 import jax
 import jax.numpy as jnp
 
-from graphdist.metrics.examples import class_labels, compared
+from graphdist.metrics.examples import class_labels, of_one_shape
 from graphdist.metrics.metric import MeanOverPairs
 
 _EPSILON = 1e-7
@@ -29,7 +29,7 @@ class MeanSquaredError(MeanOverPairs):
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return the squared differences."""
-        y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         return jnp.square(y_pred.astype(self.dtype) - y_true.astype(self.dtype))
 
 
@@ -58,7 +58,7 @@ class MeanAbsoluteError(MeanOverPairs):
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return the absolute differences."""
-        y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         return jnp.abs(y_pred.astype(self.dtype) - y_true.astype(self.dtype))
 
 
@@ -90,7 +90,7 @@ class BinaryCrossentropy(_Crossentropy):
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return the cross-entropy of each truth."""
-        y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         y_true, y_pred = y_true.astype(self.dtype), y_pred.astype(self.dtype)
         if self.from_logits:
             return jax.nn.softplus(y_pred) - y_true * y_pred
@@ -110,7 +110,7 @@ class CategoricalCrossentropy(_Crossentropy):
 
     def compare(self, y_true: jax.Array, y_pred: jax.Array) -> jax.Array:
         """Return the cross-entropy of each row."""
-        y_true, y_pred = compared(y_true, y_pred, self.name)
+        y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         if not self.from_logits:
             y_pred = y_pred / jnp.sum(y_pred, axis=-1, keepdims=True)
         return -jnp.sum(y_true * self._log_probabilities(y_pred), axis=-1)

@@ -237,10 +237,10 @@ class Mean(Metric):
 
     def value(self, total: Any, count: Any) -> jax.Array:
         """Return the mean."""
-        return ratio(total, count)
+        return ratio_or_zero(total, count)
 
 
-def ratio(part: jax.Array, whole: jax.Array) -> jax.Array:
+def ratio_or_zero(part: jax.Array, whole: jax.Array) -> jax.Array:
     """Return a part of a whole; 0 of nothing."""
     is_empty = whole == 0
     return jnp.where(is_empty, jnp.zeros_like(part), part / jnp.where(is_empty, 1, whole))

@@ -33,7 +33,7 @@ CARRIED = 4096.0
 """What `carried` counts: a sum of rests on thousands of replicas is exact, too."""
 
 
-class _Parts(Variable):
+class _TotalVariable(Variable):
     """The parts of a total; what is assigned to all replicas is on replica 0 whole."""
 
     def share(self, value: jax.Array) -> jax.Array:
@@ -57,7 +57,7 @@ class Total(ArrayOperators):
         """Start at zero, in float32 or what is wider."""
         self.name, self.shape = name, shape
         self.dtype = jnp.promote_types(dtype, jnp.float32)
-        self.variable = _Parts(
+        self.variable = _TotalVariable(
             jnp.zeros((3, *shape), self.dtype),
             name=name,
             synchronization=VariableSynchronization.ON_READ,

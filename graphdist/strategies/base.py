@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import (  # Any: users' pytrees and functions
-    TYPE_CHECKING,
     Any,
     NoReturn,
     Self,
@@ -28,11 +27,10 @@ from graphdist.options import (
 from graphdist.program.function import Function
 from graphdist.program.step_functions import require_call, require_function
 from graphdist.strategies import legacy, replicas
+from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.implicit import ImplicitFunctions
-from graphdist.strategies.input import InputMethods
 from graphdist.strategies.replica_context import ReplicaContext
-from graphdist.strategy_base import StrategyBase
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
@@ -43,19 +41,12 @@ from graphdist.values.pytrees import unflatten
 from graphdist.values.reducible import gather_axis
 from graphdist.values.replica_warnings import warn_of_unequal_values
 
-if TYPE_CHECKING:
-    from graphdist.strategies.cross_device_ops import CrossDeviceOps
-
-
 Result = TypeVar("Result")
-Value = TypeVar("Value")
+Tree = TypeVar("Tree")
 
 
-class CommonStrategy(StrategyBase, InputMethods):
+class CommonStrategy(AbstractStrategy):
     """What all strategies do, those of `graphdist.compat.v1` too."""
-
-    cross_device_ops: CrossDeviceOps | None = None
-    """The algorithms the user asked for."""
 
     def __init__(self, extended: StrategyExtended | None = None) -> None:
         """Take the extended strategy, which knows the devices.
@@ -173,8 +164,8 @@ class CommonStrategy(StrategyBase, InputMethods):
 
     @overload
     def reduce(
-        self, reduce_op: ReduceOp | str, value: Value, axis: int | tuple[int, ...] | None
-    ) -> Value: ...
+        self, reduce_op: ReduceOp | str, value: Tree, axis: int | tuple[int, ...] | None
+    ) -> Tree: ...
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None
@@ -228,7 +219,7 @@ class CommonStrategy(StrategyBase, InputMethods):
     def experimental_local_results(self, value: DistributedValues) -> tuple[Any, ...]: ...
 
     @overload
-    def experimental_local_results(self, value: Value) -> tuple[Value, ...]: ...
+    def experimental_local_results(self, value: Tree) -> tuple[Tree, ...]: ...
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """Return this process's components of a value: one a replica, or the value alone.
@@ -266,7 +257,7 @@ class Strategy(CommonStrategy):
     def gather(self, value: DistributedValues | NumpyArray, axis: int) -> jax.Array: ...
 
     @overload
-    def gather(self, value: Value, axis: int) -> Value: ...
+    def gather(self, value: Tree, axis: int) -> Tree: ...
 
     def gather(self, value: Any, axis: int) -> Any:
         """Return a `PerReplica` value's components concatenated along `axis`, in replica order.
@@ -300,8 +291,8 @@ class Strategy(CommonStrategy):
 
     @overload
     def experimental_distribute_values_from_function(
-        self, value_fn: Callable[[ValueContext], Value]
-    ) -> Value: ...
+        self, value_fn: Callable[[ValueContext], Tree]
+    ) -> Tree: ...
 
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]

@@ -22,7 +22,7 @@ from graphdist.context import Entry, current_strategy, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.state.variable import Variable
-from graphdist.strategies.base import CommonStrategy
+from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.distributed import PerReplicaArray, kind_of
@@ -208,9 +208,9 @@ def _packs(count: Any) -> int:
     return count
 
 
-def _strategy_of(*values: Any) -> CommonStrategy:
+def _strategy_of(*values: Any) -> AbstractStrategy:
     """Return the strategy that made one of the values, or else the current one."""
     for value in values:
         if isinstance(value, PerReplicaArray | Variable):
-            return cast("CommonStrategy", value.strategy)
-    return cast("CommonStrategy", current_strategy())
+            return cast("AbstractStrategy", value.strategy)
+    return cast("AbstractStrategy", current_strategy())

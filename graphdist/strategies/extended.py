@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any  # Any: users' pytrees and functions
+from typing import Any  # Any: users' pytrees and functions
 
 import jax
 
@@ -23,6 +23,7 @@ from graphdist.options import CommunicationOptions, ReduceOp, check_communicatio
 from graphdist.program.step_functions import require_function
 from graphdist.runtime.devices import Devices, device_name, find_device
 from graphdist.state.variable import Variable
+from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.legacy_input import (
     MultiStepContext,
     numpy_dataset,
@@ -40,9 +41,6 @@ from graphdist.values.distributed import (
     kind_of,
 )
 from graphdist.values.pytrees import map_leaves
-
-if TYPE_CHECKING:
-    from graphdist.strategies.base import CommonStrategy
 
 
 class StrategyExtended:
@@ -64,7 +62,7 @@ class StrategyExtended:
     experimental_require_static_shapes = False
     """Whether all replicas must have values of one shape."""
 
-    strategy: CommonStrategy
+    strategy: AbstractStrategy
 
     def __init__(self, devices: Devices) -> None:
         """Take the devices; the strategy that is made with it makes itself known."""

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from graphdist.program.function import WARN_AT, Function, RetraceWarning
 from graphdist.tracing.sources import here
 
-_MOST = 256
+_MOST_FUNCTIONS = 256
 """How many are kept, for each strategy."""
 
 
@@ -47,7 +47,7 @@ class ImplicitFunctions:
         if key not in functions:
             label = f"{key[0]}_{name}" if name else str(key[0])
             functions[key] = Function(body, name=label, python_numbers_are_static=True)
-            if len(functions) > _MOST:
+            if len(functions) > _MOST_FUNCTIONS:
                 functions.popitem(last=False)
         functions.move_to_end(key)
         return functions[key]

@@ -18,6 +18,7 @@ from graphdist.data.input import InputReplicationMode
 from graphdist.deprecation import warn_once
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
+from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.legacy_input import DatasetIterator, InputFunctionIterator
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
@@ -25,11 +26,10 @@ from graphdist.values.distributed import kind_of
 
 if TYPE_CHECKING:
     from graphdist.state.variable import Variable
-    from graphdist.strategies.base import CommonStrategy
 
 
 def experimental_run(
-    strategy: CommonStrategy, fn: Callable[..., Any], input_iterator: Any = None
+    strategy: AbstractStrategy, fn: Callable[..., Any], input_iterator: Any = None
 ) -> Any:
     """Run `fn` on every replica, with the next element of an iterator if there is one.
 
@@ -47,7 +47,7 @@ def experimental_run(
     return strategy.run(fn, args=(input_iterator.get_next(),))
 
 
-def make_dataset_iterator(strategy: CommonStrategy, dataset: Any) -> DatasetIterator:
+def make_dataset_iterator(strategy: AbstractStrategy, dataset: Any) -> DatasetIterator:
     """Return an iterator over the global batches of a dataset, each split over the replicas.
 
     Raises what `experimental_distribute_dataset` and the first element of it raise.
@@ -60,7 +60,7 @@ def make_dataset_iterator(strategy: CommonStrategy, dataset: Any) -> DatasetIter
 
 
 def make_input_fn_iterator(
-    strategy: CommonStrategy,
+    strategy: AbstractStrategy,
     input_fn: Callable[..., Any],
     replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER,
 ) -> InputFunctionIterator:
@@ -82,7 +82,7 @@ def make_input_fn_iterator(
 
 
 def distribute_datasets_from_function(
-    strategy: CommonStrategy, dataset_fn: Callable[..., Any], options: Any = None
+    strategy: AbstractStrategy, dataset_fn: Callable[..., Any], options: Any = None
 ) -> Any:
     """Do what `distribute_datasets_from_function` does."""
     warn_once(
@@ -92,13 +92,13 @@ def distribute_datasets_from_function(
     return strategy.distribute_datasets_from_function(dataset_fn, options)
 
 
-def unwrap(strategy: CommonStrategy, value: Any) -> tuple[Any, ...]:
+def unwrap(strategy: AbstractStrategy, value: Any) -> tuple[Any, ...]:
     """Return the components of a value."""
     warn_once("Strategy.unwrap", "Strategy.experimental_local_results")
     return strategy.experimental_local_results(value)
 
 
-def group(strategy: CommonStrategy, value: Any, name: str | None = None) -> Any:
+def group(strategy: AbstractStrategy, value: Any, name: str | None = None) -> Any:
     """Wait until all components of a value are there; return one that is alone, else None."""
     components = strategy.experimental_local_results(value)
     if current_trace() is None:
@@ -107,7 +107,7 @@ def group(strategy: CommonStrategy, value: Any, name: str | None = None) -> Any:
 
 
 def configure(
-    strategy: CommonStrategy,
+    strategy: AbstractStrategy,
     session_config: Any = None,
     cluster_spec: Any = None,
     task_type: str | None = None,
@@ -125,7 +125,7 @@ def configure(
         )
 
 
-def update_config_proto(strategy: CommonStrategy, config_proto: Any) -> Any:
+def update_config_proto(strategy: AbstractStrategy, config_proto: Any) -> Any:
     """Return a copy of a configuration with what JAX needs for this strategy.
 
     `config_proto` is a dict or an object with attributes, and is left as it is. Set are
@@ -150,7 +150,7 @@ def update_config_proto(strategy: CommonStrategy, config_proto: Any) -> Any:
     return changed
 
 
-def _settings(strategy: CommonStrategy) -> dict[str, Any]:
+def _settings(strategy: AbstractStrategy) -> dict[str, Any]:
     """Return the settings of `jax.config` that give a process the strategy's devices."""
     if strategy.is_default:
         return {}
@@ -162,7 +162,7 @@ def _settings(strategy: CommonStrategy) -> dict[str, Any]:
 
 
 def colocate_vars_with(
-    strategy: CommonStrategy, colocate_with_variable: Variable
+    strategy: AbstractStrategy, colocate_with_variable: Variable
 ) -> AbstractContextManager[None]:
     """Do what `extended.colocate_vars_with` does."""
     warn_once("Strategy.colocate_vars_with", "Strategy.extended.colocate_vars_with")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any  # Any: users' pytrees and functions
+from typing import Any  # Any: users' pytrees and functions
 
 import jax
 
@@ -17,18 +17,15 @@ from graphdist.data.dataset import Dataset
 from graphdist.data.input import InputContext
 from graphdist.errors import ArgumentError, ContextError, OutOfRangeError
 from graphdist.options import ReduceOp
-from graphdist.strategies.replica_context import ReplicaContext
+from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.components import per_replica_of
 from graphdist.values.distributed import kind_of
 
-if TYPE_CHECKING:
-    from graphdist.strategies.base import CommonStrategy
-
 
 class DatasetIterator:
-    """An iterator over a distributed dataset."""
+    """An iterator over a distributed dataset; TensorFlow's class has this name too."""
 
     def __init__(self, dataset: Any) -> None:
         """Start at the first element."""
@@ -54,7 +51,7 @@ class DatasetIterator:
 class InputFunctionIterator:
     """An iterator over what an input function returned: a dataset, or a function of its own."""
 
-    def __init__(self, strategy: CommonStrategy, input_fn: Callable[..., Any]) -> None:
+    def __init__(self, strategy: AbstractStrategy, input_fn: Callable[..., Any]) -> None:
         """Call `input_fn(InputContext)`; raises `ArgumentError` for a result of another kind."""
         self._strategy = strategy
         made = input_fn(InputContext(1, 0, strategy.num_replicas_in_sync))
@@ -118,7 +115,7 @@ class MultiStepContext:
         """Keep an output of this step: reduced over the replicas or, without an op, as it is."""
         op = None if reduce_op is None else ReduceOp.of(reduce_op)
 
-        def keep(strategy: CommonStrategy, output: Any) -> None:
+        def keep(strategy: AbstractStrategy, output: Any) -> None:
             reduced = output if op is None else strategy.reduce(op, output, axis=None)
             self._outputs[name] = reduced
 
@@ -127,7 +124,7 @@ class MultiStepContext:
     def set_non_tensor_output(self, name: str, output: Any) -> None:
         """Keep an output that is no array."""
 
-        def keep(strategy: CommonStrategy, output: Any) -> None:
+        def keep(strategy: AbstractStrategy, output: Any) -> None:
             self._others[name] = output
 
         _in_cross_replica(keep, output)
@@ -140,14 +137,14 @@ def numpy_dataset(numpy_input: Any) -> Dataset:
 
 def _in_cross_replica(keep: Callable[[Any, Any], None], output: Any) -> None:
     entry = current_entry()
-    if entry is not None and isinstance(entry.replica_context, ReplicaContext):
+    if entry is not None and entry.replica_context is not None:
         entry.replica_context.merge_call(keep, args=(output,))
     else:
         keep(current_strategy(), output)
 
 
 def run_steps_on_iterator(
-    strategy: CommonStrategy,
+    strategy: AbstractStrategy,
     fn: Callable[..., Any],
     iterator: Any,
     iterations: int,

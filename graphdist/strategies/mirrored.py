@@ -26,6 +26,8 @@ class MirroredBase(CommonStrategy):
 
     isolates_session_state = True
     auto_synchronization = VariableSynchronization.ON_WRITE
+    cross_device_ops: CrossDeviceOps | None
+    """The algorithms the user asked for."""
 
     def __init__(
         self,

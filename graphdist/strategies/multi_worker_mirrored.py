@@ -71,9 +71,12 @@ class MultiWorkerMirroredBase(CommonStrategy):
         devices: Sequence[str | jax.Device] | None = None,
         axis_name: str = AXIS_NAME,
     ) -> None:
-        """Meet the other workers, if there are any, and take the devices of all."""
+        """Join the other workers, if there are any, and take the devices of all."""
         self.axis_name = checked_axis_name(axis_name)
-        options, resolver = checked_options(communication_options), checked(cluster_resolver)
+        options, resolver = (
+            options_or_default(communication_options),
+            resolver_or_default(cluster_resolver),
+        )
         found = devices_of_workers(resolver, options, devices)
         if found is None:
             found = working_devices() if devices is None else find_devices(devices, here())
@@ -141,7 +144,7 @@ def devices_of_workers(
     options: CommunicationOptions,
     names: Sequence[str | jax.Device] | None,
 ) -> Devices | None:
-    """Return the devices of all workers, which are met; None for a worker that is alone."""
+    """Join the workers and return the devices of all; None for a worker that is alone."""
     spec = roles.normalized(resolver.cluster_spec() or {})
     addresses = roles.worker_addresses(spec)
     kind, number = resolver.task_type, resolver.task_id
@@ -153,14 +156,14 @@ def devices_of_workers(
             source=here(),
             hint='give the resolver task_type and task_id, or TF_CONFIG a "task"',
         )
-    workers = _meet(addresses, roles.id_in_cluster(spec, kind, number), spec)
+    workers = _rendezvous(addresses, roles.id_in_cluster(spec, kind, number), spec)
     seconds = options.timeout_seconds
     limit = workers.patience.step if seconds is None else seconds
     bounded = limit if limit and 0 < limit < float("inf") else None  # tf.distribute takes any
     return Devices(of_all_workers(workers, names), workers=workers, timeout_seconds=bounded)
 
 
-def _meet(addresses: Sequence[str], index: int, spec: ClusterSpec) -> ClusterWorkers:
+def _rendezvous(addresses: Sequence[str], index: int, spec: ClusterSpec) -> ClusterWorkers:
     if current_workers() is None and backends_are_started():
         raise ContextError(
             f"devices are in use already, and can no longer become those of {len(addresses)} "
@@ -203,7 +206,7 @@ def of_all_workers(
     return [device for devices in of_worker for device in devices]
 
 
-def checked(resolver: Any) -> ClusterResolver:
+def resolver_or_default(resolver: Any) -> ClusterResolver:
     """Return the resolver, or the default one; raises `ArgumentError` for another kind."""
     if resolver is None:
         return TFConfigClusterResolver()
@@ -218,7 +221,7 @@ def checked(resolver: Any) -> ClusterResolver:
 
 def single_worker(resolver: Any) -> ClusterResolver:
     """Return a resolver that names one worker; raises `ContextError` for several."""
-    found = checked(resolver)
+    found = resolver_or_default(resolver)
     count = len(roles.worker_addresses(found.cluster_spec() or {}))
     if count > 1:
         raise ContextError(
@@ -229,7 +232,7 @@ def single_worker(resolver: Any) -> ClusterResolver:
     return found
 
 
-def checked_options(options: Any) -> CommunicationOptions:
+def options_or_default(options: Any) -> CommunicationOptions:
     """Return the options, or the default ones; raises `ArgumentError` for another kind."""
     if not isinstance(options, CommunicationOptions | None):
         raise ArgumentError(

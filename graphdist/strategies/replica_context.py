@@ -14,6 +14,7 @@ from graphdist.errors import ArgumentError, ContextError, UnsupportedError
 from graphdist.options import ReduceOp, check_communication_options
 from graphdist.program.step_functions import require_call
 from graphdist.state.scatter import IndexedSlices
+from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.slots import padded
@@ -31,12 +32,11 @@ from graphdist.values.pytrees import map_leaves
 from graphdist.values.reducible import gather_axis, gather_dimension, summable, without_padding
 
 if TYPE_CHECKING:
-    from graphdist.strategies.base import CommonStrategy
     from graphdist.strategies.peers import Peers
 
 
 Made = TypeVar("Made")
-Value = TypeVar("Value")
+Tree = TypeVar("Tree")
 Result = TypeVar("Result")
 
 
@@ -45,7 +45,7 @@ class ReplicaContext:
 
     def __init__(
         self,
-        strategy: CommonStrategy,
+        strategy: AbstractStrategy,
         replica_id_in_sync_group: int | None = None,
         peers: Peers | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class ReplicaContext:
         """What is one value outside, by the id of what replicas see of it, which is kept alive."""
 
     @property
-    def strategy(self) -> CommonStrategy:
+    def strategy(self) -> AbstractStrategy:
         """Return the strategy that runs this replica."""
         return self._strategy
 
@@ -108,7 +108,7 @@ class ReplicaContext:
     ) -> jax.Array: ...
 
     @overload
-    def all_reduce(self, reduce_op: ReduceOp | str, value: Value, options: Any = None) -> Value: ...
+    def all_reduce(self, reduce_op: ReduceOp | str, value: Tree, options: Any = None) -> Tree: ...
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: Any = None) -> Any:
         """Return the sum or mean over all replicas of every leaf of `value`, on every replica.
@@ -165,7 +165,7 @@ class ReplicaContext:
     ) -> jax.Array: ...
 
     @overload
-    def all_gather(self, value: Value, axis: int, options: Any = None) -> Value: ...
+    def all_gather(self, value: Tree, axis: int, options: Any = None) -> Tree: ...
 
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Return every leaf concatenated over all replicas along `axis`, on every replica.

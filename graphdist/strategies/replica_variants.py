@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any  # Any: users' pytrees
+from typing import Any  # Any: users' pytrees
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
 from graphdist.program.signature import StaticValue
 from graphdist.program.step_functions import require_result
+from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaVariant
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracing.axis_name import for_replicas
@@ -42,10 +43,6 @@ from graphdist.values.distributed import (
 )
 from graphdist.values.pytrees import unflatten
 
-if TYPE_CHECKING:
-    from graphdist.strategies.base import CommonStrategy
-
-
 _OUTPUT = object()
 
 
@@ -57,7 +54,7 @@ class _HandedBack:
 
 
 def run_by_variant(
-    strategy: CommonStrategy,
+    strategy: AbstractStrategy,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -111,7 +108,7 @@ def _variants(leaves: Sequence[Any], count: int, by_number: bool) -> list[Replic
     ]
 
 
-def _mirrored(leaf: Any, strategy: CommonStrategy) -> Any:
+def _mirrored(leaf: Any, strategy: AbstractStrategy) -> Any:
     """Return what all replicas get of a leaf that is one value."""
     value = leaf.array if isinstance(leaf, Mirrored) else leaf
     trace = current_trace()
@@ -134,7 +131,7 @@ class _Traced:
 
 
 def _trace(
-    strategy: CommonStrategy,
+    strategy: AbstractStrategy,
     fn: Callable[..., Any],
     structure: Any,
     leaves: Sequence[Any],
@@ -188,7 +185,7 @@ def _known(leaf: Any, outside: Sequence[Any]) -> Any:
 
 
 def _put_together(
-    strategy: CommonStrategy,
+    strategy: AbstractStrategy,
     variants: list[ReplicaVariant],
     leaves: Sequence[Any],
     traced: list[_Traced],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any  # Any: users' pytrees
+from typing import Any  # Any: users' pytrees
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,13 @@ from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_result
 from graphdist.state.scatter import IndexedSlices
 from graphdist.state.variable import Variable
-from graphdist.strategies.replica_context import is_slices, reducible, refuse_slices
+from graphdist.strategies.abstract_strategy import AbstractStrategy
+from graphdist.strategies.replica_context import (
+    ReplicaContext,
+    is_slices,
+    reducible,
+    refuse_slices,
+)
 from graphdist.strategies.replica_variants import run_by_variant
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p
@@ -38,9 +44,6 @@ from graphdist.values.pytrees import map_leaves
 from graphdist.values.reducible import gather_dimension, summable, without_padding
 from graphdist.values.replica_warnings import warn_of_whole_batch
 
-if TYPE_CHECKING:
-    from graphdist.strategies.base import CommonStrategy
-
 
 def is_distributed(leaf: Any) -> bool:
     """Return whether a leaf of a pytree is a distributed value."""
@@ -48,7 +51,10 @@ def is_distributed(leaf: Any) -> bool:
 
 
 def run(
-    strategy: CommonStrategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    strategy: AbstractStrategy,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Trace `fn` as what every replica does: once, unless the replicas differ."""
     trace = current_trace()
@@ -86,12 +92,12 @@ def _differs(leaf: Any) -> bool:
 
 
 def _run_once(
-    strategy: CommonStrategy,
+    strategy: AbstractStrategy,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    context, trace = strategy.replica_context, current_trace()
+    context, trace = ReplicaContext(strategy), current_trace()
     outside = context.mirrored
     assert trace is not None
 
@@ -142,7 +148,9 @@ def _closed_over() -> ArgumentError:
     )
 
 
-def reduce(strategy: CommonStrategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
+def reduce(
+    strategy: AbstractStrategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None
+) -> Any:
     """Reduce every leaf; None in a pytree is none, alone it is one value as a number would be."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
@@ -151,7 +159,7 @@ def reduce(strategy: CommonStrategy, op: ReduceOp, value: Any, axis: tuple[int, 
     )
 
 
-def _reduce_leaf(strategy: CommonStrategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
+def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any) -> Any:
     size = strategy.num_replicas_in_sync
     if isinstance(leaf, IndexedSlices):
         scale = size if op is ReduceOp.MEAN else 1
@@ -265,7 +273,7 @@ def _dimensions(local: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted({one % rank for one in axes}))
 
 
-def gather(strategy: CommonStrategy, value: Any, axis: int) -> Any:
+def gather(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
     """Concatenate the replicas' values of every leaf."""
     refuse_slices(value, "gather")
     if value is None:
@@ -275,7 +283,7 @@ def gather(strategy: CommonStrategy, value: Any, axis: int) -> Any:
     )
 
 
-def _gather_leaf(strategy: CommonStrategy, value: Any, axis: int) -> Any:
+def _gather_leaf(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
     value = _of_variable(value, has_axis=True)
     if not isinstance(value, TracedPerReplica):
         if isinstance(value, PerReplica):
@@ -296,7 +304,7 @@ def _gather_leaf(strategy: CommonStrategy, value: Any, axis: int) -> Any:
     return without_padding(whole, lengths, value.local.shape[dimension], dimension)
 
 
-def local_results(strategy: CommonStrategy, value: Any) -> tuple[Any, ...]:
+def local_results(strategy: AbstractStrategy, value: Any) -> tuple[Any, ...]:
     """Return the replicas' components of a value or of a container of values."""
     structure: Any
     leaves, structure = jax.tree.flatten(value, is_leaf=is_distributed)
@@ -324,7 +332,7 @@ def _part(part: Any, replica: int, count: int) -> Any:
     return Slot(stacked[replica], part.shape).value()
 
 
-def _components(strategy: CommonStrategy, leaf: Any) -> tuple[Any, ...]:
+def _components(strategy: AbstractStrategy, leaf: Any) -> tuple[Any, ...]:
     count = strategy.num_replicas_in_sync
     if isinstance(leaf, TracedParts):
         return tuple(_part(part, replica, count) for replica, part in enumerate(leaf.parts))
