@@ -24,18 +24,18 @@ class _Counts(Metric):
         self.add_variable("all")
 
     def contributions(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> list[jax.Array]:
-        """Return the weight of the true positives, and of those they are part of."""
+        """Return the weights of the true positives, and of all counted examples."""
         y_true, y_pred = of_one_shape(y_true, y_pred, self.name)
         truth, said = y_true.astype(bool), y_pred > self.thresholds
         weights = jnp.ones((), self.dtype)
         if sample_weight is not None:
             weights = of_one_rank(truth, sample_weight)[1].astype(self.dtype)
         weights = jnp.broadcast_to(weights, truth.shape)
-        counted = truth & said, self.whole(truth, said)
-        return [jnp.sum(weights * one, dtype=self.sum_dtype) for one in counted]
+        masks = truth & said, self.counted(truth, said)
+        return [jnp.sum(weights * mask, dtype=self.sum_dtype) for mask in masks]
 
-    def whole(self, truth: jax.Array, said: jax.Array) -> jax.Array:
-        """Return what the true positives are counted among."""
+    def counted(self, truth: jax.Array, said: jax.Array) -> jax.Array:
+        """Return where an example is counted: the true positives are a share of these."""
         raise NotImplementedError
 
     def value(self, true_positives: Any, all: Any) -> jax.Array:
@@ -52,8 +52,8 @@ class Precision(_Counts):
 
     default_name = "precision"
 
-    def whole(self, truth: jax.Array, said: jax.Array) -> jax.Array:
-        """Return what was said to be positive."""
+    def counted(self, truth: jax.Array, said: jax.Array) -> jax.Array:
+        """Return where the prediction is positive."""
         return said
 
 
@@ -66,6 +66,6 @@ class Recall(_Counts):
 
     default_name = "recall"
 
-    def whole(self, truth: jax.Array, said: jax.Array) -> jax.Array:
-        """Return what is positive."""
+    def counted(self, truth: jax.Array, said: jax.Array) -> jax.Array:
+        """Return where the truth is positive."""
         return truth

@@ -19,7 +19,7 @@ Averaging: TypeAlias = Callable[..., jax.Array]
 """`jnp.mean` or `jnp.sum`: how the dimensions of one example become one number."""
 
 
-def of_one_rank(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+def of_one_rank(array: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return two arrays of one rank if their ranks differ by a last dimension of one element.
 
     >>> [array.shape for array in of_one_rank(jnp.zeros((4, 1)), jnp.zeros(4))]
@@ -27,11 +27,11 @@ def of_one_rank(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]
     >>> [array.shape for array in of_one_rank(jnp.zeros((4, 3, 1)), jnp.zeros((4, 3)))]
     [(4, 3), (4, 3)]
     """
-    if one.ndim == other.ndim + 1 and one.shape[-1] == 1:
-        return (one, other[:, None]) if other.ndim == 1 else (one[..., 0], other)
-    if other.ndim == one.ndim + 1 and other.shape[-1] == 1:
-        return (one[:, None], other) if one.ndim == 1 else (one, other[..., 0])
-    return one, other
+    if array.ndim == other.ndim + 1 and array.shape[-1] == 1:
+        return (array, other[:, None]) if other.ndim == 1 else (array[..., 0], other)
+    if other.ndim == array.ndim + 1 and other.shape[-1] == 1:
+        return (array[:, None], other) if array.ndim == 1 else (array, other[..., 0])
+    return array, other
 
 
 def by_example(
@@ -48,7 +48,7 @@ def by_example(
     values, weights = of_one_rank(values, weights.astype(dtype))
     rank = weights.ndim
     fits = rank <= values.ndim and all(
-        one in (1, other) for one, other in zip(weights.shape, values.shape, strict=False)
+        size in (1, full) for size, full in zip(weights.shape, values.shape, strict=False)
     )
     if not fits:
         raise ArgumentError(

@@ -1,6 +1,6 @@
-"""What a metric is, over any number of replicas, and the two that others are made of.
+"""The base class of metrics over any number of replicas, with `Sum` and `Mean`.
 
-A metric is made in the scope of its strategy. Its state are sums in ON_READ variables: each replica
+A metric is made in the scope of its strategy. Its state is sums in ON_READ variables: each replica
 adds what it has seen to its own, and `result` outside replica context combines them. What is added
 are totals and counts of examples, never means, so that replicas with fewer rows, or none, count for
 what they are. Inside a replica function `result` is the replica's own. How sums stay exact over
@@ -83,10 +83,11 @@ class Metric:
     def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Add what was seen: `values`, or `y_true` and `y_pred`; and `sample_weight`.
 
-        Raises `ArgumentTypeError` for what is no array, `ArgumentError` for shapes that do not fit.
+        Raises `ArgumentTypeError` for anything but arrays, `ArgumentError` for shapes that do not
+        fit.
         """
-        needed = [*args[:1], *(one for name, one in kwargs.items() if name != "sample_weight")]
-        if any(one is None for one in needed):
+        needed = [*args[:1], *(kwargs[name] for name in kwargs if name != "sample_weight")]
+        if any(value is None for value in needed):
             raise ArgumentTypeError(
                 f"metric {self.name!r} is given None for values",
                 source=here(),
@@ -233,17 +234,18 @@ class Mean(Metric):
     def contributions(self, values: Any, sample_weight: Any = None) -> list[jax.Array]:
         """Return the weighted sum of these values, and the sum of their weights."""
         means, weights = by_example(jnp.mean, values, sample_weight, self.dtype, self.name)
-        return [jnp.sum(one, dtype=self.sum_dtype) for one in (means, weights)]
+        return [jnp.sum(array, dtype=self.sum_dtype) for array in (means, weights)]
 
     def value(self, total: Any, count: Any) -> jax.Array:
         """Return the mean."""
         return ratio_or_zero(total, count)
 
 
-def ratio_or_zero(part: jax.Array, whole: jax.Array) -> jax.Array:
-    """Return a part of a whole; 0 of nothing."""
-    is_empty = whole == 0
-    return jnp.where(is_empty, jnp.zeros_like(part), part / jnp.where(is_empty, 1, whole))
+def ratio_or_zero(part: jax.Array, total: jax.Array) -> jax.Array:
+    """Return a part of a total; 0 where the total is 0."""
+    is_empty = total == 0
+    # Without the inner `where` a gradient would be nan, of a division that nobody sees.
+    return jnp.where(is_empty, jnp.zeros_like(part), part / jnp.where(is_empty, 1, total))
 
 
 class MeanOverPairs(Mean):

@@ -34,7 +34,7 @@ CARRIED = 4096.0
 
 
 class _TotalVariable(Variable):
-    """The parts of a total; what is assigned to all replicas is on replica 0 whole."""
+    """The parts of a total. A value assigned to all replicas is stored on replica 0 alone."""
 
     def share(self, value: jax.Array) -> jax.Array:
         """Return what each replica gets: a share would not be a whole number."""
@@ -54,7 +54,7 @@ class Total(ArrayOperators):
     """
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-        """Start at zero, in float32 or what is wider."""
+        """Start at zero, in float32 or a wider dtype."""
         self.name, self.shape = name, shape
         self.dtype = jnp.promote_types(dtype, jnp.float32)
         self.variable = _TotalVariable(
@@ -65,7 +65,7 @@ class Total(ArrayOperators):
         )
 
     def read_value(self) -> jax.Array:
-        """Return the sum: the replica's own in replica context, that of all elsewhere."""
+        """Return the sum: the replica's own in replica context, elsewhere that of all replicas."""
         return _sum(self.variable.read_value())
 
     __jax_array__ = read_value
@@ -115,9 +115,9 @@ def _sum(parts: Any) -> Any:
     return carried * CARRIED + (rest + error)
 
 
-def _two_sum(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return a sum and what rounding took from it; nothing of one that is not finite."""
-    total = one + other
-    taken = total - one
-    error = (one - (total - taken)) + (other - taken)
+def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return a sum and its rounding error, which is 0 for a sum that is not finite."""
+    total = a + b
+    taken = total - a
+    error = (a - (total - taken)) + (b - taken)
     return total, jnp.where(jnp.isfinite(total), error, 0)

@@ -1,8 +1,8 @@
 """The API every strategy has.
 
 Inside a trace the methods bind logical primitives. Outside, `run`, `reduce` and `gather` compile an
-implicit function of themselves and cache it, so that a program means the same in both places. What
-a strategy adds is its devices and where a variable's buffer lies on them.
+implicit function of themselves and cache it, so that a program means the same in both places. A
+strategy adds its devices, and where on them a variable's buffer is stored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Tree = TypeVar("Tree")
 
 
 class CommonStrategy(AbstractStrategy):
-    """What all strategies do, those of `graphdist.compat.v1` too."""
+    """The methods of all strategies, of `graphdist.compat.v1` too."""
 
     def __init__(self, extended: StrategyExtended | None = None) -> None:
         """Take the extended strategy, which knows the devices.
@@ -80,7 +80,8 @@ class CommonStrategy(AbstractStrategy):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return another strategy of the same kind on the same devices, without variables.
 
-        In a copy of what holds it, a model say, it stays the same: it is that of the variables.
+        In a copy of an object that holds it, a model say, it stays the same strategy: the variables
+        belong to it.
         """
         if is_part_of_a_copy(memo):
             return self
@@ -173,7 +174,7 @@ class CommonStrategy(AbstractStrategy):
         """Return the sum or mean over the replicas of every `PerReplica` leaf of `value`.
 
         With `axis` None replicas are combined element by element. With an int or a tuple each
-        replica's value is first reduced along those dimensions; a mean is that of all elements.
+        replica's value is first reduced along those dimensions; a mean is over all elements.
         Integers have a float32 mean, but for those proven to be the same on all replicas. A value
         that is not distributed is its own mean. Raises `ContextError` in replica context,
         `ArgumentError` for another op, an axis out of range, or the sum of a value that is not

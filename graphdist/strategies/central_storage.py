@@ -43,10 +43,11 @@ class CentralStorageBase(CommonStrategy):
 class CentralStorageStrategy(CentralStorageBase, Strategy):
     """Runs one replica on each compute device, with one copy of each variable on another device.
 
-    Between steps a variable lies whole on the parameter device. A step gets it put on all compute
-    devices, computes what `MirroredStrategy` would, number for number, and the new value is brought
-    back. So the compute devices hold state only while a step uses it, for the price of moving it
-    there and back. Variables ON_READ lie there with the copies of all replicas.
+    Between steps a variable is stored on the parameter device. For a step it is copied to all
+    compute devices. The step computes what `MirroredStrategy` would, number for number, and the new
+    value is brought back. So the compute devices hold state only while a step uses it, for the
+    price of moving it there and back. The replicas' copies of ON_READ variables are all stored on
+    the parameter device too.
 
     `compute_devices` are names or `jax.Device`; None means all accelerators or, without any, one
     CPU device. `parameter_device` is by default the compute device if there is one, else the host's

@@ -1,4 +1,4 @@
-"""How values of several devices are reduced: what a strategy is asked for, and done here.
+"""How values of several devices are reduced: hints to a strategy, and reductions of users.
 
 In `tf.distribute` an object of these classes carries the reductions of a strategy out. Here a
 reduction is a collective of the program: the passes pack it, XLA implements it, so that the classes
@@ -47,7 +47,7 @@ class CrossDeviceOps:
     ) -> Any:
         """Return the sum or mean of a value over the replicas, at `destinations`.
 
-        These are as for `StrategyExtended.reduce_to`, and so is what is raised.
+        Destinations and errors are those of `StrategyExtended.reduce_to`.
         """
         op = ReduceOp.of(reduce_op)
         check_communication_options(options)

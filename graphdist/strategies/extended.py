@@ -99,8 +99,8 @@ class StrategyExtended:
         """Return the sum or mean of a value over the replicas, at `destinations`.
 
         The mean of a `Mirrored` value is that value. Raises what `Strategy.reduce` raises,
-        `DeviceError` for a device that is not there, `ArgumentTypeError` for what is no
-        destination.
+        `DeviceError` for a device that is not there, `ArgumentTypeError` for another
+        type of destination.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -125,7 +125,7 @@ class StrategyExtended:
         check_communication_options(options)
         pairs = [_pair(i, pair) for i, pair in enumerate(value_destination_pairs)]
         places = [_destination(destinations) for _, destinations in pairs]
-        # The mean of what is one value already is that object, and no copy of it.
+        # The mean of one value is that object, and no copy of it.
         mirrored = [op is ReduceOp.MEAN and isinstance(value, Mirrored) for value, _ in pairs]
         rest = [value for (value, _), keep in zip(pairs, mirrored, strict=True) if not keep]
         reduced = iter(self.strategy.reduce(op, rest, axis=None) if rest else ())
@@ -137,7 +137,8 @@ class StrategyExtended:
     def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         """Return a value at `destinations`; a Python number is everywhere already.
 
-        Raises `ArgumentTypeError` for what is no destination, `ContextError` in replica context.
+        Raises `ArgumentTypeError` for another type of destination, `ContextError` in replica
+        context.
         """
         require_cross_replica("broadcast_to")
         place = _destination(destinations)
@@ -265,7 +266,7 @@ class StrategyExtended:
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
-        """Make variables where another one lies: in a scope, where all lie alike.
+        """Make variables where another one is stored: in a scope, where all are stored alike.
 
         Raises `ContextError` outside the scope, `ArgumentError` for what this strategy did not
         make.
@@ -335,7 +336,7 @@ def _pair(place: int, pair: Any) -> tuple[Any, Any]:
 
 
 def _destination(destinations: Any) -> jax.Device | None:
-    """Return the device that is meant, None for those of all replicas."""
+    """Return the device that is meant, None for the devices of all replicas."""
     if isinstance(destinations, str | jax.Device):
         return find_device(destinations, here())
     if isinstance(destinations, jax.Array) and not isinstance(destinations, jax.core.Tracer):
@@ -356,7 +357,7 @@ def _is_distributed(leaf: Any) -> bool:
 
 
 def _component(leaf: Any) -> Any:
-    """Return what the update of one copy sees of an argument."""
+    """Return an argument as the update of one copy sees it."""
     if isinstance(leaf, Mirrored):
         return leaf.array
     if isinstance(leaf, TracedPerReplica) and leaf.shapes is None:

@@ -1,8 +1,8 @@
 """Functions compiled for `run`, `reduce` and the like called outside every `gd.function`.
 
-They are kept by what they do. A function of the user's is kept by itself for as long as the user
-keeps it: with a lambda goes what was compiled for it, and the variables it closes over. Those not
-called for long are forgotten.
+A compiled function is found again by a key that says what it does. A function of the user's is its
+own key, for as long as the user keeps it: when a lambda is gone, so is the program compiled for it,
+with the variables it closes over. The functions used least recently are forgotten.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class ImplicitFunctions:
     """The compiled functions of one strategy, by key.
 
     >>> functions = ImplicitFunctions()
-    >>> one = functions.of(("double",), lambda x: x * 2)
-    >>> one(3), functions.of(("double",), lambda x: x * 2) is one
+    >>> double = functions.of(("double",), lambda x: x * 2)
+    >>> double(3), functions.of(("double",), lambda x: x * 2) is double
     (6, True)
     """
 
@@ -43,7 +43,7 @@ class ImplicitFunctions:
     def of(self, key: tuple[Any, ...], body: Callable[..., Any], name: str = "") -> Function:
         """Return the function compiled for a key, made of `body` if it is new."""
         functions = self._functions
-        key = tuple(map(_hashable, key))  # `body` keeps what has no hash alive
+        key = tuple(map(_hashable, key))  # `body` keeps parts without a hash alive
         if key not in functions:
             label = f"{key[0]}_{name}" if name else str(key[0])
             functions[key] = Function(body, name=label, python_numbers_are_static=True)
@@ -69,7 +69,7 @@ class ImplicitFunctions:
         return self.of(key, body, name)
 
     def _warn_if_often(self, kind: str, fn: Any, name: str) -> None:
-        """Warn of a function that is made anew for every call, and compiled anew with it."""
+        """Warn of a function that is made again for every call, and compiled again with it."""
         while isinstance(fn, functools.partial):
             fn = fn.func
         code = getattr(fn, "__code__", None)

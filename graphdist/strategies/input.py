@@ -1,4 +1,4 @@
-"""How a strategy gets its input: distributed datasets, and where their elements lie.
+"""How a strategy gets its input: distributed datasets, and where their elements are placed.
 
 A replica's part of a batch is a view of it, which goes to the replica's device and nowhere else.
 Only a part with fewer rows than the largest is copied on the way, to be padded with zeros. On CPU
@@ -60,7 +60,7 @@ class InputMethods:
         on the devices ahead of time. Outside every scope the dataset is returned as it is. Type
         checkers are told what elements are by an annotation: `gd.DistributedDataset[Batch]`.
 
-        Raises `DatasetError` for what is no dataset, `UnsupportedError` for
+        Raises `DatasetError` for anything but a dataset, `UnsupportedError` for
         `InputReplicationMode.PER_REPLICA`, `ContextError` in replica context.
 
         >>> import graphdist as gd
@@ -172,7 +172,7 @@ def left_on_host(parts: Sequence[Array]) -> Any:
 def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | None = None) -> Any:
     """Return the value of which the replicas have these parts, each on its replica's device.
 
-    Where other workers have replicas too, `shapes` are those of the parts of all. The value does
+    Where other workers have replicas too, `shapes` are the shapes of all parts. The value does
     not change when the parts do.
     """
     devices = strategy.devices
@@ -191,11 +191,11 @@ def on_devices(strategy: StrategyBase, parts: Sequence[Array], shapes: Shapes | 
         place = index[0].start // rows - devices.local_replicas.start if rows else 0
         return laid_out[place].reshape(rows, *inner)
 
-    whole = (len(shapes) * rows, *inner)
+    full_shape = (len(shapes) * rows, *inner)
     if devices.is_absent:
-        array: Any = jax.ShapeDtypeStruct(whole, dtype)
+        array: Any = jax.ShapeDtypeStruct(full_shape, dtype)
     else:
-        array = _placed(whole, devices.per_replica, part_at)
+        array = _placed(full_shape, devices.per_replica, part_at)
     return PerReplicaArray(array, strategy, shape, shapes=unequal(shapes))
 
 
@@ -204,7 +204,7 @@ def _placed(
 ) -> jax.Array:
     """Return the array of these parts, once it is there: the source may write to them then.
 
-    `part_at` is given the slices of the whole that a device holds.
+    `part_at` is given the slices of the array that a device holds.
     """
     # A third of the time of device_put, which does the same part by part.
     return jax.make_array_from_callback(shape, sharding, part_at).block_until_ready()

@@ -1,4 +1,4 @@
-"""The older names of strategies, those of TF1: each is done by way of its successor.
+"""The older names of strategies, from TF1: each calls its successor.
 
 A module of functions, which `CommonStrategy` takes as methods. Whatever has a newer name warns once
 and says which. The iterators are in `legacy_input.py`.

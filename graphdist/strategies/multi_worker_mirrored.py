@@ -46,7 +46,7 @@ class MultiWorkerExtended(StrategyExtended):
     experimental_between_graph = True
 
     def __init__(self, devices: Devices) -> None:
-        """Take the devices; worker 0 writes what is written once."""
+        """Take the devices; worker 0 writes where one worker writes for all."""
         super().__init__(devices)
         is_first = devices.workers is None or devices.workers.index == 0
         self.should_checkpoint = self.should_save_summary = is_first
@@ -120,8 +120,8 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     The program is started once for every worker, with the same code. `cluster_resolver` says who
     the workers are and which one this process is, by default `gd.cluster.TFConfigClusterResolver`.
     Each takes all its devices, or those that `devices` names, as for `MirroredStrategy`; all have
-    the same number. Replicas are numbered worker by worker. What `reduce` and `gather` return every
-    worker has whole; `experimental_local_results` and `values` give the worker's own replicas.
+    the same number. Replicas are numbered worker by worker. Every worker has the results of
+    `reduce` and `gather`; `experimental_local_results` and `values` give the worker's own replicas.
     Variables begin with worker 0's values. `timeout_seconds` of the `communication_options` bounds
     how long a step may take; the others are hints. Make the strategy before anything runs on a
     device. `axis_name` is what collectives of JAX call the replicas.
@@ -166,8 +166,8 @@ def devices_of_workers(
 def _rendezvous(addresses: Sequence[str], index: int, spec: ClusterSpec) -> ClusterWorkers:
     if current_workers() is None and backends_are_started():
         raise ContextError(
-            f"devices are in use already, and can no longer become those of {len(addresses)} "
-            f"workers: {spec}",
+            f"devices are in use already, and can no longer become the devices of "
+            f"{len(addresses)} workers: {spec}",
             source=here(),
             hint="make the strategy first: move what makes arrays, lists jax.devices() or runs "
             "functions below this line",

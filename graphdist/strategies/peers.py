@@ -2,11 +2,14 @@
 
 Variants are traced one after the other. Where one gathers or calls `merge_call` it needs the
 others' shapes there, before they are traced. It assumes them: what they were in the last round, or
-else a guess by what differs in the arguments. When all variants are traced the assumptions are
-checked. If one was wrong all variants are traced again, now by what is known; a guess is wrong
-seldom. The others' Python values cannot be guessed: there the trace of the variant ends, until a
-later round. Where a variant counts examples, others need not: one that never does so has none.
-Each round knows one more call at least, so that rounds end.
+else a guess: a size that differs between two variants in an argument differs in the same way
+everywhere. When all variants are traced the assumptions are checked. If one was wrong all variants
+are traced again, with what is known by then. The guess is right wherever a shape depends on the
+rows of a batch, and a wrong one costs time alone: no trace is used whose assumptions were wrong.
+
+The others' Python values cannot be guessed: there the trace of the variant ends, until a later
+round. Where a variant counts examples, others need not: one that never does so has none. Each round
+knows one more call at least, so that rounds end.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ class NotKnownYet(BaseException):
 
 @dataclass(frozen=True)
 class _Leaf:
-    """What a variant brings to a `merge_call`: an array of this type, or a Python value."""
+    """An argument of a `merge_call` on a variant: an array of this type, or a Python value."""
 
     shape: tuple[int, ...] | None
     what: Any
@@ -82,7 +85,7 @@ class _Leaf:
 
 @dataclass
 class _Answer:
-    """What `merge_call` gave: the merged program, and its results as each replica gets them."""
+    """The merged program of a `merge_call`, and its results as each replica gets them."""
 
     merged: Merged
     structure: Any
@@ -110,14 +113,14 @@ class Assumptions:
         self._num_known = -1
 
     def start(self) -> None:
-        """Start a round; raises `TraceError` if the last one taught nothing."""
+        """Start a round; raises `TraceError` if the last round taught nothing new."""
         if self._missing is not None and len(self._known) == self._num_known:
             raise never_comes(self._missing)
         self._num_known = len(self._known)
         self._used, self.answers, self._missing = [], {}, None
 
     def are_settled(self) -> bool:
-        """Return whether all was known, and everything assumed in this round was right."""
+        """Return whether every value was known or guessed, and every assumption was right."""
         if self._missing is not None:
             return False
         for key, _ in self._used:
@@ -130,26 +133,29 @@ class Assumptions:
         """Return whether a variant's trace has ended early in this round."""
         return self._missing is not None
 
-    def count(self, place: Hashable, one: ReplicaVariant, examples: int) -> int:
-        """Say how many examples a replica of a variant has at a place; return how many all have."""
+    def count(self, place: Hashable, variant: ReplicaVariant, examples: int) -> int:
+        """Note a variant's number of examples at a place; return how many all replicas have."""
         self._counts.add(place)
         of_all = self.exchange(
-            place, one, (examples,), lambda other: self.guess((examples,), one, other)
+            place,
+            variant,
+            (examples,),
+            lambda other: self.guess((examples,), variant, other),
         )
         return sum(shape[0] for shape in of_all)
 
     def exchange(
         self,
         call: Hashable,
-        one: ReplicaVariant,
+        variant: ReplicaVariant,
         value: Any,
         guess: Callable[[ReplicaVariant], Any] | None,
     ) -> list[Any]:
-        """Say what a variant has at a call; return what every replica has there.
+        """Note a variant's value at a call; return the value of every replica there.
 
-        Raises `NotKnownYet` without a `guess` of what is not known.
+        Raises `NotKnownYet` for a value that is not known, without a `guess` of it.
         """
-        self._known[call, one.number] = value
+        self._known[call, variant.number] = value
         found: dict[int, Any] = {}
         for other in self.variants:
             key = (call, other.number)
@@ -162,13 +168,13 @@ class Assumptions:
         return [found[replica] for replica in range(len(found))]
 
     def guess(
-        self, shape: tuple[int, ...], one: ReplicaVariant, other: ReplicaVariant
+        self, shape: tuple[int, ...], variant: ReplicaVariant, other: ReplicaVariant
     ) -> tuple[int, ...]:
         """Guess the shape another variant has where this one has `shape`."""
         sizes = {
             mine: theirs
             for shapes in self._argument_shapes
-            for mine, theirs in zip(shapes[one.replica], shapes[other.replica], strict=True)
+            for mine, theirs in zip(shapes[variant.replica], shapes[other.replica], strict=True)
             if mine != theirs
         }
         return tuple(sizes.get(size, size) for size in shape)
@@ -177,29 +183,29 @@ class Assumptions:
 class Peers:
     """The other replicas, as one variant that is being traced sees them."""
 
-    def __init__(self, one: ReplicaVariant, assumptions: Assumptions) -> None:
+    def __init__(self, variant: ReplicaVariant, assumptions: Assumptions) -> None:
         """Start the trace of a variant."""
-        self._one, self._assumptions = one, assumptions
+        self._variant, self._assumptions = variant, assumptions
         self._calls, self._made = count(), count()
         self._turns: Counter[str] = Counter()
 
     def shapes_of_all(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return every replica's shape of what has this one here."""
+        """Return the shape on every replica of an array that has this shape here."""
         return self._assumptions.exchange(
             next(self._calls),
-            self._one,
+            self._variant,
             shape,
-            lambda other: self._assumptions.guess(shape, self._one, other),
+            lambda other: self._assumptions.guess(shape, self._variant, other),
         )
 
     def examples_of_all(self, examples: int) -> int:
-        """Return how many examples all replicas have together where this one has so many."""
+        """Return how many examples all replicas have together, where this one has `examples`."""
         line = str(here())
         self._turns[line] += 1
-        return self._assumptions.count((line, self._turns[line]), self._one, examples)
+        return self._assumptions.count((line, self._turns[line]), self._variant, examples)
 
     def made_once(self, make: Callable[[], Made]) -> Made:
-        """Return what the first variant made at this place, or else what `make` makes."""
+        """Return the object that the first variant made at this place, or a new one."""
         place, made = next(self._made), self._assumptions.made
         if place == len(made):
             made.append(make())
@@ -209,15 +215,15 @@ class Peers:
     def merge_call(
         self, merge_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Call `merge_fn` once for all variants, and return this one's part of what it returns."""
+        """Call `merge_fn` once for all variants; return this variant's part of its result."""
         call = next(self._calls)
         leaves, structure = jax.tree.flatten((args, dict(kwargs)))
-        brought = [_brought(leaf) for leaf in leaves]
+        given = [_leaf_of(leaf) for leaf in leaves]
         guess = None
-        if all(leaf.shape is not None for leaf in brought):
-            guess = lambda other: (structure, self._like(brought, other))  # noqa: E731
-        of_all = self._assumptions.exchange(call, self._one, (structure, brought), guess)
-        if self._one.number == 0:
+        if all(leaf.shape is not None for leaf in given):
+            guess = lambda other: (structure, self._like(given, other))  # noqa: E731
+        of_all = self._assumptions.exchange(call, self._variant, (structure, given), guess)
+        if self._variant.number == 0:
             trace = current_trace()
             assert trace is not None
             with trace.means.at("merge_call", call):
@@ -230,17 +236,17 @@ class Peers:
         answer = self._assumptions.answers[call]
         return self._part(answer, [leaf for leaf in leaves if is_array(leaf)])
 
-    def _like(self, brought: Sequence[_Leaf], other: ReplicaVariant) -> list[_Leaf]:
+    def _like(self, given: Sequence[_Leaf], other: ReplicaVariant) -> list[_Leaf]:
         return [
             leaf
             if leaf.shape is None
-            else _Leaf(self._assumptions.guess(leaf.shape, self._one, other), leaf.what)
-            for leaf in brought
+            else _Leaf(self._assumptions.guess(leaf.shape, self._variant, other), leaf.what)
+            for leaf in given
         ]
 
     def _part(self, answer: _Answer, arrays: Sequence[Any]) -> Any:
         """Return what the replicas of this variant get."""
-        replica = self._one.replica
+        replica = self._variant.replica
         shapes = tuple(
             np.shape(leaf.local) if leaf.shapes is None else leaf.shapes[replica]
             for leaf in answer.leaves
@@ -265,14 +271,14 @@ def never_comes(source: Source) -> TraceError:
     )
 
 
-def _brought(leaf: Any) -> _Leaf:
+def _leaf_of(leaf: Any) -> _Leaf:
     if is_array(leaf):
         return _Leaf(tuple(leaf.shape), leaf.dtype)
     return _Leaf(None, leaf)
 
 
 def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequence[Any]) -> _Answer:
-    """Trace `merge_fn` on what all replicas bring."""
+    """Trace `merge_fn` on the arguments of all replicas."""
     structure = of_all[0][0]
     for replica, (other, _) in enumerate(of_all):
         if other != structure:
@@ -302,7 +308,7 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
     spreads: list[bool] = []
     jaxpr = jax.make_jaxpr(body)(*avals)
     of_outputs = zip(returned[1:], spreads, strict=True)
-    of_arrays = tuple(one for leaf, one in of_outputs if isinstance(leaf, TracedPerReplica))
+    of_arrays = tuple(spread for leaf, spread in of_outputs if isinstance(leaf, TracedPerReplica))
     merged = Merged(jaxpr, of_arrays, strategy.num_replicas_in_sync)
     return _Answer(merged, returned[0], returned[1:])
 
@@ -324,11 +330,11 @@ def _static(row: Sequence[_Leaf]) -> Any:
     return values[0] if all(_is_same(values[0], value) for value in values) else PerReplica(values)
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(value: Any, other: Any) -> bool:
     try:
-        return one is other or StaticValue(one) == StaticValue(other)
+        return value is other or StaticValue(value) == StaticValue(other)
     except TypeError:  # a value without a hash
-        return type(one) is type(other) and bool(one == other)
+        return type(value) is type(other) and bool(value == other)
 
 
 def _aval(row: Sequence[_Leaf]) -> jax.ShapeDtypeStruct:

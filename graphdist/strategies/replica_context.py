@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 class ReplicaContext:
-    """What a replica may ask of the others; see `gd.get_replica_context()`."""
+    """A replica's view of its strategy and the other replicas; see `gd.get_replica_context()`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ReplicaContext:
         self._number = 0 if self.num_replicas_in_sync == 1 else replica_id_in_sync_group
         self._peers = peers
         self.mirrored: dict[int, tuple[Any, Any]] = {}
-        """What is one value outside, by the id of what replicas see of it, which is kept alive."""
+        """Cross-replica values, by the id of what replicas see, which is kept alive with them."""
 
     @property
     def strategy(self) -> AbstractStrategy:
@@ -195,8 +195,8 @@ class ReplicaContext:
         lengths = [shape[dimension] for shape in self._peers.shapes_of_all(array.shape)]
         longest = max(lengths)
         shape = (*array.shape[:dimension], longest, *array.shape[dimension + 1 :])
-        whole = all_gather_p.bind(padded(array, shape), axis=dimension, group_size=size)
-        return without_padding(whole, lengths, longest, dimension)
+        joined = all_gather_p.bind(padded(array, shape), axis=dimension, group_size=size)
+        return without_padding(joined, lengths, longest, dimension)
 
     def merge_call(
         self,
@@ -206,8 +206,8 @@ class ReplicaContext:
     ) -> Result:
         """Call `merge_fn(strategy, *args, **kwargs)` once, in cross-replica context.
 
-        Arrays among the arguments arrive as `PerReplica`. Of the result, every replica gets its
-        component of a `PerReplica` and anything else whole.
+        Arrays among the arguments arrive as `PerReplica`. Of a `PerReplica` in the result every
+        replica gets its component, anything else every replica gets as it is.
         """
         self._check_current("merge_call")
         require_call(merge_fn, args, kwargs, "merge_call")
@@ -238,13 +238,13 @@ class ReplicaContext:
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
 
     def examples_of_all(self, examples: int) -> int:
-        """Return how many examples all replicas have together where this one has so many."""
+        """Return how many examples all replicas have together, where this one has `examples`."""
         if self._peers is None:
             return examples * self.num_replicas_in_sync
         return self._peers.examples_of_all(examples)
 
     def made_once(self, make: Callable[[], Made]) -> Made:
-        """Return what `make` makes, the same object for all replicas."""
+        """Return the result of `make`, the same object for all replicas."""
         return make() if self._peers is None else self._peers.made_once(make)
 
     def _is_running(self) -> bool:
@@ -274,7 +274,7 @@ def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_slices(leaf: Any) -> bool:
-    """Return whether a part of what is reduced or gathered is `IndexedSlices`, one leaf."""
+    """Return whether a part of a pytree is `IndexedSlices`, which are one leaf."""
     return isinstance(leaf, IndexedSlices)
 
 

@@ -70,9 +70,11 @@ def run_by_variant(
     while True:
         assumptions.start()
         traced = []
-        for one in variants:
+        for variant in variants:
             with suppress(NotKnownYet):
-                traced.append(_trace(strategy, fn, structure, leaves, outside, one, assumptions))
+                traced.append(
+                    _trace(strategy, fn, structure, leaves, outside, variant, assumptions)
+                )
         if assumptions.are_settled():
             return _put_together(strategy, variants, leaves, traced)
 
@@ -109,7 +111,7 @@ def _variants(leaves: Sequence[Any], count: int, by_number: bool) -> list[Replic
 
 
 def _mirrored(leaf: Any, strategy: AbstractStrategy) -> Any:
-    """Return what all replicas get of a leaf that is one value."""
+    """Return the value that all replicas get of a leaf that is not distributed."""
     value = leaf.array if isinstance(leaf, Mirrored) else leaf
     trace = current_trace()
     if isinstance(value, jax.core.Tracer) and trace is not None:
@@ -123,7 +125,7 @@ def _sizes(leaves: Sequence[Any]) -> list[Shapes]:
 
 @dataclass
 class _Traced:
-    """What the trace of a variant gave: its results, of which some are outputs of the jaxpr."""
+    """The trace of a variant: a jaxpr, and results, of which some are outputs of the jaxpr."""
 
     jaxpr: Any  # a ClosedJaxpr, which only `tracing` may name
     structure: Any
@@ -136,7 +138,7 @@ def _trace(
     structure: Any,
     leaves: Sequence[Any],
     outside: Sequence[Any],
-    one: ReplicaVariant,
+    variant: ReplicaVariant,
     assumptions: Assumptions,
 ) -> _Traced:
     """Trace the function as a variant sees it."""
@@ -148,14 +150,16 @@ def _trace(
 
     def body(*locals: Any) -> list[Any]:
         filled = [
-            leaf.values[one.replica] if _is_static(leaf) else value
+            leaf.values[variant.replica] if _is_static(leaf) else value
             for leaf, value in zip(leaves, outside, strict=True)
         ]
         for i, local in zip(dynamic, locals, strict=True):
             filled[i] = local
         args, kwargs = jax.tree.unflatten(structure, filled)
         context = ReplicaContext(
-            strategy, one.replica if one.knows_its_number else None, Peers(one, assumptions)
+            strategy,
+            variant.replica if variant.knows_its_number else None,
+            Peers(variant, assumptions),
         )
         with trace.means.at("variant"), entered(Entry(strategy, context)):
             returned = for_replicas(lambda: fn(*args, **kwargs))
@@ -165,7 +169,7 @@ def _trace(
         return [jnp.asarray(leaf) for leaf in found if _is_output(leaf)]
 
     avals = [
-        jax.ShapeDtypeStruct(_shape_of(leaves[i], one.replica), leaves[i].local.dtype)
+        jax.ShapeDtypeStruct(_shape_of(leaves[i], variant.replica), leaves[i].local.dtype)
         for i in dynamic
     ]
     with fresh_trace():
@@ -178,7 +182,7 @@ def _is_output(leaf: Any) -> bool:
 
 
 def _known(leaf: Any, outside: Sequence[Any]) -> Any:
-    """Return what a variant knows of a result: the Python value it is, or that it is an output."""
+    """Return a result that is a Python value, or the mark of an output of the jaxpr."""
     if not _is_output(leaf):
         return leaf
     return _HandedBack(leaf) if any(leaf is value for value in outside) else _OUTPUT
@@ -192,21 +196,22 @@ def _put_together(
 ) -> Any:
     dynamic = [leaf for leaf in leaves if isinstance(leaf, TracedPerReplica)]
     arguments = [
-        [Slot(leaf.local, _shape_of(leaf, one.replica)) for leaf in dynamic] for one in variants
+        [Slot(leaf.local, _shape_of(leaf, variant.replica)) for leaf in dynamic]
+        for variant in variants
     ]
-    is_one_structure = all(one.structure == traced[0].structure for one in traced)
+    is_one_structure = all(trace.structure == traced[0].structure for trace in traced)
     # Without results in common, variants that disagree in their collectives are told so first.
     positions = _positions(traced) if is_one_structure else [[] for _ in traced]
     count = strategy.num_replicas_in_sync
     slots = merge_variants(
-        _variant_number(variants, count), [one.jaxpr for one in traced], arguments, positions
+        _variant_number(variants, count), [trace.jaxpr for trace in traced], arguments, positions
     )
-    for one, other in zip(variants, traced, strict=True):
-        if other.structure != traced[0].structure:
+    for variant, trace in zip(variants, traced, strict=True):
+        if trace.structure != traced[0].structure:
             raise ArgumentError(
                 f"the replica function returned {structure_text(traced[0].structure)} on replica "
-                f"{variants[0].replica} and {structure_text(other.structure)} on replica "
-                f"{one.replica}: the structures differ",
+                f"{variants[0].replica} and {structure_text(trace.structure)} on replica "
+                f"{variant.replica}: the structures differ",
                 source=here(),
             )
     number_of = _numbers(variants, count)
@@ -219,12 +224,12 @@ def _put_together(
 
 
 def _positions(traced: Sequence[_Traced]) -> list[list[int | None]]:
-    """Return, of each variant, which output of the jaxpr each leaf is; None for what needs none."""
+    """Return which output of its jaxpr each leaf of each variant is; None for other leaves."""
     rows: list[list[int | None]] = []
-    for one in traced:
-        outputs = iter(range(len(one.leaves)))
-        rows.append([next(outputs) if _is_from_jaxpr(leaf) else None for leaf in one.leaves])
-    for place, leaves in enumerate(zip(*(one.leaves for one in traced), strict=True)):
+    for trace in traced:
+        outputs = iter(range(len(trace.leaves)))
+        rows.append([next(outputs) if _is_from_jaxpr(leaf) else None for leaf in trace.leaves])
+    for place, leaves in enumerate(zip(*(trace.leaves for trace in traced), strict=True)):
         if all(isinstance(leaf, _HandedBack) for leaf in leaves) and all(
             leaf.value is leaves[0].value for leaf in leaves
         ):
@@ -243,7 +248,8 @@ def _static(leaf: Any) -> Any:
 
 def _numbers(variants: Sequence[ReplicaVariant], count: int) -> list[int]:
     """Return each replica's variant."""
-    return [one.number for replica in range(count) for one in variants if replica in one.replicas]
+    number_of = {replica: v.number for v in variants for replica in v.replicas}
+    return [number_of[replica] for replica in range(count)]
 
 
 def _variant_number(variants: Sequence[ReplicaVariant], count: int) -> Any:
@@ -256,23 +262,22 @@ def _variant_number(variants: Sequence[ReplicaVariant], count: int) -> Any:
 
 
 def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:
-    """Return a leaf of the result of all replicas from what each of them returned."""
+    """Return a leaf of the result of all replicas from the leaves that each of them returned."""
     first = slots[0]
     if first is not None and all(slot is not None and slot.array is first.array for slot in slots):
         if first.mirrored is not None:
             return first.mirrored
         shapes = unequal([slot.shape for slot in slots if slot is not None])
         return TracedPerReplica(first.array if shapes else first.value(), shapes)
-    if first is None and all(_is_same(statics[0], static) for static in statics):
-        static = statics[0]
-        return static
+    if first is None and all(_are_same(statics[0], static) for static in statics):
+        return statics[0]
     return TracedParts(
         [static if slot is None else slot for slot, static in zip(slots, statics, strict=True)]
     )
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
+def _are_same(value: Any, other: Any) -> bool:
+    if value is other:
         return True
-    is_plain = isinstance(one, int | float | complex | str | bytes)
-    return is_plain and StaticValue(one) == StaticValue(other)
+    is_plain = isinstance(value, int | float | complex | str | bytes)
+    return is_plain and StaticValue(value) == StaticValue(other)

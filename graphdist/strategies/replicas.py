@@ -151,7 +151,7 @@ def _closed_over() -> ArgumentError:
 def reduce(
     strategy: AbstractStrategy, op: ReduceOp, value: Any, axis: tuple[int, ...] | None
 ) -> Any:
-    """Reduce every leaf; None in a pytree is none, alone it is one value as a number would be."""
+    """Reduce every leaf. None in a pytree is no leaf; None alone is a value, as a number is."""
     return jax.tree.map(
         lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
         value,
@@ -197,7 +197,7 @@ def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any)
     _check_equal(shapes, "reduce", axes)
     if axis is None:
         return reduce_p.bind(local, reducer=reducer, group_size=size)
-    # What pads the shorter ones is zero.
+    # Padding is zero, and adds nothing.
     total = reduce_p.bind(jnp.sum(local, axis=axes), reducer="sum", group_size=size)
     if op is ReduceOp.SUM:
         return total
@@ -205,9 +205,10 @@ def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any)
 
 
 def _of_variable(leaf: Any, *, has_axis: bool) -> Any:
-    """Return the copies of a variable as what they are; a mirrored one is one value as it stands.
+    """Return a mirrored variable as one value, the copies of any other as a `PerReplica`.
 
-    Along an axis, or one after the other, the copies are values of the replicas like any other.
+    Reduced along an axis, or gathered, the copies of a mirrored variable are values of the replicas
+    too.
     """
     if not isinstance(leaf, Variable):
         return leaf
@@ -234,7 +235,7 @@ def _check_equal(shapes: Shapes, what: str, but: Sequence[int]) -> None:
     """Raise `ArgumentError` where replicas' shapes differ in other dimensions than these."""
     for replica, shape in enumerate(shapes):
         pairs = enumerate(zip(shapes[0], shape, strict=True))
-        if any(one != other and i not in but for i, (one, other) in pairs):
+        if any(size != other and i not in but for i, (size, other) in pairs):
             raise ArgumentError(
                 f"{what} of values of shape {list(shapes[0])} on replica 0 and {list(shape)} on "
                 f"replica {replica}",
@@ -249,11 +250,11 @@ def _is_integer(value: Any) -> bool:
 
 
 def reduce_axes(axis: Any) -> tuple[int, ...] | None:
-    """Return the `axis` of a reduce as a tuple; raises `ArgumentTypeError` for what is no axis."""
+    """Return the `axis` of a reduce as a tuple; raises `ArgumentTypeError` for another type."""
     if axis is None:
         return None
     axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
-    if not all(isinstance(one, int) for one in axes):
+    if not all(isinstance(item, int) for item in axes):
         raise ArgumentTypeError(
             f"reduce along axis {axis!r}: an axis is an int, a tuple of ints or None",
             source=here(),
@@ -263,14 +264,14 @@ def reduce_axes(axis: Any) -> tuple[int, ...] | None:
 
 def _dimensions(local: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     rank = local.ndim
-    for one in axes:
-        if not -rank <= one < rank:
+    for axis in axes:
+        if not -rank <= axis < rank:
             raise ArgumentError(
-                f"reduce along axis {one}: the replicas' values have rank {rank}",
+                f"reduce along axis {axis}: the replicas' values have rank {rank}",
                 source=here(),
                 hint=f"choose axes from {-rank} to {rank - 1}" if rank else "use axis=None",
             )
-    return tuple(sorted({one % rank for one in axes}))
+    return tuple(sorted({axis % rank for axis in axes}))
 
 
 def gather(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
@@ -299,9 +300,9 @@ def _gather_leaf(strategy: AbstractStrategy, value: Any, axis: int) -> Any:
     dimension = gather_dimension(value.local, axis, "gather")
     shapes = _shapes(value, value.local, size)
     _check_equal(shapes, "gather", (dimension,))
-    whole = gather_p.bind(value.local, axis=dimension, group_size=size)
+    gathered = gather_p.bind(value.local, axis=dimension, group_size=size)
     lengths = [shape[dimension] for shape in shapes]
-    return without_padding(whole, lengths, value.local.shape[dimension], dimension)
+    return without_padding(gathered, lengths, value.local.shape[dimension], dimension)
 
 
 def local_results(strategy: AbstractStrategy, value: Any) -> tuple[Any, ...]:

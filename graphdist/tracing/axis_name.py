@@ -4,10 +4,10 @@
   JAX has one public way to bind a name in the middle of a trace: `jax.vmap` over nothing. The trace
   that was current goes on inside, so that nothing is mapped.
 * JAX cannot unbind a name, and `merge_call` runs within `run`. So whether an equation was written
-  for replicas is read from its traceback: the innermost of the marks here that is called in it. The
-  traceback of what JAX derives, a gradient's loop say, may begin within that call, and has none.
-* The default strategy's replica is alone: outside every trace its collectives are those of a map
-  over one element, and change nothing.
+  for replicas is read from its traceback: the innermost of the marks here that is called in it. An
+  equation that JAX derives, in a gradient's loop say, may have a traceback without any mark.
+* The default strategy's replica is alone: outside every trace its collectives are over an axis of
+  one element, and change nothing.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ def alone(name: str, call: Callable[[], Any]) -> Any:
 
 
 def for_replicas(call: Callable[[], Result]) -> Result:
-    """Call what every replica does: the mark of the equations that come of it."""
+    """Call a function of every replica: the mark of the equations it makes."""
     return call()
 
 
 def for_all(call: Callable[[], Result]) -> Result:
-    """Call what is done once for all replicas: the mark of the equations that come of it."""
+    """Call a function that is called once for all replicas: the mark of the equations it makes."""
     return call()
 
 
 def for_one(call: Callable[[], Result]) -> Result:
-    """Call what the default strategy's replica does: the mark of the equations that come of it."""
+    """Call a function of the default strategy's replica: the mark of the equations it makes."""
     return call()
 
 

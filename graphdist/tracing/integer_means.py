@@ -1,13 +1,14 @@
-"""The means of integers that a trace takes over the replicas, and what is known of them.
+"""The means of integers over the replicas in a trace, and which of them are integers.
 
 The mean of different integers is a float, the mean of one integer that all replicas hold is that
-integer. Which of the two it is says the analysis of the graph, but the dtype is needed while the
+integer. The analysis of the graph tells which it is, but the dtype is needed before, while the
 program is traced. So each mean has a number, the same from one trace to the next, and its operand
-passes through a primitive that bears it. Of that the importer makes no node: it notes which value
-of the graph stands there. A first trace takes floats throughout; where the graph proves integers
-to be alike the program is traced again, and the proof is made again of what that trace gave.
+passes through a primitive with the number as parameter. The importer makes no node of the
+primitive, and notes which value of the graph is its operand. A first trace takes floats
+throughout. Where the graph proves integers to be alike the program is traced again, and the proof
+is made again on the new graph.
 
-Numbers count within a place: all replica variants give a mean the same one.
+Numbers count within a place, so that all replica variants give a mean the same number.
 """
 
 from __future__ import annotations
@@ -49,27 +50,27 @@ batching.primitive_batchers[integer_mean_p] = _batched
 class IntegerMeans:
     """The means over replicas of one trace.
 
-    `unlike` are the numbers of those whose integers may differ, all others stay integers; with None
-    every mean is a float.
+    `unlike` are the numbers of the means whose integers may differ, all others stay integers; with
+    None every mean is a float.
     """
 
     def __init__(self, unlike: Collection[MeanNumber] | None = None) -> None:
         """Start with no mean taken."""
         self.unlike = unlike
         self.operands: dict[MeanNumber, list[Operand | None]] = {}
-        """What is averaged in the graph, by number; None for what the graph does not tell apart."""
+        """The operands of means in the graph, by number; None where the graph has no such value."""
         self.are_any = False
         """Whether a mean of integers was taken."""
         self.equal: frozenset[MeanNumber] = frozenset()
-        """Those of which the graph proves that they are of one integer."""
+        """The means that the graph proves to be of one integer."""
         self.replica_was_asked = False
-        """Whether a program on one replica took from its number what others have another of."""
+        """Whether a program on one replica uses its number, or a value that depends on it."""
         self._place: MeanNumber = ()
         self._count = 0
 
     @property
     def unproven(self) -> frozenset[MeanNumber]:
-        """Return those of which the graph proves nothing."""
+        """Return the means of which the graph proves nothing."""
         return frozenset(self.operands) - self.equal
 
     @contextmanager
@@ -99,5 +100,5 @@ class IntegerMeans:
         return marked
 
     def note(self, number: MeanNumber, operand: Operand | None) -> None:
-        """Note what stands for the operand of a mean in the graph."""
+        """Note the operand of a mean in the graph."""
         self.operands.setdefault(number, []).append(operand)

@@ -40,7 +40,8 @@ def jax_op(primitive: Primitive, has_effect: bool = False) -> Op:
 def resolve(name: str) -> Op:
     """Return the operation named `jax.<primitive>`, as the parser needs it.
 
-    Knows the primitives of JAX itself and every one met in a trace. Raises `ParseError` for others.
+    Knows the primitives of JAX itself and all that were seen in a trace. Raises `ParseError` for
+    others.
 
     >>> resolve("jax.dot_general").primitive
     dot_general
@@ -54,7 +55,7 @@ def resolve(name: str) -> Op:
 
 @cache
 def optimization_barrier() -> Op:
-    """Return the operation that keeps XLA from merging what is on its two sides.
+    """Return the operation that keeps XLA from merging operations on its two sides.
 
     Its primitive is not public by name; the function that binds it is.
     """

@@ -1,6 +1,6 @@
 """Loops and branches that all replica variants come to, with collectives or assignments inside.
 
-The variants' bodies become one body, merged as the traces around them are. What is carried has one
+The variants' bodies become one body, merged as the traces around them are. A carried value has one
 slot for all variants, padded to the largest. A predicate must be the same for all replicas, as
 everywhere around a collective: the distribution analysis sees to that.
 """
@@ -116,7 +116,7 @@ _MERGES = {"scan": _merge_scan, "while": _merge_while, "cond": _merge_cond}
 
 
 def _agreed(aligned: Sequence[Equation], property_of: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return what the variants' equations must have in common."""
+    """Return a property on which the variants agree; raises `TraceError` if they do not."""
     first, *others = [property_of(equation.params) for equation in aligned]
     if any(other != first for other in others):
         raise _differ(aligned)
@@ -169,5 +169,5 @@ def _like(carry: Sequence[Any], results: Sequence[Any]) -> list[Any]:
 
 
 def _strong(array: Any) -> Any:
-    """Return an array whose dtype is not weak: what is carried has one type."""
+    """Return an array whose dtype is not weak: a carried value has one type in all turns."""
     return lax.convert_element_type(array, array.dtype)

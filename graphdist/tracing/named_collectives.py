@@ -139,7 +139,7 @@ def size_in_scope(equation: Any) -> int:
 def in_our_terms(equation: Any, size: int) -> jex.ClosedJaxpr:
     """Return the equations that stand for one over the replicas, with its source.
 
-    Raises `TraceError` for what is not supported.
+    Raises `TraceError` for a collective that is not supported.
     """
     name, params = equation.primitive.name, dict(equation.params)
     source = source_of_equation(equation)

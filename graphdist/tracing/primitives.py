@@ -148,7 +148,7 @@ aggregate_p.def_abstract_eval(_same)
 def _aggregate_jvp(
     primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[Any, Any]:
-    """Cut what is assigned from differentiation: JAX refuses to write a value it differentiates."""
+    """Cut the value from differentiation: JAX refuses to write a value it differentiates."""
     result = aggregate_p.bind(*primals, **params)
     return result, ad.Zero(jax.typeof(result).to_tangent_aval())
 

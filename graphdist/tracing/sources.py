@@ -100,7 +100,7 @@ def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:
     return tuple(_frame(file, line, name.rpartition(".")[2]) for file, line, name in own or outside)
 
 
-_frame = lru_cache(maxsize=65536)(Frame)  # the outer frames are those of every equation
+_frame = lru_cache(maxsize=65536)(Frame)  # all equations share the outer frames
 
 
 @lru_cache(maxsize=4096)  # cells of a notebook are files

@@ -1,12 +1,17 @@
 """The state of one trace: which variables it touches, through which handles.
 
-A variable's state rides on a JAX ref. The handle is made in the outermost trace, whatever scan,
-branch or gradient the first touch happens in, so that reads and writes survive JAX's
+A variable's state is a JAX ref in a trace, its handle. The handle is made in the outermost trace,
+whatever scan, branch or gradient touches the variable first, so that reads and writes survive JAX's
 transformations in program order. A write is cut from differentiation, since JAX refuses it
 otherwise.
 
-Every trace runs under a user context of its own: JAX would else reuse the trace of an inner
-`jax.jit` from an earlier one, with that one's handles in it.
+Every trace runs under a user context of its own. Without it JAX would reuse the trace of an inner
+`jax.jit` from an earlier trace, with the handles of that trace in it.
+
+The trace in progress is a thread's own: JAX traces on the thread that calls, and another thread may
+trace another function meanwhile. A function may be traced while another is: then the inner trace
+is current until it ends, and the outer one is again. `Trace.run` sets both back in a `finally`: a
+trace may end by any exception, and by `NeedsReplicaNumber`, after which the same thread goes on.
 """
 
 from __future__ import annotations
@@ -125,7 +130,7 @@ class Trace:
     def to_replicas(self, value: Any, group_size: int) -> jax.Array:
         """Return one value as the value of every replica.
 
-        On one replica it is not noted as one: it may be what several would have each its own of.
+        On one replica it is not noted: on several replicas each might have its own.
         """
         inside = to_replicas(value, group_size)
         return self.note_same_on_all(inside) if group_size > 1 else inside
@@ -140,9 +145,9 @@ class Trace:
         return self._same_on_all.get(id(array)) is array
 
     def marked_mean(self, array: jax.Array) -> tuple[jax.Array, bool]:
-        """Return what a mean over the replicas is taken of, and whether it is known as one integer.
+        """Return the operand of a mean over the replicas, and whether it is known as one integer.
 
-        It is marked, so that more may be known when the program is traced again.
+        It is marked, so that its mean may be found to be one when the program is traced again.
         """
         number = self.means.next_number()
         if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -170,7 +175,7 @@ class Trace:
             if unbound is None:
                 raise
             raise TraceError(
-                f"the axis name {unbound!r} is not bound: that of the replicas is {name!r}",
+                f"the axis name {unbound!r} is not bound: the axis of the replicas is {name!r}",
                 source=where_raised(error),
                 hint=f"write {name!r}, or give the strategy a name: axis_name={unbound!r}",
             ) from error
@@ -214,7 +219,7 @@ class Trace:
         return aggregate_p.bind(value, variable=self._specs[id(variable)], context=context)
 
     def claim(self, strategy: Any, *, firmly: bool = True) -> None:
-        """Make `strategy` the program's one; raises `TraceError` if it has another already.
+        """Make `strategy` the strategy of the program; raises `TraceError` if it has another.
 
         A plain variable, which any strategy can use, claims its strategy less than firmly.
         """
@@ -291,8 +296,10 @@ class Trace:
                 "be assigned, and assign it outside",
             ) from error
         finally:
+            # First the state of the thread: what follows must not be seen as part of this trace.
             _state.trace = previous
-            self._handles.clear()  # they end with JAX's trace: `jax.checking_leaks` looks for them
+            # Handles end with JAX's trace. One that is kept counts as a leak: `jax.checking_leaks`.
+            self._handles.clear()
             self._arguments.clear()
             self._outermost = None
 
@@ -308,7 +315,7 @@ class Trace:
 
 
 def outside_replica_functions(name: str, source: Source) -> TraceError:
-    """Return the error for a collective by axis name that is not one of the replicas'."""
+    """Return the error for a collective over an axis name outside replica functions."""
     return TraceError(
         f"a collective over the axis {name!r} outside a replica function, where no such axis is "
         f"bound",
@@ -366,6 +373,6 @@ def make_jaxpr(
 def fresh_trace() -> AbstractContextManager[None]:
     """Keep JAX from reusing the trace of an inner `jax.jit` from outside this `with` block.
 
-    What a function means depends on the context it is called in: a replica's, or that of all.
+    A function means something else in replica context than in cross-replica context.
     """
     return _trace_token(next(_numbers))

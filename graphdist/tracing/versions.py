@@ -3,8 +3,8 @@
 `jax.checkpoint` runs its body again in the backward pass, reads of variables included. Every write
 of a variable starts a new version of it. A read is remembered by its line and the version it saw. A
 line that was read at several versions, in a loop of Python's or a function that is called again,
-replays one of them, and nobody says which. So a replay must see the one version that its line ever
-saw, or the program would mean something else with the checkpoint than without it.
+replays one of them, and JAX does not say which. So a replay must see the one version that its line
+ever saw: otherwise the program would mean something else with the checkpoint than without it.
 """
 
 from __future__ import annotations
