@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphdist.ir.errors import DistributionError, ParseError, TypeRuleError, VerifyError
-from graphdist.ir.graph import Graph, Stage
-from graphdist.ir.ops import Op
+from graphdist.ir.graph import Graph, Op, Stage
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify

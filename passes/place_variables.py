@@ -24,7 +24,7 @@ from typing import TypeVar, cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, Node, Op, Operand, Stage, Value, Variable
 from graphdist.ir.ops import (
     AGGREGATE,
     ALL_GATHER,
@@ -36,7 +36,6 @@ from graphdist.ir.ops import (
     SCAN,
     SELECT_REPLICA,
     WHILE,
-    Op,
 )
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN

@@ -38,7 +38,7 @@ def bind_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[jax
 def evaluate_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[Array]:
     """Return the results as numpy arrays; random keys, which numpy does not know, stay JAX's.
 
-    >>> from graphdist.ir.ops import Op
+    >>> from graphdist.ir.graph import Op
     >>> negative = jax.make_jaxpr(jax.lax.neg)(1.0).eqns[0].primitive
     >>> node = Node(Op("jax.neg", primitive=negative), (), {}, (), ())
     >>> evaluate_jax_node(node, [np.float32([1, 2])])

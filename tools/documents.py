@@ -22,7 +22,7 @@ from types import ModuleType
 import graphdist as gd
 from graphdist import errors, passes
 from graphdist.ir import errors as ir_errors
-from graphdist.ir.graph import Stage
+from graphdist.ir.graph import Op, Stage
 from graphdist.ir.ops import (
     COND,
     CROSS_REPLICA,
@@ -31,7 +31,6 @@ from graphdist.ir.ops import (
     OPS,
     SCAN,
     WHILE,
-    Op,
 )
 from graphdist.passes import PASSES, manager
 from graphdist.passes.manager import ANY_STAGE, Pass

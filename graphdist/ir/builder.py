@@ -6,8 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 
 from graphdist.ir.elementwise import ELEMENTWISE, distribution_of_slices
-from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.ops import Op
+from graphdist.ir.graph import Graph, Node, Op, Operand, Value
 from graphdist.ir.source import Source
 from graphdist.ir.types import PER_REPLICA, Type, join
 

@@ -13,15 +13,13 @@ that operands fit those inputs and read the results off the nested outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from graphdist.ir.elementwise import distribution_of_slices
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph
+from graphdist.ir.graph import Graph, Params
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join, sharded
-
-Params = Mapping[str, object]
 
 
 def _outputs(graph: Graph) -> tuple[Type, ...]:

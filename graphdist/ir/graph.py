@@ -16,7 +16,7 @@ and the first outputs are the new values of those that are assigned, in the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -26,8 +26,6 @@ from graphdist.ir.types import MIRRORED, Type, own_slice
 
 if TYPE_CHECKING:
     from networkx import DiGraph
-
-    from graphdist.ir.ops import Op
 
 
 class Stage(Enum):
@@ -71,6 +69,25 @@ class Literal:
 
 
 Operand: TypeAlias = Value | Literal
+Params: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """An operation: its name, its type rule (None for JAX's), and what passes must respect.
+
+    `has_effect`: never removed, duplicated or reordered with others of its kind. `is_collective`:
+    all replicas must reach it. `varies`: the result may differ between replicas whatever the
+    operands. `primitive` is JAX's own object, opaque here. Ours are in `graphdist.ir.ops`, and
+    JAX's are made by `graphdist.tracing.jax_ops`.
+    """
+
+    name: str
+    rule: TypeRule | None = None
+    has_effect: bool = False
+    is_collective: bool = False
+    varies: bool = False
+    primitive: object = None
 
 
 class Piece(NamedTuple):
@@ -146,7 +163,7 @@ class Node:
 
     op: Op
     operands: tuple[Operand, ...]
-    params: Mapping[str, object]
+    params: Params
     graphs: tuple[Graph, ...]
     results: tuple[Value, ...]
     source: Source = UNKNOWN
@@ -178,7 +195,7 @@ class Graph:
         return f"<graph {self.name}, {len(self.nodes)} nodes, stage {self.stage.value}>"
 
     def __str__(self) -> str:
-        from graphdist.ir.printer import print_graph
+        from graphdist.ir.printer import print_graph  # which reads graphs, and so imports this
 
         return print_graph(self)
 
@@ -218,3 +235,7 @@ class Graph:
             self.variables if variables is None else variables,
             self.returns_per_replica,
         )
+
+
+TypeRule: TypeAlias = Callable[[Sequence[Type], Params, Sequence[Graph]], tuple[Type, ...]]
+"""What an operation makes of operand types, parameters and nested graphs: the result types."""

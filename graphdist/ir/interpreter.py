@@ -37,9 +37,8 @@ from graphdist.ir.arrays import (
     reduce_arrays,
 )
 from graphdist.ir.errors import DistributionError, GraphdistError, VerifyError
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Params, Value, Variable
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
-from graphdist.ir.ops import Op, Params
 from graphdist.ir.types import MIRRORED, dtype_name
 
 __all__ = ["Evaluate", "Observe", "Outcome", "interpret", "interpret_placed"]

@@ -18,38 +18,17 @@ Collectives name the number of replicas they span as `group_size`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 
 from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Variable
+from graphdist.ir.graph import Graph, Op, Params, Variable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, own_slice, sharded
 
-Params = Mapping[str, object]
-TypeRule = Callable[[Sequence[Type], Params, Sequence[Graph]], tuple[Type, ...]]
-
 REDUCERS = ("sum", "mean", "max", "min")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
-    """An operation: its name, its type rule (None for JAX's), and what passes must respect.
-
-    `has_effect`: never removed, duplicated or reordered with others of its kind. `is_collective`:
-    all replicas must reach it. `varies`: the result may differ between replicas whatever the
-    operands. `primitive` is JAX's own object, opaque here.
-    """
-
-    name: str
-    rule: TypeRule | None = None
-    has_effect: bool = False
-    is_collective: bool = False
-    varies: bool = False
-    primitive: object = None
 
 
 def _one(types: Sequence[Type], name: str) -> Type:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Operand, Piece, Stage, Value, Variable
-from graphdist.ir.ops import OPS, Op
+from graphdist.ir.graph import Graph, Op, Operand, Piece, Stage, Value, Variable
+from graphdist.ir.ops import OPS
 from graphdist.ir.parameters import ParameterReader
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.tokens import MOST_CHARACTERS, Cursor

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError, VerifyError
-from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
+from graphdist.ir.graph import Graph, Node, Op, Operand, Stage, Value
 from graphdist.ir.ops import (
     CROSS_REPLICA,
     LOGICAL_ONLY,
@@ -25,7 +25,6 @@ from graphdist.ir.ops import (
     REPLICA_ID,
     SELECT_REPLICA,
     UNPACK_SLICES,
-    Op,
 )
 from graphdist.ir.printer import names, print_literal, print_node
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type

@@ -12,7 +12,7 @@ import jax.extend.core.primitives as jax_primitives
 from jax.extend.core import Primitive
 
 from graphdist.ir.errors import ParseError
-from graphdist.ir.ops import Op
+from graphdist.ir.graph import Op
 
 # A host callback runs on each replica's device and may answer what it likes; XLA's own generator
 # has a state on each device.

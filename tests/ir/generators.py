@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from graphdist.ir import ops
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Operand, Stage, Value, Variable
-from graphdist.ir.ops import Op
+from graphdist.ir.graph import Graph, Literal, Op, Operand, Stage, Value, Variable
 from graphdist.ir.source import at_line
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, numpy_dtype, sharded
 

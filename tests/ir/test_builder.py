@@ -7,8 +7,7 @@ import pytest
 from graphdist.ir import ops
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Literal, Stage, Value
-from graphdist.ir.ops import Op
+from graphdist.ir.graph import Graph, Literal, Op, Stage, Value
 from graphdist.ir.source import UNKNOWN, at_line
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
 

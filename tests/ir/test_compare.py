@@ -15,8 +15,7 @@ from hypothesis import given
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.compare import content_hash, first_difference, same
-from graphdist.ir.graph import Graph, Stage, Value, Variable
-from graphdist.ir.ops import Op
+from graphdist.ir.graph import Graph, Op, Stage, Value, Variable
 from graphdist.ir.parser import parse
 from graphdist.ir.source import at_line
 from graphdist.ir.types import Type

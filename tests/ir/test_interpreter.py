@@ -12,9 +12,8 @@ from graphdist.ir import ops
 from graphdist.ir.arrays import Array, Held
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import GraphdistError, TypeRuleError, VerifyError
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Stage, Value, Variable
 from graphdist.ir.interpreter import Outcome, interpret
-from graphdist.ir.ops import Op
 from graphdist.ir.source import UNKNOWN, at_line
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
 from graphdist.runtime.evaluate import evaluate_jax_node

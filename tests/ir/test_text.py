@@ -15,8 +15,7 @@ from graphdist.ir import ops
 from graphdist.ir.builder import Builder
 from graphdist.ir.compare import first_difference
 from graphdist.ir.errors import ParseError
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Stage, Value, Variable
-from graphdist.ir.ops import Op
+from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Stage, Value, Variable
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import names, opaques, print_graph, print_literal, print_node
 from graphdist.ir.source import UNKNOWN, at_line

@@ -10,8 +10,7 @@ from hypothesis import given
 
 from graphdist.ir import ops, verifier
 from graphdist.ir.errors import VerifyError
-from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.ops import Op
+from graphdist.ir.graph import Graph, Node, Op, Operand, Value
 from graphdist.ir.parser import parse
 from graphdist.ir.source import UNKNOWN, at_line
 from graphdist.ir.types import Type

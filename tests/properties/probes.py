@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from graphdist.ir.arrays import Array, Held
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.ops import Op
+from graphdist.ir.graph import Graph, Node, Op, Operand, Value
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED
