@@ -1,10 +1,11 @@
-"""Which variables are worth updating in slices, and for what reason the others are not.
+"""Which variables are worth updating in slices, and why the others are not.
 
-All that may be are tried at once (`slices.py` says what is needed then); those that gain nothing
-are given up, which may change what others need, so it is asked again until all gain. A variable
-gains if a reduce_scatter flows into its slices, or if nothing but its slices is wanted and they
-meet such ones: what only ever is compared with a parameter is stored like it. Before any is given
-up, operands of operations that need wholes are tried in slices (`gathered_values.py`).
+All variables that may be updated in slices are tried at once: `slices.py` says what is needed then.
+A variable gains if a reduce_scatter flows into its slices, or if nothing but its slices is needed
+and they come together with slices that do: what is only ever compared with a parameter is stored
+like the parameter. Variables that gain nothing are given up. That may change what others need, so
+the analysis is repeated until all gain. Before any variable is given up, operands of operations
+that need full values are tried in slices (`gathered_values.py`).
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ from dataclasses import dataclass
 
 from graphdist.ir.graph import Graph, Node, Operand, Variable
 from graphdist.ir.types import MIRRORED
+from graphdist.passes.cuts import cut_of
 from graphdist.passes.gathered_values import Gathered, gatherable, worth_gathering
-from graphdist.passes.slice_kinds import cut_of
-from graphdist.passes.slices import Needs
+from graphdist.passes.slice_rules import ALL_REDUCED, UNSLICED
+from graphdist.passes.slices import Needs, needs_of
 
 _ROUNDS = 16
-"""How often variables are given up and the rest asked again, before all are."""
+"""How often variables are given up and the rest tried again, before all are given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Which variables are worth it: of `smallest` elements at least; not any if it is not on.
+    """Which variables are worth it: variables of at least `smallest` elements; none if it is off.
 
-    Sums to a scalar are shared out too unless `reduces` is False: it changes the order in which
-    they add up.
+    Sums to a scalar are shared out too unless `reduces` is False: that changes the order of
+    additions.
     """
 
     is_on: bool = True
@@ -39,13 +41,13 @@ SHARDING = {
     "gpu": Sharding(smallest=2**18),
     "tpu": Sharding(smallest=2**18),
 }
-"""By platform, what is worth it."""
+"""What is worth it, by platform."""
 
 
 def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, dict[str, str]]:
     """Return what is needed when all variables that gain are in slices, and why others are not.
 
-    None if there is none that gains.
+    The first is None if no variable gains. A variable that gains has the reason "".
     """
     reasons = {
         variable.name: _refusal(variable, graph.num_replicas, sharding)
@@ -57,7 +59,7 @@ def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, di
         wanted = frozenset(name for name, reason in reasons.items() if not reason)
         if not wanted:
             return None, reasons
-        needs = Needs(graph, wanted, sharding.reduces, frozenset(gathered or ()))
+        needs = needs_of(graph, wanted, reorders=sharding.reduces, gathered=gathered or ())
         scattered: set[Operand] = set()
         _scatter(graph, needs, scattered)
         if gathered:
@@ -94,20 +96,21 @@ def _refusal(variable: Variable, num_replicas: int, sharding: Sharding) -> str:
 
 
 def _without_gain(needs: Needs, scattered: set[Operand]) -> dict[str, str]:
-    """Return the variables that are better left whole, with the reason."""
+    """Return the variables that gain nothing, and why."""
     graph = needs.graph
     doubtful = []
-    inputs = dict(zip((one.name for one in graph.variables), graph.inputs, strict=False))
+    names = (variable.name for variable in graph.variables)
+    inputs = dict(zip(names, graph.inputs, strict=False))
     for variable, output in zip(graph.assigned, graph.outputs, strict=False):
         is_cut = variable.sharded_along is not None or output in scattered
         if variable.name in needs.wanted and not is_cut:
             doubtful.append((variable.name, output))
-    if any(not needs.is_whole(inputs[name]) for name, _ in doubtful):
+    if any(not needs.is_full(inputs[name]) for name, _ in doubtful):
         beside = _beside(needs, scattered)
         doubtful = [
             (name, output)
             for name, output in doubtful
-            if needs.is_whole(inputs[name]) or inputs[name] not in beside
+            if needs.is_full(inputs[name]) or inputs[name] not in beside
         ]
     made_by = _makers(needs) if doubtful else {}
     return {name: _why_not(output, needs, made_by) for name, output in doubtful}
@@ -122,10 +125,8 @@ def _scatter(graph: Graph, needs: Needs, scattered: set[Operand]) -> None:
         result = node.results[0] if len(node.results) == 1 else None
         if result is None or not needs.in_slices(result):
             continue
-        kind = needs.kinds[result]
-        if kind in ("all_reduce", "gathered") or (
-            kind == "elementwise" and not scattered.isdisjoint(node.operands)
-        ):
+        rule = needs.rule(result)
+        if rule.starts_slices or (rule.hands_on and not scattered.isdisjoint(node.operands)):
             scattered.add(result)
 
 
@@ -141,16 +142,16 @@ def _scatter_branches(node: Node, needs: Needs, scattered: set[Operand]) -> None
 
 
 def _beside(needs: Needs, scattered: set[Operand]) -> set[Operand]:
-    """Return the values in slices that meet what a reduce_scatter gave, at whatever remove."""
-    meets: dict[Operand, list[Operand]] = {}
-    for one, other in needs.meetings():
-        if needs.in_slices(one) and needs.in_slices(other):
-            meets.setdefault(one, []).append(other)
-            meets.setdefault(other, []).append(one)
+    """Return the values in slices that come together with scattered ones, maybe through others."""
+    neighbours: dict[Operand, list[Operand]] = {}
+    for first, second in needs.cut_alike():
+        if needs.in_slices(first) and needs.in_slices(second):
+            neighbours.setdefault(first, []).append(second)
+            neighbours.setdefault(second, []).append(first)
     found = set(scattered)
     pending = list(scattered)
     while pending:
-        for value in meets.get(pending.pop(), ()):
+        for value in neighbours.get(pending.pop(), ()):
             if value not in found:
                 found.add(value)
                 pending.append(value)
@@ -158,9 +159,9 @@ def _beside(needs: Needs, scattered: set[Operand]) -> set[Operand]:
 
 
 def _makers(needs: Needs) -> dict[Operand, tuple[Node | None, tuple[Operand, ...]]]:
-    """Return of each value the node that makes it, and what it is made of.
+    """Return the node that makes each value, and the values that it is made of.
 
-    What a branch returns is what a result is made of, and an operand what an input is.
+    A result of a `cond` is made of what its branches return, an input of a branch of the operand.
     """
     made_by: dict[Operand, tuple[Node | None, tuple[Operand, ...]]] = {}
     for scope in needs.scopes():
@@ -182,7 +183,7 @@ def _why_not(
     needs: Needs,
     made_by: dict[Operand, tuple[Node | None, tuple[Operand, ...]]],
 ) -> str:
-    """Return why no reduce_scatter flows into an output: what is in its way, or that none is."""
+    """Return why no reduce_scatter flows into an output: what is in its way, if there is one."""
     pending: list[Operand] = [output]
     seen: set[Operand] = set()
     found = "no reduced gradient flows into it element by element"
@@ -192,11 +193,12 @@ def _why_not(
             continue
         seen.add(value)
         node, made_of = made_by[value]
-        kind = needs.kinds.get(value, "")
-        if needs.is_whole(value) and (kind == "all_reduce" or value is output):
-            return f"{'its gradient' if kind == 'all_reduce' else 'it'}: {needs.why_whole(value)}"
-        if kind in ("elementwise", "branches", "passed"):
+        rule = needs.rule(value)
+        is_gradient = rule is ALL_REDUCED
+        if needs.is_full(value) and (is_gradient or value is output):
+            return f"{'its gradient' if is_gradient else 'it'}: {needs.why_full(value)}"
+        if rule.hands_on:
             pending.extend(made_of)
-        elif node is not None and not kind and value.type.shape:
+        elif node is not None and rule is UNSLICED and value.type.shape:
             found = f"{node.op.name} at {node.source} is not computed slice by slice"
     return found

@@ -1,89 +1,82 @@
-"""Which values of a graph are needed whole, and which in slices, one a replica.
+"""How each value of a graph is needed: in full, in slices, one for each replica, or either way.
 
-The analysis behind `shard_update.py`, which says what it is for. It goes from the outputs backwards
-and through the branches of a `cond` that all replicas take alike: what is needed of a result is
-needed of what each branch returns, and what any branch needs of an input is needed of the operand.
+The analysis behind `shard_update.py`, which says what it is for. What an operation needs of its
+operands is said by its rule (`slice_rules.py`). The analysis goes from the outputs backwards, and
+through the branches of a `cond` that all replicas take alike: what is needed of a result is needed
+of what each branch returns, and what any branch needs of an input is needed of the operand. A value
+that several operations need is needed in the form that suits all: in full, if one needs all of it.
+At the end, what may be either way is cut where it comes together with slices.
+
 Which variables are worth it is in `slice_gains.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from graphdist.ir.analyses import has_effect
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.source import Source
-from graphdist.passes.slice_kinds import is_cuttable, is_exact, is_shared, kind_of, reduced_by
-
-WHOLE, SLICES, EITHER = 1, 2, 4
-
-_CUT = frozenset({"elementwise", "all_reduce", "gathered", "stored", "branches", "passed"})
-"""Of which kinds a value is made in slices where that is how it is needed."""
+from graphdist.passes.cuts import is_cuttable
+from graphdist.passes.slice_rules import (
+    BRANCH_INPUT,
+    BRANCHES,
+    STORED_INPUT,
+    UNSLICED,
+    Need,
+    SliceRule,
+    rule_for,
+)
 
 
 @dataclass
 class Needs:
-    """How each value is needed when the variables `wanted` are updated in slices.
-
-    Reductions to a number take slices too; unless `reduces`, only those whose order is no matter.
-    """
+    """How each value is needed when the variables `wanted` are updated in slices."""
 
     graph: Graph
     wanted: frozenset[str]
-    reduces: bool
-    gathered: frozenset[Operand] = frozenset()
-    """Operands of operations that need wholes, which are made in slices all the same."""
-    flags: dict[Operand, int] = field(default_factory=dict)
+    needed: dict[Operand, Need] = field(default_factory=dict)
+    """How a value is needed; a value that is not here is not needed."""
     because: dict[Operand, Node | str] = field(default_factory=dict)
-    """What needs a value whole, a node or in words."""
+    """What needs a value in full: a node, or in words."""
     sources: dict[Operand, Source] = field(default_factory=dict)
-    kinds: dict[Operand, str] = field(default_factory=dict)
-    """In what way what makes a value deals with slices; "stored" for a variable that is cut, and
-    "passed" for an input of a branch."""
+    rules: dict[Operand, SliceRule] = field(default_factory=dict)
+    """The rule of what makes a value, of those that are needed."""
     reduced: dict[Node, tuple[Operand, ...]] = field(default_factory=dict)
-    """The reductions that take slices, with what they reduce."""
+    """The operations that take their operands in either form, with what they then take."""
     branching: dict[Node, None] = field(default_factory=dict)
     """The nodes whose branches are looked into; an outer one before those nested in it."""
-    _asked: set[Graph] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        """Ask, from the outputs backwards."""
-        graph = self.graph
-        count = len(graph.assigned)
-        for variable, output in zip(graph.assigned, graph.outputs, strict=False):
-            is_slice = output.type.shape != variable.type.shape  # cut already
-            is_wanted = not is_slice and is_cuttable(output, graph.num_replicas)
-            if variable.name in self.wanted and is_wanted:
-                self._need(output, SLICES)
-            else:
-                self._need(output, WHOLE, f"variable {variable.name!r} is stored whole")
-        for output in graph.outputs[count:]:
-            self._need(output, WHOLE, "the function returns it")
-        self._ask_all(graph)
-        for variable, value in zip(graph.variables, graph.inputs, strict=False):
-            is_held_cut = variable.held(graph.num_replicas) != value.type
-            if is_held_cut or variable.name in self.wanted:
-                self.kinds[value] = "stored"
-        self._settle()
+    def need(self, value: Operand) -> Need:
+        """Return how a value is needed."""
+        return self.needed.get(value, Need.NOTHING)
 
     def of_node(self, node: Node) -> bool:
         """Return whether anything needs the node."""
-        return has_effect(node) or any(self.flags.get(result) for result in node.results)
+        return has_effect(node) or any(map(self.need, node.results))
 
-    def is_whole(self, value: Operand) -> bool:
+    def is_full(self, value: Operand) -> bool:
         """Return whether something needs all of a value."""
-        return bool(self.flags.get(value, 0) & WHOLE)
+        return self.need(value) is Need.FULL
 
     def in_slices(self, value: Operand) -> bool:
         """Return whether a value is needed in slices, and nothing needs all of it."""
-        return self.flags.get(value, 0) & (SLICES | WHOLE) == SLICES
+        return self.need(value) is Need.SLICES
 
     def is_cut(self, value: Operand) -> bool:
-        """Return whether a value is made in slices, and never whole."""
-        return self.in_slices(value) and self.kinds.get(value) in _CUT
+        """Return whether a value is made in slices, and never in full."""
+        return self.in_slices(value) and self.rule(value).gives_slices
 
-    def why_whole(self, value: Operand) -> str:
+    def rule(self, value: Operand) -> SliceRule:
+        """Return the rule of what makes a value."""
+        return self.rules.get(value, UNSLICED)
+
+    def rule_of(self, node: Node) -> SliceRule:
+        """Return the rule of a node."""
+        return self.rule(node.results[0]) if node.results else UNSLICED
+
+    def why_full(self, value: Operand) -> str:
         """Return what needs all of a value."""
         because = self.because[value]
         if isinstance(because, str):
@@ -91,15 +84,15 @@ class Needs:
         return f"{because.op.name} at {because.source} needs all of it"
 
     def operands_of(self, node: Node) -> Sequence[Operand]:
-        """Return the operands of a node that something needs: of a `cond` those its branches do."""
+        """Return the operands of a node that are needed: of a `cond` those its branches need."""
         if node not in self.branching:
             return self.reduced.get(node, node.operands)
         index, *operands = node.operands
         inputs = node.graphs[0].inputs
-        return [
-            index,
-            *(one for one, value in zip(operands, inputs, strict=True) if self.flags.get(value)),
+        needed = [
+            operand for operand, value in zip(operands, inputs, strict=True) if self.need(value)
         ]
+        return [index, *needed]
 
     def scopes(self) -> Iterator[Graph]:
         """Yield the graph and the branches looked into, an outer one before its inner ones."""
@@ -107,8 +100,8 @@ class Needs:
         for node in self.branching:
             yield from node.graphs
 
-    def meetings(self) -> Iterator[tuple[Operand, Operand]]:
-        """Yield the pairs of values that are cut alike if both are cut.
+    def cut_alike(self) -> Iterator[tuple[Operand, Operand]]:
+        """Yield the pairs of values that come together: if both are cut, they are cut alike.
 
         Results with operands where each element is computed by itself, factors of a sum of
         products, and what a branch takes and returns with what stands for it outside.
@@ -118,118 +111,164 @@ class Needs:
                 if node in self.branching:
                     yield from _passed(node)
                     yield from _returned(node)
-                    continue
-                for result in node.results:
-                    if self.kinds.get(result) == "elementwise":
-                        for operand in node.operands:
-                            if type(operand) is Value:  # literals are slow to hash
-                                yield result, operand
-                if len(node.operands) == 2 and node in self.reduced:
-                    first, second = self.reduced[node]
-                    yield first, second
+                else:
+                    operands = self.reduced.get(node, node.operands)
+                    yield from self.rule_of(node).cut_alike(node, operands)
 
-    def _need(self, operand: Operand, flags: int, because: Node | str = "") -> None:
+
+def needs_of(
+    graph: Graph,
+    wanted: frozenset[str],
+    *,
+    reorders: bool,
+    gathered: Iterable[Operand] = (),
+) -> Needs:
+    """Return how each value is needed when the variables `wanted` are updated in slices.
+
+    `gathered` are operands of operations that need them in full, which are made in slices all the
+    same. Unless `reorders`, nothing is reduced in slices whose order of additions shows.
+    """
+    needs = Needs(graph, wanted)
+    _Analysis(needs, reorders, frozenset(gathered)).run()
+    return needs
+
+
+class _Analysis:
+    """Finds the needs: from the outputs backwards."""
+
+    def __init__(self, needs: Needs, reorders: bool, gathered: frozenset[Operand]) -> None:
+        self.needs, self.reorders, self.gathered = needs, reorders, gathered
+        self.num_replicas = needs.graph.num_replicas
+        self.asked: set[Graph] = set()
+
+    def run(self) -> None:
+        """Fill in the needs."""
+        needs, graph = self.needs, self.needs.graph
+        self._ask_of_outputs(graph)
+        self._ask_all(graph)
+        for variable, value in zip(graph.variables, graph.inputs, strict=False):
+            is_held_cut = variable.held(graph.num_replicas) != value.type
+            if is_held_cut or variable.name in needs.wanted:
+                needs.rules[value] = STORED_INPUT
+        _settle(needs)
+
+    def _ask_of_outputs(self, graph: Graph) -> None:
+        for variable, output in zip(graph.assigned, graph.outputs, strict=False):
+            is_slice = output.type.shape != variable.type.shape  # cut already
+            is_wanted = variable.name in self.needs.wanted and not is_slice
+            if is_wanted and is_cuttable(output, graph.num_replicas):
+                self._ask_for(output, Need.SLICES)
+            else:
+                self._ask_for(output, Need.FULL, f"variable {variable.name!r} is stored unsharded")
+        for output in graph.outputs[len(graph.assigned) :]:
+            self._ask_for(output, Need.FULL, "the function returns it")
+
+    def _ask_for(self, operand: Operand, need: Need, because: Node | str = "") -> None:
         if type(operand) is Value:
-            self.flags[operand] = self.flags.get(operand, 0) | flags
-            if flags & WHOLE and operand not in self.because:
-                self.because[operand] = because
+            self.needs.needed[operand] = max(self.needs.need(operand), need)
+            if need is Need.FULL:
+                self.needs.because.setdefault(operand, because)
 
     def _ask_all(self, graph: Graph) -> None:
         for node in reversed(graph.nodes):
-            if self.of_node(node):
+            if self.needs.of_node(node):
                 self._ask(node, graph)
 
     def _ask(self, node: Node, graph: Graph) -> None:
-        num_replicas = self.graph.num_replicas
-        kind = kind_of(node, num_replicas)
-        result = node.results[0] if len(node.results) == 1 else None
-        self.sources.update(dict.fromkeys(node.results, node.source))
-        self.kinds.update(dict.fromkeys(node.results, kind))
-        if kind == "branches":
-            if self._ask_branches(node):
-                return
-            self.kinds.update(dict.fromkeys(node.results, ""))
-        because: Node | str = node
-        flags = WHOLE
+        needs = self.needs
+        rule = rule_for(node, self.num_replicas)
+        if rule is BRANCHES and not self._may_look_into(node):
+            rule = UNSLICED
+        needs.sources.update(dict.fromkeys(node.results, node.source))
+        needs.rules.update(dict.fromkeys(node.results, rule))
+        if rule is BRANCHES:
+            self._ask_branches(node)
+            return
+        takes_slices = self.reorders or not rule.reorders
+        of_result = needs.need(node.results[0]) if node.results else Need.NOTHING
         operands = node.operands
-        if result is not None:
-            of_result = self.flags.get(result, 0)
-            if kind == "elementwise":
-                flags = of_result if not of_result & WHOLE else WHOLE
-                because = self.because.get(result, because)
-            elif kind == "reduction" and (self.reduces or is_exact(node)):
-                flags = EITHER
-                operands = self.reduced[node] = reduced_by(node, graph, num_replicas)
-            elif kind == "sliced":
-                flags = SLICES
+        if rule.reduces and takes_slices:
+            operands = needs.reduced[node] = rule.operands(node, graph, self.num_replicas)
         for operand in operands:
-            self.sources.setdefault(operand, node.source)
-            is_cut = is_cuttable(operand, num_replicas)
-            if kind == "elementwise" and is_shared(operand, node.results[0], num_replicas):
-                is_cut = False
-            if not kind and operand in self.gathered:
-                self._need(operand, SLICES)
+            needs.sources.setdefault(operand, node.source)
+            if rule is UNSLICED and operand in self.gathered:
+                need = Need.SLICES
+            elif takes_slices and is_cuttable(operand, self.num_replicas):
+                need = rule.need(node, operand, of_result, self.num_replicas)
             else:
-                self._need(operand, flags if is_cut else WHOLE, because)
+                need = Need.FULL
+            self._ask_for(operand, need, self._because(node, rule))
 
-    def _ask_branches(self, node: Node) -> bool:
-        """Ask through the branches; False if one of them stands elsewhere too."""
-        if not self._asked.isdisjoint(node.graphs) or len(set(node.graphs)) < len(node.graphs):
-            return False
-        self._asked.update(node.graphs)
-        self.branching[node] = None
-        num_replicas = self.graph.num_replicas
+    def _because(self, node: Node, rule: SliceRule) -> Node | str:
+        """Return what to say needs an operand in full: what needs the result so, or the node."""
+        return self.needs.because.get(node.results[0], node) if rule.hands_on else node
+
+    def _may_look_into(self, node: Node) -> bool:
+        """Return whether the branches stand nowhere else: a graph has one form for all its uses."""
+        graphs = set(node.graphs)
+        return len(graphs) == len(node.graphs) and self.asked.isdisjoint(graphs)
+
+    def _ask_branches(self, node: Node) -> None:
+        """Ask through the branches, from the results of a `cond` to its operands."""
+        needs = self.needs
+        self.asked.update(node.graphs)
+        needs.branching[node] = None
         for result, output in _returned(node):
-            flags = self.flags.get(result, 0)
-            if flags:
-                is_cut = is_cuttable(output, num_replicas) and not flags & WHOLE
-                self._need(output, flags if is_cut else WHOLE, self.because.get(result, node))
+            need = needs.need(result)
+            if need:
+                cuttable = is_cuttable(output, self.num_replicas)
+                self._ask_for(
+                    output, need if cuttable else Need.FULL, needs.because.get(result, node)
+                )
         for branch in node.graphs:
             self._ask_all(branch)
-        self._need(node.operands[0], WHOLE, node)
-        for operand, *inputs in zip(
-            node.operands[1:], *(branch.inputs for branch in node.graphs), strict=True
-        ):
-            flags = 0
-            because: Node | str = node
-            for value in inputs:
-                flags |= self.flags.get(value, 0)
-                because = self.because.get(value, because)
-            if not flags:
-                continue
-            if not all(is_cuttable(one, num_replicas) for one in (operand, *inputs)):
-                flags = WHOLE
-            self.sources.setdefault(operand, node.source)
-            self._need(operand, flags if not flags & WHOLE else WHOLE, because)
-            for value in inputs:
-                self.kinds[value] = "passed"
-                self.sources.setdefault(value, node.source)
-                self._need(value, flags, because)
-        return True
+        self._ask_for(node.operands[0], Need.FULL, node)
+        inputs = zip(*(branch.inputs for branch in node.graphs), strict=True)
+        for operand, of_branches in zip(node.operands[1:], inputs, strict=True):
+            self._ask_for_passed(node, operand, of_branches)
 
-    def _settle(self) -> None:
-        """Cut what may be either way where it meets a slice, as operand or as result.
-
-        Both ways, from value to value: what is left whole then shares no operation with a slice,
-        so that nothing is computed whole and cut afterwards.
-        """
-        meets: dict[Operand, list[Operand]] = {}
-        if EITHER not in self.flags.values():
+    def _ask_for_passed(self, node: Node, operand: Operand, inputs: Sequence[Value]) -> None:
+        """Ask for an operand, and for the inputs that it becomes, what any of these needs."""
+        needs = self.needs
+        need = max(map(needs.need, inputs))
+        if not need:
             return
-        for one, other in self.meetings():
-            if EITHER in (self.flags.get(one), self.flags.get(other)):
-                meets.setdefault(one, []).append(other)
-                meets.setdefault(other, []).append(one)
-        for value, kind in self.kinds.items():
-            if kind in ("stored", "gathered") and self.flags.get(value) == EITHER:
-                self.flags[value] = SLICES
-        pending = [value for value in meets if self.is_cut(value)]
-        while pending:
-            for value in meets.get(pending.pop(), ()):
-                if self.flags.get(value) == EITHER:
-                    self.flags[value] = SLICES
-                    if self.is_cut(value):
-                        pending.append(value)
+        if not all(is_cuttable(value, self.num_replicas) for value in (operand, *inputs)):
+            need = Need.FULL
+        reasons = [needs.because[value] for value in inputs if value in needs.because]
+        because = reasons[-1] if reasons else node
+        needs.sources.setdefault(operand, node.source)
+        self._ask_for(operand, need, because)
+        for value in inputs:
+            needs.rules[value] = BRANCH_INPUT
+            needs.sources.setdefault(value, node.source)
+            self._ask_for(value, need, because)
+
+
+def _settle(needs: Needs) -> None:
+    """Cut what may be either way where it comes together with a slice, as operand or as result.
+
+    Both ways, from value to value: what is left in full then shares no operation with a slice, so
+    that nothing is computed in full and cut afterwards.
+    """
+    needed = needs.needed
+    if Need.EITHER not in needed.values():
+        return
+    neighbours: dict[Operand, list[Operand]] = {}
+    for first, second in needs.cut_alike():
+        if Need.EITHER in (needs.need(first), needs.need(second)):
+            neighbours.setdefault(first, []).append(second)
+            neighbours.setdefault(second, []).append(first)
+    for value, rule in needs.rules.items():
+        if rule.has_slices and needs.need(value) is Need.EITHER:
+            needed[value] = Need.SLICES
+    pending = [value for value in neighbours if needs.is_cut(value)]
+    while pending:
+        for value in neighbours.get(pending.pop(), ()):
+            if needs.need(value) is Need.EITHER:
+                needed[value] = Need.SLICES
+                if needs.is_cut(value):
+                    pending.append(value)
 
 
 def _returned(node: Node) -> Iterator[tuple[Value, Operand]]:

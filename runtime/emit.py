@@ -19,7 +19,7 @@ from jax import lax
 
 from graphdist.ir import ops
 from graphdist.ir.errors import VerifyError
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.ops import STARTS_AT_RUN_TIME
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
@@ -268,7 +268,7 @@ def _cond(node: Node, operands: list[Array]) -> list[Array]:
     return lax.switch(index, branches, *rest)
 
 
-_RULES: dict[ops.Op, Rule] = {
+_RULES: dict[Op, Rule] = {
     ops.ALL_REDUCE: _all_reduce,
     ops.ALL_GATHER: _all_gather,
     ops.REDUCE_SCATTER: _reduce_scatter,

@@ -11,7 +11,7 @@ import pytest
 from graphdist.ir import ops
 from graphdist.ir.arrays import Array, literal_array
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Stage
+from graphdist.ir.graph import Graph, Literal, Op, Stage
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import Type, numpy_dtype
 from graphdist.passes.fold_constants import fold_constants
@@ -125,7 +125,7 @@ def test_choices(dtype: str) -> None:
 
 @pytest.mark.parametrize(("reducer", "wanted"), [("sum", 3.0), ("mean", 1.0), ("max", 1.0)])
 @pytest.mark.parametrize("op", [ops.REDUCE, ops.ALL_REDUCE])
-def test_reductions(op: ops.Op, reducer: str, wanted: float) -> None:
+def test_reductions(op: Op, reducer: str, wanted: float) -> None:
     builder = Builder()
     one = Literal.of(1.0, Type("f32", ()))
     (result,) = builder.add(op, (one,), {"reducer": reducer, "group_size": 3}, at=UNKNOWN)

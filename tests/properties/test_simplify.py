@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphdist.ir import ops
 from graphdist.ir.analyses import node_count
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Operand, Stage, Value
+from graphdist.ir.graph import Graph, Literal, Op, Operand, Stage, Value
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, numpy_dtype
 from graphdist.ir.verifier import verify
@@ -67,7 +67,7 @@ class Program:
 
     def add(
         self,
-        op: ops.Op,
+        op: Op,
         operands: Sequence[Operand],
         params: dict[str, object] | None = None,
         graphs: tuple[Graph, ...] = (),
