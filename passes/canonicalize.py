@@ -20,10 +20,9 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import CONSTANT, RESHAPE, UNPACK
-from graphdist.ir.rewrite import rewrite, substitute
+from graphdist.ir.rewrite import Rewriter, rewrite, substitute
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 
 NAME = "canonicalize"
@@ -39,48 +38,36 @@ def canonicalize(graph: Graph) -> Graph:
 
 
 class _Canonicalizer:
-    """Applies the rules and remembers the nodes that rules look back at."""
+    """Applies the rules, each of which may look back at the nodes behind its operands."""
 
     def __init__(self) -> None:
-        self.definitions: dict[Operand, Node] = {}
-        self.builder = Builder()
+        self.builder: Rewriter
 
-    def apply(self, node: Node, operands: Operands, builder: Builder) -> Answer:
+    def apply(self, node: Node, operands: Operands, builder: Rewriter) -> Answer:
         """Return what stands for the results of the node, or None to keep it."""
         self.builder = builder
-        name = node.op.name
         first = len(builder.nodes)
-        answer = _RULES[name](self, node, operands)
+        answer = _RULES[node.op.name](self, node, operands)
         if answer is not None and not all(map(_fits, answer, node.results)):
-            answer = None
             builder.take_back(first)
-        if answer is None:
-            if name not in _LOOKED_BACK_AT:
-                return None
-            answer = builder.keep(node, operands, node.graphs)
-        for made in builder.nodes[first:]:
-            for result in made.results:
-                self.definitions[result] = made
+            return None
         return answer
 
     def definition(self, operand: Operand, name: str) -> Node | None:
-        """Return the node that made the operand, if it is one of this operation."""
-        node = self.definitions.get(operand) if type(operand) is Value else None
-        return node if node is not None and node.op.name == name else None
+        """Return the node that made the operand, if it is of this operation."""
+        return self.builder.definition(operand, name)
 
     def splat(self, operand: Operand) -> Number | None:
         """Return the number that every element of the operand is, if that is known."""
         if type(operand) is Literal:
             return operand.value
-        node = self.definitions.get(operand)
+        node = self.builder.definition(operand, CONSTANT.name, "jax.broadcast_in_dim")
         if node is None:
             return None
         if node.op is CONSTANT:
             array = cast("np.ndarray[tuple[int, ...], np.dtype[np.generic]]", node.params["value"])
             return array.item(0) if _is_splat(array) else None
-        if node.op.name == "jax.broadcast_in_dim" and isinstance(node.operands[0], Literal):
-            return node.operands[0].value
-        return None
+        return node.operands[0].value if isinstance(node.operands[0], Literal) else None
 
 
 def _is_splat(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
@@ -385,16 +372,8 @@ _RULES: dict[str, Rule] = {
     "jax.xor": _neutral(_is_no_bits, commutes=True),
     "concatenate": _single,
     "cond": _cond,
-    "constant": lambda self, node, operands: None,
     "pack": _pack,
     "reshape": _reshape,
     "scale": _scale,
     "unpack": _unpack,
 }
-
-_LOOKED_BACK_AT = frozenset(
-    {
-        "jax.broadcast_in_dim", "jax.convert_element_type", "jax.neg", "jax.not", "jax.reshape",
-        "jax.transpose", "constant", "pack", "reshape", "scale", "unpack",
-    }
-)  # fmt: skip

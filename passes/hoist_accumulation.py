@@ -24,12 +24,11 @@ loop does (a broadcast number into a large carry), and `while` loops.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from graphdist.ir.analyses import operations, producers, walk
+from graphdist.ir.analyses import operations, producers, use_counts, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE, SCAN, SELECT_REPLICA
@@ -125,17 +124,13 @@ def _carries(node: Node, body: Graph) -> Iterator[_Accumulation | str]:
     if length < 2 or ALL_REDUCE.name not in operations(body):
         return
     inputs = body.inputs[cast(int, node.params["num_consts"]) :]
-    operands = [operand for node in body.nodes for operand in node.operands]
-    uses = Counter(one for one in (*operands, *body.outputs) if type(one) is Value)
     for place, carry in enumerate(inputs[:num_carry]):
-        yield _accumulation(body, place, carry, uses, length)
+        yield _accumulation(body, place, carry, length)
 
 
-def _accumulation(
-    body: Graph, place: int, carry: Value, uses: Counter[Value], length: int
-) -> _Accumulation | str:
+def _accumulation(body: Graph, place: int, carry: Value, length: int) -> _Accumulation | str:
     """Return how a carry is only added to, or why it is not."""
-    new, made_by = body.outputs[place], producers(body)
+    new, made_by, uses = body.outputs[place], producers(body), use_counts(body)
     # One that differs between replicas begins so, or a factor of each replica's own makes it so.
     if carry.type.distribution is not MIRRORED:
         return "it differs between replicas"

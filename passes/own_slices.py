@@ -1,154 +1,148 @@
-"""Send less where a replica wants its own slice: XLA keeps these collectives on every backend.
+"""Send less where a replica needs only its own slice: XLA keeps these collectives on every backend.
 
-* a replica's own slice of what it and the others gathered is what it gave;
-* its own slice of a reduced value is all it needs of it: a reduce_scatter, half the bytes;
-* gathering what a reduce_scatter left is the reduction of the whole.
+* A replica's own slice of a gathered value is what the replica gave.
+* Its own slice of a reduced value is all that it needs of it: a reduce_scatter, half the bytes.
+* Gathering what a reduce_scatter left is the all_reduce of the entire value.
 
 Before:  %all = all_gather(%x) {axis=0, ..} : f32[8]   %mine = dynamic_slice(%all, replica_id * 4)
 After:   %mine is %x
 
 A slice is a replica's own if it is one of R equal ones along one dimension and begins at the
 replica's number times its length, as `lax.dynamic_slice_in_dim` and NumPy's indexing write it. Left
-alone: a reduced value that something else needs whole, a slice of one that something else needs,
-slices along other dimensions than the one that was gathered, and what is reduced by max or min,
-which no reduce_scatter does.
+alone: a reduced value of which something else needs more, slices along other dimensions than the
+gathered one, and values reduced by max or min, which no reduce_scatter does.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
-from graphdist.ir.analyses import operations, walk
-from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Rewriter, rewrite
 
 NAME = "own_slices"
 
-_COLLECTIVES = (ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER)
-_INDEX = ("jax.mul", "jax.add", "jax.lt", "jax.select_n", "jax.convert_element_type")
 _NUMBERS = ("i32", "u32", "i64", "u64")
 """The dtypes that hold the number of every replica, and its products with lengths."""
-_LOOKED_AT = {*(op.name for op in (*_COLLECTIVES, REPLICA_ID)), *_INDEX, "jax.dynamic_slice"}
 
 
 def own_slices(graph: Graph) -> Graph:
     """Return the graph without collectives of more than each replica wants."""
-    # Every rule ends in one of these.
-    if operations(graph).isdisjoint({ALL_GATHER.name, "jax.dynamic_slice"}):
-        return graph
-    rule = _OwnSlices(graph).apply
-    return rewrite(graph, rule, NAME, _LOOKED_AT)
+    return rewrite(graph, _rule, NAME, {ALL_GATHER.name, "jax.dynamic_slice"})
 
 
-class _OwnSlices:
-    """Remembers the nodes of the new graph that a slice may be of."""
+def _rule(
+    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
+) -> Sequence[Operand] | None:
+    """Return what stands for the results of the node."""
+    if node.op is ALL_GATHER:
+        return _gathered(node, operands[0], rewriter)
+    return _sliced(node, operands, rewriter)
 
-    def __init__(self, graph: Graph) -> None:
-        self.definitions: dict[Operand, Node] = {}
-        nodes = walk(graph)
-        graphs = [graph, *(nested for node in nodes for nested in node.graphs)]
-        users = [*(node.operands for node in nodes), *(one.outputs for one in graphs)]
-        self.uses = Counter(value for values in users for value in values if type(value) is Value)
 
-    def apply(
-        self, node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
-        """Return what stands for the results of the node."""
-        answer = None
-        if node.op is ALL_GATHER:
-            answer = self._gathered(node, operands, builder)
-        elif node.op.name == "jax.dynamic_slice":
-            answer = self._sliced(node, operands, builder)
-        if answer is not None:
-            return answer
-        results = builder.keep(node, operands, node.graphs)
-        for result, old in zip(results, node.results, strict=True):
-            self.definitions[result] = builder.nodes[-1]
-            self.uses[result] = self.uses[old]
-        return results
+def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Operand] | None:
+    scatter = rewriter.definition(operand, REDUCE_SCATTER.name)
+    if scatter is None or scatter.params["axis"] != node.params["axis"]:
+        return None
+    if rewriter.uses(operand) > 1:
+        return None
+    params = {name: scatter.params[name] for name in ("reducer", "group_size")}
+    hint = node.results[0].hint
+    return rewriter.add(ALL_REDUCE, scatter.operands, params, at=node.source, hint=hint)
 
-    def _gathered(
-        self, node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
-        scatter = self._defined(operands[0], REDUCE_SCATTER.name)
-        if scatter is None or scatter.params["axis"] != node.params["axis"]:
-            return None
-        if self.uses[cast(Value, operands[0])] > 1:
-            return None
-        params = {name: scatter.params[name] for name in ("reducer", "group_size")}
-        hint = node.results[0].hint
-        return builder.add(ALL_REDUCE, scatter.operands, params, at=node.source, hint=hint)
 
-    def _sliced(
-        self, node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
-        whole, *starts = operands
-        made = self._defined(whole, ALL_GATHER.name) or self._defined(whole, ALL_REDUCE.name)
-        if made is None:
-            return None
-        axis = self._own_axis(whole, node.results[0], starts, cast(int, made.params["group_size"]))
-        if axis is None:
-            return None
-        if made.op is ALL_GATHER:
-            return made.operands if made.params["axis"] == axis else None
-        if self.uses[cast(Value, whole)] > 1 or made.params["reducer"] not in ("sum", "mean"):
-            return None
-        hint = node.results[0].hint
-        params = {**made.params, "axis": axis}
-        return builder.add(REDUCE_SCATTER, made.operands, params, at=made.source, hint=hint)
+def _sliced(
+    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
+) -> Sequence[Operand] | None:
+    full, *starts = operands
+    made = rewriter.definition(full, ALL_GATHER.name, ALL_REDUCE.name)
+    if made is None:
+        return None
+    group_size = cast(int, made.params["group_size"])
+    axis = _own_axis(full, node.results[0], starts, group_size, rewriter)
+    if axis is None:
+        return None
+    if made.op is ALL_GATHER:
+        return made.operands if made.params["axis"] == axis else None
+    if rewriter.uses(full) > 1 or made.params["reducer"] not in ("sum", "mean"):
+        return None
+    hint = node.results[0].hint
+    params = {**made.params, "axis": axis}
+    return rewriter.add(REDUCE_SCATTER, made.operands, params, at=made.source, hint=hint)
 
-    def _own_axis(
-        self, whole: Operand, part: Value, starts: Sequence[Operand], size: int
-    ) -> int | None:
-        """Return the dimension along which a part is the replica's own of R equal ones."""
-        lengths = zip(whole.type.shape, part.type.shape, strict=True)
-        cut = [i for i, (all_of_it, length) in enumerate(lengths) if all_of_it != length]
-        if len(cut) != 1:
-            return None
-        (axis,) = cut
-        length = part.type.shape[axis]
-        if length * size != whole.type.shape[axis]:
-            return None
-        return axis if self._factor_of_number(starts[axis]) == length else None
 
-    def _factor_of_number(self, operand: Operand) -> int | None:
-        """Return k if the operand is k times the replica's number."""
-        node = self.definitions.get(operand) if type(operand) is Value else None
-        if node is None or operand.type.dtype not in _NUMBERS:
+def _own_axis(
+    full: Operand, part: Value, starts: Sequence[Operand], group_size: int, rewriter: Rewriter
+) -> int | None:
+    """Return the dimension along which a part is the replica's own of R equal ones."""
+    lengths = zip(full.type.shape, part.type.shape, strict=True)
+    cut = [axis for axis, (of_full, of_part) in enumerate(lengths) if of_full != of_part]
+    if len(cut) != 1:
+        return None
+    (axis,) = cut
+    length = part.type.shape[axis]
+    if length * group_size != full.type.shape[axis]:
+        return None
+    return axis if _factor_of_number(starts[axis], rewriter) == length else None
+
+
+def _factor_of_number(operand: Operand, rewriter: Rewriter) -> int | None:
+    """Return k if the operand is k times the replica's number.
+
+    Chains of operations may be long, so this walks down to the number and then up again.
+    """
+    factors: list[int | None] = []  # None: the product of those behind it must not be negative
+    while operand.type.dtype in _NUMBERS:
+        node = rewriter.definition(operand)
+        if node is None:
             return None
         if node.op is REPLICA_ID:
-            return 1
-        if node.op.name == "jax.convert_element_type":
-            return self._factor_of_number(node.operands[0])
-        if node.op.name == "jax.mul":
-            first, second = node.operands
-            value, literal = (second, first) if type(first) is Literal else (first, second)
-            factor = self._factor_of_number(value)
-            if factor is None or type(literal) is not Literal:
-                return None
-            return factor * int(cast(int, literal.value))
-        if node.op.name == "jax.select_n":
-            return self._not_negative(node)
+            return _product(factors)
+        step = _step(node, rewriter)
+        if step is None:
+            return None
+        operand, factor = step
+        factors.append(factor)
+    return None
+
+
+def _product(factors: Sequence[int | None]) -> int | None:
+    """Return the product, from the last factor to the first; None where a check fails on the way.
+
+    >>> _product([2, None, 3]), _product([-2, None, 3]), _product([2, None, -3])
+    (6, -6, None)
+    """
+    product = 1
+    for factor in reversed(factors):
+        if factor is None and product < 0:
+            return None
+        product *= 1 if factor is None else factor
+    return product
+
+
+def _step(node: Node, rewriter: Rewriter) -> tuple[Operand, int | None] | None:
+    """Return what a node multiplies and the factor: None for 1 of what is not negative."""
+    if node.op.name == "jax.convert_element_type":
+        return node.operands[0], 1
+    if node.op.name == "jax.mul":
+        first, second = node.operands
+        value, literal = (second, first) if type(first) is Literal else (first, second)
+        return (value, int(cast(int, literal.value))) if type(literal) is Literal else None
+    if node.op.name == "jax.select_n":
+        index = _index(node, rewriter)
+        return None if index is None else (index, None)
+    return None
+
+
+def _index(select: Node, rewriter: Rewriter) -> Operand | None:
+    """Return x if the node is `x if x >= 0 else x + n`, the index of NumPy."""
+    if len(select.operands) != 3:
         return None
-
-    def _not_negative(self, select: Node) -> int | None:
-        """Return k of `x if x >= 0 else x + n`, the index of NumPy, where x is k times it."""
-        if len(select.operands) != 3:
-            return None
-        predicate, value, _ = select.operands
-        test = self._defined(predicate, "jax.lt")
-        if test is None or test.operands[0] is not value:
-            return None
-        bound = test.operands[1]
-        if type(bound) is not Literal or bound.value != 0:
-            return None
-        factor = self._factor_of_number(value)
-        return factor if factor is not None and factor >= 0 else None
-
-    def _defined(self, operand: Operand, name: str) -> Node | None:
-        node = self.definitions.get(operand) if type(operand) is Value else None
-        return node if node is not None and node.op.name == name else None
+    predicate, value, _ = select.operands
+    test = rewriter.definition(predicate, "jax.lt")
+    if test is None or test.operands[0] is not value:
+        return None
+    bound = test.operands[1]
+    return value if type(bound) is Literal and bound.value == 0 else None

@@ -26,15 +26,14 @@ would lose bits the user asked for; and max and min.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
-from graphdist.ir.analyses import operations, walk
+from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE
-from graphdist.ir.rewrite import rewrite
+from graphdist.ir.rewrite import Rewriter, rewrite
 from graphdist.ir.source import join
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.linear_chains import Chain, is_linear_reduction, keeps_dtype, reduction_behind
@@ -55,119 +54,92 @@ def reassociate(graph: Graph) -> Graph:
     """Return the graph with fewer reductions and factors, equal up to rounding."""
     if ALL_REDUCE.name not in operations(graph):
         return graph
-    rule = _Reassociation(graph).apply
-    return rewrite(graph, rule, NAME, _LOOKED_AT)
+    return rewrite(graph, _rule, NAME, _LOOKED_AT)
 
 
-class _Reassociation:
-    """Applies the rules and remembers what they look back at."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.definitions: dict[Operand, Node] = {}
-        nodes = walk(graph)
-        graphs = [graph, *(nested for node in nodes for nested in node.graphs)]
-        users = [*(node.operands for node in nodes), *(one.outputs for one in graphs)]
-        self.uses = Counter(value for values in users for value in values if type(value) is Value)
-
-    def apply(
-        self, node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand]:
-        """Return what stands for the results of the node."""
-        first = len(builder.nodes)
-        answer = self._rewritten(node, operands, builder)
-        if answer is None:
-            answer = builder.keep(node, operands, node.graphs)
-            if answer is node.results:  # used as often as it was
-                self.definitions[answer[0]] = builder.nodes[-1]
-                return answer
-        for made in builder.nodes[first:]:
-            self.definitions[made.results[0]] = made
-            self.uses[made.results[0]] = self.uses[made.results[0]] or 1
-        for result, old in zip(answer, node.results, strict=True):
-            self.uses[cast(Value, result)] = self.uses[old]
-        return answer
-
-    def _rewritten(
-        self, node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
-        name = node.op.name
-        if (name in _MOVED and name not in _FACTORS) or node.results[0].type.dtype not in _DTYPES:
-            return None
-        if name in _ADDITIONS:
-            return self._add_first(node, operands, builder)
-        if name in _FACTORS:
-            return self._join_factors(node, operands, builder)
-        if is_linear_reduction(node):
-            return self._move_behind(node, operands[0], builder)
+def _rule(
+    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
+) -> Sequence[Operand] | None:
+    """Return what stands for the results of the node."""
+    name = node.op.name
+    if (name in _MOVED and name not in _FACTORS) or node.results[0].type.dtype not in _DTYPES:
         return None
+    if name in _ADDITIONS:
+        return _add_first(node, operands, rewriter)
+    if name in _FACTORS:
+        return _join_factors(node, operands, rewriter)
+    if is_linear_reduction(node):
+        return _move_behind(node, operands[0], rewriter)
+    return None
 
-    def _single(self, operand: Operand) -> Node | None:
-        """Return the node that makes the operand for one use."""
-        if type(operand) is not Value or self.uses[operand] != 1:
-            return None
-        return self.definitions.get(operand)
 
-    def _move_behind(
-        self, reduction: Node, operand: Operand, builder: Builder
-    ) -> Sequence[Operand] | None:
-        """Reduce what is in front of linear operations, and apply these to the result."""
-        moved = []
-        while (node := self._single(operand)) is not None:
-            place = _only_varying(node)
-            if place is None or node.operands[place].type.size > node.results[0].type.size:
-                break
-            moved.append((node, place))
-            operand = node.operands[place]
-        moved = moved[: _worth_moving(moved)]
-        if not moved:
-            return None
-        node, place = moved[-1]
+def _single(operand: Operand, rewriter: Rewriter) -> Node | None:
+    """Return the node that makes the operand for one use."""
+    return rewriter.definition(operand) if rewriter.uses(operand) == 1 else None
+
+
+def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Operand] | None:
+    """Reduce what is in front of linear operations, and apply these to the result."""
+    moved = []
+    while (node := _single(operand, rewriter)) is not None:
+        place = _only_varying(node)
+        if place is None or node.operands[place].type.size > node.results[0].type.size:
+            break
+        moved.append((node, place))
         operand = node.operands[place]
-        at = reduction.source
-        results: Sequence[Operand] = builder.add(ALL_REDUCE, (operand,), reduction.params, at=at)
-        for node, place in reversed(moved):
-            results = _again(node, place, results[0], builder)
-        return results
+    moved = moved[: _worth_moving(moved)]
+    if not moved:
+        return None
+    node, place = moved[-1]
+    operand = node.operands[place]
+    at = reduction.source
+    results: Sequence[Operand] = rewriter.add(ALL_REDUCE, (operand,), reduction.params, at=at)
+    for node, place in reversed(moved):
+        results = _again(node, place, results[0], rewriter)
+    return results
 
-    def _add_first(
-        self, node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
-        """Add what goes into two reductions in place of what comes out."""
-        # What differs between replicas was made so by a factor of each replica's own.
-        if any(operand.type.distribution is not MIRRORED for operand in operands):
-            return None
-        left = self._reduction_of(operands[0])
-        right = left and self._reduction_of(operands[1])
-        if left is None or right is None or left[0].params != right[0].params:
-            return None
-        terms = []
-        for reduction, chain in (left, right):
-            term: Operand = reduction.operands[0]
-            for one, place in reversed(chain):
-                (term,) = _again(one, place, term, builder)
-            terms.append(term)
-        type, hint = node.results[0].type, node.results[0].hint
-        added = builder.add(node.op, terms, node.params, at=node.source, types=[type])
-        at = join((left[0].source, right[0].source))
-        return builder.add(ALL_REDUCE, added, left[0].params, at=at, hint=hint)
 
-    def _reduction_of(self, operand: Operand) -> tuple[Node, Chain] | None:
-        return reduction_behind(operand, self._single, _linear_in_as_large)
+def _add_first(
+    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
+) -> Sequence[Operand] | None:
+    """Add what goes into two reductions in place of what comes out."""
+    # What differs between replicas was made so by a factor of each replica's own.
+    if any(operand.type.distribution is not MIRRORED for operand in operands):
+        return None
+    left = _reduction_of(operands[0], rewriter)
+    right = left and _reduction_of(operands[1], rewriter)
+    if left is None or right is None or left[0].params != right[0].params:
+        return None
+    terms = []
+    for reduction, chain in (left, right):
+        term: Operand = reduction.operands[0]
+        for one, place in reversed(chain):
+            (term,) = _again(one, place, term, rewriter)
+        terms.append(term)
+    type, hint = node.results[0].type, node.results[0].hint
+    added = rewriter.add(node.op, terms, node.params, at=node.source, types=[type])
+    at = join((left[0].source, right[0].source))
+    return rewriter.add(ALL_REDUCE, added, left[0].params, at=at, hint=hint)
 
-    def _join_factors(
-        self, node: Node, operands: tuple[Operand, ...], builder: Builder
-    ) -> Sequence[Operand] | None:
-        """Multiply once by the product of constant factors."""
-        outer = _factor(node, operands)
-        made = None if outer is None else self._single(outer[1])
-        inner = None if made is None else _factor(made, made.operands)
-        if outer is None or inner is None:
-            return None
-        product = outer[0] * inner[0]
-        if not _SMALLEST <= abs(product) <= _LARGEST:
-            return None
-        hint = node.results[0].hint
-        return builder.add(SCALE, inner[1:], {"factor": product}, at=node.source, hint=hint)
+
+def _reduction_of(operand: Operand, rewriter: Rewriter) -> tuple[Node, Chain] | None:
+    return reduction_behind(operand, lambda value: _single(value, rewriter), _linear_in_as_large)
+
+
+def _join_factors(
+    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
+) -> Sequence[Operand] | None:
+    """Multiply once by the product of constant factors."""
+    outer = _factor(node, operands)
+    made = None if outer is None else _single(outer[1], rewriter)
+    inner = None if made is None else _factor(made, made.operands)
+    if outer is None or inner is None:
+        return None
+    product = outer[0] * inner[0]
+    if not _SMALLEST <= abs(product) <= _LARGEST:
+        return None
+    hint = node.results[0].hint
+    return rewriter.add(SCALE, inner[1:], {"factor": product}, at=node.source, hint=hint)
 
 
 def _worth_moving(chain: Chain) -> int:

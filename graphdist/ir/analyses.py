@@ -6,8 +6,10 @@ safe because graphs do not change; the results are not to be changed either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import wraps
+from itertools import chain
 from typing import TypeVar, cast
 
 from graphdist.ir.graph import Graph, Node, Operand, Value
@@ -19,6 +21,7 @@ __all__ = [
     "operations",
     "peak_bytes",
     "producers",
+    "use_counts",
     "users",
     "walk",
 ]
@@ -62,6 +65,27 @@ def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
         for result in node.results:
             found[result] = []
     return {cast(Value, value): tuple(nodes) for value, nodes in found.items()}
+
+
+@_kept
+def use_counts(graph: Graph) -> Mapping[Value, int]:
+    """Return how often each value of the graph is an operand or an output; 0 times is left out.
+
+    A value that is used twice by one node counts twice. Nested graphs have values of their own.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.mul(%x, %x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> list(use_counts(graph).values())
+    [2, 1]
+    """
+    operands = (node.operands for node in graph.nodes)
+    used = chain(chain.from_iterable(operands), graph.outputs)
+    # Literals are slow to hash.
+    return Counter(operand for operand in used if type(operand) is Value)
 
 
 @_kept

@@ -1,20 +1,74 @@
 """The rewrite driver: walk a graph in order, ask a rule about each node, build the result.
 
 A rule sees a node with its operands and nested graphs already rewritten. It answers None to keep
-the node, or the operands that stand for its results from now on; what it needs it adds to the
-builder. If nothing changed, the same graph object comes back, which is how a pass says that it had
-nothing to do.
+the node, or the operands that stand for its results from now on. What it needs it adds to the
+`Rewriter`, which also says which node makes a value and how often the value is used. If nothing
+changed, the same graph object comes back, which is how a pass says that it had nothing to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
 
-from graphdist.ir.analyses import operations
+from graphdist.ir.analyses import operations, use_counts
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
 
-Rule = Callable[[Node, tuple[Operand, ...], Builder], Sequence[Operand] | None]
+
+class Rewriter(Builder):
+    """The builder of a graph that is rewritten, and what is known of its values so far.
+
+    A nested graph has a rewriter of its own, as it has values of its own.
+    """
+
+    def __init__(self, graph: Graph, origin: str) -> None:
+        """Start with no nodes; `graph` is the old graph."""
+        super().__init__(origin)
+        self._graph = graph
+        self._definitions: dict[Operand, Node] = {}
+        self._defined = 0
+        """The number of nodes whose results are in `_definitions`: most rules never look back."""
+        self._stands_for: dict[Operand, list[Value]] = {}
+
+    def definition(self, operand: Operand, *names: str) -> Node | None:
+        """Return the node of the new graph that makes an operand.
+
+        Return None if it is an input or a literal, and if `names` are given and the node's
+        operation is not among them.
+        """
+        if type(operand) is not Value:
+            return None
+        for made in self.nodes[self._defined :]:
+            self._definitions.update(dict.fromkeys(made.results, made))
+        self._defined = len(self.nodes)
+        node = self._definitions.get(operand)
+        return node if node is None or not names or node.op.name in names else None
+
+    def uses(self, operand: Operand) -> int:
+        """Return how often a value is used, as far as the old graph says: at least once.
+
+        A value that stands for results of the old graph is used where they were. A value that a
+        rule made on the way to its answer is used once. Uses by nodes that a rule did without still
+        count: they go when the dead nodes go.
+        """
+        counts = use_counts(self._graph)
+        values = [operand, *self._stands_for.get(operand, ())]
+        return max(1, sum(counts.get(value, 0) for value in values if type(value) is Value))
+
+    def stand_for(self, answer: Sequence[Operand], results: Sequence[Value]) -> None:
+        """Take note of what stands for results of the old graph from now on."""
+        for operand, result in zip(answer, results, strict=True):
+            if type(operand) is Value and operand is not result:
+                self._stands_for.setdefault(operand, []).append(result)
+
+    def take_back(self, count: int) -> list[Node]:
+        """Remove the nodes after the first `count`, and return them."""
+        self._defined = min(self._defined, count)
+        return super().take_back(count)
+
+
+Rule: TypeAlias = Callable[[Node, tuple[Operand, ...], Rewriter], Sequence[Operand] | None]
 
 
 def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None = None) -> Graph:
@@ -24,7 +78,7 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
     """
     if only is not None and operations(graph).isdisjoint(only):
         return graph
-    builder = Builder(origin)
+    rewriter = Rewriter(graph, origin)
     environment: dict[Operand, Operand] = {}
     for original in graph.nodes:
         operands = substitute(environment, original.operands) if environment else original.operands
@@ -35,15 +89,16 @@ def rewrite(graph: Graph, rule: Rule, origin: str, only: Collection[str] | None 
             )
         answer: Sequence[Operand] | None = None
         if only is None or node.op.name in only:
-            answer = rule(node, operands, builder)
+            answer = rule(node, operands, rewriter)
         if answer is None and operands is node.operands:
-            builder.nodes.append(node)
+            rewriter.nodes.append(node)
             answer = node.results
         elif answer is None:
-            answer = builder.keep(node, operands, node.graphs)
+            answer = rewriter.keep(node, operands, node.graphs)
         if answer is not original.results:
+            rewriter.stand_for(answer, original.results)
             environment.update(zip(original.results, answer, strict=True))
-    nodes, outputs = tuple(builder.nodes), substitute(environment, graph.outputs)
+    nodes, outputs = tuple(rewriter.nodes), substitute(environment, graph.outputs)
     if outputs is graph.outputs and nodes == graph.nodes:
         return graph
     return graph.replace(nodes=nodes, outputs=outputs)

@@ -109,3 +109,24 @@ graph f on 2 replicas, stage spmd
   %b = jax.dynamic_slice(%most, %r) {slice_sizes=(1,)} : f32[1] per_replica
   return per_replica %a, per_replica %b
 }
+
+# title: the own slice of what is gathered after a reduce_scatter: two rules in one run
+graph f on 2 replicas, stage spmd
+(%x: f32[8] per_replica) {
+  %part = reduce_scatter(%x) {axis=0, reducer="sum", group_size=2} : f32[4] sharded(0)
+  %all = all_gather(%part) {axis=0, group_size=2} : f32[8] mirrored
+  %r = replica_id() {group_size=2} : i32[] per_replica
+  %start = jax.mul(%r, 4:i32) {out_dtype=none} : i32[] per_replica
+  %mine = jax.dynamic_slice(%all, %start) {slice_sizes=(4,)} : f32[4] per_replica
+  return per_replica %mine
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[8] per_replica) {
+  %part = reduce_scatter(%x) {axis=0, reducer="sum", group_size=2} : f32[4] sharded(0)
+  %all = all_reduce(%x) {reducer="sum", group_size=2} : f32[8] mirrored
+  %r = replica_id() {group_size=2} : i32[] per_replica
+  %start = jax.mul(%r, 4:i32) {out_dtype=none} : i32[] per_replica
+  %mine = reduce_scatter(%x) {reducer="sum", group_size=2, axis=0} : f32[4] sharded(0)
+  return per_replica %mine
+}
