@@ -1,10 +1,10 @@
-"""Steps that may not give nan, or infinity: checked, and the node that makes one is found.
+"""Checks steps for nan and infinity, and finds the node that made one.
 
-JAX is asked for it by `jax_debug_nans` and `jax_debug_infs`. If a number that a step gives is not
-allowed, the variables get back what they held, and the graph is evaluated node by node on the same
-inputs. From what the step gave the way goes back, along values that are not allowed, to the first:
-an input, or a node whose operands were sound. A nan that is computed and not used, in the branch of
-a `jnp.where` that is not taken, is nobody's mistake.
+JAX is asked for it by `jax_debug_nans` and `jax_debug_infs`. If a step gives a number that is
+refused, the variables get back what they held, and the graph is evaluated node by node on the same
+inputs. The search goes back from the results of the step along values with refused numbers, to the
+first of them: an input, or a node whose operands hold none. A nan that is computed and not used, as
+in the branch of a `jnp.where` that is not taken, is no mistake.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphdist.ir.analyses import producers
 from graphdist.ir.arrays import Array, Held, Replicas
 from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.errors import GraphdistError
@@ -37,24 +38,30 @@ class InvalidNumberError(GraphdistError, FloatingPointError):
     """A step that gives nan, or infinity, where `jax_debug_nans` or `jax_debug_infs` is set."""
 
 
-class NumberCheck:
-    """The check of one program's steps, of which none may donate its inputs.
+@dataclass(frozen=True, slots=True)
+class CheckedProgram:
+    """A program whose steps are checked, and what is refused: "nan", "inf" or both.
 
-    A step is checked once it is dispatched and the lock of the variables is free: who waits for a
-    device while holding it could wait for code that the step calls back, which reads a variable.
+    `inputs` and `outputs` say what the inputs and outputs of the graph are.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        devices: Devices,
-        refused: Collection[str],
-        inputs: Sequence[Named],
-        outputs: Sequence[Named],
-    ) -> None:
-        """Refuse "nan", "inf" or both; `inputs` and `outputs` say what the graph's are."""
-        self._graph, self._devices, self._refused = graph, devices, refused
-        self._inputs, self._outputs = inputs, outputs
+    graph: Graph
+    devices: Devices
+    refused: Collection[str]
+    inputs: Sequence[Named]
+    outputs: Sequence[Named]
+
+
+class NumberCheck:
+    """The check of one program's steps. No step may donate its inputs: the search needs them.
+
+    A step is checked once it is dispatched and the lock of the variables is free: a thread that
+    waits for a device while holding the lock could wait for a callback that reads a variable.
+    """
+
+    def __init__(self, program: CheckedProgram) -> None:
+        """Start with no step."""
+        self._program = program
         self._step = _Step()
 
     def watched(self, function: Callable[..., list[jax.Array]]) -> Callable[..., list[jax.Array]]:
@@ -80,11 +87,8 @@ class NumberCheck:
         """Return what is wrong with a step that took and gave these, if anything is."""
         with jax.debug_nans(False), jax.debug_infs(False):
             for i, result in enumerate(results):
-                if _shards_are_wrong(result, self._refused):
-                    search = _Search(
-                        self._graph, self._devices, self._refused, self._inputs, self._outputs
-                    )
-                    return search.error(arrays, result, i)
+                if _shards_are_wrong(result, self._program.refused):
+                    return _Search(self._program).error(arrays, result, i)
         return None
 
 
@@ -124,20 +128,13 @@ class _Event:
 class _Search:
     """The search for where a wrong number comes from."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        devices: Devices,
-        refused: Collection[str],
-        inputs: Sequence[Named],
-        outputs: Sequence[Named],
-    ) -> None:
-        self.graph, self.devices, self.refused = graph, devices, refused
-        self.inputs, self.outputs = inputs, outputs
+    def __init__(self, program: CheckedProgram) -> None:
+        self.program = program
+        self.graph, self.devices = program.graph, program.devices
         self.wrong: set[Operand] = set()
         self.events: list[_Event] = []
         self.first_event: dict[Node, int] = {}  # of a node and of what is nested in it
-        self._top = set(graph.nodes)
+        self._top = set(self.graph.nodes)
         self._begun = 0
 
     def error(self, arrays: Sequence[Any], result: jax.Array, output: int) -> InvalidNumberError:
@@ -156,7 +153,7 @@ class _Search:
         origin = self._origin()
         if isinstance(origin, Value):
             place = self.graph.inputs.index(origin)
-            return self._given(origin, held[place], self.inputs[place])
+            return self._given(origin, held[place], self.program.inputs[place])
         if origin is not None:
             return self._made(origin)
         return self._unexplained(
@@ -183,17 +180,17 @@ class _Search:
 
     def _any_wrong(self, values: Sequence[Held]) -> bool:
         distinct = {id(array): array for held in values for array in held}
-        return any(_wrong(array, self.refused).any() for array in distinct.values())
+        return any(_wrong(array, self.program.refused).any() for array in distinct.values())
 
     def _origin(self) -> Value | Node | None:
         """Return the first input or node that the wrong outputs come from."""
-        made_by = {result: node for node in self.graph.nodes for result in node.results}
-        reached: set[Operand] = set()
+        made_by = producers(self.graph)
+        reached: set[Value] = set()
         pending = [output for output in self.graph.outputs if output in self.wrong]
         nodes: set[Node] = set()
         while pending:
             value = pending.pop()
-            if value in reached:
+            if type(value) is not Value or value in reached:
                 continue
             reached.add(value)
             if value in made_by:
@@ -213,7 +210,7 @@ class _Search:
         number = array[which]
         what = f"{event.node.op.name} gives {number}{self._where(which, event.replicas[place])}"
         if event.node.op.name in ELEMENTWISE:
-            of = [str(one[which] if one.shape == array.shape else one[()]) for one in operands]
+            of = [str(each[which] if each.shape == array.shape else each[()]) for each in operands]
             what = f"{what}, of {' and '.join(of)}"
         else:
             what = f"{what}, of operands that hold none"
@@ -237,18 +234,18 @@ class _Search:
     def _unexplained(self, result: jax.Array, output: int, why: str) -> InvalidNumberError:
         shards = [np.asarray(shard.data) for shard in result.addressable_shards]
         _, which, array = self._first_wrong([shards])
-        name, _ = _piece(self.outputs[output], which, array)
+        name, _ = _piece(self.program.outputs[output], which, array)
         return InvalidNumberError(
             f"{name} is {array[which]} after the step: {why}", hint=self._hint()
         )
 
     def _first_wrong(self, values: Sequence[Held]) -> tuple[int, tuple[int, ...], Array]:
-        """Return who holds the first wrong number, where it is, and the array that it is in."""
+        """Return the replica that holds the first wrong number, its place, and its array."""
         return next(
             (place, tuple(map(int, np.argwhere(wrong)[0])), array)
             for held in values
             for place, array in enumerate(held)
-            if (wrong := _wrong(array, self.refused)).any()
+            if (wrong := _wrong(array, self.program.refused)).any()
         )
 
     def _where(self, which: tuple[int, ...], replica: int | None) -> str:
@@ -258,7 +255,7 @@ class _Search:
 
     def _hint(self) -> str:
         names = " and ".join(
-            f"jax.debug_{name}s" for name in ("nan", "inf") if name in self.refused
+            f"jax.debug_{name}s" for name in ("nan", "inf") if name in self.program.refused
         )
         return f"the variables hold what they held before the step; {names} is what asks for this"
 

@@ -22,7 +22,7 @@ from graphdist.program.signature import is_static
 from graphdist.program.stages import Lowered
 from graphdist.runtime.evaluated import evaluated
 from graphdist.runtime.executable import Step, preceded
-from graphdist.runtime.invalid_numbers import Named, NumberCheck
+from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
 from graphdist.tracing.sources import here
 
 
@@ -50,7 +50,7 @@ def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None])
             step.function = preceded(require, step.function)
     if refused:
         inputs, outputs = _in_words(lowered, interface)
-        step.check = NumberCheck(graph, devices, refused, inputs, outputs)
+        step.check = NumberCheck(CheckedProgram(graph, devices, refused, inputs, outputs))
         step.function = step.check.watched(step.function)
     return step
 

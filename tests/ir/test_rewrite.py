@@ -45,7 +45,7 @@ def test_a_definition_is_the_node_in_the_new_graph() -> None:
 
     def both(node: Node, operands: tuple[Operand, ...], rewriter: Rewriter) -> list[Operand] | None:
         definition = rewriter.definition(operands[0])
-        made.append(definition and definition.op.name)
+        made.append(definition.op.name if definition else None)
         return rule(node, operands, rewriter)
 
     rewrite(GRAPH, both, "scale")

@@ -40,8 +40,10 @@ def graph_of(factors: list[int | None]) -> Graph:
     start: Operand
     (start,) = builder.add(REPLICA_ID, (), {"group_size": 2}, at=UNKNOWN)
     for factor in factors:
-        is_check = factor is None
-        start = if_not_negative(builder, start) if is_check else multiplied(builder, start, factor)
+        if factor is None:
+            start = if_not_negative(builder, start)
+        else:
+            start = multiplied(builder, start, factor)
     operands, params = (gathered, start), {"slice_sizes": (4,)}
     types = [Type("f32", (4,))]
     (mine,) = builder.add(resolve("jax.dynamic_slice"), operands, params, at=UNKNOWN, types=types)
