@@ -40,7 +40,7 @@ from graphdist.ir.ops import (
     UNPACK_SLICES,
 )
 from graphdist.ir.rewrite import map_nested, substitute
-from graphdist.ir.source import Source, join
+from graphdist.ir.source import Source, joined_source
 
 NAME = "bucket_collectives"
 
@@ -233,7 +233,7 @@ def _pack(
 def _source(bucket: list[Node]) -> Source:
     """Return the lines of all, that of the largest first."""
     by_size = sorted(bucket, key=lambda node: -node.operands[0].type.bytes)
-    return join(tuple(node.source for node in by_size))
+    return joined_source(tuple(node.source for node in by_size))
 
 
 def _all_reduced(

@@ -34,7 +34,7 @@ from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import substitute
-from graphdist.ir.source import Source, join
+from graphdist.ir.source import Source, joined_source
 from graphdist.ir.types import Type
 from graphdist.passes.bucket_collectives import Packing
 
@@ -265,7 +265,7 @@ class _Rewriting:
 
     def _reduce(self, row: Row) -> None:
         nodes = self.rows.plans[_row_key(row)].nodes
-        at = join(tuple(node.source for node in nodes))
+        at = joined_source(tuple(node.source for node in nodes))
         (operands,) = _operand_rows(nodes)
         packed = self.builder.add(PACK, substitute(self.environment, operands), at=at)
         (total,) = self.builder.add(ALL_REDUCE, packed, nodes[0].params, at=at)
@@ -313,7 +313,7 @@ class _Rewriting:
         if plan.kind in ("packed", "reduced"):  # reduced with another row: its pieces
             return self.builder.add(PACK, substitute(self.environment, row), at=at)[0]
         first = plan.nodes[0]
-        source = join(tuple(node.source for node in plan.nodes))
+        source = joined_source(tuple(node.source for node in plan.nodes))
         type = Type(row[0].type.dtype, (size,))
         if plan.kind == "broadcast":
             assert plan.operand is not None

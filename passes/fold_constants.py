@@ -37,7 +37,7 @@ __all__ = ["fold_constants"]
 NAME = "fold_constants"
 MAX_ELEMENTS = 64
 
-Params: TypeAlias = Mapping[str, object]
+
 Fold: TypeAlias = Callable[[list[Array], Node], Array | None]
 
 _BITS = ("8", "16", "32", "64")

@@ -34,7 +34,7 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE
 from graphdist.ir.rewrite import Rewriter, rewrite
-from graphdist.ir.source import join
+from graphdist.ir.source import joined_source
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.linear_chains import Chain, is_linear_reduction, keeps_dtype, reduction_behind
 
@@ -118,7 +118,7 @@ def _add_first(
         terms.append(term)
     type, hint = node.results[0].type, node.results[0].hint
     added = rewriter.add(node.op, terms, node.params, at=node.source, types=[type])
-    at = join((left[0].source, right[0].source))
+    at = joined_source((left[0].source, right[0].source))
     return rewriter.add(ALL_REDUCE, added, left[0].params, at=at, hint=hint)
 
 

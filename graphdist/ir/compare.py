@@ -23,14 +23,14 @@ from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
 from graphdist.ir.printer import print_literal
 from graphdist.ir.types import Type
 
-__all__ = ["content_hash", "first_difference", "parameter_key", "same"]
+__all__ = ["content_hash", "first_difference", "is_same_program", "parameter_key"]
 
 _ADDRESS = re.compile(r"( at )?0x[0-9a-fA-F]+")
 _ABSENT = object()
 _SCALARS = (type(None), bool, int, float, complex, str)
 
 
-def same(a: Graph, b: Graph) -> bool:
+def is_same_program(a: Graph, b: Graph) -> bool:
     """Return whether two graphs are the same program."""
     return first_difference(a, b) is None
 

@@ -21,10 +21,10 @@ from graphdist.ir.types import dtype_name, is_dtype, numpy_dtype
 __all__ = [
     "MAX_INLINE",
     "Array",
-    "array_of",
+    "array_from_numbers",
     "array_text",
-    "canonical",
     "number_text",
+    "rounded_to",
     "scalar_text",
 ]
 
@@ -39,10 +39,10 @@ _INEXACT = re.compile(r"b?f\d+|c\d+|float\d\w*")
 _PARTS = {"c64": "f32", "c128": "f64"}
 
 
-def canonical(value: Number, dtype: str) -> Number:
+def rounded_to(value: Number, dtype: str) -> Number:
     """Return the number its text stands for; ValueError if the dtype has no such number.
 
-    >>> canonical(0.10000000149011612, "f32"), canonical(2, "f16"), canonical(7, "i8")
+    >>> rounded_to(0.10000000149011612, "f32"), rounded_to(2, "f16"), rounded_to(7, "i8")
     (0.1, 2.0, 7)
     """
     if not is_dtype(dtype):
@@ -104,16 +104,16 @@ def _short_text(value: float, dtype: str) -> str:
         return repr(exact)
 
 
-def array_of(dtype: str, shape: tuple[int, ...], values: Sequence[Number]) -> Array:
+def array_from_numbers(dtype: str, shape: tuple[int, ...], values: Sequence[Number]) -> Array:
     """Return the array of these elements in row-major order; ValueError if they do not fit.
 
-    >>> array_of("bf16", (2, 1), [1.0, 2.0]).shape
+    >>> array_from_numbers("bf16", (2, 1), [1.0, 2.0]).shape
     (2, 1)
     """
     if len(values) != prod(shape):
         wanted = f"{dtype}[{','.join(map(str, shape))}]"
         raise ValueError(f"elements for {wanted}: {len(values)}, not {prod(shape)}")
-    elements = [canonical(value, dtype) for value in values]
+    elements = [rounded_to(value, dtype) for value in values]
     array: Array = np.array(elements, dtype=numpy_dtype(dtype))
     return array.reshape(shape)
 
@@ -129,7 +129,7 @@ def array_text(array: Array) -> str | None:
         return None
     values = [_plain(element, dtype) for element in array.ravel()]
     # Of all numbers, only a nan with a sign or a payload of its own is lost on this way.
-    if array_of(dtype, array.shape, values).tobytes() != array.tobytes():
+    if array_from_numbers(dtype, array.shape, values).tobytes() != array.tobytes():
         return None
     elements = ", ".join(number_text(value, dtype) for value in values)
     shape = ",".join(map(str, array.shape))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from graphdist.ir.errors import ParseError
 from graphdist.ir.graph import Literal, Variable
-from graphdist.ir.numerals import Array, array_of, canonical
+from graphdist.ir.numerals import Array, array_from_numbers, rounded_to
 from graphdist.ir.tokens import Cursor
 from graphdist.ir.types import Type, is_dtype, numpy_dtype
 
@@ -65,7 +65,7 @@ class ParameterReader:
             return value
         dtype = cursor.take("word")
         try:
-            return array_of(dtype, (), [value])[()]
+            return array_from_numbers(dtype, (), [value])[()]
         except (ValueError, TypeError, OverflowError) as error:
             cursor.fail(str(error), start, because=error)
 
@@ -78,7 +78,7 @@ class ParameterReader:
         cursor.expect(":")
         dtype = cursor.take("word")
         try:
-            return Literal.of(canonical(number, dtype), Type(dtype, ()))
+            return Literal.of(rounded_to(number, dtype), Type(dtype, ()))
         except (ValueError, TypeError, OverflowError) as error:
             cursor.fail(str(error), start, because=error)
 
@@ -148,9 +148,9 @@ class ParameterReader:
         cursor = self.cursor
         dtype, shape, _ = self.type()
         if cursor.accept(">"):
-            return array_of(dtype, shape, ())
+            return array_from_numbers(dtype, shape, ())
         cursor.expect(":")
-        return array_of(dtype, shape, self._numbers(">"))
+        return array_from_numbers(dtype, shape, self._numbers(">"))
 
     def type(self) -> Type:
         """Read dtype and shape."""

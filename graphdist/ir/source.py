@@ -86,10 +86,10 @@ def at_line(file: str, line: int, function: str = "", scope: str = "") -> Source
     return Source(resolve=lambda: (frames, scope))
 
 
-def join(sources: tuple[Source, ...]) -> Source:
+def joined_source(sources: tuple[Source, ...]) -> Source:
     """Return one source for a node fused from several: the frames of all, the first one's first.
 
-    >>> str(join((at_line("a.py", 1), at_line("b.py", 2))))
+    >>> str(joined_source((at_line("a.py", 1), at_line("b.py", 2))))
     'a.py:1'
     """
 

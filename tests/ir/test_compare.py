@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.compare import content_hash, first_difference, same
+from graphdist.ir.compare import content_hash, first_difference, is_same_program
 from graphdist.ir.graph import Graph, Op, Stage, Value, Variable
 from graphdist.ir.parser import parse
 from graphdist.ir.source import at_line
@@ -85,7 +85,7 @@ CASES = [
 def test_the_first_difference_says_where_and_what(old: str, new: str, expected: str) -> None:
     a, b = parse(TEXT), parse(TEXT.replace(old, new))
     assert first_difference(a, b) == expected
-    assert not same(a, b)
+    assert not is_same_program(a, b)
     assert content_hash(a) != content_hash(b)
 
 
@@ -175,13 +175,13 @@ def test_parameters_differ_by_value(a: object, b: object) -> None:
 
 def test_whether_a_variable_is_assigned_is_a_fact_of_the_graph_not_of_a_node() -> None:
     a, b = Variable("w", Type("f32", ())), Variable("w", Type("f32", ()), assigned=True)
-    assert same(one_parameter(a), one_parameter(b))
+    assert is_same_program(one_parameter(a), one_parameter(b))
     assert content_hash(one_parameter(a)) == content_hash(one_parameter(b))
 
 
 def test_objects_that_differ_in_their_address_alone_hash_the_same() -> None:
     a, b = one_parameter(Opaque()), one_parameter(Opaque())
-    assert not same(a, b)  # nothing says that they mean the same
+    assert not is_same_program(a, b)  # nothing says that they mean the same
     assert content_hash(a) == content_hash(b)
 
 
@@ -217,5 +217,5 @@ def test_another_process_finds_the_same_hash() -> None:
 @given(graphs())
 def test_a_graph_is_the_same_as_itself_made_anew(graph: Graph) -> None:
     copy = graph.replace()
-    assert same(graph, copy)
+    assert is_same_program(graph, copy)
     assert content_hash(graph) == content_hash(copy)

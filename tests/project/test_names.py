@@ -1,0 +1,222 @@
+"""A name stands for one thing: classes, public functions and modules of the whole package.
+
+A reader who finds a name in one file may look for it in all others. Private names are left out:
+they are for one file. Names that users have from `tf.distribute` stand where it has them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+if TYPE_CHECKING:  # pytest alone imports a conftest
+    from tests.project.conftest import Module
+
+Names: TypeAlias = dict[str, set[str]]  # a name, and the modules that define it
+
+# These give names of tf.distribute's to what stands elsewhere under the same names.
+OF_TENSORFLOW = {"graphdist.compat.v1", "graphdist.experimental"}
+
+# Functions that share a name because they are the same thing of several things, and what it is.
+SHARED = {
+    "main": "the entry of a command",
+    "render": "a program in one format; `graphdist.viz.formats` has the table of them",
+}
+
+# Commands are called what users type.
+COMMANDS = {"graphdist.tools.run", "graphdist.tools.viz"}
+
+# Names that still stand for two things.
+CLASSES_NOT_YET = {
+    "DatasetIterator": "strategies.legacy_input and data.iterators",
+    "Failed": "data.failures and runtime.processes.messages",
+    "Node": "ir.graph and data.sources",
+    "Owner": "tracing.sources and runtime.files.checkpoint_owner",
+    "Program": "program.program, viz.program and tools.bench.programs",
+    "Side": "tracing.axis_name and tools.bench.passes_saved",
+    "Source": "ir.source and data.adapters",
+    "Stage": "ir.graph and program.stages",
+    "Step": "program.explanation, data.worker_input, viz.program and runtime.bound_step",
+    "Target": "passes and tools.viz_targets",
+    "Variable": "ir.graph, a variable as the graph knows it, and state.variable, the user's",
+}
+FUNCTIONS_NOT_YET = {
+    "as_array": "data.elements and values.components",
+    "checked": "cluster.roles and strategies.multi_worker_mirrored",
+    "checked_options": "data.input and strategies.multi_worker_mirrored",
+    "collectives": "ir.analyses and viz.text",
+    "compared": "metrics.examples and tools.surveys",
+    "difference": "program.signature and viz.text",
+    "in_turns": "tools.bench.measure and tools.bench.overheads",
+    "joined": "data.transformations and runtime.processes.addresses",
+    "load": "aot.steps and tools.viz_targets",
+    "measure": "program.explanation, tools.bench.checkpoints and tools.bench.workers",
+    "opened": "data.batching and runtime.files.checkpoint_files",
+    "parser": "tools.bench.command and tools.run",
+    "ratio": "metrics.metric and tools.bench.measure",
+    "seconds": "tools.bench.ahead_of_time and tools.bench.checkpoints",
+    "sharded": "data.autosharding and ir.types",
+    "source_of": "data.adapters and tracing.sources",
+    "versions": "tools.bench.report and version",
+    "warn_once": "deprecation and values.replica_warnings",
+}
+MODULES_NOT_YET = {
+    "graphdist.aot.variables": "gd.variables",
+    "graphdist.ir.parser": "parser of tools.run and tools.bench.command",
+    "graphdist.program.function": "gd.function",
+    "graphdist.runtime.evaluate": "evaluate of tracing.class_trace",
+    "graphdist.tools.bench.measure": "measure of program.explanation",
+    "graphdist.tools.bench.unequal": "unequal of values.distributed",
+    "graphdist.tools.bench.workers": "workers of runtime.processes.workers",
+    "graphdist.tracing.versions": "versions of version",
+    "graphdist.values.reducible": "reducible of strategies.replica_context",
+    "graphdist.viz.diff": "gd.viz.diff",
+    "graphdist.viz.placement": "gd.viz.placement",
+}
+
+
+def shared(names: Names) -> Names:
+    """Return the names that several modules define."""
+    return {name: modules for name, modules in names.items() if len(modules) > 1}
+
+
+def defined(modules: Iterable[tuple[str, ast.Module]], *kinds: type[ast.stmt]) -> Names:
+    """Return the public names that modules define at their top level by statements of a kind."""
+    found: Names = defaultdict(set)
+    for module, tree in modules:
+        for node in tree.body:
+            if isinstance(node, kinds) and not (name := name_of(node)).startswith("_"):
+                found[name].add(module)
+    return found
+
+
+def name_of(node: ast.stmt) -> str:
+    """Return the name that a class or function has."""
+    assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    return node.name
+
+
+def functions(modules: Iterable[tuple[str, ast.Module]]) -> Names:
+    """Return the public functions of modules."""
+    return defined(modules, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def exported(modules: Iterable[tuple[str, ast.Module]]) -> Names:
+    """Return the names in `__all__` of packages, with the packages that list them."""
+    found: Names = defaultdict(set)
+    for module, tree in modules:
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                for name in ast.walk(node.value):
+                    if isinstance(name, ast.Constant):
+                        found[str(name.value)].add(module)
+    return found
+
+
+def confusing(names: Iterable[str], used: Names, public: Names) -> Iterator[str]:
+    """Yield the modules that are called like a function or a public name that is something else.
+
+    A module may be called like the function it is about, as the passes are, unless users have that
+    name from elsewhere; and `graphdist.data` is `graphdist.data`.
+    """
+    for module in names:
+        package, _, last = module.rpartition(".")
+        listed_by = public.get(last, set())
+        is_public_elsewhere = bool(listed_by) and listed_by != {package}
+        is_shadowed = package in listed_by and module in used.get(last, set())
+        is_a_function_elsewhere = bool(used.get(last, set()) - {module})
+        if is_public_elsewhere or is_shadowed or is_a_function_elsewhere:
+            yield module
+
+
+@pytest.fixture(scope="module")
+def ours(modules: list[Module]) -> list[tuple[str, ast.Module]]:
+    """Return name and syntax tree of the shipped modules."""
+    return [(module.name, module.tree) for module in modules if module.is_ours]
+
+
+@pytest.fixture(scope="module")
+def packages_of(modules: list[Module]) -> list[tuple[str, ast.Module]]:
+    """Return name and syntax tree of the packages that users import from."""
+    return [
+        (module.name, module.tree)
+        for module in modules
+        if module.is_ours and module.path.stem == "__init__"
+    ]
+
+
+def report(found: Names, known: Iterable[str]) -> str:
+    return "\n".join(
+        f"{name}: {', '.join(sorted(found[name]))}" for name in sorted(found.keys() - set(known))
+    )
+
+
+def test_a_class_has_its_name_alone(ours: list[tuple[str, ast.Module]]) -> None:
+    classes = defined([one for one in ours if one[0] not in OF_TENSORFLOW], ast.ClassDef)
+    found = shared(classes)
+    assert not report(found, CLASSES_NOT_YET), report(found, CLASSES_NOT_YET)
+    assert not CLASSES_NOT_YET.keys() - found.keys(), "these have names of their own by now"
+
+
+def test_a_function_has_its_name_alone(ours: list[tuple[str, ast.Module]]) -> None:
+    found = shared(functions(ours))
+    known = {*SHARED, *FUNCTIONS_NOT_YET}
+    assert not report(found, known), report(found, known)
+    assert not known - found.keys(), "these have names of their own by now"
+
+
+def test_no_module_is_called_like_something_else(
+    ours: list[tuple[str, ast.Module]], packages_of: list[tuple[str, ast.Module]]
+) -> None:
+    names = [module for module, _ in ours if "." in module and module not in COMMANDS]
+    found = set(confusing(names, functions(ours), exported(packages_of)))
+    assert not found - MODULES_NOT_YET.keys(), sorted(found - MODULES_NOT_YET.keys())
+    assert not MODULES_NOT_YET.keys() - found, "these are called like nothing else by now"
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        (["class A: pass", "class A: pass"], {"A"}),
+        (["class A: pass", "class B: pass"], set()),
+        (["class _A: pass", "class _A: pass"], set()),
+        (["class A: pass\nclass A: pass", ""], set()),
+        (["class A:\n    class B: pass", "class B: pass"], set()),
+    ],
+)
+def test_a_shared_name_is_seen(sources: list[str], expected: set[str]) -> None:
+    modules = [(f"graphdist.{i}", ast.parse(source)) for i, source in enumerate(sources)]
+    assert shared(defined(modules, ast.ClassDef)).keys() == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "is_confusing"),
+    [
+        ("graphdist.passes.simplify", False),  # has the function simplify
+        ("graphdist.data", False),  # is the name
+        ("graphdist.program.function", True),  # gd.function is a function
+        ("graphdist.tracing.versions", True),  # a function of another module
+        ("graphdist.aot.variables", True),  # gd.variables is a function of another module
+        ("graphdist.viz.diff", True),  # hidden by the function of its package
+        ("graphdist.ir.graph", False),
+    ],
+)
+def test_a_confusing_module_is_seen(module: str, is_confusing: bool) -> None:
+    used = {
+        "simplify": {"graphdist.passes.simplify"},
+        "versions": {"graphdist.version"},
+        "variables": {"graphdist.state.trees"},
+        "function": {"graphdist.program.function"},
+        "diff": {"graphdist.viz.diff"},
+    }
+    public = {
+        "data": {"graphdist"},
+        "function": {"graphdist"},
+        "variables": {"graphdist"},
+        "diff": {"graphdist.viz"},
+    }
+    assert list(confusing([module], used, public)) == [module] * is_confusing
