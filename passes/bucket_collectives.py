@@ -86,8 +86,8 @@ class Packing:
         if node.op is ALL_REDUCE:
             return node.operands[0].type.bytes <= self.largest
         if node.op is REDUCE_SCATTER or node.op is ALL_GATHER:
-            whole = node.operands[0] if node.op is REDUCE_SCATTER else node.results[0]
-            return whole.type.bytes <= self.largest_in_slices
+            full = node.operands[0] if node.op is REDUCE_SCATTER else node.results[0]
+            return full.type.bytes <= self.largest_in_slices
         return False
 
 
@@ -177,11 +177,11 @@ def _bucket(graph: Graph, packing: Packing) -> Graph:
 
 def _levels(nodes: Sequence[Node], packing: Packing) -> tuple[list[int], dict[Key, list[Node]]]:
     """Return the nodes' levels, and the packable collectives by level, kind and dtype."""
-    of_value: dict[Operand, int] = {}  # but 0, that of most
+    of_value: dict[Operand, int] = {}  # levels above 0, the level of most values
     of_nodes: list[int] = []
     packable: dict[Key, list[Node]] = defaultdict(list)
     last_effect = 0
-    buffers: set[Operand] = set()  # filled by an earlier run: what is done to them is done
+    buffers: set[Operand] = set()  # of an earlier run, which are not packed again
     for node in nodes:
         level = 0
         for operand in node.operands:
@@ -231,7 +231,7 @@ def _pack(
 
 
 def _source(bucket: list[Node]) -> Source:
-    """Return the lines of all, that of the largest first."""
+    """Return the lines of all nodes, the line of the largest first."""
     by_size = sorted(bucket, key=lambda node: -node.operands[0].type.bytes)
     return joined_source(tuple(node.source for node in by_size))
 

@@ -1,4 +1,4 @@
-"""Compute once what is computed twice: equal operations on the same operands with equal parameters.
+"""Compute once equal operations on the same operands with equal parameters.
 
 The first node stays, with its source line. Equal collectives are merged too: all replicas run the
 same graph. Reads of a variable are merged up to its next assignment.
@@ -73,8 +73,8 @@ class _Seen:
             return results
         others = self.further.get(key)
         if others is None:
-            one = self.first[key]
-            others = self.further[key] = {_exact(one.params, one.operands): one.results}
+            first = self.first[key]
+            others = self.further[key] = {_exact(first.params, first.operands): first.results}
         exact = _exact(node.params, operands)
         equal = others.get(exact)
         if equal is not None and [v.type for v in equal] == [v.type for v in node.results]:

@@ -113,7 +113,7 @@ def _is_doubtful(array: Array) -> bool:
 
 
 _SMALLEST_EXPONENT = {"float16": -14, "bfloat16": -126, "float32": -126, "float64": -1022}
-"""Of the normal numbers of a dtype."""
+"""The exponent of the smallest normal number, by dtype."""
 
 
 def _literal(array: Array, type: Type) -> Literal:
@@ -175,7 +175,7 @@ def _convert(arrays: list[Array], node: Node) -> Array | None:
             return None
         return wide.astype(numpy_dtype(wanted))
     if _name(array) in ("f64", "i64", "u64") and wanted in ("f16", "bf16"):
-        return None  # rounded twice, by way of f32, or once: who knows
+        return None  # rounded twice, through f32, or once: XLA does not say
     return array.astype(numpy_dtype(wanted))
 
 

@@ -1,6 +1,6 @@
 """Reduce once after a loop what a loop only adds up, in place of once a turn.
 
-Accumulating gradients over k small batches with a reduction in the loop sends k times what is
+Accumulating gradients over k small batches with a reduction in the loop sends k times as much as
 needed. A reduction by sum or mean is linear, so the replicas can each add up their own and reduce
 the total. XLA does it on GPU and TPU if nothing but the addition stands between, and on CPU never;
 a division by k or a cast is enough to stop it there, and is no obstacle here.
@@ -83,35 +83,37 @@ class _Accumulation:
 def _hoist(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
     num_consts = cast(int, node.params["num_consts"])
     body = _body(node)
-    found = [one for one in _carries(node, body) if isinstance(one, _Accumulation)]
+    found = [carry for carry in _carries(node, body) if isinstance(carry, _Accumulation)]
     if not found:
         return None
     start = list(operands)
-    for one in found:
-        start[num_consts + one.place] = _start(start[num_consts + one.place], one, builder)
+    for accumulation in found:
+        start[num_consts + accumulation.place] = _start(
+            start[num_consts + accumulation.place], accumulation, builder
+        )
     results = list(builder.keep(node, tuple(start), (_local(body, num_consts, found),)))
-    for one in found:
-        (results[one.place],) = builder.add(
+    for accumulation in found:
+        (results[accumulation.place],) = builder.add(
             ALL_REDUCE,
-            (results[one.place],),
-            one.reduction.params,
-            at=one.reduction.source,
-            hint=node.results[one.place].hint,
+            (results[accumulation.place],),
+            accumulation.reduction.params,
+            at=accumulation.reduction.source,
+            hint=node.results[accumulation.place].hint,
         )
     return results
 
 
-def _start(operand: Operand, one: _Accumulation, builder: Builder) -> Operand:
+def _start(operand: Operand, accumulation: _Accumulation, builder: Builder) -> Operand:
     """Return what each replica begins with, so that the reduction makes the operand of it."""
     is_zero = type(operand) is Literal and operand.value == 0
-    if one.reduction.params["reducer"] == "mean" or is_zero:
+    if accumulation.reduction.params["reducer"] == "mean" or is_zero:
         return operand
-    params = {"replica": 0, "group_size": one.reduction.params["group_size"]}
-    return builder.add(SELECT_REPLICA, (operand,), params, at=one.reduction.source)[0]
+    params = {"replica": 0, "group_size": accumulation.reduction.params["group_size"]}
+    return builder.add(SELECT_REPLICA, (operand,), params, at=accumulation.reduction.source)[0]
 
 
 def _body(node: Node) -> Graph:
-    """Return the body of a loop without what does nothing, which would seem to use its values."""
+    """Return the body of a loop without dead and redundant nodes: they would count as uses."""
     (body,) = node.graphs
     if ALL_REDUCE.name not in operations(body):
         return body
@@ -131,7 +133,7 @@ def _carries(node: Node, body: Graph) -> Iterator[_Accumulation | str]:
 def _accumulation(body: Graph, place: int, carry: Value, length: int) -> _Accumulation | str:
     """Return how a carry is only added to, or why it is not."""
     new, made_by, uses = body.outputs[place], producers(body), use_counts(body)
-    # One that differs between replicas begins so, or a factor of each replica's own makes it so.
+    # A carry that differs between replicas begins so, or a replica's own factor makes it differ.
     if carry.type.distribution is not MIRRORED:
         return "it differs between replicas"
     if carry.type.dtype not in (*_INEXACT, *_INTEGERS):
@@ -160,15 +162,15 @@ def _accumulation(body: Graph, place: int, carry: Value, length: int) -> _Accumu
 
 
 def _declined(node: Node) -> Iterator[str]:
-    """Return of the carries of a loop that depend on a reduction there, why each is left."""
+    """Yield why carries of a loop that depend on a reduction there are left alone."""
     body = _body(node)
-    reductions = [one for one in body.nodes if is_linear_reduction(one)]
-    for place, one in enumerate(_carries(node, body)):
-        if isinstance(one, _Accumulation):
+    reductions = list(filter(is_linear_reduction, body.nodes))
+    for place, carry in enumerate(_carries(node, body)):
+        if isinstance(carry, _Accumulation):
             continue
         reduction = _behind(body.outputs[place], body, reductions)
         if reduction is not None:
-            yield f"{reduction.op.name} at {reduction.source} into a carry of a loop: {one}"
+            yield f"{reduction.op.name} at {reduction.source} into a carry of a loop: {carry}"
 
 
 def _behind(operand: Operand, body: Graph, reductions: Sequence[Node]) -> Node | None:
@@ -206,11 +208,11 @@ def _local(body: Graph, num_consts: int, found: Sequence[_Accumulation]) -> Grap
     """Return the body with each replica adding up its own."""
     inputs = list(body.inputs)
     environment: dict[Operand, Operand] = {}
-    for one in found:
-        old = inputs[num_consts + one.place]
+    for carry in found:
+        old = inputs[num_consts + carry.place]
         new = Value(old.type.distributed(PER_REPLICA), old.hint)
-        inputs[num_consts + one.place] = environment[old] = new
-    additions = {one.addition: one for one in found}
+        inputs[num_consts + carry.place] = environment[old] = new
+    additions = {carry.addition: carry for carry in found}
     builder = Builder(NAME)
     for node in body.nodes:
         accumulation = additions.get(node)

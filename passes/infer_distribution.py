@@ -99,7 +99,7 @@ def _fixpoint(body: Graph, entering: Sequence[Distribution | None], carry: slice
 
 
 def _with_inputs(graph: Graph, distributions: Sequence[Distribution | None]) -> Graph:
-    """Return the graph with its inputs so distributed and everything after them derived anew."""
+    """Return the graph with its inputs so distributed and everything after them derived again."""
     environment: dict[Operand, Operand] = {}
     inputs = []
     for value, distribution in zip(graph.inputs, distributions, strict=True):
@@ -228,13 +228,14 @@ def _check_assign(graph: Graph, current: Graph, node: Node) -> None:
 def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
     """Return whether an assignment comes from a replica function.
 
-    `assign_add` aggregates what is added in replica context and writes the sum as one value: the
-    mark is up to three nodes back.
+    `assign_add` aggregates the addend in replica context and writes the sum as one value: so the
+    `aggregate` node is up to three nodes back.
     """
     made_by = producers(graph)
     operands = list(assign.operands)
     for _ in range(3):
-        nodes = [made_by[one] for one in operands if isinstance(one, Value) and one in made_by]
+        values = [operand for operand in operands if isinstance(operand, Value)]
+        nodes = [made_by[value] for value in values if value in made_by]
         if any(node.op is AGGREGATE and node.params["context"] == "replica" for node in nodes):
             return True
         operands = [operand for node in nodes for operand in node.operands]
@@ -250,7 +251,7 @@ def _refuse(
 ) -> DistributionError:
     """Return the error; `node` is where the operand is used as one value, or was made."""
     found = cause(graph, operand)
-    if hint is _IN_CROSS_REPLICA and any("transpose(" in one.source.scope for one in found.nodes):
+    if hint is _IN_CROSS_REPLICA and any("transpose(" in node.source.scope for node in found.nodes):
         hint = _OF_GRADIENT
     text = print_node(node, graph) if node else print_graph(graph).splitlines()[-2].strip()
     return DistributionError(

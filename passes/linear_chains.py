@@ -1,8 +1,8 @@
-"""What lies between a reduction and where its result is added up.
+"""The linear operations between a reduction and the place where its result is added up.
 
-A chain is linear operations, the last first, each with the place of the operand that the next one
-made. The passes that look for one say which operations they take to be linear, and which values
-they may follow back.
+A chain is a list of linear operations, the last first, each with the place of the operand that the
+next operation in the list made. The passes that look for a chain say which operations they take to
+be linear, and which values they may follow back.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ def reduction_behind(
 ) -> tuple[Node, Chain] | None:
     """Return the reduction that an operand is made of, and the chain in between.
 
-    `made_by` returns the node that makes an operand, None for one not to follow; `linear_in` the
-    places of the operands in each of which a node is linear. Chains may be long: no recursion.
+    `made_by` returns the node that makes an operand, None if it is not to be followed. `linear_in`
+    returns the places of the operands in each of which a node is linear. There is no recursion,
+    since chains may be long.
     """
     chain: Chain = []
     pending: list[tuple[Operand, int, Chain]] = [(operand, 0, [])]
     while pending:
         operand, length, step = pending.pop()
-        chain[length:] = step  # after a way that led nowhere, back to where it began
+        chain[length:] = step  # after a way that leads nowhere, go back to where it began
         node = made_by(operand)
         if node is None:
             continue

@@ -75,29 +75,30 @@ def run_passes(
     """Run the passes in order and return what each did.
 
     With `verifies`, a graph that changed is verified. An unexpected failure leaves the graph before
-    the pass in `reproducer_folder`, if one is given. Errors keep their type and gain notes.
+    the pass in `reproducer_folder`, if step is given. Errors keep their type and gain notes.
     """
     history = []
     returned: dict[int, Graph] = {}
-    for one in pipeline:
+    for step in pipeline:
+        # A pass that stands in the pipeline twice has nothing to do on the graph it returned.
         start = time.perf_counter()
         try:
-            result = graph if returned.get(id(one)) is graph else one(graph)
+            result = graph if returned.get(id(step)) is graph else step(graph)
             if verifies and result is not graph:
                 verify(result)
         except (DistributionError, TypeRuleError) as error:
-            error.where = error.where or f"in graph {graph.name!r}, pass {one.name!r}"
+            error.where = error.where or f"in graph {graph.name!r}, pass {step.name!r}"
             raise
         except Exception as error:
-            error.add_note(f"in pass {one.name!r} on graph {graph.name!r}")
+            error.add_note(f"in pass {step.name!r} on graph {graph.name!r}")
             if reproducer_folder is not None:
-                path = write_reproducer(graph, one.name, reproducer_folder)
+                path = write_reproducer(graph, step.name, reproducer_folder)
                 error.add_note(
                     f"the graph before the pass: {path} (graphdist.passes.manager.replay)"
                 )
             raise
-        graph = returned[id(one)] = result
-        history.append(PassRecord(one.name, time.perf_counter() - start, graph))
+        graph = returned[id(step)] = result
+        history.append(PassRecord(step.name, time.perf_counter() - start, graph))
     return tuple(history)
 
 

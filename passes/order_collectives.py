@@ -1,7 +1,7 @@
 """Reduce a gradient as soon as it is there: each collective directly follows what it needs.
 
 The user reduces all gradients in one go once all are computed, in the order of the tree of
-parameters; the backward pass computes those of the last layer first. Compilers that overlap
+parameters; the backward pass computes the gradients of the last layer first. Compilers that overlap
 collectives with computation, and those that combine neighbours into buckets, keep the program's
 order where nothing else decides, so the first bucket would wait for the last gradient. (Li et al.
 2020, "PyTorch Distributed", section 3.2.3, fills buckets in the same order.)

@@ -1,8 +1,8 @@
 """Make variables inputs and outputs, and their state a value that is threaded through the program.
 
-Every variable the program touches becomes an input, every one it assigns an output. A read becomes
-the value assigned last; loops carry the state of what they assign, branches return it. On the way
-in, a value is combined over the replicas as the variable's aggregation says:
+Every variable that the program touches becomes an input, and every variable it assigns an output. A
+read becomes the value assigned last; loops carry the state of what they assign, branches return it.
+On the way in, a value is combined over the replicas as the variable's aggregation says:
 
 * mirrored variable, replica context: SUM and MEAN an `all_reduce`; ONLY_FIRST_REPLICA the first
   replica's value, as an `all_reduce` of it and zeros; NONE nothing, since the value is known to be
@@ -84,7 +84,7 @@ def place_variables(graph: Graph) -> Graph:
 def _moved(
     variable: Variable, op: Op, state: State, builder: Builder, num_replicas: int
 ) -> Operand:
-    """Return the whole of a variable that is stored in slices, or the slice to store."""
+    """Return the full value of a variable that is stored in slices, or the slice to store."""
     params = {"axis": variable.sharded_along, "group_size": num_replicas}
     value = state[variable.name]
     return builder.add(op, (value,), params, at=UNKNOWN, hint=variable.name)[0]

@@ -4,7 +4,7 @@ A reduction by sum or mean is linear, so
 
 * sums and differences of two reductions, each maybe scaled, negated or reshaped on the way, are one
   reduction of the sum: XLA does it on GPU and TPU for bare additions, and on CPU not at all;
-* a constant factor, a sign or a broadcast of what is reduced can be applied to what comes out.
+* a constant factor, a sign or a broadcast of the reduced value can be applied to the result.
   Behind a broadcast less is sent, behind a factor another may follow. A factor that all replicas
   share, a reshape or a transpose moves along with a broadcast, and stays where it is without one: a
   transpose of a gradient is free in the product that makes it, and a copy behind the reduction
@@ -103,7 +103,7 @@ def _add_first(
     node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
 ) -> Sequence[Operand] | None:
     """Add what goes into two reductions in place of what comes out."""
-    # What differs between replicas was made so by a factor of each replica's own.
+    # It would have a factor of each replica's own, which has no place in front of the reduction.
     if any(operand.type.distribution is not MIRRORED for operand in operands):
         return None
     left = _reduction_of(operands[0], rewriter)
@@ -113,8 +113,8 @@ def _add_first(
     terms = []
     for reduction, chain in (left, right):
         term: Operand = reduction.operands[0]
-        for one, place in reversed(chain):
-            (term,) = _again(one, place, term, rewriter)
+        for linear, place in reversed(chain):
+            (term,) = _again(linear, place, term, rewriter)
         terms.append(term)
     type, hint = node.results[0].type, node.results[0].hint
     added = rewriter.add(node.op, terms, node.params, at=node.source, types=[type])
@@ -151,7 +151,7 @@ def _worth_moving(chain: Chain) -> int:
     ]
     if broadcasts:
         return broadcasts[-1]
-    factors = itertools.takewhile(lambda one: _factor(one[0], one[0].operands), chain)
+    factors = itertools.takewhile(lambda link: _factor(link[0], link[0].operands), chain)
     return sum(1 for _ in factors)
 
 
@@ -166,14 +166,18 @@ def _linear_in(node: Node) -> tuple[int, ...]:
 
 
 def _linear_in_as_large(node: Node) -> list[int]:
-    """Return those of these places whose operands are as large as the result."""
+    """Return the places of the operands that are as large as the result, if it is linear there."""
     size = node.results[0].type.size
     return [place for place in _linear_in(node) if node.operands[place].type.size == size]
 
 
 def _only_varying(node: Node) -> int | None:
     """Return the one operand that differs between replicas, if the node is linear in it."""
-    varying = [i for i, one in enumerate(node.operands) if one.type.distribution is not MIRRORED]
+    varying = [
+        place
+        for place, operand in enumerate(node.operands)
+        if operand.type.distribution is not MIRRORED
+    ]
     return varying[0] if len(varying) == 1 and varying[0] in _linear_in(node) else None
 
 

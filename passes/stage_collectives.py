@@ -4,16 +4,17 @@ The TPU compiler makes a reduce_scatter over all chips of a slice of 16 or more 
 slice of it, and an all_gather of up to 16 MiB over 64 or more an all_reduce of mostly zeros: twice
 the bytes. Over groups of them it does not, but for small reduce_scatters of several variables,
 which it joins in one all_reduce (libtpu 0.0.42, compiled for v5e, v6e and v5p of up to 512 chips).
-So replicas are numbered (a, b), a the larger digit. To scatter, those of one b scatter a-th parts,
-and then those of one a scatter the b-th parts of these: replica (a, b) ends with the part it would
-have had. To gather, the same backwards. As many bytes are sent as in one stage.
+So replicas are numbered (a, b), a the larger digit. To scatter, replicas with the same b scatter
+the a-th parts; then replicas with the same a scatter the b-th parts of these. Replica (a, b) ends
+with the part that one stage gives it. To gather, the same backwards. As many bytes are sent as in
+one stage.
 
 Before:  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16}
 After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(4, 4)}
 
 Left alone: larger all_gathers, which the compiler does as such on v5e and v6e (not on v5p), over
 all links at once; and several slices, where the compiler crosses the network with what a slice has
-reduced and stages would cross it with all of it.
+reduced, and stages would cross it with all values.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from graphdist.ir.rewrite import rewrite
 NAME = "stage_collectives"
 
 _SCATTER_FROM, _GATHER_FROM = 16, 64
-"""The numbers of replicas from which on the compiler reduces first, and instead."""
+"""From this many replicas on, the compiler makes all_reduces of them."""
 _GATHER_UP_TO = 2**24
-"""The bytes of what is gathered up to which it does so."""
+"""The largest gathered value, in bytes, for which it does."""
 
 
 def stages_of(num_replicas: int) -> tuple[int, ...]:
@@ -42,7 +43,7 @@ def stages_of(num_replicas: int) -> tuple[int, ...]:
     >>> stages_of(256), stages_of(6144), stages_of(17)
     ((16, 16), (64, 96), ())
     """
-    divides = [one for one in range(2, isqrt(num_replicas) + 1) if num_replicas % one == 0]
+    divides = [size for size in range(2, isqrt(num_replicas) + 1) if num_replicas % size == 0]
     return (divides[-1], num_replicas // divides[-1]) if divides else ()
 
 

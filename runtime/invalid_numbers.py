@@ -84,7 +84,7 @@ class NumberCheck:
     def error(
         self, arrays: Sequence[Any], results: Sequence[jax.Array]
     ) -> InvalidNumberError | None:
-        """Return what is wrong with a step that took and gave these, if anything is."""
+        """Return the error of a step that took and gave these, None if it gave no refused number."""
         with jax.debug_nans(False), jax.debug_infs(False):
             for i, result in enumerate(results):
                 if _shards_are_wrong(result, self._program.refused):
@@ -117,7 +117,7 @@ def _wrong(array: Array, refused: Collection[str]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A node that made a number that is refused of operands without one."""
+    """A node that made a refused number of operands without one."""
 
     node: Node
     operands: Sequence[Held]
@@ -126,14 +126,14 @@ class _Event:
 
 
 class _Search:
-    """The search for where a wrong number comes from."""
+    """The search for the origin of a refused number."""
 
     def __init__(self, program: CheckedProgram) -> None:
         self.program = program
         self.graph, self.devices = program.graph, program.devices
         self.wrong: set[Operand] = set()
         self.events: list[_Event] = []
-        self.first_event: dict[Node, int] = {}  # of a node and of what is nested in it
+        self.first_event: dict[Node, int] = {}  # of a node and of the nodes nested in it
         self._top = set(self.graph.nodes)
         self._begun = 0
 

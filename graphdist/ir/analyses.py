@@ -101,7 +101,7 @@ def producers(graph: Graph) -> dict[Value, Node]:
 
 @_kept
 def operations(graph: Graph) -> frozenset[str]:
-    """Return the names of the operations of all nodes, those of nested graphs included."""
+    """Return the names of the operations of all nodes, nested graphs included."""
     nested = [operations(inner) for node in graph.nodes for inner in node.graphs]
     return frozenset({node.op.name for node in graph.nodes}).union(*nested)
 
@@ -118,7 +118,7 @@ def _has_effects(graph: Graph) -> bool:
 
 @_kept
 def walk(graph: Graph) -> tuple[Node, ...]:
-    """Return all nodes, those of nested graphs after the node they are nested in."""
+    """Return all nodes; the nodes of a nested graph come after the node it is nested in."""
     found: list[Node] = []
     for node in graph.nodes:
         found.append(node)
@@ -129,7 +129,7 @@ def walk(graph: Graph) -> tuple[Node, ...]:
 
 @_kept
 def node_count(graph: Graph) -> int:
-    """Return the number of nodes, those of nested graphs included."""
+    """Return the number of nodes, nested graphs included."""
     return len(walk(graph))
 
 
@@ -137,7 +137,7 @@ def node_count(graph: Graph) -> int:
 def collectives(graph: Graph) -> tuple[Node, ...]:
     """Return the collectives in the order in which every replica reaches them.
 
-    One in a loop stands here once, and of a branch those of all its arms.
+    A collective in a loop stands here once, and so does each in the branches of a `cond`.
     """
     return tuple(node for node in walk(graph) if node.op.is_collective)
 

@@ -84,7 +84,7 @@ def stack_arrays(arrays: Sequence[Array]) -> Array:
 def _join_keys(keys: Sequence[Any], axis: int) -> Array:  # Any: random keys of JAX, not imported
     before = (slice(None),) * axis
     ends = np.cumsum([key.shape[axis] for key in keys])
-    whole = keys[0][(*before, np.zeros(ends[-1], np.int32))]  # the right shape; replaced below
+    joined = keys[0][(*before, np.zeros(ends[-1], np.int32))]  # the right shape; replaced below
     for key, end in zip(keys, ends, strict=True):
-        whole = whole.at[(*before, slice(end - key.shape[axis], end))].set(key)
-    return cast(Array, whole)
+        joined = joined.at[(*before, slice(end - key.shape[axis], end))].set(key)
+    return cast(Array, joined)

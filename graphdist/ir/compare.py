@@ -3,7 +3,7 @@
 1. What counts: operations by name, parameters by value, how operands are wired, literals, types,
    nested graphs, variables, outputs, stage and number of replicas.
 2. What does not: hints, sources, origins, the graph's name, the order of parameters; and of a
-   nested graph the stage, which is that of the outermost one.
+   nested graph the stage, which the outermost graph states.
 3. Arrays are the same if dtype, shape and bytes are. Two objects that are neither identical nor
    equal are the same if they have one type and one `repr`: so jaxprs that were traced twice are.
 4. The hash depends on neither process nor machine: memory addresses are cut out of `repr`.

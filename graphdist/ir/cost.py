@@ -49,8 +49,8 @@ _MOVES = {
 class Cost:
     """What one replica computes and moves in a step.
 
-    `flops` is by dtype, that of the operands for a matrix multiplication; `bytes` is the memory
-    traffic.
+    `flops` is by dtype, for a matrix multiplication by the dtype of its operands. `bytes` is the
+    memory traffic.
     """
 
     flops: Counter[str] = field(default_factory=Counter)
@@ -104,7 +104,7 @@ def of_node(node: Node) -> Cost:
 
 
 def executions(graph: Graph) -> Iterator[tuple[Node, int]]:
-    """Yield every node with how often it runs in a step; those of all arms of a branch once."""
+    """Yield every node with how often it runs in a step; all arms of a branch once."""
     pending: list[tuple[Sequence[Node], int]] = [(graph.nodes, 1)]
     while pending:
         nodes, times = pending.pop()
@@ -122,7 +122,7 @@ def _body(graph: Graph) -> Cost:
 
 def _add_node(node: Node, total: Cost) -> None:
     if node.op.name == "cond":
-        total.add(max(map(_body, node.graphs), key=lambda one: one.total_flops), 1)
+        total.add(max(map(_body, node.graphs), key=lambda body: body.total_flops), 1)
     elif node.graphs:
         for nested in node.graphs:
             total.add(_body(nested), _trips(node))
@@ -137,7 +137,7 @@ def _trips(node: Node) -> int:
 def _count(node: Node, total: Cost) -> None:
     name = node.op.name
     if name in _HEAVY or node.op.is_collective:
-        total.bytes += sum(one.type.bytes for one in (*node.operands, *node.results))
+        total.bytes += sum(value.type.bytes for value in (*node.operands, *node.results))
     if name == "jax.dot_general":
         total.flops[node.operands[0].type.dtype] += _of_matmul(node)
     elif name == "jax.conv_general_dilated":

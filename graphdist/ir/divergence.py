@@ -55,7 +55,7 @@ def cause(graph: Graph, operand: Operand) -> Cause:
         if text := _origin(graph, current, node):
             return Cause(text, nodes)
         # The last one is looked at first: that is the first operand.
-        pending += [(one, nodes) for one in reversed(sources.of(current))]
+        pending += [(source, nodes) for source in reversed(sources.of(current))]
     return Cause("", ())
 
 

@@ -1,7 +1,7 @@
 """Operations that compute each element of their result from the elements in its place alone.
 
-What such an operation makes of slices is the slice of what it makes of the wholes. Operands without
-dimensions take part in every element.
+Applied to slices, such an operation gives the slice of the full result. Operands without dimensions
+take part in every element.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ An error has four parts, in this order, and leaves out the ones it does not have
 3. the node in the graph, and the pass that was running;
 4. what to do.
 
-`graphdist.errors` re-exports these classes and adds those of the public API. Each class also
+`graphdist.errors` re-exports these classes and adds the classes of the public API. Each class also
 derives from the built-in exception a user of `tf.distribute` would catch.
 """
 

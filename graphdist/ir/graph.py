@@ -130,7 +130,7 @@ class Variable:
         return replace(self, assigned=False, sharded_along=None, piece=None, alone=False)
 
     def stored_along(self, dimension: int | None) -> Variable:
-        """Return the variable stored in slices along a dimension, or whole on each replica."""
+        """Return the variable stored in slices along a dimension, or in full on each replica."""
         if self.sharded_along == dimension:
             return self
         return replace(self, sharded_along=dimension)

@@ -4,7 +4,7 @@ It is the oracle of the project: for every pass, the graph before and the graph 
 and their results compared.
 
 1. A value is a list: what each replica holds. There is no SPMD anywhere: a collective looks at the
-   whole list, everything else is done for one replica after the other.
+   entire list, everything else is done for one replica after the other.
 2. A LOGICAL graph reads and assigns variables replica by replica. From PLACED on, the values of
    variables are taken from the state as the first inputs and put back from the first outputs.
 3. A nested graph is run by the replicas that take part in it; what it assigns changes for them
@@ -90,8 +90,8 @@ def interpret(
     assigned = graph.assigned if graph.is_placed else ()
     for variable, held in zip(assigned, outputs, strict=False):
         axis = variable.sharded_along
-        whole = held if axis is None else _all_gather(held, {"axis": axis})
-        machine.state[variable.name] = list(whole)
+        full = held if axis is None else _all_gather(held, {"axis": axis})
+        machine.state[variable.name] = list(full)
     outputs = outputs[len(assigned) :]
     final = {
         name: cast(Held, held) for name, held in machine.state.items() if name not in machine.local
@@ -107,7 +107,8 @@ def interpret_placed(
 ) -> list[Held]:
     """Run a placed graph on what each replica holds of each input, as one device of many would.
 
-    Variables come first among inputs and outputs, as they lie: of one in slices each its own.
+    Variables come first among inputs and outputs, as they are stored: of a variable in slices each
+    replica holds its slice.
     """
     machine = _Machine(evaluate, graph.num_replicas, observe=observe)
     with np.errstate(all="ignore"):

@@ -96,7 +96,7 @@ def _short_text(value: float, dtype: str) -> str:
         return repr(value)
     make = numpy_dtype(dtype).type
     with np.errstate(all="ignore"):
-        exact = float(make(value))  # the digits are those of what the dtype holds
+        exact = float(make(value))  # the digits are the digits of the number that the dtype holds
         for digits in range(1, 10):
             short = float(f"{exact:.{digits}g}")
             if float(make(short)) == exact:

@@ -5,7 +5,7 @@ Three kinds:
 * the strategy's words, in LOGICAL graphs: `read`, `assign`, `aggregate`, `replica_id`,
   `to_replicas`, `reduce`, `gather`, and the collectives, which a replica function may call itself;
 * what lowering makes of them: the collectives and a few local operations (`select_replica`,
-  `own_slice`, `scale`, `pack`, `unpack` and those of slices, `concatenate`, `reshape`);
+  `own_slice`, `scale`, `pack`, `unpack`, `pack_slices`, `unpack_slices`, `concatenate`, `reshape`);
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
 
@@ -94,7 +94,7 @@ def _all_reduce(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) 
 
 
 def _grown(type: Type, params: Params, name: str) -> Type:
-    """Return the type with the dimension `axis` as long as that of all replicas together."""
+    """Return the type with the dimension `axis` as long as for all replicas together."""
     axis, group_size = cast(int, params["axis"]), cast(int, params["group_size"])
     if not 0 <= axis < len(type.shape):
         raise TypeRuleError(
@@ -119,7 +119,7 @@ def _reduce_scatter(
 
 
 def _exchanged(type: Type, group_size: int) -> Type:
-    """Return the type of what each replica gets of others: its own, unless there is one."""
+    """Return the type with each replica holding a value of its own, unless there is one replica."""
     return type.distributed(MIRRORED if group_size == 1 else PER_REPLICA)
 
 
@@ -146,8 +146,8 @@ def _all_to_all(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) 
     split, concat = cast(int, params["split_axis"]), cast(int, params["concat_axis"])
     _slice_of(type, {"axis": split, "group_size": group_size}, "all_to_all")
     part = (*type.shape[:split], type.shape[split] // group_size, *type.shape[split + 1 :])
-    whole = _grown(type.shaped(part), {"axis": concat, "group_size": group_size}, "all_to_all")
-    return (_exchanged(whole, group_size),)
+    joined = _grown(type.shaped(part), {"axis": concat, "group_size": group_size}, "all_to_all")
+    return (_exchanged(joined, group_size),)
 
 
 def _own_slice(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
@@ -219,9 +219,9 @@ def _pack_slices(
 def _unpack_slices(
     types: Sequence[Type], params: Params, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
-    wholes = _unpack(types, {"shapes": params["shapes"]}, graphs)
-    _pack_slices(wholes, params, graphs)
-    return wholes
+    pieces = _unpack(types, {"shapes": params["shapes"]}, graphs)
+    _pack_slices(pieces, params, graphs)
+    return pieces
 
 
 def _concatenate(
@@ -289,7 +289,7 @@ OPS = {
         SCAN, WHILE, COND,
     )
 }  # fmt: skip
-"""Every operation of ours by name; those of JAX are made by `graphdist.tracing.jax_ops`."""
+"""Every operation of ours by name; JAX's operations are made by `graphdist.tracing.jax_ops`."""
 
 DESCRIPTIONS = {
     READ: "The value of `variable`, of the type that the variable declares.",
@@ -325,8 +325,8 @@ DESCRIPTIONS = {
     "for all slices of a size, on CPU.",
     PACK_SLICES: "Operands of one dtype, each cut in `group_size` slices along one of `axes`, "
     "flattened and joined, first all first slices: one dimension, the join of the operands.",
-    UNPACK_SLICES: "The wholes, of the `shapes` given, that `pack_slices` makes the operand of: "
-    "as the operand. `starts_at_run_time` as for `unpack`.",
+    UNPACK_SLICES: "The full values, of the `shapes` given, that `pack_slices` makes the operand "
+    "of: as the operand. `starts_at_run_time` as for `unpack`.",
     CONCATENATE: "The operands joined along `axis`: the join of the operands.",
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",
     SCAN: "`length` runs of a body on slices of some operands along dimension 0; the last carry, "
@@ -334,7 +334,7 @@ DESCRIPTIONS = {
     WHILE: "Runs of a body as long as a condition holds; the last carry: as the body takes it, "
     "per_replica if the condition differs between replicas.",
     COND: "One of several branches by an i32[] index: the join of the branches, slices if some "
-    "return slices and the others what is mirrored; per_replica if the index differs between "
+    "return slices and the others mirrored values; per_replica if the index differs between "
     "replicas.",
 }
 """What each operation is, and after the colon how its results are distributed, in a sentence."""

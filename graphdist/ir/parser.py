@@ -106,7 +106,7 @@ class _Parser:
         self._ops: dict[str, Op] = {}
 
     def graph(self) -> Graph:
-        """Read the outermost graph, which is the whole text."""
+        """Read the outermost graph, which is the entire text."""
         cursor = self.cursor
         cursor.expect("graph")
         name = cursor.name()

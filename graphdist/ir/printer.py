@@ -1,7 +1,7 @@
 """The text of a graph; `graphdist.ir.parser` reads it back, `docs/ir.md` has the grammar.
 
 1. One node a line, types at the end, nested graphs indented below their node.
-2. Names are deterministic: the hint, made an identifier and unique in the whole text; values
+2. Names are deterministic: the hint, made an identifier and unique in the entire text; values
    without a hint are numbered in order of appearance. Names mean nothing.
 3. A parameter without a text form is printed as a token such as `<0: GatherDimensionNumbers>`: its
    place in the side table that `opaques` returns, and its type for the reader.
@@ -76,7 +76,7 @@ def print_graph(graph: Graph, sources: bool = False) -> str:
 def print_node(node: Node, graph: Graph | None = None) -> str:
     """Return the line of a node, without its nested graphs.
 
-    The names are those of the text of `graph`, the outermost one, if it is given and has the node.
+    The names are as in the text of `graph`, the outermost graph, if it is given and has the node.
     """
     if graph is not None:
         printer = Printer(graph)
@@ -177,7 +177,7 @@ class Printer:
         self._variables = {variable.name: variable for variable in reversed(variables)}
 
     def print(self) -> None:
-        """Print the whole graph."""
+        """Print the graph."""
         graph = self.graph
         assert graph is not None
         s = "" if graph.num_replicas == 1 else "s"
@@ -226,7 +226,7 @@ class Printer:
         if self.sources:
             self._source(node, indent)
         # Operands first: a node that uses its own result is broken, and shows it.
-        operands = [self.operand(one) for one in node.operands]
+        operands = [self.operand(operand) for operand in node.operands]
         results = [self.define(value, again) for value in node.results]
         parameters = self.parameters(node) if node.params else ""
         types = [str(value.type) for value in node.results]
@@ -359,7 +359,7 @@ def _dtype_text(dtype: np.dtype[np.generic]) -> str | None:
 @lru_cache(maxsize=4096)
 def _identifier(hint: str) -> str:
     name = re.sub(r"\W", "_", hint)
-    # A name of digits alone could be that of an unnamed value.
+    # A name of digits alone could be the name of an unnamed value.
     return f"_{name}" if name[0].isdigit() else name
 
 

@@ -17,7 +17,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Stage, Value
 
 
 class Rewriter(Builder):
-    """The builder of a graph that is rewritten, and what is known of its values so far.
+    """The builder of a graph that is rewritten, with the definitions and uses of its values.
 
     A nested graph has a rewriter of its own, as it has values of its own.
     """

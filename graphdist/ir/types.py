@@ -4,7 +4,7 @@ A *distribution* says what the replicas know of a value:
 
 * `mirrored`: one value, the same on every replica;
 * `per_replica`: one value a replica, possibly different;
-* `sharded(d)`: each replica holds its slice, along dimension `d`, of one known whole;
+* `sharded(d)`: each replica holds its slice, along dimension `d`, of one known value;
 * None: not inferred yet (graphs fresh from the trace).
 
 Shapes are what one replica holds. They form the lattice mirrored < sharded(d) < per_replica:
@@ -123,15 +123,15 @@ def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return prod(shape) * (8 if dtype.startswith("key") else numpy_dtype(dtype).itemsize)
 
 
-def own_slice(whole: Type, dimension: int, num_replicas: int) -> Type:
+def own_slice(full: Type, dimension: int, num_replicas: int) -> Type:
     """Return the type of a replica's slice of a value that is cut along a dimension.
 
     >>> print(own_slice(Type("f32", (8, 3)), 0, 4))
     f32[2,3] sharded(0)
     """
-    length = whole.shape[dimension] // num_replicas
-    shape = (*whole.shape[:dimension], length, *whole.shape[dimension + 1 :])
-    return Type(whole.dtype, shape, MIRRORED if num_replicas == 1 else sharded(dimension))
+    length = full.shape[dimension] // num_replicas
+    shape = (*full.shape[:dimension], length, *full.shape[dimension + 1 :])
+    return Type(full.dtype, shape, MIRRORED if num_replicas == 1 else sharded(dimension))
 
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}

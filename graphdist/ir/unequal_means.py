@@ -53,7 +53,7 @@ def from_unequal_rows(graph: Graph, inputs: Iterable[Value]) -> FromUnequalRows:
 
 
 def _leads_to(graph: Graph) -> dict[Operand, list[Value]]:
-    """Return for each value those computed from it next, without those of all replicas."""
+    """Return for each value the values made of it by one node, but for what combines replicas."""
     found: dict[Operand, list[Value]] = defaultdict(list)
     cells: dict[str, list[Value]] = defaultdict(list)
     for node in walk(graph):

@@ -5,7 +5,7 @@ at the end say which hold at which stage. They are listed, with their reasons, i
 
 The check runs after every pass, so it is made twice. `_looks_sound` asks all the cheap questions in
 one loop and answers yes or no; only if the answer is no do the invariants, which are slower, look
-for what is wrong and say it. With `full`, they always do, and every type is derived again.
+for the fault and say it. With `full`, they always do, and every type is derived again.
 """
 
 from __future__ import annotations
