@@ -84,7 +84,7 @@ class NumberCheck:
     def error(
         self, arrays: Sequence[Any], results: Sequence[jax.Array]
     ) -> InvalidNumberError | None:
-        """Return the error of a step that took and gave these, None if it gave no refused number."""
+        """Return the error of a step that took and gave these, None if no number is refused."""
         with jax.debug_nans(False), jax.debug_infs(False):
             for i, result in enumerate(results):
                 if _shards_are_wrong(result, self._program.refused):
