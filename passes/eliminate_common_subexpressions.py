@@ -28,7 +28,7 @@ from graphdist.ir.rewrite import any_node, rewrite
 __all__ = ["eliminate_common_subexpressions"]
 
 NAME = "eliminate_common_subexpressions"
-MAX_BYTES = 2**16  # of an array whose bytes are looked at
+MAX_BYTES = 2**16  # of an array that is compared by its bytes
 
 Results: TypeAlias = tuple[Value, ...]
 
@@ -87,6 +87,7 @@ class _Seen:
         op = node.op
         if _is_impure(node):
             if op is READ:
+                # After an assignment a read gives another value: reads merge between two of them.
                 name = cast(Variable, node.params["variable"]).name
                 return op, name, self.writes.get(name, 0)
             if op is ASSIGN:
@@ -97,7 +98,7 @@ class _Seen:
             for graph in node.graphs:
                 if any_node(graph, _is_impure):
                     is_pure = False
-                    any_node(graph, self._written)
+                    any_node(graph, self._written)  # it may assign what is read behind it
             return (op, node.graphs, operands) if is_pure else None
         for operand in operands:
             if type(operand) is not Value:  # a literal, slow to hash

@@ -1,8 +1,9 @@
 """Remove what neither an output nor an effect needs, inside nested graphs too.
 
 A node stays if one of its results is used, or if it or a node nested in it has an effect; at stage
-LOGICAL an assignment is one. What a `cond` returns, and what a `scan` stacks, and nobody uses, is
-returned no more, so that what computes it inside can go.
+LOGICAL an assignment is one. A `cond` no longer returns a result that nobody uses, and a `scan` no
+longer stacks one, so that the nodes inside that compute it can go. One walk from the last node to
+the first is enough: a node is asked after all that could use it.
 
 Before:  %a = jax.sin(%x)   %b = jax.cos(%x)   return %b
 After:   %b = jax.cos(%x)   return %b
@@ -58,6 +59,7 @@ def eliminate_dead_code(graph: Graph) -> Graph:
 
 def _narrow(node: Node, live: set[Value]) -> _Narrowed:
     """Clean the nested graphs, and drop the results that are not live where that is simple."""
+    # The next turn of a loop reads every carry, whether the results are used or not.
     carried = {COND: 0, SCAN: node.params.get("num_carry")}.get(node.op, len(node.results))
     kept = tuple(
         position

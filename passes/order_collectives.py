@@ -9,8 +9,9 @@ order where nothing else decides, so the first bucket would wait for the last gr
 Before:  %b = ..(%x)  %a = ..(%b)  %ra = all_reduce(%a)  %rb = all_reduce(%b)
 After:   %b = ..(%x)  %rb = all_reduce(%b)  %a = ..(%b)  %ra = all_reduce(%a)
 
-One walk over the graph. All replicas move alike, since they run one program. A collective moves
-before operations with effects, not before another collective that needed no more than it does.
+One walk over the graph. All replicas order collectives alike, since they run one program. A
+collective moves before operations with effects, and never before another collective that needs the
+same nodes: so a graph in order stays the same.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Oper
     scatter = rewriter.definition(operand, REDUCE_SCATTER.name)
     if scatter is None or scatter.params["axis"] != node.params["axis"]:
         return None
+    # A slice that something else needs stays: the all_reduce would come on top of the scatter.
     if rewriter.uses(operand) > 1:
         return None
     params = {name: scatter.params[name] for name in ("reducer", "group_size")}

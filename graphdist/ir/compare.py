@@ -69,12 +69,12 @@ def _per_replica(graph: Graph) -> tuple[bool, ...]:
 
 
 def _difference_of_variables(a: Graph, b: Graph) -> str | None:
-    for position, (one, other) in enumerate(zip_longest(a.variables, b.variables)):
-        if one is None or other is None:
+    for position, (variable_a, variable_b) in enumerate(zip_longest(a.variables, b.variables)):
+        if variable_a is None or variable_b is None:
             number = f"{len(a.variables)}, {len(b.variables)}"
             return f"number of variables: {number}"
-        if one != other:
-            return f"variable {position}: {one}, {other}"
+        if variable_a != variable_b:
+            return f"variable {position}: {variable_a}, {variable_b}"
     return None
 
 
@@ -84,18 +84,20 @@ def _difference_of_graphs(a: Graph, b: Graph, where: str) -> str | None:
     places_b: dict[Value, str] = {}
     if len(a.inputs) != len(b.inputs):
         return f"{where}number of inputs: {len(a.inputs)}, {len(b.inputs)}"
-    for position, (one, other) in enumerate(zip(a.inputs, b.inputs, strict=True)):
-        if one.type != other.type:
-            return f"{where}input {position}: {one.type}, {other.type}"
-        places_a[one] = places_b[other] = f"input {position}"
+    for position, (value_a, value_b) in enumerate(zip(a.inputs, b.inputs, strict=True)):
+        if value_a.type != value_b.type:
+            return f"{where}input {position}: {value_a.type}, {value_b.type}"
+        places_a[value_a] = places_b[value_b] = f"input {position}"
     for position, (node_a, node_b) in enumerate(zip(a.nodes, b.nodes, strict=False)):
         difference = _difference_of_nodes(
             node_a, node_b, places_a, places_b, f"{where}node {position}"
         )
         if difference is not None:
             return difference
-        for number, (one, other) in enumerate(zip(node_a.results, node_b.results, strict=True)):
-            places_a[one] = places_b[other] = f"result {number} of node {position}"
+        for number, (value_a, value_b) in enumerate(
+            zip(node_a.results, node_b.results, strict=True)
+        ):
+            places_a[value_a] = places_b[value_b] = f"result {number} of node {position}"
     return (
         _unequal(f"{where}number of nodes: ", len(a.nodes), len(b.nodes))
         or _unequal(f"{where}number of outputs: ", len(a.outputs), len(b.outputs))
@@ -118,8 +120,8 @@ def _difference_of_nodes(
     )
     if difference is not None:
         return difference
-    for position, (one, other) in enumerate(zip(a.graphs, b.graphs, strict=True)):
-        difference = _difference_of_graphs(one, other, f"{where}, graph {position}, ")
+    for position, (graph_a, graph_b) in enumerate(zip(a.graphs, b.graphs, strict=True)):
+        difference = _difference_of_graphs(graph_a, graph_b, f"{where}, graph {position}, ")
         if difference is not None:
             return difference
     # Last: types that differ mostly follow from something above that does.
@@ -141,9 +143,9 @@ def _difference_of_operands(
     places_b: Mapping[Value, str],
     where: str,
 ) -> str | None:
-    for position, (one, other) in enumerate(zip(a, b, strict=True)):
+    for position, (operand_a, operand_b) in enumerate(zip(a, b, strict=True)):
         difference = _unequal(
-            f"{where} {position}: ", _place(one, places_a), _place(other, places_b)
+            f"{where} {position}: ", _place(operand_a, places_a), _place(operand_b, places_b)
         )
         if difference is not None:
             return difference
@@ -158,9 +160,9 @@ def _place(operand: Operand, places: Mapping[Value, str]) -> str:
 
 def _difference_of_params(a: Node, b: Node, where: str) -> str | None:
     for key in dict.fromkeys((*a.params, *b.params)):
-        one, other = a.params.get(key, _ABSENT), b.params.get(key, _ABSENT)
-        if not _same_parameter(one, other):
-            return f"{where}: parameter {key!r}: {_shown(one)}, {_shown(other)}"
+        value_a, value_b = a.params.get(key, _ABSENT), b.params.get(key, _ABSENT)
+        if not _same_parameter(value_a, value_b):
+            return f"{where}: parameter {key!r}: {_shown(value_a)}, {_shown(value_b)}"
     return None
 
 

@@ -344,7 +344,7 @@ def _unpack(arrays: list[Array], params: Params) -> list[Array]:
 def _pack_slices(arrays: list[Array], params: Params) -> list[Array]:
     count, axes = cast(int, params["group_size"]), cast("tuple[int, ...]", params["axes"])
     cut = [np.split(array, count, axis) for array, axis in zip(arrays, axes, strict=True)]
-    return [join_arrays([one[r].reshape(-1) for r in range(count) for one in cut], 0)]
+    return [join_arrays([slices[r].reshape(-1) for r in range(count) for slices in cut], 0)]
 
 
 def _unpack_slices(arrays: list[Array], params: Params) -> list[Array]:
@@ -355,7 +355,8 @@ def _unpack_slices(arrays: list[Array], params: Params) -> list[Array]:
         for shape, axis in zip(shapes, axes, strict=True)
     ]
     parts = [_unpack([part], {"shapes": cut}) for part in np.split(arrays[0], count)]
-    return [join_arrays(list(one), axes[i]) for i, one in enumerate(zip(*parts, strict=True))]
+    by_piece = zip(axes, zip(*parts, strict=True), strict=True)
+    return [join_arrays(list(slices), axis) for axis, slices in by_piece]
 
 
 def _nested(run: Callable[[RunGraph, Node, list[Held], Replicas], list[Held]]) -> _Rule:

@@ -215,7 +215,9 @@ class Cursor:
 
 def _printable(text: str) -> str:
     """Return text as wide as it is, without what a terminal would obey."""
-    return "".join(one if one.isprintable() else " " if one == "\t" else "?" for one in text)
+    return "".join(
+        letter if letter.isprintable() else " " if letter == "\t" else "?" for letter in text
+    )
 
 
 def _cut(text: str) -> str:
