@@ -24,13 +24,13 @@ from typing import Any  # Any: datasets of all kinds
 import jax
 import numpy as np
 
-from graphdist.data.autosharding import sharded
+from graphdist.data.autosharding import sharded_for_worker
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN, Element, Flat
 from graphdist.data.failures import caught
 from graphdist.data.options import AutoShardPolicy
 from graphdist.data.positions import elements_from
-from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, Node
+from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, DatasetNode
 from graphdist.data.transformations import observed_spec
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.tracing.sources import here
@@ -42,7 +42,7 @@ _NO_END = 2**48
 
 
 @dataclass
-class Source:
+class DatasetSource:
     """A dataset to distribute, and what it says of itself.
 
     `element_spec` is a pytree of `ArraySpec`, or UNKNOWN. `batching` is that of a `Dataset`, None
@@ -64,7 +64,7 @@ class Source:
         return self._is_used_up
 
     def iterate(self, elements: Any, start: int = 0) -> Iterator[Element]:
-        """Return an iterator from element `start` on; what fails is `Failed`.
+        """Return an iterator from element `start` on; what fails is `FailedElement`.
 
         `elements` are the nodes of the iteration, or the dataset of another library. Raises
         `ArgumentError` if there is no iterator any more.
@@ -75,7 +75,7 @@ class Source:
                 source=here(),
                 hint="distribute a list, or an object whose __iter__ starts again",
             )
-        if isinstance(elements, Node):
+        if isinstance(elements, DatasetNode):
             return elements_from(elements, start)
         own = iter(elements)
         self._is_used_up = own is elements
@@ -89,7 +89,7 @@ class Source:
         return observed_spec([jax.tree.unflatten(first.structure, first.arrays)], batching)
 
 
-def source_of(dataset: Any) -> Source:
+def dataset_source(dataset: Any) -> DatasetSource:
     """Return a dataset as a source; raises `DatasetError` for what is none."""
     if isinstance(dataset, Dataset):
         return _of_dataset(dataset)
@@ -110,15 +110,17 @@ def source_of(dataset: Any) -> Source:
             source=here(),
             hint="distribute a list of batches, or an object whose __iter__ gives them",
         )
-    return Source(dataset, cardinality=_length(dataset))
+    return DatasetSource(dataset, cardinality=_length(dataset))
 
 
-def _of_dataset(dataset: Dataset) -> Source:
+def _of_dataset(dataset: Dataset) -> DatasetSource:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     node = dataset.node
     if policy is AutoShardPolicy.HINT:
-        node = sharded(node, 1, 0, policy)
-    return Source(node, node.element_spec, node.cardinality, policy, node.batching, declares=True)
+        node = sharded_for_worker(node, 1, 0, policy)
+    return DatasetSource(
+        node, node.element_spec, node.cardinality, policy, node.batching, declares=True
+    )
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,11 @@ class _NumpyElements:
         return self.dataset.as_numpy_iterator()
 
 
-def _of_tf_data(dataset: Any) -> Source:
+def _of_tf_data(dataset: Any) -> DatasetSource:
     spec = jax.tree.map(_array_spec, dataset.element_spec)
     is_known = not any(leaf is UNKNOWN for leaf in jax.tree.leaves(spec))
     policy = dataset.options().experimental_distribute.auto_shard_policy
-    return Source(
+    return DatasetSource(
         _NumpyElements(dataset),
         spec if is_known else UNKNOWN,
         int(dataset.cardinality()),

@@ -12,7 +12,7 @@ from typing import Any  # Any: a policy before it is checked
 
 from graphdist.data.dataset import Dataset
 from graphdist.data.options import AutoShardPolicy
-from graphdist.data.sources import Files, Node, nodes_of, rewritten
+from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
 from graphdist.data.transformations import SHARD_HINT, Shard
 from graphdist.errors import ArgumentError
 from graphdist.options import member_of
@@ -37,10 +37,12 @@ def auto_shard(
         )
     given = dataset.options().experimental_distribute.auto_shard_policy
     chosen = member_of(AutoShardPolicy, given if policy is None else policy, "policy")
-    return Dataset(sharded(dataset.node, num_workers, index, chosen), dataset.options())
+    return Dataset(sharded_for_worker(dataset.node, num_workers, index, chosen), dataset.options())
 
 
-def sharded(node: Node, num_workers: int, index: int, policy: AutoShardPolicy) -> Node:
+def sharded_for_worker(
+    node: DatasetNode, num_workers: int, index: int, policy: AutoShardPolicy
+) -> DatasetNode:
     """Return the nodes of the part of a dataset that a worker iterates."""
     reads_files = any(isinstance(one, Files) for one in nodes_of(node))
     if policy is AutoShardPolicy.FILE or (policy is AutoShardPolicy.AUTO and reads_files):
@@ -52,13 +54,13 @@ def sharded(node: Node, num_workers: int, index: int, policy: AutoShardPolicy) -
     return Shard(node, num_workers, index)
 
 
-def _as_hinted(node: Any, num_workers: int, index: int) -> Node:
+def _as_hinted(node: Any, num_workers: int, index: int) -> DatasetNode:
     if isinstance(node, Shard) and node.count == SHARD_HINT:
         return Shard(node.source, num_workers, index)
     return node
 
 
-def _by_file(node: Node, num_workers: int, index: int, *, reads_files: bool) -> Node:
+def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bool) -> DatasetNode:
     if not reads_files:
         raise ArgumentError(
             "a dataset that reads no files cannot be shared out by file",
@@ -66,7 +68,7 @@ def _by_file(node: Node, num_workers: int, index: int, *, reads_files: bool) -> 
             hint="make it with gd.data.Dataset.from_files, or set AutoShardPolicy.DATA",
         )
 
-    def part(one: Any) -> Node:
+    def part(one: Any) -> DatasetNode:
         if not isinstance(one, Files):
             return one
         if len(one.files) < num_workers:

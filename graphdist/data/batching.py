@@ -11,16 +11,16 @@ import jax
 import numpy as np
 
 from graphdist.data.elements import UNKNOWN, Array, Element, Flat, batch_size
-from graphdist.data.failures import Failed, attempted, of_parts
+from graphdist.data.failures import FailedElement, attempted, combined
 from graphdist.data.sources import UNKNOWN_CARDINALITY, Batching
-from graphdist.data.transformations import OfOne
+from graphdist.data.transformations import UnaryTransformation
 from graphdist.errors import ArgumentError
 from graphdist.values.distributed import largest
 from graphdist.values.specs import ArraySpec, Dimensions
 
 
 @dataclass(frozen=True, eq=False)
-class Batch(OfOne):
+class Batch(UnaryTransformation):
     """Elements stacked, `size` at a time."""
 
     size: int
@@ -29,18 +29,18 @@ class Batch(OfOne):
     def __iter__(self) -> Iterator[Element]:
         if self.source.rows(0, 0) is not UNKNOWN:
             return self._of_rows()
-        return self.of(iter(self.source))
+        return self.over(iter(self.source))
 
     def _of_rows(self) -> Iterator[Element]:
         rows = self.source.cardinality
         for start in range(0, self.cardinality * self.size, self.size):
             yield self.source.rows(start, min(start + self.size, rows))
 
-    def of(self, elements: Iterator[Element]) -> Iterator[Element]:
+    def over(self, elements: Iterator[Element]) -> Iterator[Element]:
         """Yield batches of these elements."""
         while group := list(islice(elements, self.size)):
             if len(group) == self.size or not self.drop_remainder:
-                yield of_parts(group, self.stacked)
+                yield combined(group, self.stacked)
 
     def stacked(self, group: Sequence[Element]) -> Element:
         """Return elements as one batch; raises `ArgumentError` when their shapes differ."""
@@ -90,7 +90,7 @@ class PaddedBatch(Batch):
     values: Any
 
     def __iter__(self) -> Iterator[Element]:
-        return self.of(iter(self.source))
+        return self.over(iter(self.source))
 
     def stacked(self, group: Sequence[Element]) -> Element:
         """Return elements as one batch; raises `ArgumentError` for one larger than its shape."""
@@ -120,7 +120,9 @@ class PaddedBatch(Batch):
         return jax.tree.unflatten(
             structure,
             [
-                leaf if shape is None else ArraySpec((leaf.shape[0], *opened(shape)), leaf.dtype)
+                leaf
+                if shape is None
+                else ArraySpec((leaf.shape[0], *with_open_sizes(shape)), leaf.dtype)
                 for leaf, shape in zip(leaves, shapes, strict=True)
             ],
         )
@@ -138,7 +140,7 @@ def of_leaves(given: Any, structure: Any) -> list[Any]:
         return [given] * structure.num_leaves
 
 
-def opened(shape: Sequence[int | None]) -> Dimensions:
+def with_open_sizes(shape: Sequence[int | None]) -> Dimensions:
     """Return the dimensions of a shape in which -1 stands for None."""
     return tuple(None if size == -1 else size for size in shape)
 
@@ -153,7 +155,7 @@ def _padded(column: Sequence[Array], shape: Sequence[int | None] | None, value: 
         )
     full = largest([np.shape(leaf) for leaf in column])
     if shape is not None:
-        full = _checked_shape(full, opened(shape))
+        full = _checked_shape(full, with_open_sizes(shape))
     # As `np.stack` has it, so that no element is rounded.
     dtypes = {leaf.dtype for leaf in column}
     dtype = np.result_type(*dtypes) if len(dtypes) > 1 else column[0].dtype
@@ -182,17 +184,17 @@ def _checked_shape(full: tuple[int, ...], wanted: Dimensions) -> tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Unbatch(OfOne):
+class Unbatch(UnaryTransformation):
     """The rows of each element, one after the other."""
 
     def __iter__(self) -> Iterator[Element]:
         for element in self.source:
-            if isinstance(element, Failed):
+            if isinstance(element, FailedElement):
                 yield element
                 continue
             leaves, structure = jax.tree.flatten(element)
             size = attempted(batch_size, Flat(element, leaves, structure))
-            if isinstance(size, Failed):
+            if isinstance(size, FailedElement):
                 yield size
                 continue
             for row in range(size):

@@ -17,7 +17,7 @@ import jax
 
 from graphdist.data.batching import Batch, PaddedBatch, Unbatch
 from graphdist.data.elements import UNKNOWN, as_element, at_the_users_line
-from graphdist.data.failures import made
+from graphdist.data.failures import element_or_raise
 from graphdist.data.iterators import DatasetIterator
 from graphdist.data.options import Options
 from graphdist.data.orders import Seeds
@@ -25,9 +25,9 @@ from graphdist.data.positions import Position
 from graphdist.data.shuffling import Shuffle
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
+    DatasetNode,
     Files,
     Generated,
-    Node,
     Range,
     Slices,
     Tensors,
@@ -67,9 +67,9 @@ class Dataset:
     [[0, 10], [20, 30], [40]]
     """
 
-    def __init__(self, node: Node, options: Options | None = None) -> None:
+    def __init__(self, node: DatasetNode, options: Options | None = None) -> None:
         """Take the last transformation."""
-        if not isinstance(node, Node):
+        if not isinstance(node, DatasetNode):
             raise ArgumentTypeError(
                 f"gd.data.Dataset is made of {kind_of(node)}",
                 source=here(),
@@ -320,7 +320,9 @@ class Dataset:
             return spec
         unshuffled = rewritten(self.node, lambda one: getattr(one, "unshuffled", one))
         with at_the_users_line():
-            return observed_spec([made(one) for one in islice(unshuffled, 2)], self.node.batching)
+            return observed_spec(
+                [element_or_raise(one) for one in islice(unshuffled, 2)], self.node.batching
+            )
 
     def as_numpy_iterator(self) -> DatasetIterator:
         """Return an iterator over the elements, which are NumPy arrays anyway."""
@@ -328,7 +330,8 @@ class Dataset:
 
     def __iter__(self) -> DatasetIterator:
         with at_the_users_line():
-            return DatasetIterator(self, Position.at_start([self.node]))
+            position = Position.at_start([self.node])
+            return DatasetIterator(self.node, position, lambda: self.element_spec)
 
     def __len__(self) -> int:
         cardinality = self.node.cardinality
@@ -348,7 +351,7 @@ class Dataset:
         spec = self.node.element_spec
         return f"<Dataset of {'elements not known yet' if spec is UNKNOWN else spec}>"
 
-    def _then(self, node: Node) -> Dataset:
+    def _then(self, node: DatasetNode) -> Dataset:
         return Dataset(node, self._options)
 
 

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any  # Any: whatever the function returns
 import jax
 import numpy as np
 
-from graphdist.data.adapters import Source, source_of
-from graphdist.data.distributed_dataset import Begun, DistributedDataset, Place, refuse_distributed
+from graphdist.data.adapters import DatasetSource, dataset_source
+from graphdist.data.distributed_dataset import (
+    Begun,
+    DistributedDataset,
+    PlaceParts,
+    refuse_distributed,
+)
 from graphdist.data.elements import Array, Element, Flat, leaf_name
 from graphdist.data.input import InputContext
-from graphdist.data.worker_input import Step
+from graphdist.data.worker_input import StepInput
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.sources import here
@@ -52,15 +57,15 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
         dataset_fn: Callable[[InputContext], Any],
         contexts: Sequence[InputContext],
         strategy: StrategyBase,
-        place: Place,
+        place: PlaceParts,
         ahead: int,
     ) -> None:
         """Call the function with each context; raises `DatasetError` when it returns no dataset."""
         first, *others = [_returned(dataset_fn, context) for context in contexts]
         super().__init__(first, strategy, place, ahead)
-        self._others = [source_of(dataset) for dataset in others]
+        self._others = [dataset_source(dataset) for dataset in others]
 
-    def _sources(self) -> list[Source]:
+    def _sources(self) -> list[DatasetSource]:
         return [self._source, *self._others]
 
     def _start(self, taken: int) -> int:
@@ -90,8 +95,8 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
     def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
         return dataset  # the function was told which part to make
 
-    def _parts_here(self, element: tuple[Any, ...]) -> Iterator[Step]:
-        yield Step(*self._arrays(element))
+    def _parts_here(self, element: tuple[Any, ...]) -> Iterator[StepInput]:
+        yield StepInput(*self._arrays(element))
 
     def _arrays(self, step: tuple[Any, ...]) -> tuple[Any, list[Sequence[Array]]]:
         """Return the structure of a step's elements, and for each leaf the replicas' arrays."""

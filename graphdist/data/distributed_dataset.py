@@ -26,7 +26,7 @@ from typing import (  # Any: states, specs, placed values
 
 import jax
 
-from graphdist.data.adapters import Source, source_of
+from graphdist.data.adapters import DatasetSource, dataset_source
 from graphdist.data.elements import (
     UNKNOWN,
     Array,
@@ -38,16 +38,16 @@ from graphdist.data.elements import (
     flattened,
     without_batch_dimension,
 )
-from graphdist.data.failures import Failed, attempted, made
+from graphdist.data.failures import FailedElement, attempted, element_or_raise
 from graphdist.data.iterators import DistributedIterator, refuse_inside_a_function
 from graphdist.data.options import AutoShardPolicy
 from graphdist.data.orders import Draws
 from graphdist.data.positions import Position
 from graphdist.data.prefetch import DrawsAhead, Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes
-from graphdist.data.sources import Node
+from graphdist.data.sources import DatasetNode
 from graphdist.data.transformations import for_a_thread
-from graphdist.data.worker_input import Step, agreed, cut_to_size, shared_out
+from graphdist.data.worker_input import StepInput, agreed, cut_to_size, shared_out
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.sources import here
@@ -58,7 +58,7 @@ from graphdist.values.type_variables import Element_co
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
 
-Place: TypeAlias = Callable[..., Any]
+PlaceParts: TypeAlias = Callable[..., Any]
 """Returns the value of which the replicas have these parts; a strategy's.
 
 Of several workers it is given their own parts, and the shapes of all.
@@ -91,7 +91,7 @@ class DistributedDataset(Generic[Element_co]):
     [[4], []]
     """
 
-    def __init__(self, dataset: Any, strategy: StrategyBase, place: Place, ahead: int) -> None:
+    def __init__(self, dataset: Any, strategy: StrategyBase, place: PlaceParts, ahead: int) -> None:
         """Distribute a dataset over the replicas of a strategy, to which `place` gives parts.
 
         `ahead` elements are prepared beside the one in use.
@@ -102,7 +102,7 @@ class DistributedDataset(Generic[Element_co]):
         self._workers = strategy.devices.workers
         if self._workers is not None:
             dataset = self._of_this_worker(dataset, self._workers)
-        self._source = source_of(dataset)
+        self._source = dataset_source(dataset)
         self._strategy = strategy
         self._num_replicas = strategy.num_replicas_in_sync
         self._local = strategy.devices.local_replicas
@@ -148,7 +148,7 @@ class DistributedDataset(Generic[Element_co]):
         """Return what is iterated."""
         return [source.elements for source in self._sources()]
 
-    def _sources(self) -> list[Source]:
+    def _sources(self) -> list[DatasetSource]:
         """Return where elements come from."""
         return [self._source]
 
@@ -214,7 +214,7 @@ class DistributedDataset(Generic[Element_co]):
         sources = []
         start = 0 if self._workers else self._start(position.taken)
         for source, elements in zip(self._sources(), position.datasets, strict=True):
-            if isinstance(elements, Node):
+            if isinstance(elements, DatasetNode):
                 elements, of_source = for_a_thread(elements)
                 draws.extend(of_source)
             sources.append(source.iterate(elements, start))
@@ -225,14 +225,14 @@ class DistributedDataset(Generic[Element_co]):
         begun = self._begun = self._begun or self._begin(Position.at_start(self._datasets()))
         first = list(islice(begun.sources[0], 1))
         begun.sources[0] = chain(first, begun.sources[0])
-        return flattened(made(first[0])) if first else None
+        return flattened(element_or_raise(first[0])) if first else None
 
     def _checked(self, element: Element) -> Flat:
         """Return an element as arrays; raises for one of another kind than the first.
 
         One that failed raises what it failed with.
         """
-        flat = flattened(made(element))
+        flat = flattened(element_or_raise(element))
         if self._kind is None:
             self._describe(flat)
         assert self._kind is not None
@@ -292,18 +292,18 @@ class DistributedDataset(Generic[Element_co]):
         """Return what this worker iterates of a dataset."""
         return shared_out(dataset, workers)
 
-    def _steps_here(self, element: Any) -> Iterator[Step | Failed]:
+    def _steps_here(self, element: Any) -> Iterator[StepInput | FailedElement]:
         """Yield this worker's steps of an element, at least that it failed."""
         steps = attempted(lambda: list(self._parts_here(element)))
-        yield from [steps] if isinstance(steps, Failed) else steps
+        yield from [steps] if isinstance(steps, FailedElement) else steps
 
-    def _parts_here(self, element: Any) -> Iterator[Step]:
+    def _parts_here(self, element: Any) -> Iterator[StepInput]:
         """Yield this worker's steps of an element."""
         flat = self._checked(element)
         if self._source.policy in _EVEN_POLICIES:
             sizes = self._sizes(flat)
             mine = slice(self._local.start, self._local.stop)
-            yield Step(flat.structure, [_parts(array, sizes)[mine] for array in flat.arrays])
+            yield StepInput(flat.structure, [_parts(array, sizes)[mine] for array in flat.arrays])
             return
         assert self._workers is not None
         batching = self._source.batching
@@ -313,12 +313,12 @@ class DistributedDataset(Generic[Element_co]):
         start = 0
         for taken in cut:
             rows = slice(start, start + sum(taken))
-            yield Step(flat.structure, [_parts(array[rows], taken) for array in flat.arrays])
+            yield StepInput(flat.structure, [_parts(array[rows], taken) for array in flat.arrays])
             start = rows.stop
 
-    def _placed(self, step: Step | Failed) -> Element:
+    def _placed(self, step: StepInput | FailedElement) -> Element:
         """Return an element with this worker's parts on its devices."""
-        if isinstance(step, Failed):
+        if isinstance(step, FailedElement):
             raise step.error
         values = map(self._place, step.parts, step.shapes)
         return jax.tree.unflatten(step.structure, list(values))

@@ -58,10 +58,10 @@ def is_list(leaf: Any) -> bool:
 def _array_or_scalar(value: Any) -> Array | np.generic:
     if isinstance(value, np.ndarray | np.generic):
         return value
-    return as_array(value, lambda: "a component of the element")
+    return leaf_as_array(value, lambda: "a component of the element")
 
 
-def as_array(leaf: Any, name: Callable[[], str]) -> Array:
+def leaf_as_array(leaf: Any, name: Callable[[], str]) -> Array:
     """Return a leaf as an array; raises `ArgumentTypeError`, which begins with its name."""
     try:
         array = np.asarray(leaf)
@@ -114,7 +114,7 @@ def _numbers(leaf: Any, element: Element, place: int) -> Array:
     def name() -> str:
         return leaf_name(element, place)
 
-    array = leaf if type(leaf) is np.ndarray else as_array(leaf, name)
+    array = leaf if type(leaf) is np.ndarray else leaf_as_array(leaf, name)
     if array.dtype.kind in "OSUMm" or array.dtype.fields:
         raise _no_numbers(leaf, array, name)
     return array

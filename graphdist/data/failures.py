@@ -1,9 +1,9 @@
-"""Elements that could not be made: an exception travels like an element, to whom it is for.
+"""Elements that could not be made: the exception takes the element's place until it is asked for.
 
-What raises for one element, a function given to `map` or a source, does not end an iteration.
-`Failed` stands in the element's place and has its number: transformations pass it on, and a shuffle
-gives it a place in its order. A batch, a pair or a step with one in it fails whole. It is raised
-where it is asked for, and the next element is the one after it.
+A function given to `map`, or a source, may raise for one element without ending the iteration.
+A `FailedElement` then takes the element's place and counts as one: transformations pass it on, and
+a shuffle gives it a place in its order. A batch, pair or step that contains one fails entirely. The
+exception is raised where the element is asked for; the iteration goes on with the next element.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any  # Any: elements, and the user's functions
 
 
 @dataclass(frozen=True, eq=False)
-class Failed:
+class FailedElement:
     """In place of an element: why it could not be made."""
 
     error: Exception
@@ -24,21 +24,21 @@ def attempted(make: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a function returns, or that it failed.
 
     >>> attempted(int, "x")
-    Failed(error=ValueError("invalid literal for int() with base 10: 'x'"))
+    FailedElement(error=ValueError("invalid literal for int() with base 10: 'x'"))
     """
     try:
         return make(*arguments)
     except StopIteration as error:
         stopped = RuntimeError("a function of the dataset raised StopIteration")
         stopped.__cause__ = error
-        return Failed(stopped)
+        return FailedElement(stopped)
     except Exception as error:
-        return Failed(error)
+        return FailedElement(error)
 
 
-def of_parts(parts: Sequence[Any], make: Callable[[Sequence[Any]], Any]) -> Any:
+def combined(parts: Sequence[Any], make: Callable[[Sequence[Any]], Any]) -> Any:
     """Return what is made of several elements; the first that failed fails the whole."""
-    failed = next((part for part in parts if isinstance(part, Failed)), None)
+    failed = next((part for part in parts if isinstance(part, FailedElement)), None)
     return attempted(make, parts) if failed is None else failed
 
 
@@ -48,10 +48,10 @@ def caught(iterate: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     It is asked for more after that: a generator has no more, and other iterators may.
 
     >>> [type(element).__name__ for element in caught(lambda: map(int, ["1", "x", "3"]))]
-    ['int', 'Failed', 'int']
+    ['int', 'FailedElement', 'int']
     """
     elements = attempted(lambda: iter(iterate()))
-    if isinstance(elements, Failed):
+    if isinstance(elements, FailedElement):
         yield elements
         return
     while True:
@@ -60,12 +60,12 @@ def caught(iterate: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as error:
-            element = Failed(error)
+            element = FailedElement(error)
         yield element
 
 
-def made(element: Any) -> Any:
+def element_or_raise(element: Any) -> Any:
     """Return an element, or raise what it failed with."""
-    if isinstance(element, Failed):
+    if isinstance(element, FailedElement):
         raise element.error
     return element

@@ -86,7 +86,7 @@ def _check_bool(name: str, value: Any) -> None:
         )
 
 
-def checked_options(options: Any) -> InputOptions:
+def checked_input_options(options: Any) -> InputOptions:
     """Return the options, or the default ones for None; `ArgumentTypeError` for another kind."""
     if options is None:
         return InputOptions()

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import (  # Any: elements, and pytrees of specs
-    TYPE_CHECKING,
     Any,
     Generic,
     NoReturn,
+    Protocol,
     Self,
     cast,
 )
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.data.elements import Element, at_the_users_line
-from graphdist.data.failures import made
+from graphdist.data.failures import element_or_raise
 from graphdist.data.positions import Position, elements_from
 from graphdist.data.prefetch import Prefetched
-from graphdist.errors import (
-    ArgumentError,
-    OutOfRangeError,
-    UnsupportedError,
-)
+from graphdist.data.sources import DatasetNode
+from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.type_variables import Element_co
-
-if TYPE_CHECKING:
-    from graphdist.data.dataset import Dataset
-    from graphdist.data.distributed_dataset import DistributedDataset
 
 _NOTHING = object()
 """In place of an element, past the last."""
@@ -115,27 +109,47 @@ class DatasetIterator(ElementIterator[Element]):
     returned the element; after it comes the next element, and the position counts both.
     """
 
-    def __init__(self, dataset: Dataset, position: Position) -> None:
-        """Iterate the elements of a dataset from a position."""
+    def __init__(
+        self, node: DatasetNode, position: Position, element_spec: Callable[[], Any]
+    ) -> None:
+        """Iterate a dataset, of which this is the last node, from a position.
+
+        `element_spec` returns the dataset's: it may have to make elements, and so is asked late.
+        """
         super().__init__(position)
-        self._dataset = dataset
+        self._node, self._element_spec = node, element_spec
         self._elements = elements_from(position.datasets[0], position.taken)
 
     def __next__(self) -> Element:
         with at_the_users_line():
             element = next(self._elements)
             self._position.taken += 1
-            return made(element)
+            return element_or_raise(element)
 
     def set_state(self, state: Any) -> None:
         """Go on at a position that `get_state` returned, in a dataset made alike."""
-        self._position = Position.of_state(state, [self._dataset.node])
+        self._position = Position.of_state(state, [self._node])
         self._elements = elements_from(self._position.datasets[0], self._position.taken)
 
     @property
     def element_spec(self) -> Any:
         """Return the dataset's."""
-        return self._dataset.element_spec
+        return self._element_spec()
+
+
+class ResumableDataset(Protocol):
+    """What an iterator asks of the distributed dataset that made it."""
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs of an element."""
+
+    @property
+    def has_spec(self) -> bool:
+        """Return whether `element_spec` is known without reading the first element."""
+
+    def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
+        """Return the elements from a position on, in place of those that are left."""
 
 
 class DistributedIterator(ElementIterator[Element_co]):
@@ -146,9 +160,7 @@ class DistributedIterator(ElementIterator[Element_co]):
     element, if the source has one, and the position counts both. Any thread may ask it.
     """
 
-    def __init__(
-        self, dataset: DistributedDataset[Any], elements: Prefetched, position: Position
-    ) -> None:
+    def __init__(self, dataset: ResumableDataset, elements: Prefetched, position: Position) -> None:
         """Iterate the prepared elements of a dataset, which start at a position."""
         super().__init__(position)
         self._dataset = dataset

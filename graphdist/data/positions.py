@@ -28,7 +28,7 @@ from graphdist.data.batching import Batch
 from graphdist.data.elements import UNKNOWN, Element
 from graphdist.data.orders import Draws, Seeds
 from graphdist.data.shuffling import Shuffle
-from graphdist.data.sources import Node, Range, Slices, Tensors, nodes_of, rewritten
+from graphdist.data.sources import DatasetNode, Range, Slices, Tensors, nodes_of, rewritten
 from graphdist.data.transformations import (
     SHARD_HINT,
     Enumerate,
@@ -111,7 +111,7 @@ class Position:
             is_shuffle = isinstance(node, Shuffle)
             return replace(node, draws=next(left[node.seeds])) if is_shuffle else node
 
-        own = [rewritten(one, owned) if isinstance(one, Node) else one for one in datasets]
+        own = [rewritten(one, owned) if isinstance(one, DatasetNode) else one for one in datasets]
         return cls(own, orders)
 
     @property
@@ -133,7 +133,7 @@ def _number(value: Any) -> int:
 
 def _shuffles(dataset: Any) -> list[Shuffle]:
     """Return the shuffles of a dataset's nodes; of other libraries' datasets none are known."""
-    if not isinstance(dataset, Node):
+    if not isinstance(dataset, DatasetNode):
         return []
     return [node for node in nodes_of(dataset) if isinstance(node, Shuffle)]
 
@@ -156,14 +156,14 @@ def _(node: Range, start: int) -> Iterator[Element]:
 
 @elements_from.register
 def _(node: Map, start: int) -> Iterator[Element]:
-    return node.of(elements_from(node.source, start))
+    return node.over(elements_from(node.source, start))
 
 
 @elements_from.register
 def _(node: Batch, start: int) -> Iterator[Element]:
     if type(node) is Batch and node.source.rows(0, 0) is not UNKNOWN:
         return islice(iter(node), start, None)  # views, which cost nothing
-    return node.of(elements_from(node.source, start * node.size))
+    return node.over(elements_from(node.source, start * node.size))
 
 
 @elements_from.register
@@ -185,17 +185,17 @@ def _(node: Shard, start: int) -> Iterator[Element]:
 
 @elements_from.register
 def _(node: Enumerate, start: int) -> Iterator[Element]:
-    return node.of(elements_from(node.source, start), node.start + start)
+    return node.over(elements_from(node.source, start), node.start + start)
 
 
 @elements_from.register
 def _(node: Zip, start: int) -> Iterator[Element]:
-    return node.of([elements_from(source, start) for source in node.sources])
+    return node.over([elements_from(source, start) for source in node.sources])
 
 
 @elements_from.register
 def _(node: Prefetch, start: int) -> Iterator[Element]:
-    return node.of(lambda source: elements_from(source, start))
+    return node.over(lambda source: elements_from(source, start))
 
 
 @elements_from.register

@@ -15,12 +15,12 @@ from itertools import islice
 
 from graphdist.data.elements import Element
 from graphdist.data.orders import Draws, Seeds
-from graphdist.data.sources import Node
-from graphdist.data.transformations import OfOne
+from graphdist.data.sources import DatasetNode
+from graphdist.data.transformations import UnaryTransformation
 
 
 @dataclass(frozen=True, eq=False)
-class Shuffle(OfOne):
+class Shuffle(UnaryTransformation):
     """The elements in an order drawn anew for each iteration."""
 
     buffer_size: int
@@ -29,7 +29,7 @@ class Shuffle(OfOne):
     """The orders of the iteration that the node belongs to; None in a dataset."""
 
     @property
-    def unshuffled(self) -> Node:
+    def unshuffled(self) -> DatasetNode:
         """Return the dataset in its own order: looking at it draws no order of an iteration."""
         return self.source
 

@@ -25,7 +25,7 @@ from graphdist.data.elements import (
     is_list,
     leaf_name,
 )
-from graphdist.data.failures import Failed, attempted, caught
+from graphdist.data.failures import FailedElement, attempted, caught
 from graphdist.errors import ArgumentError, BatchDimensionError
 from graphdist.values.specs import ArraySpec
 
@@ -42,7 +42,7 @@ class Batching(NamedTuple):
     is_static: bool = False
 
 
-class Node:
+class DatasetNode:
     """A source or a transformation; most of what is here holds for sources."""
 
     def __iter__(self) -> Iterator[Element]:
@@ -73,18 +73,18 @@ def rewritten(node: Any, rule: Callable[[Any], Any]) -> Any:
     changes: dict[str, Any] = {}
     for field in fields(node):
         value = getattr(node, field.name)
-        if isinstance(value, Node):
+        if isinstance(value, DatasetNode):
             changes[field.name] = rewritten(value, rule)
-        elif isinstance(value, tuple) and any(isinstance(one, Node) for one in value):
+        elif isinstance(value, tuple) and any(isinstance(one, DatasetNode) for one in value):
             changes[field.name] = tuple(rewritten(one, rule) for one in value)
     return rule(replace(node, **changes) if changes else node)
 
 
-def nodes_of(node: Node) -> list[Node]:
+def nodes_of(node: DatasetNode) -> list[DatasetNode]:
     """Return the nodes of a tree, sources first."""
-    found: list[Node] = []
+    found: list[DatasetNode] = []
 
-    def keep(one: Node) -> Node:
+    def keep(one: DatasetNode) -> DatasetNode:
         found.append(one)
         return one
 
@@ -93,7 +93,7 @@ def nodes_of(node: Node) -> list[Node]:
 
 
 @dataclass(frozen=True, eq=False)
-class Slices(Node):
+class Slices(DatasetNode):
     """The rows of arrays."""
 
     arrays: Element
@@ -122,7 +122,7 @@ class Slices(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Range(Node):
+class Range(DatasetNode):
     """Integers, of 64 bits."""
 
     numbers: range
@@ -147,7 +147,7 @@ class Range(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Tensors(Node):
+class Tensors(DatasetNode):
     """One element."""
 
     element: Element
@@ -167,7 +167,7 @@ class Tensors(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Generated(Node):
+class Generated(DatasetNode):
     """What a function's iterators give, called anew for each iteration."""
 
     generator: Callable[..., Iterable[Any]]
@@ -192,7 +192,7 @@ class Generated(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Files(Node):
+class Files(DatasetNode):
     """What is read from files, one after the other."""
 
     files: tuple[str, ...]
@@ -210,7 +210,7 @@ class Files(Node):
 
 def _converted(values: Iterator[Any], make: Callable[[Any], Element]) -> Iterator[Element]:
     for value in values:
-        yield value if isinstance(value, Failed) else attempted(make, value)
+        yield value if isinstance(value, FailedElement) else attempted(make, value)
 
 
 def _declared(kind: ElementKind, value: Any) -> Element:

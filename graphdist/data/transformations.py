@@ -16,14 +16,14 @@ import jax
 import numpy as np
 
 from graphdist.data.elements import UNKNOWN, Element, as_element, spec_of, with_open_batch
-from graphdist.data.failures import Failed, attempted, of_parts
+from graphdist.data.failures import FailedElement, attempted, combined
 from graphdist.data.orders import Draws
 from graphdist.data.prefetch import DrawsAhead, Prefetched
 from graphdist.data.sources import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Batching,
-    Node,
+    DatasetNode,
     rewritten,
 )
 from graphdist.errors import ArgumentError
@@ -37,10 +37,10 @@ PREFETCHED_BY_DEFAULT = 2
 
 
 @dataclass(frozen=True, eq=False)
-class OfOne(Node):
+class UnaryTransformation(DatasetNode):
     """A transformation of one dataset."""
 
-    source: Node
+    source: DatasetNode
 
     @property
     def element_spec(self) -> Any:
@@ -65,20 +65,20 @@ def applied(function: Callable[..., Any], element: Element) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Map(OfOne):
+class Map(UnaryTransformation):
     """What a function makes of each element; nothing is known of it before."""
 
     function: Callable[..., Any]
 
     def __iter__(self) -> Iterator[Element]:
-        return self.of(iter(self.source))
+        return self.over(iter(self.source))
 
-    def of(self, elements: Iterator[Element]) -> Iterator[Element]:
+    def over(self, elements: Iterator[Element]) -> Iterator[Element]:
         """Return what the function makes of these elements."""
         return map(self._applied, elements)
 
     def _applied(self, element: Element) -> Element:
-        if isinstance(element, Failed):
+        if isinstance(element, FailedElement):
             return element
         return attempted(lambda: as_element(applied(self.function, element)))
 
@@ -89,15 +89,15 @@ class Map(OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(OfOne):
+class Filter(UnaryTransformation):
     """The elements for which a function returns true."""
 
     predicate: Callable[..., Any]
 
     def __iter__(self) -> Iterator[Element]:
         for element in self.source:
-            is_kept = isinstance(element, Failed) or attempted(self._keeps, element)
-            if isinstance(is_kept, Failed):
+            is_kept = isinstance(element, FailedElement) or attempted(self._keeps, element)
+            if isinstance(is_kept, FailedElement):
                 yield is_kept
             elif is_kept:
                 yield element
@@ -112,7 +112,7 @@ class Filter(OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Take(OfOne):
+class Take(UnaryTransformation):
     """The first elements."""
 
     count: int
@@ -130,7 +130,7 @@ class Take(OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Skip(OfOne):
+class Skip(UnaryTransformation):
     """All but the first elements."""
 
     count: int
@@ -146,7 +146,7 @@ class Skip(OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Shard(OfOne):
+class Shard(UnaryTransformation):
     """Every `count`-th element, from number `index` on."""
 
     count: int
@@ -170,7 +170,7 @@ class Shard(OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat(OfOne):
+class Repeat(UnaryTransformation):
     """The elements several times over; None is for ever."""
 
     count: int | None
@@ -198,18 +198,18 @@ class Repeat(OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Enumerate(OfOne):
+class Enumerate(UnaryTransformation):
     """The elements with their numbers."""
 
     start: int
 
     def __iter__(self) -> Iterator[Element]:
-        return self.of(iter(self.source), self.start)
+        return self.over(iter(self.source), self.start)
 
-    def of(self, elements: Iterator[Element], start: int) -> Iterator[Element]:
+    def over(self, elements: Iterator[Element], start: int) -> Iterator[Element]:
         """Return pairs of a number, from `start` on, and an element."""
         numbers = map(np.int64, count(start))
-        return (of_parts(pair, tuple) for pair in zip(numbers, elements, strict=False))
+        return (combined(pair, tuple) for pair in zip(numbers, elements, strict=False))
 
     @property
     def element_spec(self) -> Any:
@@ -224,21 +224,21 @@ class Enumerate(OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Prefetch(OfOne):
+class Prefetch(UnaryTransformation):
     """The elements, made ahead of their use on a background thread."""
 
     count: int
 
     def __iter__(self) -> Iterator[Element]:
-        return self.of(iter)
+        return self.over(iter)
 
-    def of(self, iterate: Callable[[Node], Iterator[Element]]) -> Iterator[Element]:
+    def over(self, iterate: Callable[[DatasetNode], Iterator[Element]]) -> Iterator[Element]:
         """Return what a function iterates of the source, made ahead."""
         source, draws = for_a_thread(self.source)
         return Prefetched(iterate(source), lambda element: element, self.count, draws)
 
 
-def for_a_thread(node: Node) -> tuple[Node, DrawsAhead]:
+def for_a_thread(node: DatasetNode) -> tuple[DatasetNode, DrawsAhead]:
     """Return the nodes of an iteration for a thread, and the orders that it takes and we see."""
     draws: list[tuple[Draws, Draws]] = []
 
@@ -253,19 +253,19 @@ def for_a_thread(node: Node) -> tuple[Node, DrawsAhead]:
 
 
 @dataclass(frozen=True, eq=False)
-class Zip(Node):
+class Zip(DatasetNode):
     """Elements of several datasets side by side, until the shortest ends."""
 
-    sources: tuple[Node, ...]
+    sources: tuple[DatasetNode, ...]
     structure: Any
 
     def __iter__(self) -> Iterator[Element]:
-        return self.of([iter(source) for source in self.sources])
+        return self.over([iter(source) for source in self.sources])
 
-    def of(self, sources: list[Iterator[Element]]) -> Iterator[Element]:
+    def over(self, sources: list[Iterator[Element]]) -> Iterator[Element]:
         """Return the elements of these side by side."""
         unflatten = partial(jax.tree.unflatten, self.structure)
-        return (of_parts(elements, unflatten) for elements in zip(*sources, strict=False))
+        return (combined(elements, unflatten) for elements in zip(*sources, strict=False))
 
     @property
     def element_spec(self) -> Any:
@@ -288,10 +288,10 @@ class Zip(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Concatenate(Node):
+class Concatenate(DatasetNode):
     """The elements of one dataset after those of another."""
 
-    sources: tuple[Node, ...]
+    sources: tuple[DatasetNode, ...]
 
     def __iter__(self) -> Iterator[Element]:
         return chain.from_iterable(self.sources)
@@ -301,7 +301,7 @@ class Concatenate(Node):
         """Return the specs with a dimension open where they differ."""
         first, *others = [source.element_spec for source in self.sources]
         for other in others:
-            first = UNKNOWN if UNKNOWN in (first, other) else joined(first, other)
+            first = UNKNOWN if UNKNOWN in (first, other) else joined_spec(first, other)
         return first
 
     @property
@@ -333,12 +333,12 @@ def common(found: list[Batching | None]) -> Batching | None:
     return Batching(sizes.pop(), all(one.is_static for one in batchings))
 
 
-def joined(spec: Any, other: Any) -> Any:
+def joined_spec(spec: Any, other: Any) -> Any:
     """Return the specs that describe what either describes.
 
     Raises `ArgumentError` when structure, dtype or rank differ.
 
-    >>> joined(ArraySpec((4, 3), np.int32), ArraySpec((2, 3), np.int32))
+    >>> joined_spec(ArraySpec((4, 3), np.int32), ArraySpec((2, 3), np.int32))
     ArraySpec(shape=(None, 3), dtype=int32)
     """
     structure: Any
@@ -354,11 +354,11 @@ def joined(spec: Any, other: Any) -> Any:
             hint="give both the same structure, dtypes and ranks",
         )
     return jax.tree.unflatten(
-        structure, [_joined(one, two) for one, two in zip(leaves, others, strict=True)]
+        structure, [_joined_leaf(one, two) for one, two in zip(leaves, others, strict=True)]
     )
 
 
-def _joined(one: ArraySpec, two: ArraySpec) -> ArraySpec:
+def _joined_leaf(one: ArraySpec, two: ArraySpec) -> ArraySpec:
     sizes = zip(one.shape, two.shape, strict=True)
     return ArraySpec([size if size == other else None for size, other in sizes], one.dtype)
 
@@ -375,7 +375,7 @@ def observed_spec(elements: Sequence[Element], batching: Batching | None) -> Any
         raise ArgumentError("an empty dataset has no element_spec: it is taken from the elements")
     spec = spec_of(elements[0])
     for element in elements[1:]:
-        spec = joined(spec, spec_of(element))
+        spec = joined_spec(spec, spec_of(element))
     if batching is None:
         return spec
 

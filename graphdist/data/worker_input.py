@@ -23,15 +23,15 @@ from typing import Any  # Any: datasets of all kinds, structures of pytrees, JSO
 import jax
 import numpy as np
 
-from graphdist.data.autosharding import sharded
+from graphdist.data.autosharding import sharded_for_worker
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN, Array
-from graphdist.data.failures import Failed
+from graphdist.data.failures import FailedElement
 from graphdist.data.options import AutoShardPolicy, Options
 from graphdist.data.orders import Seeds
 from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
 from graphdist.data.shuffling import Shuffle
-from graphdist.data.sources import Files, Node, nodes_of, rewritten
+from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.sources import here
@@ -41,7 +41,7 @@ _log = logging.getLogger("graphdist")
 
 
 @dataclass(frozen=True)
-class Step:
+class StepInput:
     """One worker's parts of a step: for each leaf of an element, those of its replicas."""
 
     structure: Any
@@ -64,12 +64,12 @@ def shared_out(dataset: Any, workers: ClusterWorkers) -> Any:
     if policy is AutoShardPolicy.AUTO:
         policy = _chosen(node, workers)
     if policy in (AutoShardPolicy.FILE, AutoShardPolicy.HINT):
-        node = sharded(node, len(workers), workers.index, policy)
+        node = sharded_for_worker(node, len(workers), workers.index, policy)
     options.experimental_distribute.auto_shard_policy = policy
     return Dataset(node, dataset.options().merge(options))
 
 
-def _chosen(node: Node, workers: ClusterWorkers) -> AutoShardPolicy:
+def _chosen(node: DatasetNode, workers: ClusterWorkers) -> AutoShardPolicy:
     """Return what AUTO means for a dataset: by file if each worker gets one."""
     readers = [one for one in nodes_of(node) if isinstance(one, Files)]
     if not readers:
@@ -83,7 +83,7 @@ def _chosen(node: Node, workers: ClusterWorkers) -> AutoShardPolicy:
     return AutoShardPolicy.FILE if enough else AutoShardPolicy.DATA
 
 
-def _with_common_order(node: Node, workers: ClusterWorkers) -> Node:
+def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNode:
     """Return a dataset in which shuffles that nobody seeded have worker 0's seeds."""
     free = [one for one in nodes_of(node) if isinstance(one, Shuffle) and one.seeds.is_free]
     if not free:
@@ -92,7 +92,7 @@ def _with_common_order(node: Node, workers: ClusterWorkers) -> Node:
     mine = [secrets.randbelow(2**63) for _ in free]
     seeds = iter(workers.exchange(key, mine, "a shuffled dataset", here())[0])
 
-    def seeded(one: Any) -> Node:
+    def seeded(one: Any) -> DatasetNode:
         if not isinstance(one, Shuffle) or not one.seeds.is_free:
             return one
         return Shuffle(one.source, one.buffer_size, Seeds(next(seeds), one.seeds.reshuffles))
@@ -117,8 +117,8 @@ def cut_to_size(
 
 
 def agreed(
-    steps: Iterable[Step | Failed], workers: ClusterWorkers, spec: Callable[[], Any]
-) -> Iterator[Step | Failed]:
+    steps: Iterable[StepInput | FailedElement], workers: ClusterWorkers, spec: Callable[[], Any]
+) -> Iterator[StepInput | FailedElement]:
     """Yield the steps of all workers with the shapes on all replicas, until none has any left.
 
     A step that failed on one worker fails on all.
@@ -127,7 +127,7 @@ def agreed(
     has no element at all, nothing is declared, and others have some.
     """
     number, own = workers.ordinal("dataset"), iter(steps)
-    last: Step | None = None
+    last: StepInput | None = None
     for place in count():
         mine = next(own, None)
         told = None if mine is None else _said_of(mine)
@@ -136,9 +136,9 @@ def agreed(
             return
         failed = [worker for worker, one in enumerate(told_by_all) if isinstance(one, str)]
         if failed:
-            yield mine if isinstance(mine, Failed) else _failed_on(failed[0], told_by_all)
+            yield mine if isinstance(mine, FailedElement) else _failed_on(failed[0], told_by_all)
             continue
-        assert not isinstance(mine, Failed)
+        assert not isinstance(mine, FailedElement)
         like = next(one for one in told_by_all if one)
         of_all = [one or _without_rows(like) for one in told_by_all]
         if mine is None:
@@ -148,18 +148,18 @@ def agreed(
             tuple(tuple(shape) for of_worker in of_all for shape in of_worker[leaf])
             for leaf in range(len(like))
         ]
-        yield Step(mine.structure, mine.parts, shapes)
+        yield StepInput(mine.structure, mine.parts, shapes)
 
 
-def _said_of(step: Step | Failed) -> Any:
+def _said_of(step: StepInput | FailedElement) -> Any:
     """Return what the others are told: the shapes of the parts, or in words why there are none."""
-    if isinstance(step, Failed):
+    if isinstance(step, FailedElement):
         return f"{type(step.error).__name__}: {step.error}"
     return [[list(part.shape) for part in parts] for parts in step.parts]
 
 
-def _failed_on(worker: int, told_by_all: Sequence[Any]) -> Failed:
-    return Failed(
+def _failed_on(worker: int, told_by_all: Sequence[Any]) -> FailedElement:
+    return FailedElement(
         DatasetError(
             f"worker {worker} could not make its part of an element: {told_by_all[worker]}",
             hint="the step is left out on all workers: go on with the next, or mend the dataset",
@@ -179,7 +179,9 @@ def _without_rows(like: list[list[list[int]]]) -> list[list[list[int]]]:
     return [[[0, *shape[1:]] for shape in parts] for parts in like]
 
 
-def _empty_step(last: Step | None, shapes: list[list[list[int]]], spec: Callable[[], Any]) -> Step:
+def _empty_step(
+    last: StepInput | None, shapes: list[list[list[int]]], spec: Callable[[], Any]
+) -> StepInput:
     if last is not None:
         structure, dtypes = last.structure, [parts[0].dtype for parts in last.parts]
     else:
@@ -196,4 +198,4 @@ def _empty_step(last: Step | None, shapes: list[list[list[int]]], spec: Callable
         [np.zeros(shape, dtype) for shape in of_leaf]
         for of_leaf, dtype in zip(shapes, dtypes, strict=True)
     ]
-    return Step(structure, parts)
+    return StepInput(structure, parts)

@@ -20,9 +20,14 @@ from jax.sharding import Sharding
 
 from graphdist.context import require_cross_replica
 from graphdist.data.datasets_from_function import DistributedDatasetsFromFunction
-from graphdist.data.distributed_dataset import DistributedDataset, Place
+from graphdist.data.distributed_dataset import DistributedDataset, PlaceParts
 from graphdist.data.elements import Array
-from graphdist.data.input import InputContext, InputOptions, InputReplicationMode, checked_options
+from graphdist.data.input import (
+    InputContext,
+    InputOptions,
+    InputReplicationMode,
+    checked_input_options,
+)
 from graphdist.data.transformations import PREFETCHED_BY_DEFAULT
 from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.runtime.devices import Devices
@@ -70,7 +75,7 @@ class InputMethods:
         (Array([0, 1], dtype=int32), Array([2], dtype=int32))
         """
         require_cross_replica("experimental_distribute_dataset")
-        given = checked_options(options)
+        given = checked_input_options(options)
         if self.is_default:
             return cast("DistributedDataset[Any]", dataset)
         if given.experimental_replication_mode is _PER_REPLICA:
@@ -106,7 +111,7 @@ class InputMethods:
         (Array([0, 1], dtype=int32), Array([0, 1, 2], dtype=int32))
         """
         require_cross_replica("distribute_datasets_from_function")
-        given = checked_options(options)
+        given = checked_input_options(options)
         if not callable(dataset_fn):
             raise ArgumentTypeError(
                 f"dataset_fn is of type {kind_of(dataset_fn)}, not a function",
@@ -145,7 +150,7 @@ class InputMethods:
             return [InputContext(1, 0, count)]
         return [InputContext(count, replica, count) for replica in range(count)]
 
-    def _place(self, options: InputOptions) -> Place:
+    def _place(self, options: InputOptions) -> PlaceParts:
         if not options.experimental_fetch_to_device:
             if self.devices.workers is not None:
                 raise UnsupportedError(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal  # Any: datasets and their elements, JSON
 
-from graphdist.data.failures import caught, made
+from graphdist.data.failures import caught, element_or_raise
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.files.checkpoint_folders import remove_all
 from graphdist.runtime.files.checkpoint_writer import Writer
@@ -33,7 +33,7 @@ class _Counted:
     def __next__(self) -> Any:
         element = next(self._elements)
         self._taken += 1
-        return made(element)
+        return element_or_raise(element)
 
     def get_state(self) -> Any:
         return {"taken": self._taken}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.data.failures import Failed
-from graphdist.data.worker_input import Step, agreed
+from graphdist.data.failures import FailedElement
+from graphdist.data.worker_input import StepInput, agreed
 from tests.data.test_positions import in_turn, split, values
 
 Dataset = gd.data.Dataset
@@ -222,14 +222,14 @@ def test_a_step_fails_on_all_workers() -> None:
     found: list[list[Any]] = [[], []]
 
     def work(index: int) -> None:
-        steps: list[Any] = [Step(None, [[np.full(1, place)]]) for place in range(4)]
+        steps: list[Any] = [StepInput(None, [[np.full(1, place)]]) for place in range(4)]
         if index == 1:
-            steps[2] = Failed(Broken("disk on fire"))
+            steps[2] = FailedElement(Broken("disk on fire"))
         member: Any = Member(group, index)
         for step in agreed(steps, member, lambda: None):
             found[index].append(
                 str(step.error).splitlines()[0]
-                if isinstance(step, Failed)
+                if isinstance(step, FailedElement)
                 else int(step.parts[0][0][0])
             )
 
