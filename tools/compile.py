@@ -28,7 +28,7 @@ from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
-from graphdist.tools.surveys import compared, fitted, scaled, topology_table
+from graphdist.tools.surveys import compare_sizes, compare_topologies, find_largest, topology_table
 from graphdist.tools.targets import (
     make_step,
     parse_settings,
@@ -91,16 +91,18 @@ def _run(options: argparse.Namespace) -> int:
         )
     if options.compare:
         names = options.compare.split(",")
-        return _print(options, compared(names, options.num_slices, _reporter(options)))
+        return _print(options, compare_topologies(names, options.num_slices, _reporter(options)))
     if options.topology is None:
         raise ArgumentError(
             "no topology is given", hint="such as --topology v5e:16x16; --list-topologies has all"
         )
     topology = find_topology(options.topology, options.num_slices)
     if options.scale:
-        return _print(options, scaled(topology.chip, options.scale.split(","), _reporter(options)))
+        return _print(
+            options, compare_sizes(topology.chip, options.scale.split(","), _reporter(options))
+        )
     if options.fit:
-        return _print(options, fitted(options.fit, topology, _reporter(options)))
+        return _print(options, find_largest(options.fit, topology, _reporter(options)))
     return _compile(options, topology)
 
 

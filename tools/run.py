@@ -27,7 +27,7 @@ from types import FrameType
 from typing import IO
 
 from graphdist import config
-from graphdist.runtime.processes.addresses import joined
+from graphdist.runtime.processes.addresses import join_address
 from graphdist.runtime.processes.handshake import JobIdentity
 
 SECONDS_TO_END = 3.0
@@ -41,14 +41,14 @@ PR_SET_PDEATHSIG = 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is that of the worker that failed, 0 if none did."""
-    options = parser().parse_args(arguments)
+    options = command_line().parse_args(arguments)
     if options.n < 1 or options.devices_per_worker < 0:
-        parser().error("there is at least one worker, and a number of devices is positive")
+        command_line().error("there is at least one worker, and a number of devices is positive")
     least = options.n if options.min_workers is None else options.min_workers
     if not 1 <= least <= options.n:
-        parser().error(f"--min-workers is {least}: it is from 1 to the number of workers")
+        command_line().error(f"--min-workers is {least}: it is from 1 to the number of workers")
     if not options.program:
-        parser().error("no program is given")
+        command_line().error("no program is given")
     command = [sys.executable, "-u", *(["-m"] if options.m else []), *options.program]
     num_workers, restarts = options.n, 0
     identity = JobIdentity(secrets.token_hex(8), token=secrets.token_hex(32))
@@ -56,10 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             ports = free_ports(num_workers, options.host)
         except OSError as error:
-            parser().error(f"the workers cannot listen at --host {options.host}: {error.strerror}")
+            command_line().error(
+                f"the workers cannot listen at --host {options.host}: {error.strerror}"
+            )
         job = Job(
             command,
-            [joined(options.host, port) for port in ports],
+            [join_address(options.host, port) for port in ports],
             options.devices_per_worker,
             options.grace,
             replace(identity, generation=restarts),
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"restart {restarts} of {options.max_restarts}, with {num_workers} workers")
 
 
-def parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = argparse.ArgumentParser("graphdist-run", description=(__doc__ or "").split("\n\n")[1])
     found.add_argument("-n", type=int, required=True, metavar="N", help="how many workers")
@@ -259,9 +261,9 @@ def free_ports(count: int, host: str) -> list[int]:
     """Return ports that nothing listens at; raises `OSError` for another machine's host."""
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     sockets = [socket.create_server((host, 0), family=family) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return ports
 
 

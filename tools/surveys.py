@@ -86,14 +86,14 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def compared(names: Sequence[str], num_slices: int, report: Reporter) -> Survey:
+def compare_topologies(names: Sequence[str], num_slices: int, report: Reporter) -> Survey:
     """Return the step on several topologies; it fits if it does on one of them."""
     topologies = [find_topology(name, num_slices) for name in names]
     reports = tuple((str(topology), report(topology)) for topology in topologies)
     return Survey("one step on several topologies", reports, any(r.fits for _, r in reports))
 
 
-def scaled(chip: Chip, sizes: Sequence[str], report: Reporter) -> Survey:
+def compare_sizes(chip: Chip, sizes: Sequence[str], report: Reporter) -> Survey:
     """Return the step on several numbers of one kind of chip; it fits if it does on one of them."""
     topologies = [topology_of(chip, size) for size in sizes]
     reports = tuple((str(topology), report(topology)) for topology in topologies)
@@ -121,7 +121,7 @@ def topology_of(chip: Chip, size: str) -> Topology:
             source=here(),
             hint="give powers of 2",
         )
-    best = min(shapes, key=lambda one: (max(one) - min(one), -min(*one[:2], 2), one))
+    best = min(shapes, key=lambda shape: (max(shape) - min(shape), -min(*shape[:2], 2), shape))
     return find_topology(f"{chip.name}:{'x'.join(map(str, best))}", at=here())
 
 
@@ -144,7 +144,7 @@ def _is_whole(shape: tuple[int, ...]) -> bool:
     return prod(shape) <= 4 or (first % 2 == 0 and second % 2 == 0)
 
 
-def fitted(text: str, topology: Topology, report: Reporter) -> Survey:
+def find_largest(text: str, topology: Topology, report: Reporter) -> Survey:
     """Return the largest value of a setting with which the step fits, found by bisection.
 
     What fits with a value is taken to fit with every smaller one.

@@ -35,7 +35,7 @@ from graphdist.tracing.sources import here
 from graphdist.values.distributed import kind_of
 
 Factory: TypeAlias = Callable[..., Any]
-Step: TypeAlias = tuple[Function | BoundFunction, tuple[Any, ...]]
+StepCall: TypeAlias = tuple[Function | BoundFunction, tuple[Any, ...]]
 
 DEFAULT_NAME = "make_step"
 
@@ -97,7 +97,7 @@ def load_factory(target: str) -> Factory:
     return factory
 
 
-def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]) -> Step:
+def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]) -> StepCall:
     """Return the function and the arguments that the factory of a target makes for a strategy.
 
     Raises `ArgumentError` for a target that is not there, settings that its factory does not take,
@@ -120,7 +120,7 @@ def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]
     return _checked(target, made)
 
 
-def trace_step(target: str, strategy: CommonStrategy, step: Step) -> Traced:
+def trace_step(target: str, strategy: CommonStrategy, step: StepCall) -> Traced:
     """Return a step traced for its arguments; raises `ArgumentError` where that fails."""
     function, arguments = step
     try:
@@ -279,7 +279,7 @@ def _definition(factory: Factory) -> Source:
     return at_line(code.co_filename, code.co_firstlineno) if code else here()
 
 
-def _checked(target: str, made: Any) -> Step:
+def _checked(target: str, made: Any) -> StepCall:
     if not isinstance(made, tuple) or len(made) != 2:
         raise ArgumentError(
             f"{target} returned a {kind_of(made)}, not (function, args)",

@@ -16,14 +16,14 @@ from pathlib import Path
 from graphdist.config import wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.tools.targets import prepare_command, without_our_line
-from graphdist.tools.viz_targets import Target, load
+from graphdist.tools.viz_targets import VizTarget, load_target
 from graphdist.tracing.sources import here
 from graphdist.viz import text
-from graphdist.viz.diff import diff
+from graphdist.viz.display import open_page
 from graphdist.viz.formats import FORMATS, MODULES, format_named, render
+from graphdist.viz.graph_diff import diff
 from graphdist.viz.model import model_of
-from graphdist.viz.program import Program
-from graphdist.viz.show import open_page
+from graphdist.viz.program import ShownProgram
 
 __all__ = ["main"]
 
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> None:
     form = _form(options)
     if options.depth < 0:
         raise ArgumentError(f"--depth {options.depth} is negative", source=here())
-    target = load(options.target, options.strategy, options.set, options.args)
+    target = load_target(options.target, options.strategy, options.set, options.args)
     colour = form == "text" and options.output is None and _is_coloured()
     shown = _shown(target, options, form, colour)
     if options.open:
@@ -97,7 +97,7 @@ def _form(options: argparse.Namespace) -> str:
     return form
 
 
-def _shown(target: Target, options: argparse.Namespace, form: str, colour: bool) -> str:
+def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bool) -> str:
     if form in MODULES:
         return render(target.stage(form), form)
     program = target.program
@@ -105,8 +105,8 @@ def _shown(target: Target, options: argparse.Namespace, form: str, colour: bool)
         before, after = map(program.step, options.diff)
         if form == "text":
             change = diff(before.graph, after.graph)
-            return text.difference(change, before.name, after.name, colour=colour)
-        return FORMATS[form](Program((before, after)))
+            return text.difference_text(change, before.name, after.name, colour=colour)
+        return FORMATS[form](ShownProgram((before, after)))
     if options.step != "all":
         # The page and the other formats of many graphs show the way to the last pass.
         several = options.step == "last" and form in ("html", "json", "model-explorer")
@@ -114,13 +114,13 @@ def _shown(target: Target, options: argparse.Namespace, form: str, colour: bool)
     if form != "text":
         return _selected_program(program, options, form)
     if options.collectives:
-        return text.collectives(program, colour=colour)
+        return text.collectives_table(program, colour=colour)
     if options.filter or options.focus:
         return _selection(program, options, colour)
     return text.render(program, sources=options.sources, colour=colour)
 
 
-def _selected_program(program: Program, options: argparse.Namespace, form: str) -> str:
+def _selected_program(program: ShownProgram, options: argparse.Namespace, form: str) -> str:
     for name in ("filter", "focus", "collectives"):
         if getattr(options, name):
             raise ArgumentError(
@@ -131,7 +131,7 @@ def _selected_program(program: Program, options: argparse.Namespace, form: str) 
     return FORMATS[form](program)
 
 
-def _selection(program: Program, options: argparse.Namespace, colour: bool) -> str:
+def _selection(program: ShownProgram, options: argparse.Namespace, colour: bool) -> str:
     model = model_of(program.graph)
     chosen = set(range(len(model.records)))
     if options.filter:

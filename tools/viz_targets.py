@@ -31,9 +31,9 @@ from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
 from graphdist.tools.targets import load_factory, make_step, parse_settings
 from graphdist.tracing.sources import here
-from graphdist.viz.program import Program, Step, program_of
+from graphdist.viz.program import ShownProgram, ShownStep, program_of
 
-__all__ = ["Target", "load"]
+__all__ = ["VizTarget", "load_target"]
 
 _ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,\s]*)\]")
 _MOST_CHARACTERS = 2 * MOST_CHARACTERS
@@ -44,10 +44,10 @@ _HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Target:
+class VizTarget:
     """A program, and the stage it is of, where it was compiled here."""
 
-    program: Program
+    program: ShownProgram
     lowered: Lowered | None = None
 
     def stage(self, form: str) -> Lowered | Compiled:
@@ -61,18 +61,18 @@ class Target:
         return self.lowered.compile() if form == "hlo" else self.lowered
 
 
-def load(name: str, strategy: str, settings: Sequence[str], types: str) -> Target:
+def load_target(name: str, strategy: str, settings: Sequence[str], types: str) -> VizTarget:
     """Return what a target names, compiled for a strategy as far as the last pass."""
     path = Path(name)
     if path.is_file() and path.suffix != ".py":
-        return Target(_read(path))
+        return VizTarget(_read(path))
     chosen = _strategy(strategy)
     traced = _traced(name, chosen, settings, types)
     lowered = traced.lower()
-    return Target(program_of(lowered), lowered)
+    return VizTarget(program_of(lowered), lowered)
 
 
-def _read(path: Path) -> Program:
+def _read(path: Path) -> ShownProgram:
     """Return the graphs of an artifact or of a text, of which it may hold several."""
     content = _content(path)
     try:
@@ -85,7 +85,7 @@ def _read(path: Path) -> Program:
     pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
     ends = [0, *(piece.count("\n") for piece in pieces)]
     first_lines = [1 + text.count("\n", 0, starts[0]) + before for before in accumulate(ends)]
-    return Program(
+    return ShownProgram(
         tuple(
             _parsed(piece, path, first_line, number, len(pieces))
             for number, (first_line, piece) in enumerate(zip(first_lines, pieces, strict=False))
@@ -124,13 +124,13 @@ class _Lost(Sequence[None]):
         return None
 
 
-def _parsed(text: str, path: Path, first_line: int, number: int, of: int) -> Step:
+def _parsed(text: str, path: Path, first_line: int, number: int, of: int) -> ShownStep:
     try:
         graph = parse(text, opaques=_Lost(), first_line=first_line)
     except ParseError as error:
         error.where = error.where or f"in {path}"
         raise
-    return Step("graph" if of == 1 else f"{number} {graph.stage.value}", graph)
+    return ShownStep("graph" if of == 1 else f"{number} {graph.stage.value}", graph)
 
 
 def _strategy(text: str) -> CommonStrategy:
@@ -161,7 +161,7 @@ def _devices(count: int) -> list[str]:
     platform = jax.default_backend()
     if platform == "cpu" or jax.local_device_count() < count:
         platform = "cpu"
-    return [f"{platform}:{one}" for one in range(count)]
+    return [f"{platform}:{number}" for number in range(count)]
 
 
 def _traced(name: str, strategy: CommonStrategy, settings: Sequence[str], types: str) -> Traced:
@@ -207,7 +207,7 @@ def _arguments(types: str) -> tuple[jax.ShapeDtypeStruct, ...]:
                 source=here(),
                 hint="write dtypes and shapes, such as 'f32[256,784] i32[256]'",
             )
-        sizes = [one.strip() for one in match["shape"].split(",") if one.strip()]
+        sizes = [size.strip() for size in match["shape"].split(",") if size.strip()]
         if (digits := max(map(len, sizes), default=0)) > _MOST_DIGITS:
             raise ArgumentError(
                 f"--args: a size of {match['dtype']}[..] has {digits:,} digits", source=here()
@@ -235,9 +235,10 @@ def _check_count(name: str, target: Any, arguments: Sequence[object]) -> None:
         signature.bind(*arguments)
     except TypeError as error:
         needed = [
-            one.name
-            for one in signature.parameters.values()
-            if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            parameter.name
+            for parameter in signature.parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
         given = len(arguments)
         missing = ", ".join(needed[given:])

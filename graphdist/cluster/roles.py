@@ -23,7 +23,7 @@ def normalized(cluster: Any) -> ClusterSpec:
     return cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster)
 
 
-def checked(cluster: Any, task_type: str | None, task_id: int | None) -> ClusterSpec:
+def checked_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> ClusterSpec:
     """Return the cluster; raises `ArgumentError` if it, or the task in it, cannot be.
 
     An evaluator need not be in the cluster: no one waits for it.
@@ -57,7 +57,7 @@ def is_chief(cluster: Any, task_type: str | None, task_id: int | None) -> bool:
     >>> is_chief({"worker": ["a:1", "b:1"]}, "worker", 0)
     True
     """
-    spec = checked(cluster, task_type, task_id)
+    spec = checked_cluster(cluster, task_type, task_id)
     return task_type in ALONE or (
         "chief" not in spec.jobs and task_type == "worker" and task_id == 0
     )
@@ -71,7 +71,7 @@ def worker_count(cluster: Any, task_type: str | None) -> int:
     >>> worker_count({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker")
     3
     """
-    spec = checked(cluster, task_type, 0)
+    spec = checked_cluster(cluster, task_type, 0)
     if task_type == "evaluator":
         if "evaluator" not in spec.jobs:
             raise ClusterError("the cluster has no 'evaluator' to count", source=here())
@@ -87,7 +87,7 @@ def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> i
     >>> id_in_cluster({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, "worker", 1)
     2
     """
-    spec = checked(cluster, task_type, task_id)
+    spec = checked_cluster(cluster, task_type, task_id)
     if task_type == "chief":
         return 0
     if task_type not in ("worker", "evaluator"):
@@ -120,7 +120,7 @@ def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) 
     spec = normalized(cluster)
     if not spec:
         return ""
-    checked(spec, task_type, task_id)
+    checked_cluster(spec, task_type, task_id)
     if task_type == "evaluator":
         return ""
     return _first_of(spec, "chief", "worker")

@@ -179,7 +179,7 @@ def num_visible_gpus() -> int:
     """Return how many GPUs this process may use, without starting them."""
     visible = config.visible_gpus()
     if visible is not None:
-        return len([one for one in visible.split(",") if one])
+        return len([gpu for gpu in visible.split(",") if gpu])
     command = shutil.which("nvidia-smi")
     if command is None:
         return 0

@@ -1,17 +1,17 @@
-"""Datasets of all kinds as distribution sees them, known by what they can do.
+"""The datasets that can be distributed, recognized by their attributes.
 
-No other library is imported. Taken are, in this order:
+No other library is imported. A dataset is recognized as one of these, in this order:
 
 * `gd.data.Dataset`;
-* tf.data, known by `as_numpy_iterator` and `element_spec`;
-* Hugging Face datasets, known by `with_format` and `features`: they are asked for NumPy arrays.
-  Their elements are examples unless they were batched, with their own `batch(...)`;
+* tf.data, by `as_numpy_iterator` and `element_spec`;
+* a Hugging Face dataset, by `with_format` and `features`: it is asked for NumPy arrays. Its
+  elements are examples unless it was batched with its own `batch(...)`;
 * any other iterable of batches: grain's datasets and loaders, torch's `DataLoader`, lists,
-  generators. Its leaves are whatever `numpy.asarray` takes, tensors in the host's memory among
-  them.
+  generators. Its leaves are values that `numpy.asarray` takes, including tensors in the host's
+  memory.
 
-A source is asked for a new iterator at every iteration. A generator has only one, so it can be
-iterated once; a second attempt is an error and not an empty epoch.
+Every iteration asks the source for a new iterator. A generator has only one iterator, so it can be
+iterated once. A second attempt is an error: it would look like an empty epoch.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _NO_END = 2**48
 
 @dataclass
 class DatasetSource:
-    """A dataset to distribute, and what it says of itself.
+    """A dataset to distribute, with what it declares.
 
-    `element_spec` is a pytree of `ArraySpec`, or UNKNOWN. `batching` is that of a `Dataset`, None
-    where elements are not known to be batches. `declares` is whether the dataset says what its
-    elements are, as far as it knows; of others all must be like the first.
+    `element_spec` is a pytree of `ArraySpec`, or UNKNOWN. `batching` is None where elements are not
+    known to be batches. `declares` is whether the dataset describes its elements, as far as it
+    knows them. Where it does not, all elements must be like the first.
     """
 
     elements: Iterable[Element]
@@ -60,14 +60,14 @@ class DatasetSource:
 
     @property
     def is_used_up(self) -> bool:
-        """Return whether the one iterator that there is was handed out."""
+        """Return whether the only iterator was handed out."""
         return self._is_used_up
 
     def iterate(self, elements: Any, start: int = 0) -> Iterator[Element]:
-        """Return an iterator from element `start` on; what fails is `FailedElement`.
+        """Return an iterator from element `start` on, with `FailedElement` for those that fail.
 
         `elements` are the nodes of the iteration, or the dataset of another library. Raises
-        `ArgumentError` if there is no iterator any more.
+        `ArgumentError` if the only iterator was handed out before.
         """
         if self._is_used_up:
             raise ArgumentError(
@@ -82,7 +82,7 @@ class DatasetSource:
         return islice(caught(lambda: own), start, None)
 
     def describe(self, first: Flat) -> Any:
-        """Return the specs of the elements, of which this is the first."""
+        """Return the specs of the elements, given the first."""
         if self.element_spec is not UNKNOWN:
             return self.element_spec
         batching = self.batching or Batching()
@@ -90,7 +90,7 @@ class DatasetSource:
 
 
 def dataset_source(dataset: Any) -> DatasetSource:
-    """Return a dataset as a source; raises `DatasetError` for what is none."""
+    """Return a dataset as a source; raises `DatasetError` for anything else."""
     if isinstance(dataset, Dataset):
         return _of_dataset(dataset)
     if hasattr(dataset, "as_numpy_iterator") and hasattr(dataset, "element_spec"):
@@ -147,7 +147,7 @@ def _of_tf_data(dataset: Any) -> DatasetSource:
 
 
 def _array_spec(spec: Any) -> Any:
-    """Return TensorFlow's spec of a tensor as ours; UNKNOWN for another kind, or an open rank."""
+    """Return a TensorFlow spec as an `ArraySpec`, or UNKNOWN for another kind or an open rank."""
     rank = getattr(getattr(spec, "shape", None), "rank", None)
     if rank is None or not hasattr(spec, "dtype"):
         return UNKNOWN

@@ -1,8 +1,8 @@
-"""One dataset, shared out among several workers: each iterates its part of it.
+"""One dataset, divided among several workers, each of which iterates a part.
 
-By file: of the files that a dataset reads each worker takes every n-th, so that no file is read
-twice. By element: each worker iterates the whole dataset and keeps every n-th element of it, a
-batch where elements are batches.
+By file: each worker reads every n-th file of the dataset, so that no file is read twice. By
+element: each worker iterates the entire dataset and keeps every n-th element, which is a batch
+where elements are batches.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def auto_shard(
 def sharded_for_worker(
     node: DatasetNode, num_workers: int, index: int, policy: AutoShardPolicy
 ) -> DatasetNode:
-    """Return the nodes of the part of a dataset that a worker iterates."""
-    reads_files = any(isinstance(one, Files) for one in nodes_of(node))
+    """Return the part of a dataset that a worker iterates."""
+    reads_files = any(isinstance(part, Files) for part in nodes_of(node))
     if policy is AutoShardPolicy.FILE or (policy is AutoShardPolicy.AUTO and reads_files):
         return _by_file(node, num_workers, index, reads_files=reads_files)
     if policy is AutoShardPolicy.HINT:
-        return rewritten(node, lambda one: _as_hinted(one, num_workers, index))
+        return rewritten(node, lambda inner: _as_hinted(inner, num_workers, index))
     if policy is AutoShardPolicy.OFF:
         return node
     return Shard(node, num_workers, index)
@@ -68,16 +68,16 @@ def _by_file(node: DatasetNode, num_workers: int, index: int, *, reads_files: bo
             hint="make it with gd.data.Dataset.from_files, or set AutoShardPolicy.DATA",
         )
 
-    def part(one: Any) -> DatasetNode:
-        if not isinstance(one, Files):
-            return one
-        if len(one.files) < num_workers:
+    def part(inner: Any) -> DatasetNode:
+        if not isinstance(inner, Files):
+            return inner
+        if len(inner.files) < num_workers:
             raise ArgumentError(
-                f"{num_workers} workers share {len(one.files)} "
-                f"{'file' if len(one.files) == 1 else 'files'}: some would have no input",
+                f"{num_workers} workers share {len(inner.files)} "
+                f"{'file' if len(inner.files) == 1 else 'files'}: some would have no input",
                 source=here(),
                 hint="split the files, or set AutoShardPolicy.DATA",
             )
-        return replace(one, files=one.files[index::num_workers])
+        return replace(inner, files=inner.files[index::num_workers])
 
     return rewritten(node, part)

@@ -1,4 +1,4 @@
-"""Transformations of datasets that put elements together, or take them apart again."""
+"""Transformations of datasets that combine elements into batches, or split batches."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class Batch(UnaryTransformation):
 class PaddedBatch(Batch):
     """Elements of different shapes, padded to one and stacked, `size` at a time.
 
-    `shapes` has the shape each leaf is padded to, in which None stands for the largest of the
-    batch; None in its place is that for all dimensions. `values` has what each leaf is padded with;
-    one value is for all leaves, None is zero.
+    `shapes` holds the shape to which each leaf is padded. A size None is the largest of the batch,
+    and a shape None means that for every dimension. `values` holds the value that pads each leaf. A
+    single value is for all leaves, and None is zero.
     """
 
     shapes: Any
@@ -129,7 +129,7 @@ class PaddedBatch(Batch):
 
 
 def of_leaves(given: Any, structure: Any) -> list[Any]:
-    """Return what is given for each leaf of a structure; what does not fit it is for all leaves.
+    """Return the setting of each leaf of a structure; a setting of another structure is for all.
 
     >>> of_leaves({"x": [None], "y": []}, jax.tree.structure({"x": 0, "y": 0}))
     [[None], []]
@@ -156,7 +156,7 @@ def _padded(column: Sequence[Array], shape: Sequence[int | None] | None, value: 
     full = largest([np.shape(leaf) for leaf in column])
     if shape is not None:
         full = _checked_shape(full, with_open_sizes(shape))
-    # As `np.stack` has it, so that no element is rounded.
+    # The dtype that `np.stack` gives, so that no element is rounded.
     dtypes = {leaf.dtype for leaf in column}
     dtype = np.result_type(*dtypes) if len(dtypes) > 1 else column[0].dtype
     padded = np.zeros((len(column), *full), dtype)
@@ -173,7 +173,7 @@ def _padded(column: Sequence[Array], shape: Sequence[int | None] | None, value: 
 
 
 def _checked_shape(full: tuple[int, ...], wanted: Dimensions) -> tuple[int, ...]:
-    """Return the shape to pad to: what is wanted, or as large as the largest element."""
+    """Return the shape to pad to: the wanted sizes, and the largest sizes where these are open."""
     sizes = list(zip(full, wanted, strict=False))
     if len(full) != len(wanted) or any(size is not None and size < had for had, size in sizes):
         raise ArgumentError(
@@ -210,7 +210,7 @@ class Unbatch(UnaryTransformation):
 
     @property
     def cardinality(self) -> int:
-        """Return that it is not known."""
+        """Return that it is unknown."""
         return UNKNOWN_CARDINALITY
 
     @property

@@ -1,8 +1,8 @@
 """`Dataset`: a small part of `tf.data.Dataset`, on NumPy arrays.
 
-Everything happens when a dataset is iterated, in one thread, and again at each iteration. Elements
-are pytrees of arrays or NumPy scalars that keep their dtypes; a list is an array, a tuple several
-components, which become several arguments of a function given to `map` or `filter`.
+All work is done when a dataset is iterated, in one thread, and again at each iteration. Elements
+are pytrees of arrays or NumPy scalars that keep their dtypes. A list is an array. A tuple is
+several components, which become several arguments of a function given to `map` or `filter`.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class Dataset:
         output_signature: Any = None,
         args: Sequence[Any] = (),
     ) -> Dataset:
-        """Return the dataset of what `generator(*args)` gives, called anew for each iteration.
+        """Return the dataset of the elements of `generator(*args)`, called for each iteration.
 
-        `output_signature` is the `ArraySpec` of elements, or a pytree of them, None in place of a
-        size that varies; an element that does not fit it is an `ArgumentError`.
+        `output_signature` is the `ArraySpec` of elements, or a pytree of them, with None for a size
+        that varies; an element that does not fit it is an `ArgumentError`.
 
         >>> list(Dataset.from_generator(lambda: (10 * i for i in range(3))))
         [array(0), array(10), array(20)]
@@ -118,7 +118,7 @@ class Dataset:
             raise ArgumentTypeError(
                 f"generator is of type {kind_of(generator)}, not a function that returns one",
                 source=here(),
-                hint="give the function itself: it is called anew for each iteration",
+                hint="give the function itself: each iteration calls it again",
             )
         signature = UNKNOWN if output_signature is None else output_signature
         return Dataset(Generated(generator, signature, tuple(args)))
@@ -127,9 +127,9 @@ class Dataset:
     def from_files(
         files: Sequence[str | os.PathLike[str]], read: Callable[[str], Iterable[Any]] = read_lines
     ) -> Dataset:
-        """Return the dataset of what `read(file)` gives for each file, by default its lines.
+        """Return the dataset of the elements of `read(file)` for each file, by default its lines.
 
-        Workers can share it out by file: see `AutoShardPolicy`.
+        Several workers can divide the files among them: see `AutoShardPolicy`.
         """
         if isinstance(files, str):
             raise ArgumentTypeError("files is a str, not a list of names", source=here())
@@ -167,7 +167,7 @@ class Dataset:
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset:
-        """Return the dataset of what a function returns for each element.
+        """Return the dataset of a function's results for each element.
 
         The function gets NumPy arrays. The other arguments are hints, and there is one thread.
         """
@@ -223,9 +223,9 @@ class Dataset:
         return self._then(Enumerate(self.node, start))
 
     def prefetch(self, buffer_size: int) -> Dataset:
-        """Return the dataset made ahead of its use, up to `buffer_size` elements, on a thread.
+        """Return the dataset with up to `buffer_size` elements made ahead of use, on a thread.
 
-        A distributed dataset does so of itself.
+        A distributed dataset does so by itself.
         """
         size = _size("prefetch", "buffer_size", buffer_size, least=-1)
         return self._then(Prefetch(self.node, PREFETCHED_BY_DEFAULT if size == AUTOTUNE else size))
@@ -239,8 +239,8 @@ class Dataset:
         """Return the dataset in random order, drawn from a buffer of `buffer_size` elements.
 
         The order for a seed is that of tf.data. Every iteration has another unless
-        `reshuffle_each_iteration` is false, whichever other iterators go on meanwhile; a dataset
-        made anew starts with the first again.
+        `reshuffle_each_iteration` is false, regardless of other iterators in progress. A new
+        dataset with the same seed starts with the same first order.
 
         >>> [int(x) for x in Dataset.range(6).shuffle(6, seed=1)]
         [4, 5, 1, 2, 3, 0]
@@ -257,9 +257,9 @@ class Dataset:
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset:
-        """Return the dataset of `batch_size` elements stacked, of the rest at the end fewer.
+        """Return the dataset of batches of `batch_size` elements, with fewer in the last.
 
-        `drop_remainder` leaves the rest out. The other arguments are hints.
+        `drop_remainder` leaves a smaller last batch out. The other arguments are hints.
         """
         size = _size("batch", "batch_size", batch_size, least=1)
         return self._then(Batch(self.node, size, bool(drop_remainder)))
@@ -273,8 +273,8 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset of `batch_size` elements padded to one shape and stacked.
 
-        `padded_shapes` has a shape for each component, None in it for the largest of each batch;
-        without it every dimension is. `padding_values` are zeros where nothing is given.
+        `padded_shapes` has a shape for each component, in which None is the largest size of each
+        batch; by default every size is None. `padding_values` are zeros by default.
 
         >>> rows = Dataset.range(1, 4).map(lambda size: [7] * int(size))
         >>> list(rows.padded_batch(2))
@@ -289,7 +289,7 @@ class Dataset:
         """Return the dataset of the rows of each element."""
         return self._then(Unbatch(self.node))
 
-    # What is known of it.
+    # Properties.
 
     def with_options(self, options: Options) -> Dataset:
         """Return the dataset with options set in addition to its own."""
@@ -309,19 +309,19 @@ class Dataset:
 
     @property
     def element_spec(self) -> Any:
-        """Return the `ArraySpec` of elements, or the pytree of them; None for what may vary.
+        """Return the `ArraySpec` of elements, or a pytree of them, with None for sizes that vary.
 
-        What a function given to `map` returns is described by the first two elements, which are
-        made for it: of batches the number of rows is known only if they have one size. Raises
+        The spec of a mapped dataset is taken from its first two elements, which are made for it;
+        the number of rows of batches is known only if all batches have one size. Raises
         `ArgumentError` if that needs an element and there is none.
         """
         spec = self.node.element_spec
         if spec is not UNKNOWN:
             return spec
-        unshuffled = rewritten(self.node, lambda one: getattr(one, "unshuffled", one))
+        unshuffled = rewritten(self.node, lambda node: getattr(node, "unshuffled", node))
         with at_the_users_line():
             return observed_spec(
-                [element_or_raise(one) for one in islice(unshuffled, 2)], self.node.batching
+                [element_or_raise(element) for element in islice(unshuffled, 2)], self.node.batching
             )
 
     def as_numpy_iterator(self) -> DatasetIterator:

@@ -1,4 +1,4 @@
-"""Datasets of per-replica values, made by a function: each element is one replica's."""
+"""Datasets of per-replica values from a function whose elements are batches of one replica."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
 
 _NOTHING = object()
-"""In place of an element, for a replica that gets none."""
+"""Stands for the element of a replica that gets none."""
 
 
 class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
@@ -93,7 +93,7 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
         return jax.tree.unflatten(structure, [self._place(part) for part in parts])
 
     def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
-        return dataset  # the function was told which part to make
+        return dataset  # its context told the function which part to make
 
     def _parts_here(self, element: tuple[Any, ...]) -> Iterator[StepInput]:
         yield StepInput(*self._arrays(element))

@@ -1,13 +1,13 @@
 """Datasets of per-replica values, made by splitting global batches.
 
-A source is any dataset that `adapters.py` knows, an element any pytree of arrays. Rules:
+A source is any dataset that `adapters.py` recognizes; an element is any pytree of arrays. Rules:
 
 * Elements come out in the order of the source, each once. Rows of a global batch go to the replicas
-  in order, by the rule in `rebatching.py`; a replica may get none.
+  in order, by the rule in `rebatching.py`; a replica may get no rows.
 * All elements have the structure, dtypes and inner shapes of the first, unless the source declares
-  that shapes vary. One with other numbers of rows makes another program of the functions it is
-  given to.
-* Where there is one replica nothing is split, and elements need no batch dimension.
+  that shapes vary. An element with another number of rows compiles a new program of the functions
+  it is given to.
+* With a single replica nothing is split, and elements need no batch dimension.
 * A thread prepares elements while a step runs, and puts them on the devices: see `prefetch.py`.
 """
 
@@ -47,7 +47,7 @@ from graphdist.data.prefetch import DrawsAhead, Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes
 from graphdist.data.sources import DatasetNode
 from graphdist.data.transformations import for_a_thread
-from graphdist.data.worker_input import StepInput, agreed, cut_to_size, shared_out
+from graphdist.data.worker_input import StepInput, agreed_steps, cut_to_size, shared_out
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.sources import here
@@ -59,16 +59,16 @@ if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
 
 PlaceParts: TypeAlias = Callable[..., Any]
-"""Returns the value of which the replicas have these parts; a strategy's.
+"""A strategy's function from the replicas' parts to a per-replica value.
 
-Of several workers it is given their own parts, and the shapes of all.
+Each of several workers passes the parts of its own replicas, and the shapes on all replicas.
 """
 
 _EVEN_POLICIES = (AutoShardPolicy.AUTO, AutoShardPolicy.DATA)
 
 
 class Begun(NamedTuple):
-    """An iteration that was begun: where it stands, what it reads, and its shuffles' orders."""
+    """An iteration that has begun: its position, its sources, and the orders of its shuffles."""
 
     position: Position
     sources: list[Iterator[Element]]
@@ -125,31 +125,32 @@ class DistributedDataset(Generic[Element_co]):
         return DistributedIterator(self, self._prefetched(begun), begun.position)
 
     def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
-        """Return the elements from a position on, in place of an iterator's that are left."""
-        elements.stop()  # what its thread asks of the source would be for nobody
+        """Return the elements from a position on, in place of those that an iterator has left."""
+        elements.stop()  # its thread would still take elements from the source, for nobody
         position = Position.of_state(state, self._datasets())
         self._begun = None
         return self._prefetched(self._begin(position)), position
 
     def _prefetched(self, begun: Begun) -> Prefetched:
-        """Return what places the steps; several workers first agree on them, after those taken.
+        """Return the steps, placed on the devices by a thread.
 
-        A worker cuts steps in parts of its own, and so can only count those it took.
+        Several workers first agree on each step. A worker skips the steps it took before by
+        counting them: it cuts elements into steps of its own, so steps are not elements.
         """
         steps = self._steps(begun)
         if self._workers is None:
             return Prefetched(steps, self._distributed, self._ahead, begun.draws)
         mine = chain.from_iterable(map(self._steps_here, steps))
         left = islice(mine, begun.position.taken, None)
-        together = agreed(left, self._workers, lambda: self._source.element_spec)
+        together = agreed_steps(left, self._workers, lambda: self._source.element_spec)
         return Prefetched(together, self._placed, self._ahead, begun.draws)
 
     def _datasets(self) -> list[Any]:
-        """Return what is iterated."""
+        """Return the datasets that are iterated."""
         return [source.elements for source in self._sources()]
 
     def _sources(self) -> list[DatasetSource]:
-        """Return where elements come from."""
+        """Return the sources of the elements."""
         return [self._source]
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
@@ -176,13 +177,13 @@ class DistributedDataset(Generic[Element_co]):
 
     @property
     def element_spec(self) -> Any:
-        """Return the shapes and dtypes of what one replica holds.
+        """Return the shapes and dtypes of a replica's part of an element.
 
         A pytree of `PerReplicaSpec`, or of `ArraySpec` when there is one replica. The number of
         rows is None unless the source promises that all batches have one size (`drop_remainder`)
-        and it divides by the number of replicas. A function can be traced with it all the same: for
-        the shapes of the first element, which is read from the source for it, once, and kept for
-        the next iteration. Raises `ArgumentError` for an empty dataset of a source that declares
+        and it divides by the number of replicas. A function can be traced with it all the same: the
+        spec carries the shapes of the first element, which is read from the source once and kept
+        for the next iteration. Raises `ArgumentError` for an empty dataset whose source declares
         nothing.
         """
         if self._spec is UNKNOWN:
@@ -221,16 +222,17 @@ class DistributedDataset(Generic[Element_co]):
         return Begun(position, sources, draws)
 
     def _first(self) -> Flat | None:
-        """Return the first element, which the next iteration gets all the same."""
+        """Return the first element; the next iteration still begins with it."""
         begun = self._begun = self._begun or self._begin(Position.at_start(self._datasets()))
         first = list(islice(begun.sources[0], 1))
         begun.sources[0] = chain(first, begun.sources[0])
         return flattened(element_or_raise(first[0])) if first else None
 
     def _checked(self, element: Element) -> Flat:
-        """Return an element as arrays; raises for one of another kind than the first.
+        """Return an element as arrays.
 
-        One that failed raises what it failed with.
+        Raises `ArgumentError` if it is of another kind than the first. A failed element raises its
+        own error.
         """
         flat = flattened(element_or_raise(element))
         if self._kind is None:
@@ -240,7 +242,7 @@ class DistributedDataset(Generic[Element_co]):
         return flat
 
     def _describe(self, first: Flat) -> None:
-        """Take from the first element what all have in common, and the spec."""
+        """Derive from the first element the kind of all elements, and the spec."""
         source = self._source
         specs = source.describe(first)
         if source.element_spec is UNKNOWN:
@@ -255,24 +257,24 @@ class DistributedDataset(Generic[Element_co]):
         self._spec, self._kind = jax.tree.unflatten(first.structure, leaves), kind
 
     def _spec_of(self, spec: ArraySpec, shapes: Shapes | None) -> ArraySpec | PerReplicaSpec:
-        """Return the spec of a replica's part of arrays like `spec`, of which it had `shapes`."""
+        """Return the spec of a replica's part of such arrays; `shapes` are the first element's."""
         dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
         if self._num_replicas == 1:
             return ArraySpec(spec.shape, dtype, None if shapes is None else shapes[0])
         return PerReplicaSpec(self._dimensions(spec.shape), dtype, shapes, self._strategy)
 
-    # How elements become those of the replicas: global batches are split.
+    # Global batches are split among the replicas; a subclass divides its elements differently.
 
     def _steps(self, begun: Begun) -> Iterator[Any]:
-        """Return an iterator over what `_distributed` makes elements of."""
+        """Return an iterator over the inputs of `_distributed`."""
         return begun.sources[0]
 
     def _start(self, taken: int) -> int:
-        """Return how many elements of a source so many steps take."""
+        """Return how many elements of a source that many steps take."""
         return taken
 
     def _check_declared(self) -> None:
-        """Raise `BatchDimensionError` for a dataset that says its elements cannot be split."""
+        """Raise `BatchDimensionError` for a dataset whose declared elements cannot be split."""
         spec = self._source.element_spec
         if spec is not UNKNOWN and self._num_replicas > 1:
             for place, leaf in enumerate(jax.tree.leaves(spec)):
@@ -286,14 +288,14 @@ class DistributedDataset(Generic[Element_co]):
         values = [self._place(_parts(array, sizes)) for array in flat.arrays]
         return jax.tree.unflatten(flat.structure, values)
 
-    # The same of several workers, of which each places the parts of its own replicas.
+    # The same for several workers, each of which places the parts of its own replicas.
 
     def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
-        """Return what this worker iterates of a dataset."""
+        """Return the part of a dataset that this worker iterates."""
         return shared_out(dataset, workers)
 
     def _steps_here(self, element: Any) -> Iterator[StepInput | FailedElement]:
-        """Yield this worker's steps of an element, at least that it failed."""
+        """Yield this worker's steps of an element, or the failure to make them."""
         steps = attempted(lambda: list(self._parts_here(element)))
         yield from [steps] if isinstance(steps, FailedElement) else steps
 
@@ -338,7 +340,7 @@ class DistributedDataset(Generic[Element_co]):
         return [tuple(part.shape for part in _parts(array, sizes)) for array in first.arrays]
 
     def _sizes(self, flat: Flat) -> tuple[int, ...] | None:
-        """Return how many rows of an element each replica gets; None for one: all there is."""
+        """Return how many rows of an element each replica gets; None if a single one gets all."""
         if self._num_replicas == 1:
             return None
         rows = batch_size(flat)
@@ -357,7 +359,7 @@ def _parts(array: Array, sizes: Sequence[int] | None) -> list[Array]:
 
 
 def _untransformable(name: str) -> property:
-    """Return an attribute that is not there, and says why."""
+    """Return a property that raises the error for an attribute that a distributed dataset lacks."""
 
     def refuse(dataset: DistributedDataset) -> NoReturn:
         raise DatasetError(

@@ -1,8 +1,8 @@
 """Elements of datasets: pytrees of NumPy arrays, and what all elements of a dataset share.
 
 Lists are leaves in a `Dataset`, as in tf.data: a list of numbers is an array. In elements of other
-sources they are containers, as everywhere in JAX. A mapping that is no dict (the batch of another
-library, say) is taken for one.
+sources they are containers, as everywhere in JAX. A mapping that is not a dict, such as another
+library's batch, is treated as a dict.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Element: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 UNKNOWN: Final[Any] = object()
-"""The spec of elements that nothing is known of before one is seen."""
+"""The spec of elements before one is seen."""
 
 
 @contextmanager
 def at_the_users_line() -> Iterator[None]:
-    """Give the errors of a `with` block that name no line of the user's the one being executed."""
+    """Add the user's line being executed to errors of a `with` block that name no line."""
     try:
         yield
     except GraphdistError as error:
@@ -51,7 +51,7 @@ def as_element(value: Any) -> Element:
 
 
 def is_list(leaf: Any) -> bool:
-    """Return whether something in an element of a `Dataset` is a list, and so an array."""
+    """Return whether a part of a `Dataset`'s element is a list, which stands for an array."""
     return isinstance(leaf, list)
 
 
@@ -67,7 +67,7 @@ def leaf_as_array(leaf: Any, name: Callable[[], str]) -> Array:
         array = np.asarray(leaf)
     except GraphdistError:
         raise
-    except Exception as error:  # libraries raise all kinds for tensors that lie elsewhere
+    except Exception as error:  # libraries raise all kinds of errors for tensors on other devices
         raise ArgumentTypeError(
             f"{name()} is a {type(leaf).__name__} that cannot be read as an array: {error}",
             hint="give a NumPy array, or what numpy.asarray takes",
@@ -121,7 +121,7 @@ def _numbers(leaf: Any, element: Element, place: int) -> Array:
 
 
 def leaf_name(element: Element, place: int, root: str = "element") -> str:
-    """Return how a leaf of an element is written.
+    """Return the expression for a leaf of an element.
 
     >>> leaf_name({"x": (1, 2)}, 1)
     "element['x'][1]"
@@ -162,7 +162,7 @@ def spec_of(element: Element) -> Any:
 
 
 def with_open_batch(shape: Dimensions) -> Dimensions:
-    """Return the dimensions of arrays like one of this shape, with any number of rows.
+    """Return the dimensions of a shape with the number of rows left open.
 
     >>> with_open_batch((4, 3)), with_open_batch(())
     ((None, 3), ())
@@ -177,7 +177,7 @@ class ElementKind:
     structure: Any
     leaves: tuple[tuple[np.dtype[Any], Dimensions], ...]
     origin: str
-    """Where it is from, as errors say it."""
+    """Where the kind was declared or seen, in the words of an error."""
 
     @classmethod
     def of_spec(cls, spec: Any, origin: str) -> ElementKind:
@@ -189,7 +189,7 @@ class ElementKind:
 
     @classmethod
     def of_first(cls, first: Flat, *, shapes_vary: bool) -> ElementKind:
-        """Return the kind of an element with any number of rows, or with any sizes at all."""
+        """Return the kind of the first element, with the number of rows or all sizes left open."""
         leaves = tuple(
             (array.dtype, (None,) * array.ndim if shapes_vary else with_open_batch(array.shape))
             for array in first.arrays
@@ -197,7 +197,7 @@ class ElementKind:
         return cls(first.structure, leaves, "in the first element")
 
     def check(self, flat: Flat) -> None:
-        """Raise `ArgumentError` for an element of another kind."""
+        """Raise `ArgumentError` if an element is of another kind."""
         element, arrays, structure = flat
         if structure != self.structure:
             raise ArgumentError(

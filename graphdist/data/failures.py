@@ -15,13 +15,13 @@ from typing import Any  # Any: elements, and the user's functions
 
 @dataclass(frozen=True, eq=False)
 class FailedElement:
-    """In place of an element: why it could not be made."""
+    """Stands for an element that could not be made, with the reason."""
 
     error: Exception
 
 
 def attempted(make: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns, or that it failed.
+    """Return the result of a function, or a `FailedElement` if it raises.
 
     >>> attempted(int, "x")
     FailedElement(error=ValueError("invalid literal for int() with base 10: 'x'"))
@@ -37,15 +37,15 @@ def attempted(make: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def combined(parts: Sequence[Any], make: Callable[[Sequence[Any]], Any]) -> Any:
-    """Return what is made of several elements; the first that failed fails the whole."""
+    """Return what a function makes of several elements, or the first that failed."""
     failed = next((part for part in parts if isinstance(part, FailedElement)), None)
     return attempted(make, parts) if failed is None else failed
 
 
 def caught(iterate: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    """Yield the elements of an iterable of the user's; where it raises, that it failed.
+    """Yield the elements of a user's iterable, with a `FailedElement` where it raises.
 
-    It is asked for more after that: a generator has no more, and other iterators may.
+    The iterable is then asked for more: a generator has no more, other iterators may.
 
     >>> [type(element).__name__ for element in caught(lambda: map(int, ["1", "x", "3"]))]
     ['int', 'FailedElement', 'int']
@@ -65,7 +65,7 @@ def caught(iterate: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 
 def element_or_raise(element: Any) -> Any:
-    """Return an element, or raise what it failed with."""
+    """Return an element, or raise the error of a failed one."""
     if isinstance(element, FailedElement):
         raise element.error
     return element

@@ -1,4 +1,4 @@
-"""What users say about input, and what a dataset function is told: enums and small values."""
+"""The options of distributed input, and the context that a dataset function is given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphdist.tracing.sources import here
 class InputReplicationMode(Enum):
     """How often a dataset function is called.
 
-    PER_WORKER: once a process, for all its replicas. PER_REPLICA: once a replica, each of which
+    PER_WORKER: once per process, for all its replicas. PER_REPLICA: once per replica, each of which
     iterates a dataset of its own.
     """
 
@@ -35,7 +35,7 @@ class InputOptions(_Fields):
     `experimental_fetch_to_device`: put them on the replicas' devices; if not they stay NumPy arrays
     in the memory of the host. `experimental_replication_mode`: how often the function given to
     `distribute_datasets_from_function` is called. `experimental_place_dataset_on_device`: accepted
-    where `tf.distribute` accepts it, and nothing changes, since every dataset runs on the host.
+    where `tf.distribute` accepts it. It changes nothing, since every dataset runs on the host.
     `experimental_per_replica_buffer_size`: how many elements are prepared ahead of the one in use;
     0 is none, -1 leaves the choice to graphdist.
 
@@ -103,8 +103,8 @@ def checked_input_options(options: Any) -> InputOptions:
 class InputContext:
     """Which part of the input a dataset function makes.
 
-    There are `num_input_pipelines` of them, one a process (one a replica in PER_REPLICA mode); this
-    is number `input_pipeline_id`.
+    The part is pipeline `input_pipeline_id` of `num_input_pipelines`. There is one pipeline per
+    process, or one per replica in PER_REPLICA mode.
 
     >>> context = InputContext(num_replicas_in_sync=4)
     >>> context.get_per_replica_batch_size(32)

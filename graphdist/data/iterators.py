@@ -26,11 +26,11 @@ from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.type_variables import Element_co
 
 _NOTHING = object()
-"""In place of an element, past the last."""
+"""Stands for the element after the last."""
 
 
 class ElementIterator(Generic[Element_co]):
-    """What iterators over datasets have in common."""
+    """The base of iterators over datasets."""
 
     def __init__(self, position: Position) -> None:
         """Stand at a position."""
@@ -52,8 +52,8 @@ class ElementIterator(Generic[Element_co]):
     def set_state(self, state: Any) -> None:
         """Go on at a position that `get_state` returned, in a dataset made alike.
 
-        What was prepared ahead is dropped. Raises `ArgumentError` for a position of another kind of
-        dataset.
+        Elements prepared ahead are dropped. Raises `ArgumentError` for a position of another kind
+        of dataset.
         """
         raise NotImplementedError
 
@@ -105,8 +105,8 @@ class OptionalElement(Generic[Element_co]):
 class DatasetIterator(ElementIterator[Element]):
     """The elements of a `Dataset` in order.
 
-    What a source or a function of the dataset raises is raised by the `next` that would have
-    returned the element; after it comes the next element, and the position counts both.
+    An exception of a source or of a function is raised by the `next` that would have returned the
+    element. The iteration goes on with the next element, and the position counts both.
     """
 
     def __init__(
@@ -155,9 +155,9 @@ class ResumableDataset(Protocol):
 class DistributedIterator(ElementIterator[Element_co]):
     """The elements of a distributed dataset in order, prepared ahead on a background thread.
 
-    Outside functions only. An exception of the source is raised by the call that would have
-    returned the element, with the traceback that leads into the source; after it comes the next
-    element, if the source has one, and the position counts both. Any thread may ask it.
+    For use outside functions. An exception of the source is raised by the call that would have
+    returned the element, with the traceback into the source. The iteration goes on with the next
+    element, if the source has one, and the position counts both. Any thread may call it.
     """
 
     def __init__(self, dataset: ResumableDataset, elements: Prefetched, position: Position) -> None:
@@ -174,7 +174,7 @@ class DistributedIterator(ElementIterator[Element_co]):
         return cast("Element_co", element)
 
     def _next(self) -> Element:
-        """Return the next element, which is not counted before it is given out, unless it fails."""
+        """Return the next element. Failures are counted here, elements when they are given out."""
         try:
             return next(self._elements)
         except StopIteration:
@@ -191,14 +191,14 @@ class DistributedIterator(ElementIterator[Element_co]):
 
     @property
     def element_spec(self) -> Any:
-        """Return the dataset's; the first element is waited for if nothing is known before."""
+        """Return the dataset's; this waits for the first element if that decides it."""
         if not self._dataset.has_spec and not self._seen_ahead:
             self._seen_ahead.extend(islice(iter(self._next, _NOTHING), 1))
         return self._dataset.element_spec
 
 
 def refuse_inside_a_function(what: str) -> None:
-    """Raise while a function is traced: `ArgumentError` for one of the replicas, else another."""
+    """Raise in a trace: `ArgumentError` in a replica function, `UnsupportedError` outside."""
     if current_trace() is None:
         return
     if in_replica_context_of_a_run():

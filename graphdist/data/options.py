@@ -1,4 +1,4 @@
-"""Options of a dataset: so far, how it is shared out among workers."""
+"""The options of a dataset: how its elements are divided among workers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from graphdist.options import member_of
 
 
 class AutoShardPolicy(IntEnum):
-    """How the input of several workers is shared out.
+    """How a dataset is divided among several workers.
 
-    FILE: each takes some of the files that the dataset reads. DATA: each takes some of the
-    elements. AUTO: by file if the dataset reads files, else by element. HINT: as `shard(SHARD_HINT,
-    SHARD_HINT)` in the dataset says. OFF: each takes all.
+    FILE: each worker reads some of the dataset's files. DATA: each takes some of the elements.
+    AUTO: by file if the dataset reads files, else by element. HINT: `shard(SHARD_HINT, SHARD_HINT)`
+    in the dataset becomes the worker's shard. OFF: each worker takes everything.
     """
 
     OFF = -1
@@ -27,7 +27,7 @@ class DistributeOptions:
     """Options that matter when a dataset is distributed."""
 
     def __init__(self, auto_shard_policy: AutoShardPolicy | None = None) -> None:
-        """Set the policy; None leaves it to the options this is merged with, in the end AUTO."""
+        """Set the policy; None is the policy of the options this is merged with, or else AUTO."""
         self._policy = auto_shard_policy
 
     @property
@@ -54,7 +54,7 @@ class Options:
         self.experimental_distribute = DistributeOptions()
 
     def merge(self, options: Options) -> Options:
-        """Return new options: these, with what `options` sets taken from there."""
+        """Return new options: these, overridden by what `options` sets."""
         merged = Options()
         for given in (self, options):
             policy = given.experimental_distribute._policy

@@ -1,18 +1,18 @@
-"""Which orders the iterations over a shuffled dataset take.
+"""The orders that iterations over a shuffled dataset take.
 
-The numbers are those of Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
-3", 2011), a counter scrambled by ten rounds of multiplication under a key. Of the two 64-bit seeds
-the first is the key and the second the upper half of the counter. A dataset's generator is seeded
-with tf.data's default and the user's seed; of it order number n takes the two numbers from 2n on to
-seed its own.
+Random numbers come from Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+3", 2011), which scrambles a counter by ten rounds of multiplication under a key. The first of the
+two 64-bit seeds is the key, the second is the upper half of the counter. The generator of a dataset
+is seeded with tf.data's default seed and the user's seed. Numbers 2n and 2n + 1 of that generator
+seed the generator of order n.
 
-An iteration counts its orders itself. It begins with the one after those that the iteration begun
-before it has taken by then, one at least, and nothing that begins later changes what it takes. So
-where it began and how many elements it gave is all there is to say where it stands. Where a
-pipeline has one shuffle n times, each takes every n-th order.
+Each iteration counts its own orders. Its first order comes after all orders that the previous
+iteration has taken by then (at least one), and an iteration that begins later does not change it.
+So the first order and the number of elements given are enough to know where an iteration stands.
+Where a pipeline contains one shuffle n times, each occurrence takes every n-th order.
 
-What is made ahead on a thread may have taken orders already that nobody has seen an element of. How
-many that are is a matter of chance, and so they do not count: see `Draws.ahead`.
+A prefetching thread may have taken orders of which nobody has seen an element. How many depends on
+timing, so they do not count: see `Draws.ahead`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from itertools import islice
 import numpy as np
 
 _FIRST_SEED = 87654321  # of TensorFlow, where no other was set
-_SEEDS = 2**31 - 1  # as many as TensorFlow tells apart
+_SEEDS = 2**31 - 1  # TensorFlow distinguishes as many
 _MASK = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -88,10 +88,10 @@ class Draws:
         return philox(*islice(philox(_FIRST_SEED, self.seed, start=2 * place), 2))
 
     def ahead(self) -> Draws:
-        """Return the same for a thread that makes elements ahead of their use.
+        """Return a copy for a thread that makes elements ahead of their use.
 
-        The thread says with each element how many it has taken, and `taken` is set to that when the
-        element is asked for.
+        With each element the thread reports how many orders it has taken. `taken` is set to that
+        number when the element is asked for, so that a saved position never depends on timing.
         """
         return replace(self)
 
@@ -131,4 +131,4 @@ class Seeds:
     def _taken(self) -> int:
         if not self._last or not self.reshuffles:
             return self._first
-        return self._first + len(self._last) * max(1, *(one.taken for one in self._last))
+        return self._first + len(self._last) * max(1, *(draws.taken for draws in self._last))

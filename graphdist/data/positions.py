@@ -1,16 +1,16 @@
-"""Where an iterator stands in its dataset, as a value that can be kept, and going on from there.
+"""The position of an iterator in its dataset: a value that can be saved, and iterated on from.
 
-A position is how many elements were taken, and what cannot be counted: of each shuffle its seed and
-how many orders were taken before the iteration began. An iterator made anew is put there by giving
-the shuffles that state and leaving the elements out. What is left out is not made where that can be
-avoided: arrays and ranges start further on, functions given to `map` are not called. So an element
-may depend on nothing but the dataset: not on how often a function was called before.
+A position is the number of elements taken, and the state that this number does not imply: for each
+shuffle its seed and the number of orders taken before the iteration began. A new iterator resumes
+there by giving the shuffles that state and skipping the elements. Skipped elements are not made
+where that can be avoided: arrays and ranges start further on, and functions given to `map` are not
+called. So an element may depend on the dataset only, not on how often a function was called before.
 
-An iteration has nodes of its own, whose shuffles count the orders of this iteration alone: other
-iterators of the dataset do not touch them.
+An iteration has its own copies of the nodes, whose shuffles count the orders of this iteration
+only. Other iterators of the dataset do not affect them.
 
-Elements of other libraries' datasets are iterated and dropped, so that a shuffle of theirs must be
-one that a new program repeats.
+Elements of other libraries' datasets are iterated and dropped. A shuffle in such a dataset must
+therefore give the same order in a new program.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from graphdist.errors import ArgumentError
 from graphdist.tracing.sources import here
 
 Orders: TypeAlias = list[list[int]]
-"""Of each shuffle of a dataset the seed, and the number of orders taken before."""
+"""For each shuffle of a dataset: its seed, and the number of orders taken before."""
 
 Begin: TypeAlias = Callable[[Seeds, int], list[Draws]]
-"""Begins the orders of a shuffle that is so many times in an iteration."""
+"""Begins the orders of a shuffle that occurs the given number of times in an iteration."""
 
 
 @dataclass
@@ -55,9 +55,9 @@ class Position:
     """Where an iteration stands."""
 
     datasets: list[Any]
-    """What is iterated: nodes of this iteration alone, or datasets of other libraries."""
+    """The iterated datasets: nodes that belong to this iteration, or other libraries' datasets."""
     orders: list[Orders]
-    """Of each dataset that is iterated, when the iteration began."""
+    """The orders of each iterated dataset, as of the start of the iteration."""
     taken: int = 0
 
     @classmethod
@@ -74,17 +74,18 @@ class Position:
         try:
             taken = _number(state["taken"])
             orders = [
-                [(_number(seed), _number(first)) for seed, first in one] for one in state["orders"]
+                [(_number(seed), _number(first)) for seed, first in of_dataset]
+                for of_dataset in state["orders"]
             ]
         except (TypeError, KeyError, ValueError) as error:
             raise ArgumentError(
                 f"{state!r} is no position in a dataset", source=here(), hint=_ALIKE
             ) from error
         found = [_shuffles(dataset) for dataset in datasets]
-        if [len(one) for one in found] != [len(one) for one in orders]:
+        saved_counts, counts = [len(part) for part in orders], [len(part) for part in found]
+        if saved_counts != counts:
             raise ArgumentError(
-                f"the position is one in datasets with {[len(one) for one in orders]} shuffles, "
-                f"these have {[len(one) for one in found]}",
+                f"the position is of datasets with {saved_counts} shuffles, these have {counts}",
                 source=here(),
                 hint=_ALIKE,
             )
@@ -102,7 +103,7 @@ class Position:
         all_seeds = [shuffle.seeds for dataset in datasets for shuffle in _shuffles(dataset)]
         draws = {seeds: begin(seeds, times) for seeds, times in Counter(all_seeds).items()}
         orders = [
-            [[one.seeds.seed, draws[one.seeds][0].first] for one in _shuffles(dataset)]
+            [[shuffle.seeds.seed, draws[shuffle.seeds][0].first] for shuffle in _shuffles(dataset)]
             for dataset in datasets
         ]
         left = {seeds: iter(of_seeds) for seeds, of_seeds in draws.items()}
@@ -111,7 +112,10 @@ class Position:
             is_shuffle = isinstance(node, Shuffle)
             return replace(node, draws=next(left[node.seeds])) if is_shuffle else node
 
-        own = [rewritten(one, owned) if isinstance(one, DatasetNode) else one for one in datasets]
+        own = [
+            rewritten(dataset, owned) if isinstance(dataset, DatasetNode) else dataset
+            for dataset in datasets
+        ]
         return cls(own, orders)
 
     @property
@@ -124,15 +128,15 @@ _ALIKE = "make the dataset as it was made when the position was saved"
 
 
 def _number(value: Any) -> int:
-    """Return a number that counts; raises `ValueError` for anything else."""
+    """Return a count; raises `ValueError` for anything else."""
     number = int(value)
     if number != value or number < 0:
-        raise ValueError(f"{value!r} counts nothing")
+        raise ValueError(f"{value!r} is no count")
     return number
 
 
 def _shuffles(dataset: Any) -> list[Shuffle]:
-    """Return the shuffles of a dataset's nodes; of other libraries' datasets none are known."""
+    """Return the shuffles of a dataset's nodes; those in other libraries' datasets are unknown."""
     if not isinstance(dataset, DatasetNode):
         return []
     return [node for node in nodes_of(dataset) if isinstance(node, Shuffle)]
@@ -201,7 +205,7 @@ def _(node: Prefetch, start: int) -> Iterator[Element]:
 @elements_from.register
 def _(node: Repeat, start: int) -> Iterator[Element]:
     size = node.source.cardinality
-    if size <= 0 or not all(isinstance(one, _DRAWS_ONCE) for one in nodes_of(node.source)):
+    if size <= 0 or not all(isinstance(inner, _DRAWS_ONCE) for inner in nodes_of(node.source)):
         return islice(iter(node), start, None)
     epochs, rest = divmod(start, size)
     left_out = epochs if node.count is None else min(epochs, node.count)
@@ -215,4 +219,4 @@ def _(node: Repeat, start: int) -> Iterator[Element]:
 
 
 _DRAWS_ONCE = (Slices, Range, Tensors, Map, Batch, Shuffle, Enumerate, Take, Skip, Shard)
-"""Nodes of which a dataset draws one order of each shuffle whenever it is iterated to its end."""
+"""A dataset of these nodes takes one order of each shuffle each time it is iterated to its end."""

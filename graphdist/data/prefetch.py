@@ -1,18 +1,18 @@
 """The next elements of an iterator, prepared on a background thread.
 
-Theory of operation. Each `Prefetched` has a thread of its own, which pulls elements from the source
-and prepares them while a step runs. The two sides talk through two queues. A number in `permits`
-lets the thread prepare one element: `ahead` of them are there from the start, and every `next` adds
-one, so that no more than `ahead` elements wait beside the one being asked for. `results` carries
-elements, the source's exceptions, and the end mark, which is put back for whoever asks again; with
-each goes how many orders its shuffles had taken by then.
+Each `Prefetched` has a thread of its own, which pulls elements from the source and prepares them
+while a step runs. The two sides communicate through two queues. An entry in `permits` lets the
+thread prepare one element: `ahead` permits are there from the start, and every `next` adds one, so
+that no more than `ahead` elements wait beside the requested one. `results` carries elements, the
+source's exceptions, and the end mark, which is put back for the next call. Each result comes with
+the number of orders that the source's shuffles had taken by then.
 
-The thread never refers to the `Prefetched`, so one that nobody holds is collected; its finalizer
-then stops the thread. A finalizer may run at any point of any thread, also inside a queue
-operation: hence `SimpleQueue`, whose `put` is reentrant, and a plain flag. `Queue` and `Event`
-could deadlock. Threads are daemons: a source that blocks for ever does not keep the process alive.
-At exit they are given a moment to finish, because a daemon caught inside JAX when the interpreter
-goes takes it down.
+The thread never refers to the `Prefetched`, so a `Prefetched` without other references is
+collected, and its finalizer stops the thread. A finalizer may run at any point of any thread, also
+inside a queue operation. Hence `SimpleQueue`, whose `put` is reentrant, and a plain flag: `Queue`
+and `Event` could deadlock. Threads are daemons, so a source that blocks for ever does not keep the
+process alive. At exit they get a moment to finish, because a daemon thread that is inside JAX when
+the interpreter shuts down crashes the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from graphdist.errors import GraphdistError
 from graphdist.tracing.sources import here
 
 DrawsAhead: TypeAlias = Sequence[tuple[Draws, Draws]]
-"""Orders as a thread takes them, and as they are seen before it."""
+"""For each shuffle: the orders that the thread takes, and those that its consumer has seen."""
 
 _SECONDS_TO_STOP_AT_EXIT = 2.0
 _END = object()
@@ -42,10 +42,10 @@ class Prefetched:
     """The elements of an iterator in order, each prepared before it is asked for.
 
     Up to `ahead` elements wait beside the one in use. The source runs on the thread with the
-    context variables of the caller. Its exception is raised by the `next` that would have returned
-    the element, with the traceback that leads into the source, which is asked for the element after
-    it then; after a `KeyboardInterrupt` and the like the iterator is at its end. Any thread may
-    call `next`. `draws` are those of the source's shuffles.
+    context variables of the caller. The `next` that would have returned an element raises the
+    source's exception, with the traceback into the source; the source is then asked for the element
+    after it. After a `KeyboardInterrupt` and the like the iterator is at its end. Any thread may
+    call `next`. `draws` are the orders of the source's shuffles.
 
     >>> list(Prefetched(iter([1, 2, 3]), lambda element: 10 * element, ahead=2))
     [10, 20, 30]
@@ -79,7 +79,7 @@ class Prefetched:
         return self
 
     def stop(self) -> None:
-        """Ask the source for no more, and return once it is left alone."""
+        """Stop the thread; returns once it no longer uses the source."""
         self._feed.stop()
         self._thread.join()
 
@@ -110,7 +110,7 @@ class _Failure:
 
 @dataclass(eq=False)
 class _Feed:
-    """What an iterator and its thread share; see the head of the module."""
+    """The state shared by an iterator and its thread; see the module's docstring."""
 
     draws: tuple[Draws, ...]
     permits: SimpleQueue[None] = field(default_factory=SimpleQueue)
@@ -118,7 +118,7 @@ class _Feed:
     stopped: bool = False
 
     def put(self, result: Any) -> None:
-        """Hand over a result, with the number of orders that were taken by then."""
+        """Hand over a result, with the number of orders taken by then."""
         self.results.put((result, [draws.taken for draws in self.draws]))
 
     def stop(self) -> None:

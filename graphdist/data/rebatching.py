@@ -1,12 +1,11 @@
 """How many rows of a batch go to which replica.
 
-The rule of a distributed dataset: parts of ceil(rows / replicas), in replica order, until the batch
-is used up. So 5 rows over 4 replicas are 2, 2, 1 and 0, and only replicas after the last full part
-have fewer.
+A distributed dataset gives each replica ceil(rows / replicas) rows, in replica order, until the
+batch is used up. So 5 rows over 4 replicas are 2, 2, 1 and 0.
 
-A dataset that is not shared out among workers by element (policies OFF, FILE and HINT) has fixed
-parts instead, made from the batch size it declares: 4 rows over 2 replicas are 2 and 2, and the 2
-rows of a last batch are 2 and 0.
+A dataset that is not divided among workers by element (policies OFF, FILE and HINT) has fixed parts
+instead, computed from the batch size that it declares: 4 rows over 2 replicas are 2 and 2, and the
+2 rows of a last batch are 2 and 0.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 
 
 def even_sizes(rows: int, num_replicas: int) -> tuple[int, ...]:
-    """Return the rows of each replica, of which all but the last few get the same.
+    """Return the rows of each replica: equal parts, except for the last replicas.
 
     >>> even_sizes(5, 4)
     (2, 2, 1, 0)
@@ -25,7 +24,7 @@ def even_sizes(rows: int, num_replicas: int) -> tuple[int, ...]:
 
 
 def filled_sizes(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the rows of each replica when each takes up to its size of what is left.
+    """Return the rows of each replica when each in turn takes up to its size.
 
     >>> filled_sizes(2, (2, 2))
     (2, 0)

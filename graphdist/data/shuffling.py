@@ -1,9 +1,9 @@
 """Shuffling in the order of tf.data: a program gets the same elements for the same seed.
 
-A buffer is filled from the source; each element given out is drawn from it at random and its place
-taken by the oldest, while the next of the source joins at the end. With a buffer as large as the
-dataset this is the shuffle of Fisher and Yates. Each iteration has another order, and a new program
-has the same ones again: `orders.py` has which.
+A buffer is filled from the source. Each element given out is drawn from the buffer at random, the
+oldest element moves to its place, and the next element of the source joins at the end. With a
+buffer as large as the dataset this is the Fisher-Yates shuffle. Each iteration has another order,
+and a new program repeats the orders: see `orders.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphdist.data.transformations import UnaryTransformation
 
 @dataclass(frozen=True, eq=False)
 class Shuffle(UnaryTransformation):
-    """The elements in an order drawn anew for each iteration."""
+    """The elements in random order, another one for each iteration."""
 
     buffer_size: int
     seeds: Seeds
@@ -30,7 +30,7 @@ class Shuffle(UnaryTransformation):
 
     @property
     def unshuffled(self) -> DatasetNode:
-        """Return the dataset in its own order: looking at it draws no order of an iteration."""
+        """Return the dataset without the shuffle: looking at elements must not take an order."""
         return self.source
 
     def __iter__(self) -> Iterator[Element]:

@@ -1,9 +1,9 @@
-"""Where the elements of a `Dataset` come from, and what all nodes of a dataset have.
+"""The sources of a `Dataset`, and the base class of its nodes.
 
-A dataset is a tree of nodes, the last transformation at its root. A node is iterated again and
-again, each time from its start, and says what it knows of its elements without iterating: their
-spec, how many there are, and whether they are batches. An element that could not be made is one all
-the same: see `failures.py`.
+A dataset is a tree of nodes with the last transformation at its root. A node can be iterated any
+number of times, each time from its start. Without iterating, it describes its elements as far as it
+knows them: their spec, how many there are, and whether they are batches. An element that could not
+be made counts as an element: see `failures.py`.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ UNKNOWN_CARDINALITY = -2
 
 
 class Batching(NamedTuple):
-    """That elements are batches: their size, if known, and whether all have that size."""
+    """The batches that elements are: their size, if known, and whether all have that size."""
 
     size: int | None = None
     is_static: bool = False
 
 
 class DatasetNode:
-    """A source or a transformation; most of what is here holds for sources."""
+    """A source or a transformation; the defaults are those of a source that knows nothing."""
 
     def __iter__(self) -> Iterator[Element]:
         raise NotImplementedError
 
     @property
     def element_spec(self) -> Any:
-        """Return the specs of an element, or UNKNOWN before one was seen."""
+        """Return the specs of an element, or UNKNOWN if an element must be seen first."""
         return UNKNOWN
 
     @property
@@ -64,7 +64,7 @@ class DatasetNode:
         return None
 
     def rows(self, start: int, stop: int) -> Element:
-        """Return elements stacked, where that needs no iteration; else UNKNOWN."""
+        """Return elements stacked if that needs no iteration, else UNKNOWN."""
         return UNKNOWN
 
 
@@ -75,8 +75,8 @@ def rewritten(node: Any, rule: Callable[[Any], Any]) -> Any:
         value = getattr(node, field.name)
         if isinstance(value, DatasetNode):
             changes[field.name] = rewritten(value, rule)
-        elif isinstance(value, tuple) and any(isinstance(one, DatasetNode) for one in value):
-            changes[field.name] = tuple(rewritten(one, rule) for one in value)
+        elif isinstance(value, tuple) and any(isinstance(child, DatasetNode) for child in value):
+            changes[field.name] = tuple(rewritten(child, rule) for child in value)
     return rule(replace(node, **changes) if changes else node)
 
 
@@ -84,9 +84,9 @@ def nodes_of(node: DatasetNode) -> list[DatasetNode]:
     """Return the nodes of a tree, sources first."""
     found: list[DatasetNode] = []
 
-    def keep(one: DatasetNode) -> DatasetNode:
-        found.append(one)
-        return one
+    def keep(part: DatasetNode) -> DatasetNode:
+        found.append(part)
+        return part
 
     rewritten(node, keep)
     return found
@@ -137,11 +137,11 @@ class Range(DatasetNode):
 
     @property
     def cardinality(self) -> int:
-        """Return how many there are."""
+        """Return the number of integers."""
         return len(self.numbers)
 
     def rows(self, start: int, stop: int) -> Element:
-        """Return some of them as an array."""
+        """Return some of the integers as an array."""
         part = self.numbers[start:stop]
         return np.arange(part.start, part.stop, part.step, dtype=np.int64)
 
@@ -168,7 +168,7 @@ class Tensors(DatasetNode):
 
 @dataclass(frozen=True, eq=False)
 class Generated(DatasetNode):
-    """What a function's iterators give, called anew for each iteration."""
+    """The elements of iterators that a function returns; each iteration calls it again."""
 
     generator: Callable[..., Iterable[Any]]
     signature: Any
@@ -187,13 +187,13 @@ class Generated(DatasetNode):
 
     @property
     def batching(self) -> Batching | None:
-        """Return that nothing is known, unless there is a signature."""
+        """Return a batching without a size, or None if a signature says what elements are."""
         return Batching() if self.signature is UNKNOWN else None
 
 
 @dataclass(frozen=True, eq=False)
 class Files(DatasetNode):
-    """What is read from files, one after the other."""
+    """The elements read from files, file after file."""
 
     files: tuple[str, ...]
     read: Callable[[str], Iterable[Any]]
@@ -204,7 +204,7 @@ class Files(DatasetNode):
 
     @property
     def batching(self) -> Batching | None:
-        """Return that nothing is known."""
+        """Return a batching without a size."""
         return Batching()
 
 
@@ -214,7 +214,7 @@ def _converted(values: Iterator[Any], make: Callable[[Any], Element]) -> Iterato
 
 
 def _declared(kind: ElementKind, value: Any) -> Element:
-    """Return a value of a kind as an element; numbers and lists get the dtype declared."""
+    """Return a value as an element of a declared kind; numbers and lists get its dtypes."""
     leaves, structure = jax.tree.flatten(value, is_leaf=is_list)
     if structure == kind.structure:
         leaves = [

@@ -1,7 +1,7 @@
 """Transformations of datasets that leave elements apart from each other: map, take, zip and so on.
 
-Those that put elements together are in `batching.py`. A node says of its elements what it says of
-those of its source, unless it says otherwise here.
+Transformations that combine elements are in `batching.py`. A node describes its elements as its
+source does, except where it overrides a property.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from graphdist.errors import ArgumentError
 from graphdist.values.specs import ArraySpec
 
 SHARD_HINT = -1
-"""In `shard(SHARD_HINT, SHARD_HINT)`: the number of workers and the worker, not known yet."""
+"""In `shard(SHARD_HINT, SHARD_HINT)`: the strategy fills in the numbers of its workers."""
 AUTOTUNE = -1
 """How much to prefetch, or to do in parallel: graphdist chooses."""
 PREFETCHED_BY_DEFAULT = 2
@@ -44,29 +44,29 @@ class UnaryTransformation(DatasetNode):
 
     @property
     def element_spec(self) -> Any:
-        """Return that of the source."""
+        """Return the source's."""
         return self.source.element_spec
 
     @property
     def cardinality(self) -> int:
-        """Return that of the source."""
+        """Return the source's."""
         return self.source.cardinality
 
     @property
     def batching(self) -> Batching | None:
-        """Return that of the source."""
+        """Return the source's."""
         return self.source.batching
 
 
 def applied(function: Callable[..., Any], element: Element) -> Any:
-    """Return what a function makes of an element; a tuple becomes its arguments."""
+    """Return the result of a function for an element; a tuple becomes several arguments."""
     is_arguments = isinstance(element, tuple) and not hasattr(element, "_fields")
     return function(*element) if is_arguments else function(element)
 
 
 @dataclass(frozen=True, eq=False)
 class Map(UnaryTransformation):
-    """What a function makes of each element; nothing is known of it before."""
+    """The results of a function for each element; their spec is unknown before one is made."""
 
     function: Callable[..., Any]
 
@@ -74,7 +74,7 @@ class Map(UnaryTransformation):
         return self.over(iter(self.source))
 
     def over(self, elements: Iterator[Element]) -> Iterator[Element]:
-        """Return what the function makes of these elements."""
+        """Return the function's results for these elements."""
         return map(self._applied, elements)
 
     def _applied(self, element: Element) -> Element:
@@ -84,7 +84,7 @@ class Map(UnaryTransformation):
 
     @property
     def element_spec(self) -> Any:
-        """Return that it is not known."""
+        """Return that it is unknown."""
         return UNKNOWN
 
 
@@ -107,7 +107,7 @@ class Filter(UnaryTransformation):
 
     @property
     def cardinality(self) -> int:
-        """Return that it is not known."""
+        """Return that it is unknown."""
         return UNKNOWN_CARDINALITY
 
 
@@ -183,7 +183,7 @@ class Repeat(UnaryTransformation):
                 is_empty = False
                 yield element
             if is_empty:
-                return  # for ever of nothing would never end
+                return  # repeating an empty dataset for ever would never end
             epoch += 1
 
     @property
@@ -233,21 +233,21 @@ class Prefetch(UnaryTransformation):
         return self.over(iter)
 
     def over(self, iterate: Callable[[DatasetNode], Iterator[Element]]) -> Iterator[Element]:
-        """Return what a function iterates of the source, made ahead."""
+        """Return the elements that a function iterates of the source, made ahead."""
         source, draws = for_a_thread(self.source)
         return Prefetched(iterate(source), lambda element: element, self.count, draws)
 
 
 def for_a_thread(node: DatasetNode) -> tuple[DatasetNode, DrawsAhead]:
-    """Return the nodes of an iteration for a thread, and the orders that it takes and we see."""
+    """Return nodes for a prefetching thread, and each shuffle's orders as it and we see them."""
     draws: list[tuple[Draws, Draws]] = []
 
-    def apart(one: Any) -> Any:
-        seen: Draws | None = getattr(one, "draws", None)  # a shuffle's
+    def apart(part: Any) -> Any:
+        seen: Draws | None = getattr(part, "draws", None)  # a shuffle's
         if seen is None:
-            return one
+            return part
         draws.append((seen.ahead(), seen))
-        return replace(one, draws=draws[-1][0])
+        return replace(part, draws=draws[-1][0])
 
     return rewritten(node, apart), draws
 
@@ -283,7 +283,7 @@ class Zip(DatasetNode):
 
     @property
     def batching(self) -> Batching | None:
-        """Return what all have in common."""
+        """Return what the batches of all sources have in common."""
         return common([source.batching for source in self.sources])
 
 
@@ -314,7 +314,7 @@ class Concatenate(DatasetNode):
 
     @property
     def batching(self) -> Batching | None:
-        """Return what both have in common."""
+        """Return what the batches of both sources have in common."""
         return common([source.batching for source in self.sources])
 
 
@@ -326,15 +326,15 @@ def common(found: list[Batching | None]) -> Batching | None:
     """
     if None in found:
         return None
-    batchings = [one for one in found if one is not None]
-    sizes = {one.size for one in batchings}
+    batchings = [batching for batching in found if batching is not None]
+    sizes = {batching.size for batching in batchings}
     if len(sizes) > 1:
         return Batching()
-    return Batching(sizes.pop(), all(one.is_static for one in batchings))
+    return Batching(sizes.pop(), all(batching.is_static for batching in batchings))
 
 
 def joined_spec(spec: Any, other: Any) -> Any:
-    """Return the specs that describe what either describes.
+    """Return specs that describe every element that either describes.
 
     Raises `ArgumentError` when structure, dtype or rank differ.
 
@@ -345,8 +345,8 @@ def joined_spec(spec: Any, other: Any) -> Any:
     leaves, structure = jax.tree.flatten(spec)
     others, other_structure = jax.tree.flatten(other)
     alike = [
-        (len(one.shape), one.dtype) == (len(two.shape), two.dtype)
-        for one, two in zip(leaves, others, strict=False)
+        (len(left.shape), left.dtype) == (len(right.shape), right.dtype)
+        for left, right in zip(leaves, others, strict=False)
     ]
     if structure != other_structure or not all(alike):
         raise ArgumentError(
@@ -354,19 +354,19 @@ def joined_spec(spec: Any, other: Any) -> Any:
             hint="give both the same structure, dtypes and ranks",
         )
     return jax.tree.unflatten(
-        structure, [_joined_leaf(one, two) for one, two in zip(leaves, others, strict=True)]
+        structure, [_joined_leaf(left, right) for left, right in zip(leaves, others, strict=True)]
     )
 
 
-def _joined_leaf(one: ArraySpec, two: ArraySpec) -> ArraySpec:
-    sizes = zip(one.shape, two.shape, strict=True)
-    return ArraySpec([size if size == other else None for size, other in sizes], one.dtype)
+def _joined_leaf(left: ArraySpec, right: ArraySpec) -> ArraySpec:
+    sizes = zip(left.shape, right.shape, strict=True)
+    return ArraySpec([size if size == other else None for size, other in sizes], left.dtype)
 
 
 def observed_spec(elements: Sequence[Element], batching: Batching | None) -> Any:
-    """Return the specs of elements of which these are the first, as far as they can tell.
+    """Return the specs of a dataset's elements, as far as the first elements show them.
 
-    A size in which they differ is open, and of batches the number of rows, unless it is static.
+    A size in which they differ is open. So is the number of rows of batches, unless it is static.
 
     >>> observed_spec([np.zeros((4, 3))], Batching(4))
     ArraySpec(shape=(None, 3), dtype=float64)

@@ -1,14 +1,15 @@
 """Input of several workers: what each reads, and how they take steps together.
 
 By element (DATA, and AUTO without files for every worker) all workers iterate the same dataset and
-each keeps the rows of its own replicas, by the rule of one process: no row is left out, none comes
-twice. A shuffle without a seed gets worker 0's, since all must see one order. By file each worker
-reads every n-th file; with OFF each reads all there is. There each cuts its batches to a worker's
-part of a global one, by the fixed sizes of `batch_sizes_for_worker`.
+each keeps the rows of its own replicas, by the rule of a single process: no row is left out, and no
+row comes twice. A shuffle without a seed gets worker 0's seed, since all workers must see the same
+order. By file (FILE) each worker reads every n-th file; with OFF each reads everything. With these
+policies a worker cuts its batches to its part of a global batch, in the fixed sizes of
+`batch_sizes_for_worker`.
 
 Before every step the workers exchange the shapes of their parts, or that they have none left. So
-they end together, after the longest: a worker without data gives its replicas no rows. It is done
-on the thread that prepares elements ahead, while a step runs.
+all end together, after the longest: a worker without data gives its replicas no rows. The thread
+that prepares elements does this while the step before runs.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ _log = logging.getLogger("graphdist")
 
 @dataclass(frozen=True)
 class StepInput:
-    """One worker's parts of a step: for each leaf of an element, those of its replicas."""
+    """One worker's input of a step: for each leaf of an element, the parts of its replicas."""
 
     structure: Any
     parts: Sequence[Sequence[Array]]
     shapes: Sequence[Shapes] = ()
-    """For each leaf the shapes on all replicas, once all workers have said theirs."""
+    """For each leaf the shapes on all replicas, once the workers have exchanged them."""
 
 
 def shared_out(dataset: Any, workers: ClusterWorkers) -> Any:
-    """Return what this worker iterates of a dataset, which all distribute at once.
+    """Return the part of a dataset that this worker iterates; all workers call it together.
 
-    Of datasets that are not graphdist's every worker iterates all. Raises `ArgumentError` for a
-    policy of FILE and fewer files than workers.
+    Every worker iterates all of a dataset of another library. Raises `ArgumentError` for policy
+    FILE with fewer files than workers.
     """
     if not isinstance(dataset, Dataset):
         return dataset
@@ -70,8 +71,8 @@ def shared_out(dataset: Any, workers: ClusterWorkers) -> Any:
 
 
 def _chosen(node: DatasetNode, workers: ClusterWorkers) -> AutoShardPolicy:
-    """Return what AUTO means for a dataset: by file if each worker gets one."""
-    readers = [one for one in nodes_of(node) if isinstance(one, Files)]
+    """Return what AUTO means for a dataset: FILE if there is a file for each worker, else DATA."""
+    readers = [part for part in nodes_of(node) if isinstance(part, Files)]
     if not readers:
         return AutoShardPolicy.DATA
     fewest = min(len(reader.files) for reader in readers)
@@ -84,18 +85,18 @@ def _chosen(node: DatasetNode, workers: ClusterWorkers) -> AutoShardPolicy:
 
 
 def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNode:
-    """Return a dataset in which shuffles that nobody seeded have worker 0's seeds."""
-    free = [one for one in nodes_of(node) if isinstance(one, Shuffle) and one.seeds.is_free]
+    """Return a dataset whose shuffles without a seed have worker 0's seeds."""
+    free = [part for part in nodes_of(node) if isinstance(part, Shuffle) and part.seeds.is_free]
     if not free:
         return node
     key = f"seeds {workers.ordinal('seeds')}"
     mine = [secrets.randbelow(2**63) for _ in free]
     seeds = iter(workers.exchange(key, mine, "a shuffled dataset", here())[0])
 
-    def seeded(one: Any) -> DatasetNode:
-        if not isinstance(one, Shuffle) or not one.seeds.is_free:
-            return one
-        return Shuffle(one.source, one.buffer_size, Seeds(next(seeds), one.seeds.reshuffles))
+    def seeded(part: Any) -> DatasetNode:
+        if not isinstance(part, Shuffle) or not part.seeds.is_free:
+            return part
+        return Shuffle(part.source, part.buffer_size, Seeds(next(seeds), part.seeds.reshuffles))
 
     return rewritten(node, seeded)
 
@@ -103,9 +104,9 @@ def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNod
 def cut_to_size(
     rows: int, declared: int | None, workers: ClusterWorkers, num_local: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the rows of this worker's replicas in each of the steps that a batch is enough for.
+    """Yield for each step that a batch lasts the rows of this worker's replicas.
 
-    A global batch is enough for as many steps as there are workers.
+    A global batch lasts for as many steps as there are workers.
     """
     whole = declared if declared is not None and rows <= declared else rows
     sizes = batch_sizes_for_worker(whole, len(workers), num_local, workers.index)
@@ -116,7 +117,7 @@ def cut_to_size(
             yield taken
 
 
-def agreed(
+def agreed_steps(
     steps: Iterable[StepInput | FailedElement], workers: ClusterWorkers, spec: Callable[[], Any]
 ) -> Iterator[StepInput | FailedElement]:
     """Yield the steps of all workers with the shapes on all replicas, until none has any left.
@@ -134,13 +135,13 @@ def agreed(
         told_by_all = workers.exchange(f"dataset {number} {place}", told, "the next step's input")
         if not any(told_by_all):
             return
-        failed = [worker for worker, one in enumerate(told_by_all) if isinstance(one, str)]
+        failed = [worker for worker, told in enumerate(told_by_all) if isinstance(told, str)]
         if failed:
             yield mine if isinstance(mine, FailedElement) else _failed_on(failed[0], told_by_all)
             continue
         assert not isinstance(mine, FailedElement)
-        like = next(one for one in told_by_all if one)
-        of_all = [one or _without_rows(like) for one in told_by_all]
+        like = next(told for told in told_by_all if told)
+        of_all = [told or _without_rows(like) for told in told_by_all]
         if mine is None:
             mine = _empty_step(last, of_all[workers.index], spec)
         last = mine
@@ -152,7 +153,7 @@ def agreed(
 
 
 def _said_of(step: StepInput | FailedElement) -> Any:
-    """Return what the others are told: the shapes of the parts, or in words why there are none."""
+    """Return this worker's message: the shapes of its parts, or as text why there are none."""
     if isinstance(step, FailedElement):
         return f"{type(step.error).__name__}: {step.error}"
     return [[list(part.shape) for part in parts] for parts in step.parts]

@@ -20,7 +20,7 @@ from graphdist.ir.ops import CONSTANT
 from graphdist.program.report_text import report_text
 from graphdist.runtime.hlo import Matching, ModuleCollective, module_collectives
 from graphdist.runtime.memory import Memory
-from graphdist.runtime.targets.roofline import Roofline, roofline
+from graphdist.runtime.targets.roofline import Roofline, estimate_step
 
 if TYPE_CHECKING:
     from graphdist.program.stages import Compiled, Lowered
@@ -195,7 +195,7 @@ def _report(
         constants=large_constants(graph),
         estimate=None
         if topology is None
-        else roofline(topology, counted.flops, counted.bytes, asked),
+        else estimate_step(topology, counted.flops, counted.bytes, asked),
         refusal=refusal,
     )
 

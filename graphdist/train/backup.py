@@ -10,8 +10,8 @@ from typing import Any, Literal  # Any: datasets and their elements, JSON
 from graphdist.data.failures import caught, element_or_raise
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.files.checkpoint_folders import remove_all
-from graphdist.runtime.files.checkpoint_writer import Writer
-from graphdist.runtime.processes.workers import workers
+from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
+from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, StrPath
 from graphdist.train.manager import CheckpointManager
@@ -148,7 +148,7 @@ class BackupAndRestore:
             progress.epoch, progress.is_done = epoch, True
             self.manager.save()
         self.manager.sync()
-        if self._deletes and workers().index == 0:
+        if self._deletes and worker_group().index == 0:
             self._remove_all()
 
     def _remove_all(self) -> None:
@@ -156,7 +156,7 @@ class BackupAndRestore:
         folder = Path(self.manager.directory).absolute()
         if not folder.is_dir():
             return
-        writer = Writer(folder, _NAME)
+        writer = CheckpointWriter(folder, _NAME)
         try:
             writer.take()
             remove_all(folder, _NAME)

@@ -20,12 +20,12 @@ from graphdist.runtime.files.checkpoint_folders import (
     is_changed,
     latest_in,
 )
-from graphdist.runtime.files.checkpoint_writer import Writer
-from graphdist.runtime.processes.workers import workers
+from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
+from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.train.entries import Objects, entries_of, outside_scopes
-from graphdist.train.index import Saved, Snapshot, snapshot
+from graphdist.train.index import SavedCheckpoint, Snapshot, snapshot
 from graphdist.train.status import LoadStatus
 from graphdist.train.writing import finish_writing, start_writing
 from graphdist.values.distributed import kind_of
@@ -124,7 +124,7 @@ class Checkpoint(Objects):
     _status: LoadStatus | None
     _outer: WeakSet[LoadStatus]
     """Of the checkpoints that this one is in."""
-    _writers: dict[Path, Writer]
+    _writers: dict[Path, CheckpointWriter]
     """Of the numbered checkpoints that this one has saved, which nobody else saves meanwhile."""
 
     def follow(self, status: LoadStatus) -> None:
@@ -156,7 +156,7 @@ class Checkpoint(Objects):
         count = self._save_counter + 1
         name = f"{os.fspath(file_prefix)}-{count if number is None else number}"
         prefix = Path(file_prefix).absolute()
-        writer = self._writers.setdefault(prefix, Writer(prefix.parent, prefix.name))
+        writer = self._writers.setdefault(prefix, CheckpointWriter(prefix.parent, prefix.name))
         self._write(name, options, count, writer, afterwards)
         vars(self)["_save_counter"] = count
         return name
@@ -176,14 +176,18 @@ class Checkpoint(Objects):
         name: str,
         options: CheckpointOptions | None,
         number: int,
-        series: Writer | None = None,
+        series: CheckpointWriter | None = None,
         afterwards: Callable[[], None] | None = None,
     ) -> str:
         self._require_outside("saved")
         finish_writing()  # before its values are copied, so that memory holds one checkpoint
-        group, path, call = workers(), Path(name).absolute(), f"{next(_calls)}/{Path(name).name}"
+        group, path, call = (
+            worker_group(),
+            Path(name).absolute(),
+            f"{next(_calls)}/{Path(name).name}",
+        )
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
-        writer = series or Writer(path.parent, path.name)
+        writer = series or CheckpointWriter(path.parent, path.name)
         if group.count == 1 and path.parent.is_dir():
             _take(writer, path)  # here and not on the thread, so that it is refused at once
 
@@ -245,7 +249,7 @@ class Checkpoint(Objects):
         if save_path is None:
             return lambda: LoadStatus(self, None)
 
-        def prepared(saved: Saved) -> tuple[LoadStatus, Callable[[], None]]:
+        def prepared(saved: SavedCheckpoint) -> tuple[LoadStatus, Callable[[], None]]:
             status = LoadStatus(self, saved)
             return status, status.prepared()
 
@@ -271,7 +275,7 @@ class Checkpoint(Objects):
         return f"Checkpoint({', '.join(f'{n}={kind_of(o)}' for n, o in self.objects.items())})"
 
 
-def _take(writer: Writer, path: Path) -> None:
+def _take(writer: CheckpointWriter, path: Path) -> None:
     try:
         writer.take_for(path)
     except GraphdistError as error:
@@ -279,7 +283,7 @@ def _take(writer: Writer, path: Path) -> None:
         raise
 
 
-def read_saved(save_path: StrPath, read: Callable[[Saved], _T]) -> _T:
+def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
     """Return what a function reads from a checkpoint that is there.
 
     It is called again if another was put in its place meanwhile. Raises
@@ -296,9 +300,9 @@ def read_saved(save_path: StrPath, read: Callable[[Saved], _T]) -> _T:
             hint=f"in that folder are {', '.join(others[-3:])}" if others else "",
         )
     for _ in range(_TRIES):
-        saved: Saved | None = None
+        saved: SavedCheckpoint | None = None
         try:
-            saved = Saved(os.fspath(save_path), place, here())
+            saved = SavedCheckpoint(os.fspath(save_path), place, here())
             return read(saved)
         except UnreadableCheckpointError:
             now = existing(path)
@@ -347,7 +351,7 @@ def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
     `UnreadableCheckpointError` where there is no checkpoint, or a damaged one.
     """
 
-    def load(saved: Saved) -> Any:
+    def load(saved: SavedCheckpoint) -> Any:
         known = saved.name_of(name)
         if known is None or known not in saved.arrays:
             raise CheckpointError(

@@ -40,7 +40,7 @@ from graphdist.tracing.sources import here
 from graphdist.values.distributed import PerReplica, kind_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Put: TypeAlias = Callable[[Any], None]
+PutBack: TypeAlias = Callable[[Any], None]
 
 _FLOATS = {"bfloat16", "float16", "float32", "float64"}
 _LIBRARIES = {"jax", "jaxlib", "numpy", "builtins", "graphdist"}
@@ -87,7 +87,7 @@ class ValueEntry:
 
     name: str
     value: Any
-    write: Put
+    write: PutBack
     holder: None = None
 
     def __str__(self) -> str:
@@ -100,20 +100,20 @@ class StateEntry:
 
     name: str
     read: Callable[[], Any]
-    write: Put
+    write: PutBack
     holder: Any
 
     def __str__(self) -> str:
         return "an iterator"
 
 
-Entry: TypeAlias = ArrayEntry | ValueEntry | StateEntry
+CheckpointEntry: TypeAlias = ArrayEntry | ValueEntry | StateEntry
 
 
 class _Tree:
     """A pytree some of whose leaves are replaced when it is restored."""
 
-    def __init__(self, leaves: list[Any], structure: Any, put: Put) -> None:
+    def __init__(self, leaves: list[Any], structure: Any, put: PutBack) -> None:
         self._leaves, self._structure, self._put = leaves, structure, put
         self._is_changed = False
 
@@ -130,7 +130,7 @@ class _Tree:
 class Entries:
     """What was found in objects, by name and in order."""
 
-    by_name: dict[str, Entry] = field(default_factory=dict)
+    by_name: dict[str, CheckpointEntry] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     trees: list[_Tree] = field(default_factory=list)
     inner: list[Objects] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Entries:
     _seen: list[Any] = field(default_factory=list)  # alive, so that no other gets its id
     _inside: set[int] = field(default_factory=set)
 
-    def collect(self, name: str, tree: Any, put: Put) -> None:
+    def collect(self, name: str, tree: Any, put: PutBack) -> None:
         """Add what a pytree holds; `put` is given the tree that takes its place."""
         leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_whole)
         replaced = _Tree([leaf for _, leaf in leaves], structure, put)
@@ -154,7 +154,7 @@ class Entries:
         for tree in reversed(self.trees):
             tree.finish()
 
-    def _add(self, name: str, entry: Entry) -> None:
+    def _add(self, name: str, entry: CheckpointEntry) -> None:
         self._check_free(name)
         self.by_name[name] = entry
 
@@ -227,7 +227,7 @@ class Entries:
         finally:
             self._inside.remove(id(holder))
 
-    def _collect_value(self, name: str, leaf: Any, put: Put) -> None:
+    def _collect_value(self, name: str, leaf: Any, put: PutBack) -> None:
         """Add what is replaced when it is restored; raises `ArgumentTypeError` for other kinds."""
         if isinstance(leaf, jax.Array | np.ndarray | np.generic):
             self._add(name, _of_array(name, leaf, put))
@@ -250,7 +250,7 @@ class Objects:
 
     objects: dict[str, Any]
 
-    def putter(self, name: str) -> Put:
+    def putter(self, name: str) -> PutBack:
         """Return what puts another object in the place of one."""
         return lambda new: self.objects.__setitem__(name, new)
 
@@ -330,7 +330,7 @@ def _of_variable(name: str, variable: Variable) -> ArrayEntry:
     )
 
 
-def _of_array(name: str, leaf: Any, put: Put) -> ArrayEntry:
+def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
     def write(array: Array) -> None:
         if isinstance(leaf, np.generic):
             put(array[()])

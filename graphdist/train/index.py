@@ -19,7 +19,14 @@ from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.checkpoint_folders import checkpoints_in
 from graphdist.runtime.files.checkpoint_index import FORMAT, read_index
 from graphdist.runtime.processes.workers import Workers
-from graphdist.train.entries import Array, ArrayEntry, Entries, Entry, StateEntry, ValueEntry
+from graphdist.train.entries import (
+    Array,
+    ArrayEntry,
+    CheckpointEntry,
+    Entries,
+    StateEntry,
+    ValueEntry,
+)
 
 
 @dataclass
@@ -35,7 +42,7 @@ class Snapshot:
         self, reports: list[Any], checksums: list[dict[str, str]], path: Path, save_counter: int
     ) -> dict[str, Any]:
         """Return the index of what all workers report, and of the checksums of their files."""
-        last = max((one.index.sequence for one in checkpoints_in(path.parent)), default=0)
+        last = max((found.index.sequence for found in checkpoints_in(path.parent)), default=0)
         arrays = {
             name: {**record, "part": part, "crc32": of_files.get(record["file"])}
             for part, (report, of_files) in enumerate(zip(reports, checksums, strict=True))
@@ -95,7 +102,7 @@ def snapshot(entries: Entries, workers: Workers) -> Snapshot:
     return Snapshot(files, {"arrays": records, "states": states}, values, dict(entries.aliases))
 
 
-class Saved:
+class SavedCheckpoint:
     """A checkpoint that is there, to be read."""
 
     def __init__(self, path: str, place: Path, at: Source) -> None:
@@ -117,7 +124,7 @@ class Saved:
         name = self.index.aliases.get(name, name)
         return name if name in self.names else None
 
-    def disagreement(self, entry: Entry, name: str) -> str | None:
+    def disagreement(self, entry: CheckpointEntry, name: str) -> str | None:
         """Return why an entry cannot have what was saved under a name; None if it can."""
         if isinstance(entry, ArrayEntry) and name in self.arrays:
             record = self.arrays[name]

@@ -19,14 +19,14 @@ from graphdist.errors import (
 )
 from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
 from graphdist.runtime.files.checkpoint_folders import (
-    Found,
+    FoundCheckpoint,
     checkpoints_in,
     complete_in,
     damaged_in,
     latest_in,
     remove,
 )
-from graphdist.runtime.processes.workers import exchange, workers
+from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions, StrPath
 from graphdist.train.status import LoadStatus
@@ -130,7 +130,7 @@ class CheckpointManager:
         The one being written is waited for.
         """
         finish_writing()
-        return [os.path.join(self._directory, one.path.name) for one in self._managed()]
+        return [os.path.join(self._directory, found.path.name) for found in self._managed()]
 
     @property
     def latest_checkpoint(self) -> str | None:
@@ -202,7 +202,7 @@ class CheckpointManager:
             is_unreadable, what = answer
             is_passed_over |= is_unreadable
             if what and is_unreadable:
-                where = f"worker {worker}: " if workers().count > 1 else ""
+                where = f"worker {worker}: " if worker_group().count > 1 else ""
                 _log.warning("checkpoint %s is passed over: %s%s", path, where, what)
             elif what:
                 raise failure or CheckpointError(f"worker {worker}: {what}", source=here())
@@ -214,10 +214,10 @@ class CheckpointManager:
     @staticmethod
     def _exchanged(said: Any, doing: str) -> list[Any]:
         """Return what all workers say, JSON values."""
-        if workers().count == 1:
+        if worker_group().count == 1:
             return [said]
         name = f"checkpoint/restored/{next(_restores)}"
-        answers = exchange(workers(), name, json.dumps(said), SECONDS_TO_WRITE, doing)
+        answers = exchange(worker_group(), name, json.dumps(said), SECONDS_TO_WRITE, doing)
         return [json.loads(answer) for answer in answers]
 
     def sync(self) -> None:
@@ -230,7 +230,7 @@ class CheckpointManager:
         Raises `UnreadableCheckpointError` if there are some, and all are damaged.
         """
         mine, damaged = None, []
-        if workers().index == 0:
+        if worker_group().index == 0:
             latest = self._latest(without)
             mine = None if latest is None else os.path.basename(latest)
             if mine is None:
@@ -258,26 +258,26 @@ class CheckpointManager:
             return False
         return step < self._last_step + self._interval
 
-    def _managed(self) -> list[Found]:
+    def _managed(self) -> list[FoundCheckpoint]:
         found = complete_in(self._folder, self._name)
-        return [one for one in found if not (one.path / _KEPT).exists()]
+        return [checkpoint for checkpoint in found if not (checkpoint.path / _KEPT).exists()]
 
     def _sweep(self) -> None:
         """Remove checkpoints that are too many; on the thread that wrote the last one.
 
         Damaged ones are not counted, so that no good one goes for them.
         """
-        if self._max_to_keep is None or workers().index != 0:
+        if self._max_to_keep is None or worker_group().index != 0:
             return
-        for one in self._managed()[: -self._max_to_keep]:
-            if self._hours is not None and self._is_kept(one):
-                (one.path / _KEPT).touch()
+        for checkpoint in self._managed()[: -self._max_to_keep]:
+            if self._hours is not None and self._is_kept(checkpoint):
+                (checkpoint.path / _KEPT).touch()
             else:
-                remove(one.path)
+                remove(checkpoint.path)
 
-    def _is_kept(self, one: Found) -> bool:
+    def _is_kept(self, checkpoint: FoundCheckpoint) -> bool:
         """Return whether a checkpoint is the one of its hours."""
         assert self._hours is not None
         found = checkpoints_in(self._folder, self._name)
         kept = [other.index.saved_at for other in found if (other.path / _KEPT).exists()]
-        return one.index.saved_at - self._hours * 3600 >= max(kept, default=self._made_at)
+        return checkpoint.index.saved_at - self._hours * 3600 >= max(kept, default=self._made_at)

@@ -17,7 +17,7 @@ from typing import Any  # Any: the user's functions, resolvers and what signals 
 from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.runtime.processes.step_agreement import StepAgreement
-from graphdist.runtime.processes.workers import workers
+from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, StrPath
 from graphdist.train.manager import CheckpointManager
@@ -89,7 +89,7 @@ class PreemptionCheckpointHandler:
         self._objects = self._manager.checkpoint.objects
         setattr(self._manager.checkpoint, CALLS, 0)
         self._manager.restore_or_initialize()
-        self._agreement = StepAgreement(workers(), f"preemption/{next(_handlers)}")
+        self._agreement = StepAgreement(worker_group(), f"preemption/{next(_handlers)}")
         self._is_noticed = self._is_closed = False
         self._before: Any = None
         if self._config.termination_watcher_fn is None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Self  # Any: what is restored
 from graphdist.errors import GraphdistError, UnmatchedError
 from graphdist.ir.source import Source
 from graphdist.runtime.files.checkpoint_files import CheckpointError
-from graphdist.runtime.processes.workers import workers
+from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.sources import here
 from graphdist.train.entries import (
     ArrayEntry,
+    CheckpointEntry,
     Entries,
-    Entry,
     StateEntry,
     entries_of,
     outside_scopes,
@@ -23,7 +23,7 @@ from graphdist.train.entries import (
 
 if TYPE_CHECKING:
     from graphdist.train.checkpoint import Checkpoint
-    from graphdist.train.index import Saved
+    from graphdist.train.index import SavedCheckpoint
 
 _log = logging.getLogger("graphdist")
 _NAMES_SHOWN = 20
@@ -37,7 +37,7 @@ class LoadStatus:
     restored, since the path was None, everything counts as matched.
     """
 
-    def __init__(self, checkpoint: Checkpoint, saved: Saved | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, saved: SavedCheckpoint | None) -> None:
         """Restore nothing yet."""
         self.checkpoint, self.saved = checkpoint, saved
         self._restored: set[str] = set()  # what was saved, by its names
@@ -76,7 +76,7 @@ class LoadStatus:
         write: Callable[[], None] = outside_scopes(prepare)
         return write
 
-    def _pairs(self, saved: Saved, entries: Entries) -> list[tuple[Entry, str]]:
+    def _pairs(self, saved: SavedCheckpoint, entries: Entries) -> list[tuple[CheckpointEntry, str]]:
         """Return the entries that are restored, and the names of what was saved of them."""
         known = {name: saved.name_of(name) for name in entries.by_name}
         for alias, held in entries.aliases.items():
@@ -92,7 +92,7 @@ class LoadStatus:
     def _write(
         self,
         entries: Entries,
-        pairs: list[tuple[Entry, str]],
+        pairs: list[tuple[CheckpointEntry, str]],
         values: list[tuple[Callable[[Any], None], Any]],
     ) -> None:
         while values:
@@ -147,7 +147,7 @@ class LoadStatus:
         return [
             name
             for name, all_names in names.items()
-            if all(self.saved.name_of(one) is None for one in all_names)
+            if all(self.saved.name_of(each) is None for each in all_names)
         ]
 
     def _passed_over(self) -> list[str]:
@@ -205,7 +205,9 @@ def _reference(holder: Any) -> Callable[[], Any]:
         return lambda: holder
 
 
-def _refuse_disagreements(saved: Saved, pairs: list[tuple[Entry, str]], at: Source) -> None:
+def _refuse_disagreements(
+    saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]], at: Source
+) -> None:
     found = [text for entry, name in pairs if (text := saved.disagreement(entry, name))]
     if found:
         more = f", and {len(found) - 1} more" if found[1:] else ""
@@ -219,13 +221,13 @@ def _refuse_disagreements(saved: Saved, pairs: list[tuple[Entry, str]], at: Sour
 
 
 def _values(
-    saved: Saved, pairs: list[tuple[Entry, str]]
+    saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]
 ) -> Iterator[tuple[Callable[[Any], None], Any]]:
     """Yield what writes an entry, and what it is to write; first what may be refused."""
     at = here()
     for entry, name in pairs:
         if isinstance(entry, StateEntry):
-            yield _state_setter(entry, saved.path, at), saved.state(name, workers())
+            yield _state_setter(entry, saved.path, at), saved.state(name, worker_group())
         elif not isinstance(entry, ArrayEntry):
             yield entry.write, type(entry.value)(saved.values[name])
     arrays = [(entry, name) for entry, name in pairs if isinstance(entry, ArrayEntry)]

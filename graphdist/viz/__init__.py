@@ -1,11 +1,11 @@
 """Programs made visible: their graphs, what each pass did, and where variables live."""
 
 from graphdist.program.stages import set_viewer
-from graphdist.viz import show
-from graphdist.viz.diff import Diff, diff
+from graphdist.viz import display
 from graphdist.viz.formats import FORMATS, render
-from graphdist.viz.placement import placement
+from graphdist.viz.graph_diff import Diff, diff
+from graphdist.viz.placement_table import placement
 
-set_viewer(show)  # whose functions stages call
+set_viewer(display)  # stages call its functions, and import nothing of this package
 
 __all__ = ["FORMATS", "Diff", "diff", "placement", "render"]

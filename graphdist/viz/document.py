@@ -17,13 +17,13 @@ from typing import Any, Generic, TypeVar  # Any: JSON
 from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Frame
-from graphdist.viz.diff import Diff, diffs
-from graphdist.viz.groups import Path, paths
+from graphdist.viz.graph_diff import Diff, diffs
+from graphdist.viz.groups import GroupPath, paths
 from graphdist.viz.memory import timeline
 from graphdist.viz.model import Facts, Model, Record, models_of
-from graphdist.viz.program import Program
+from graphdist.viz.program import ShownProgram
 
-__all__ = ["FORMAT", "VERSION", "document", "render"]
+__all__ = ["FORMAT", "VERSION", "program_document", "render"]
 
 FORMAT = "graphdist.program"
 VERSION = 3
@@ -39,16 +39,16 @@ _PLAIN = (
     "variable",
 )
 
-Key = TypeVar("Key", bound=Hashable)
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @collection_put_off()  # a hundred thousand objects are made and kept: none of them is garbage
-def render(program: Program) -> str:
+def render(program: ShownProgram) -> str:
     """Return a program as the text of a JSON document."""
-    return json.dumps(document(program), ensure_ascii=False, separators=(",", ":")) + "\n"
+    return json.dumps(program_document(program), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-def document(program: Program) -> dict[str, Any]:
+def program_document(program: ShownProgram) -> dict[str, Any]:
     """Return a program as JSON: its name, and for each pass its graph and what the pass changed."""
     # Many passes leave the program as it is: there are fewer graphs than steps.
     models = models_of([step.graph for step in program.steps])
@@ -76,15 +76,15 @@ def document(program: Program) -> dict[str, Any]:
     }
 
 
-class _Table(Generic[Key]):
+class _Table(Generic[_Key]):
     """Entries in the order they were met, equal ones once."""
 
-    def __init__(self, entry: Callable[[Key], Any]) -> None:
+    def __init__(self, entry: Callable[[_Key], Any]) -> None:
         self.entries: list[Any] = []
         self._entry = entry
-        self._position_of: dict[Key, int] = {}
+        self._position_of: dict[_Key, int] = {}
 
-    def position(self, key: Key) -> int:
+    def position(self, key: _Key) -> int:
         """Return where the entry of a key stands."""
         position = self._position_of.get(key)
         if position is None:
@@ -97,7 +97,7 @@ class _Tables:
     def __init__(self) -> None:
         self.facts = _Table(_facts)
         self.sources = _Table(_source)
-        self.groups = _Table[Path](list)
+        self.groups = _Table[GroupPath](list)
         self._facts_of: dict[int, int] = {}  # by identity, for nodes of many graphs
 
     def facts_position(self, facts: Facts) -> int:

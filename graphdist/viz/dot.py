@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from graphdist.viz.groups import Path, paths
+from graphdist.viz.groups import GroupPath, paths
 from graphdist.viz.model import Model, Record, model_of
-from graphdist.viz.program import Program
+from graphdist.viz.program import ShownProgram
 
 __all__ = ["render"]
 
 
-def render(program: Program) -> str:
+def render(program: ShownProgram) -> str:
     """Return the last graph of a program in graphviz's language."""
     model = model_of(program.graph)
     lines = [
@@ -18,9 +18,9 @@ def render(program: Program) -> str:
         '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="sans-serif"];',
         '  edge [fontname="sans-serif", fontsize=9];',
     ]
-    open_path: Path = ()
+    open_path: GroupPath = ()
     clusters = 0
-    order = sorted(enumerate(paths(model)), key=lambda one: one[1])
+    order = sorted(enumerate(paths(model)), key=lambda entry: entry[1])
     for position, path in order:
         shared = _shared(open_path, path)
         lines += ["  }"] * (len(open_path) - shared)
@@ -31,15 +31,15 @@ def render(program: Program) -> str:
         lines.append(f"  n{position} [{_attributes(model, model.records[position])}];")
     lines += ["  }"] * len(open_path)
     for position, record in enumerate(model.records):
-        for one in record.inputs:
-            label = _quoted(", ".join(model.records[one].facts.types))
-            lines.append(f"  n{one} -> n{position} [label={label}];")
+        for producer in record.inputs:
+            label = _quoted(", ".join(model.records[producer].facts.types))
+            lines.append(f"  n{producer} -> n{position} [label={label}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _shared(one: Path, other: Path) -> int:
+def _shared(path: GroupPath, other: GroupPath) -> int:
     count = 0
-    while count < min(len(one), len(other)) and one[count] == other[count]:
+    while count < min(len(path), len(other)) and path[count] == other[count]:
         count += 1
     return count
 
@@ -55,4 +55,4 @@ def _attributes(model: Model, record: Record) -> str:
 
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return '"' + "".join(one for one in escaped if one.isprintable()) + '"'
+    return '"' + "".join(letter for letter in escaped if letter.isprintable()) + '"'

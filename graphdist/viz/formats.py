@@ -11,13 +11,13 @@ from graphdist.ir.graph import Graph
 from graphdist.program.stages import FunctionStage
 from graphdist.tracing.sources import here
 from graphdist.viz import document, dot, mermaid, model_explorer, page, perfetto, svg, text
-from graphdist.viz.program import Program, program_of
+from graphdist.viz.program import ShownProgram, program_of
 
 __all__ = ["FORMATS", "MODULES", "Shown", "format_named", "render"]
 
-Shown: TypeAlias = Graph | FunctionStage | Program
+Shown: TypeAlias = Graph | FunctionStage | ShownProgram
 
-FORMATS: dict[str, Callable[[Program], str]] = {
+FORMATS: dict[str, Callable[[ShownProgram], str]] = {
     "text": text.render,
     "html": page.render,
     "dot": dot.render,

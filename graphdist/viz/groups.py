@@ -21,15 +21,15 @@ from os.path import basename
 
 from graphdist.viz.model import Model, Record
 
-__all__ = ["CROWD", "Path", "paths"]
+__all__ = ["CROWD", "GroupPath", "paths"]
 
-Path = tuple[str, ...]
+GroupPath = tuple[str, ...]
 
 CROWD = 60
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 
 
-def paths(model: Model) -> list[Path]:
+def paths(model: Model) -> list[GroupPath]:
     """Return the path of the group of each record, in order.
 
     >>> from graphdist.ir.parser import parse
@@ -43,11 +43,11 @@ def paths(model: Model) -> list[Path]:
     [('inputs',), (), ()]
     """
     shared = _shared(model.records)
-    found: list[Path] = []
+    found: list[GroupPath] = []
     for record in model.records:
         outer = _below(model.records, found, record)
         found.append(outer + _own(record, shared))
-    lost = [number for number, one in enumerate(model.records) if _is_lost(one)]
+    lost = [number for number, record in enumerate(model.records) if _is_lost(record)]
     for number in lost:
         found[number] = _beside(model.records, found, number, model.records[number].inputs)
     for number in reversed(lost):
@@ -61,16 +61,21 @@ def _is_lost(record: Record) -> bool:
     return record.node is not None and not (facts.frames or facts.scope or facts.origin)
 
 
-def _beside(records: list[Record], found: list[Path], number: int, neighbours: list[int]) -> Path:
+def _beside(
+    records: list[Record], found: list[GroupPath], number: int, neighbours: list[int]
+) -> GroupPath:
     """Return the path of the first neighbour of a record that computes in the same graph."""
-    for one in neighbours:
-        if records[one].node is not None and records[one].parent == records[number].parent:
-            return found[one]
+    for neighbour in neighbours:
+        if (
+            records[neighbour].node is not None
+            and records[neighbour].parent == records[number].parent
+        ):
+            return found[neighbour]
     return found[number]
 
 
 @cache
-def scope_path(scope: str) -> Path:
+def scope_path(scope: str) -> GroupPath:
     """Return a named scope as a path, with what JAX's transformations did to it made readable.
 
     >>> scope_path("encoder/layer1")
@@ -91,7 +96,9 @@ def scope_path(scope: str) -> Path:
 
 def _shared(records: list[Record]) -> int:
     """Return how many of the outermost frames are callers of all nodes."""
-    callers = (facts.frames[:0:-1] for facts in [one.facts for one in records] if facts.frames)
+    callers = (
+        facts.frames[:0:-1] for facts in [record.facts for record in records] if facts.frames
+    )
     shared = next(callers, ())
     for call in callers:
         if call[: len(shared)] != shared:
@@ -100,7 +107,7 @@ def _shared(records: list[Record]) -> int:
     return len(shared)
 
 
-def _below(records: list[Record], found: list[Path], record: Record) -> Path:
+def _below(records: list[Record], found: list[GroupPath], record: Record) -> GroupPath:
     """Return the path that a node of a nested graph is grouped below; () at the top."""
     if record.parent < 0:
         return ()
@@ -108,7 +115,7 @@ def _below(records: list[Record], found: list[Path], record: Record) -> Path:
     return (*found[record.parent], f"{parent.facts.op} {parent.id}")
 
 
-def _own(record: Record, shared: int) -> Path:
+def _own(record: Record, shared: int) -> GroupPath:
     facts = record.facts
     if facts.op in ("input", "variable"):
         return (f"{facts.op}s",) if record.parent < 0 else ()
@@ -126,10 +133,10 @@ def _own(record: Record, shared: int) -> Path:
     )
 
 
-def _thinned(records: list[Record], found: list[Path]) -> list[Path]:
+def _thinned(records: list[Record], found: list[GroupPath]) -> list[GroupPath]:
     crowds = Counter(found)
     lines = [(path, _line(record)) for path, record in zip(found, records, strict=True)]
-    kinds: defaultdict[Path, set[str]] = defaultdict(set)
+    kinds: defaultdict[GroupPath, set[str]] = defaultdict(set)
     for path, line in lines:
         if line:
             kinds[path].add(line)
@@ -138,8 +145,8 @@ def _thinned(records: list[Record], found: list[Path]) -> list[Path]:
         for path, line in lines
     ]
     crowds = Counter(by_line)
-    seen: Counter[Path] = Counter()
-    thin: list[Path] = []
+    seen: Counter[GroupPath] = Counter()
+    thin: list[GroupPath] = []
     for path in by_line:
         seen[path] += 1
         thin.append((*path, *_part(seen[path] - 1, crowds[path])))
@@ -156,7 +163,7 @@ def _place(file: str, line: int) -> str:
     return f"{basename(file)}:{line}"
 
 
-def _part(number: int, size: int) -> Path:
+def _part(number: int, size: int) -> GroupPath:
     """Return the parts, large ones of small ones, that a member of a crowd of `size` falls in."""
     parts: list[str] = []
     width = CROWD

@@ -45,12 +45,12 @@ def timeline(model: Model) -> Timeline:
     graph = model.graph
     last: dict[Value, int] = dict.fromkeys(graph.inputs, -1)
     for position, node in enumerate(graph.nodes):
-        for one in node.operands:
-            if isinstance(one, Value):
-                last[one] = position
-        for one in node.results:
-            last[one] = position
-    last.update((one, len(graph.nodes)) for one in graph.outputs if isinstance(one, Value))
+        for operand in node.operands:
+            if isinstance(operand, Value):
+                last[operand] = position
+        for result in node.results:
+            last[result] = position
+    last.update((output, len(graph.nodes)) for output in graph.outputs if isinstance(output, Value))
     dying: Counter[int] = Counter()
     size = {value: value.type.bytes for value in last}
     for value, position in last.items():
@@ -84,4 +84,4 @@ def _live(model: Model, last: dict[Value, int], at: int) -> list[tuple[str, int]
         for value in born
         if last[value] >= at and value.type.bytes
     ]
-    return sorted(live, key=lambda one: -one[1])
+    return sorted(live, key=lambda entry: -entry[1])

@@ -10,7 +10,7 @@ from graphdist.errors import ArgumentError
 from graphdist.tracing.sources import here
 from graphdist.viz.limits import refuse_large
 from graphdist.viz.model import model_of
-from graphdist.viz.program import Program
+from graphdist.viz.program import ShownProgram
 
 __all__ = ["render"]
 
@@ -20,7 +20,7 @@ _LETTERS = 40
 _PLAIN = set("._,-+*/%@()=: []")
 
 
-def render(program: Program) -> str:
+def render(program: ShownProgram) -> str:
     """Return the last graph of a program as a flowchart; `ArgumentError` if it is large."""
     model = model_of(program.graph)
     refuse_large(model, "mermaid")
@@ -30,10 +30,12 @@ def render(program: Program) -> str:
         left, right = ("{{", "}}") if record.facts.is_collective else ("[", "]")
         lines.append(f'  n{position}{left}"{label}"{right}')
     for position, record in enumerate(model.records):
-        lines += [f"  n{one} --> n{position}" for one in record.inputs]
+        lines += [f"  n{producer} --> n{position}" for producer in record.inputs]
     if model.collectives:
         lines.append("  classDef collective fill:#ffd591,stroke:#ad6800,color:#000")
-        lines.append(f"  class {','.join(f'n{one}' for one in model.collectives)} collective")
+        lines.append(
+            f"  class {','.join(f'n{position}' for position in model.collectives)} collective"
+        )
     text = "\n".join(lines) + "\n"
     edges = sum(len(record.inputs) for record in model.records)
     for number, most, what in (
@@ -54,6 +56,8 @@ def _escaped(text: str) -> str:
     if len(text) > _LETTERS:
         text = f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
     return "".join(
-        one if (one.isalnum() and one.isascii()) or one in _PLAIN else f"#{ord(one)};"
-        for one in text
+        letter
+        if (letter.isalnum() and letter.isascii()) or letter in _PLAIN
+        else f"#{ord(letter)};"
+        for letter in text
     )

@@ -76,8 +76,12 @@ class Record:
     @property
     def inputs(self) -> list[int]:
         """Return the positions of the records that compute its operands, each once."""
-        found = [one for one in self.operands if not isinstance(one, str)]
-        return list(dict.fromkeys([one if isinstance(one, int) else one[0] for one in found]))
+        found = [reference for reference in self.operands if not isinstance(reference, str)]
+        return list(
+            dict.fromkeys(
+                [reference if isinstance(reference, int) else reference[0] for reference in found]
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -99,15 +103,15 @@ class Model:
         """Return for each record the positions of those that use it, each once."""
         users: list[list[int]] = [[] for _ in self.records]
         for position, record in enumerate(self.records):
-            for one in record.inputs:
-                users[one].append(position)
+            for producer in record.inputs:
+                users[producer].append(position)
         return users
 
     def text(self, record: Record) -> str:
         """Return the line of a record in the text of the graph."""
         if record.own_text:
             return record.own_text
-        facts, operands = record.facts, [self._name(one) for one in record.operands]
+        facts, operands = record.facts, [self._name(operand) for operand in record.operands]
         return line_text(record.results, facts.op, operands, facts.parameters, facts.types)
 
     def _name(self, operand: Reference) -> str:
@@ -204,7 +208,7 @@ class _Maker:
 
     def model(self) -> Model:
         graph = self.graph
-        bound = [f"@{one.name}" for one in graph.variables] if graph.is_placed else []
+        bound = [f"@{variable.name}" for variable in graph.variables] if graph.is_placed else []
         again = self.printer.begin(graph)
         for position, value in enumerate(graph.inputs):
             variable = bound[position] if position < len(bound) else ""
@@ -259,6 +263,8 @@ class _Maker:
     def _references(self, operands: tuple[Operand, ...]) -> list[Reference]:
         known = self.reference_to
         return [
-            known[one] if isinstance(one, Value) and one in known else self.printer.operand(one)
-            for one in operands
+            known[operand]
+            if isinstance(operand, Value) and operand in known
+            else self.printer.operand(operand)
+            for operand in operands
         ]

@@ -11,14 +11,14 @@ from typing import Any  # Any: JSON
 
 from graphdist.viz.groups import paths
 from graphdist.viz.model import Model, Record, models_of
-from graphdist.viz.program import Program
+from graphdist.viz.program import ShownProgram
 
 __all__ = ["render"]
 
 _ORANGE = "#fa8c16"
 
 
-def render(program: Program) -> str:
+def render(program: ShownProgram) -> str:
     """Return the graphs of all steps of a program as a collection in JSON."""
     graphs = []
     models = models_of([step.graph for step in program.steps])
@@ -40,19 +40,23 @@ def _node(model: Model, position: int, path: tuple[str, ...]) -> dict[str, Any]:
     node: dict[str, Any] = {
         "id": str(position),
         "label": record.facts.op,
-        "namespace": "/".join(one.replace("/", "\N{DIVISION SLASH}") for one in path),
+        "namespace": "/".join(group.replace("/", "\N{DIVISION SLASH}") for group in path),
         "attrs": [
             {"key": key, "value": value}
             for key, value in _attributes(record, model.text(record))
             if value
         ],
         "incomingEdges": [
-            {"sourceNodeId": str(one), "sourceNodeOutputId": "0", "targetNodeInputId": str(number)}
-            for number, one in enumerate(record.inputs)
+            {
+                "sourceNodeId": str(producer),
+                "sourceNodeOutputId": "0",
+                "targetNodeInputId": str(number),
+            }
+            for number, producer in enumerate(record.inputs)
         ],
         "outputsMetadata": [
-            {"id": str(number), "attrs": [{"key": "tensor_shape", "value": one}]}
-            for number, one in enumerate(record.facts.types)
+            {"id": str(number), "attrs": [{"key": "tensor_shape", "value": text}]}
+            for number, text in enumerate(record.facts.types)
         ],
     }
     if record.facts.is_collective:
@@ -77,10 +81,13 @@ def _overlays(model: Model) -> dict[str, Any]:
     overlays = []
     for position in model.collectives:
         record = model.records[position]
-        edges = [{"sourceNodeId": str(one), "targetNodeId": str(position)} for one in record.inputs]
+        edges = [
+            {"sourceNodeId": str(producer), "targetNodeId": str(position)}
+            for producer in record.inputs
+        ]
         edges += [
-            {"sourceNodeId": str(position), "targetNodeId": str(one)}
-            for one in model.users[position]
+            {"sourceNodeId": str(position), "targetNodeId": str(user)}
+            for user in model.users[position]
         ]
         name = f"{record.facts.op} {record.id}, {record.facts.moved:,} bytes"
         overlays.append({"name": name, "edgeColor": _ORANGE, "edges": edges})

@@ -18,8 +18,8 @@ from importlib.resources import files
 from typing import Any  # Any: JSON
 
 from graphdist.garbage import collection_put_off
-from graphdist.viz.document import document
-from graphdist.viz.program import Program
+from graphdist.viz.document import program_document
+from graphdist.viz.program import ShownProgram
 
 __all__ = ["render"]
 
@@ -30,9 +30,9 @@ _POLICY = (
 
 
 @collection_put_off()  # a hundred thousand objects are made and kept: none of them is garbage
-def render(program: Program) -> str:
+def render(program: ShownProgram) -> str:
     """Return the page of a program with all its steps."""
-    content = document(program)
+    content = program_document(program)
     content["files"] = _files(content)
     packed = zlib.compress(
         json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(
@@ -62,7 +62,7 @@ def _files(content: dict[str, Any]) -> dict[str, list[str]]:
     """Return the lines of each file that a node came from and that is still there."""
     names = {file for source in content["sources"] for file, _, _ in source}
     lines = {name: linecache.getlines(name) for name in sorted(names)}
-    return {name: [one.rstrip("\r\n") for one in text] for name, text in lines.items() if text}
+    return {name: [line.rstrip("\r\n") for line in text] for name, text in lines.items() if text}
 
 
 @cache

@@ -12,14 +12,14 @@ from typing import Any  # Any: JSON
 from graphdist.ir.cost import bytes_touched
 from graphdist.viz.memory import timeline
 from graphdist.viz.model import Model, Record, model_of
-from graphdist.viz.program import Program
+from graphdist.viz.program import ShownProgram
 
 __all__ = ["render"]
 
 _COMPUTE, _COLLECTIVES = 1, 2
 
 
-def render(program: Program) -> str:
+def render(program: ShownProgram) -> str:
     """Return the schedule of the last graph as trace events in JSON."""
     model = model_of(program.graph)
     events: list[dict[str, Any]] = [

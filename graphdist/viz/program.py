@@ -10,14 +10,14 @@ from graphdist.ir.graph import Graph
 from graphdist.program.stages import FunctionStage, Traced
 from graphdist.tracing.sources import here
 
-__all__ = ["Program", "Step", "program_of"]
+__all__ = ["ShownProgram", "ShownStep", "program_of"]
 
 TRACE = "trace"
 """The name of the step before all passes."""
 
 
 @dataclass(frozen=True)
-class Step:
+class ShownStep:
     """A graph and the name of the pass that returned it."""
 
     name: str
@@ -25,17 +25,17 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Program:
+class ShownProgram:
     """The steps of a compilation, in order; at least one."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ShownStep, ...]
 
     @property
     def graph(self) -> Graph:
         """Return the graph of the last step."""
         return self.steps[-1].graph
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> ShownStep:
         """Return the last step of a name, `last` being the last of all.
 
         Raises `ArgumentError` for a name that no step has.
@@ -46,7 +46,7 @@ class Program:
         for step in reversed(self.steps):
             if step.name == name:
                 return step
-        near = [one for one in known if name and name in one][:3]
+        near = [candidate for candidate in known if name and name in candidate][:3]
         near = near or difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
             f"there is no pass {name!r} in the {len(known)} steps of {self.graph.name!r}",
@@ -54,17 +54,17 @@ class Program:
             hint=f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}",
         )
 
-    def only(self, name: str) -> Program:
+    def only(self, name: str) -> ShownProgram:
         """Return the program with one step of it."""
-        return Program((self.step(name),))
+        return ShownProgram((self.step(name),))
 
 
-def program_of(shown: Graph | FunctionStage | Program) -> Program:
+def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
     """Return the program of a graph, or of a stage with all its passes."""
-    if isinstance(shown, Program):
+    if isinstance(shown, ShownProgram):
         return shown
     if isinstance(shown, Graph):
-        return Program((Step("graph", shown),))
+        return ShownProgram((ShownStep("graph", shown),))
     if not isinstance(shown, FunctionStage):
         raise ArgumentError(
             f"a {type(shown).__name__} is neither a graph nor a stage of a function",
@@ -72,6 +72,6 @@ def program_of(shown: Graph | FunctionStage | Program) -> Program:
             hint="call function.trace(...) or function.trace(...).lower() first",
         )
     logical = shown.graph if isinstance(shown, Traced) else shown.logical
-    first = (Step(TRACE, logical),) if logical is not None else ()
-    passes = tuple(Step(record.pass_name, record.graph) for record in shown.history)
-    return Program(first + passes or (Step("graph", shown.graph),))
+    first = (ShownStep(TRACE, logical),) if logical is not None else ()
+    passes = tuple(ShownStep(record.pass_name, record.graph) for record in shown.history)
+    return ShownProgram(first + passes or (ShownStep("graph", shown.graph),))

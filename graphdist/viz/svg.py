@@ -6,7 +6,7 @@ from html import escape
 
 from graphdist.viz.limits import refuse_large
 from graphdist.viz.model import Model, Record, model_of
-from graphdist.viz.program import Program
+from graphdist.viz.program import ShownProgram
 
 __all__ = ["render"]
 
@@ -19,7 +19,7 @@ _STYLE = (
 )
 
 
-def render(program: Program) -> str:
+def render(program: ShownProgram) -> str:
     """Return the last graph of a program as an SVG document; `ArgumentError` if it is large."""
     model = model_of(program.graph)
     refuse_large(model, "svg")
@@ -27,11 +27,13 @@ def render(program: Program) -> str:
     width = max(x for x, _ in places) + _WIDTH + _MARGIN
     height = max(y for _, y in places) + _HEIGHT + _MARGIN
     edges = [
-        _edge(places[one], places[position])
+        _edge(places[producer], places[position])
         for position, record in enumerate(model.records)
-        for one in record.inputs
+        for producer in record.inputs
     ]
-    boxes = [_box(model, one, place) for one, place in zip(model.records, places, strict=True)]
+    boxes = [
+        _box(model, record, place) for record, place in zip(model.records, places, strict=True)
+    ]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -54,19 +56,19 @@ def _places(model: Model) -> list[tuple[int, int]]:
     drawn.add_edges_from((i, n) for n, record in enumerate(model.records) for i in record.inputs)
     layers = [sorted(layer) for layer in nx.topological_generations(drawn)]
     for number, layer in enumerate(layers):
-        for one in layer:
-            drawn.add_node(one, layer=number)
+        for position in layer:
+            drawn.add_node(position, layer=number)
     laid_out = nx.multipartite_layout(drawn, subset_key="layer", align="horizontal")
     # The layout is scaled to a square; the widest layer tells how far neighbours are apart in it.
-    widest = sorted(laid_out[one][0] for one in max(layers, key=len))
+    widest = sorted(laid_out[position][0] for position in max(layers, key=len))
     apart = widest[1] - widest[0] if len(widest) > 1 else 1.0
     left = min(x for x, _ in laid_out.values())
     return [
         (
-            round(_MARGIN + (laid_out[one][0] - left) / apart * (_WIDTH + _GAP_X)),
-            _MARGIN + drawn.nodes[one]["layer"] * (_HEIGHT + _GAP_Y),
+            round(_MARGIN + (laid_out[position][0] - left) / apart * (_WIDTH + _GAP_X)),
+            _MARGIN + drawn.nodes[position]["layer"] * (_HEIGHT + _GAP_Y),
         )
-        for one in range(len(model.records))
+        for position in range(len(model.records))
     ]
 
 
@@ -94,4 +96,4 @@ def _cut(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return escape("".join(one for one in text if one.isprintable()), quote=False)
+    return escape("".join(letter for letter in text if letter.isprintable()), quote=False)

@@ -13,11 +13,11 @@ from collections.abc import Collection
 from graphdist.errors import ArgumentError
 from graphdist.ir.printer import print_graph
 from graphdist.tracing.sources import here
-from graphdist.viz.diff import Diff
+from graphdist.viz.graph_diff import Diff
 from graphdist.viz.model import Model, Record, model_of
-from graphdist.viz.program import Program, Step
+from graphdist.viz.program import ShownProgram, ShownStep
 
-__all__ = ["collectives", "difference", "neighbourhood", "render", "selected"]
+__all__ = ["collectives_table", "difference_text", "neighbourhood", "render", "selected"]
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _BLUE, _CYAN = (
     f"\033[{code}m" for code in (1, 2, 31, 32, 33, 34, 36)
@@ -29,43 +29,43 @@ _TOKENS = re.compile(r"(?P<name>%[\w?]+|@[\w./-]+)|(?P<type>\b[a-z]+\d*\[[\d,]*\
 _SIGNS = {"+": _GREEN, "-": _RED, "~": _YELLOW, "!": _YELLOW, " ": _DIM}
 
 
-def render(program: Program, *, sources: bool = True, colour: bool = False) -> str:
+def render(program: ShownProgram, *, sources: bool = True, colour: bool = False) -> str:
     """Return the text of every step of a program, each under the name of its pass.
 
     With `sources`, the user's line stands once above the nodes that came from it.
     """
     several = len(program.steps) > 1
     parts: list[str] = []
-    previous: Step | None = None
+    previous: ShownStep | None = None
     for step in program.steps:
         if previous is not None and previous.graph is step.graph:
             parts.append(_paint(f"# after {step.name}: unchanged", _DIM, colour))
         else:
             head = [_paint(f"# after {step.name}", _BOLD, colour)] if several else []
             text = print_graph(step.graph, sources)
-            parts.append("\n".join([*head, *(_line(one, colour) for one in text.split("\n"))]))
+            parts.append("\n".join([*head, *(_line(line, colour) for line in text.split("\n"))]))
         previous = step
     return "\n\n".join(parts) + "\n"
 
 
-def difference(change: Diff, before: str, after: str, *, colour: bool = False) -> str:
+def difference_text(change: Diff, before: str, after: str, *, colour: bool = False) -> str:
     """Return what changed between two steps, of these names: a count, then a line a node."""
     head = f"# {before} to {after}: "
     lines = str(change).split("\n")
-    painted = [_paint(_safe(one), _SIGNS.get(one[:1], ""), colour) for one in lines[1:]]
+    painted = [_paint(_safe(line), _SIGNS.get(line[:1], ""), colour) for line in lines[1:]]
     return "\n".join([_paint(head + lines[0], _BOLD, colour), *painted]) + "\n"
 
 
-def collectives(program: Program, *, colour: bool = False) -> str:
+def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
     """Return a table of the collectives of the last step, in order, with the user's lines."""
     model = model_of(program.graph)
     rows = [("kind", "reducer", "bytes", "replicas", "made by", "node", "source")]
     for position in model.collectives:
-        one = model.records[position]
-        facts = one.facts
+        record = model.records[position]
+        facts = record.facts
         made_by, source = facts.origin or "the program", facts.place or "unknown source"
         moved, group_size = f"{facts.moved:,}", str(facts.group_size)
-        rows.append((facts.op, facts.reducer, moved, group_size, made_by, one.id, source))
+        rows.append((facts.op, facts.reducer, moved, group_size, made_by, record.id, source))
     if len(rows) == 1:
         return "no collectives\n"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -130,7 +130,7 @@ def neighbourhood(model: Model, name: str, depth: int) -> set[int]:
         )
     found = edge = {known[wanted]}
     for _ in range(depth):
-        around = [(*model.records[one].inputs, *model.users[one]) for one in edge]
+        around = [(*model.records[position].inputs, *model.users[position]) for position in edge]
         edge = set().union(*around) - found
         found = found | edge
     return found

@@ -45,7 +45,7 @@ from graphdist.runtime.files.checkpoint_folders import (
     remove_remains,
 )
 from graphdist.runtime.files.checkpoint_index import INDEX, MOST_BYTES, Index, sealed
-from graphdist.runtime.files.checkpoint_writer import Writer
+from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
 from graphdist.runtime.processes.workers import Workers, exchange
 
 SECONDS_TO_WRITE = 3600.0
@@ -57,7 +57,7 @@ def write_checkpoint(
     parts: Mapping[str, np.ndarray[Any, Any]],
     report: Any,
     make_index: Callable[[list[Any], list[dict[str, str]]], Mapping[str, Any]],
-    writer: Writer,
+    writer: CheckpointWriter,
     group: Workers,
     call: str,
 ) -> None:

@@ -33,7 +33,7 @@ import numpy as np
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.files.checkpoint_files import (
     UnreadableCheckpointError,
-    opened,
+    open_regular_file,
     read_small,
     size_of,
 )
@@ -169,8 +169,8 @@ def read_arrays(
             while found:
                 yield found.pop(0).result()  # and let go of
         finally:
-            for one in found:
-                one.cancel()
+            for reading in found:
+                reading.cancel()
 
 
 def _read(place: Path, called: str, array: StoredArray, at: Source) -> np.ndarray[Any, Any]:
@@ -190,7 +190,7 @@ def _read(place: Path, called: str, array: StoredArray, at: Source) -> np.ndarra
 
 def _read_chunk(file: Path, array: StoredArray) -> np.ndarray[Any, Any]:
     """Return what a file holds; raises `ValueError` if that is not what was written."""
-    with opened(file) as found:
+    with open_regular_file(file) as found:
         size = os.fstat(found.fileno()).st_size
         if size != array.num_bytes:
             raise ValueError(f"it has {size:,} bytes, its index says {array.num_bytes:,}")

@@ -31,7 +31,7 @@ class UnreadableCheckpointError(CheckpointError):
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[BinaryIO]:
+def open_regular_file(file: Path) -> Iterator[BinaryIO]:
     """Open a file for reading; raises `OSError` for what is none, such as a pipe or a folder."""
     descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb", buffering=0) as found:
@@ -42,7 +42,7 @@ def opened(file: Path) -> Iterator[BinaryIO]:
 
 def read_small(file: Path, most: int) -> bytes:
     """Return what is in a file; raises `ValueError` if it has more bytes than it may."""
-    with opened(file) as found:
+    with open_regular_file(file) as found:
         size = os.fstat(found.fileno()).st_size
         if size > most:
             raise ValueError(f"it has {size:,} bytes, and may have {most:,}")

@@ -37,7 +37,7 @@ _named_in_the_log: set[Path] = set()
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """A checkpoint: what it is called, where it is, and its index."""
 
     path: Path
@@ -58,18 +58,18 @@ def existing(path: Path) -> Path | None:
     return None
 
 
-def checkpoints_in(folder: Path, stem: str = "") -> list[Found]:
+def checkpoints_in(folder: Path, stem: str = "") -> list[FoundCheckpoint]:
     """Return the checkpoints `<stem>-<number>` of a folder, in the order of their saving.
 
     Any stem without one. Those whose index is damaged are left out, and named in the log.
     """
-    found = [one for one in _looked_at(folder, stem) if isinstance(one, Found)]
-    return sorted(found, key=lambda one: one.order)
+    found = [looked for looked in _looked_at(folder, stem) if isinstance(looked, FoundCheckpoint)]
+    return sorted(found, key=lambda checkpoint: checkpoint.order)
 
 
-def complete_in(folder: Path, stem: str) -> list[Found]:
+def complete_in(folder: Path, stem: str) -> list[FoundCheckpoint]:
     """Return those of `checkpoints_in` that have all their files, by name and size."""
-    return [one for one in checkpoints_in(folder, stem) if _is_whole(one)]
+    return [checkpoint for checkpoint in checkpoints_in(folder, stem) if _is_whole(checkpoint)]
 
 
 def latest_in(folder: Path, stem: str = "", without: Collection[Path] = ()) -> Path | None:
@@ -80,18 +80,22 @@ def latest_in(folder: Path, stem: str = "", without: Collection[Path] = ()) -> P
     for _ in range(_LOOKS):
         looked_at = list(_looked_at(folder, stem))
         is_still = None not in looked_at
-        known = [one for one in looked_at if isinstance(one, Found) and one.path not in without]
-        for one in sorted(known, key=lambda one: one.order, reverse=True):
-            is_whole = _is_whole(one)
+        known = [
+            checkpoint
+            for checkpoint in looked_at
+            if isinstance(checkpoint, FoundCheckpoint) and checkpoint.path not in without
+        ]
+        for checkpoint in sorted(known, key=lambda checkpoint: checkpoint.order, reverse=True):
+            is_whole = _is_whole(checkpoint)
             if is_whole:
-                return one.path
+                return checkpoint.path
             is_still &= is_whole is not None
         if is_still:
             break
     return None
 
 
-def _looked_at(folder: Path, stem: str) -> Iterator[Found | Path | None]:
+def _looked_at(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | None]:
     """Yield each checkpoint of a folder, the path of one that is damaged, None for one removed."""
     name = re.compile(rf"{re.escape(stem) if stem else '.+'}-\d+", re.ASCII | re.DOTALL)
     try:
@@ -110,7 +114,7 @@ def _looked_at(folder: Path, stem: str) -> Iterator[Found | Path | None]:
                 yield None
             continue
         try:
-            yield Found(path, place, read_index(place))
+            yield FoundCheckpoint(path, place, read_index(place))
         except UnreadableCheckpointError as error:
             if existing(path) is None:
                 yield None
@@ -121,15 +125,15 @@ def _looked_at(folder: Path, stem: str) -> Iterator[Found | Path | None]:
 
 def damaged_in(folder: Path, stem: str) -> list[Path]:
     """Return the checkpoints of a folder that are not whole, by names and sizes of files."""
-    looked_at = [one for one in _looked_at(folder, stem) if one is not None]
+    looked_at = [looked for looked in _looked_at(folder, stem) if looked is not None]
     return sorted(
-        one.path if isinstance(one, Found) else one
-        for one in looked_at
-        if not isinstance(one, Found) or _is_whole(one) is False
+        looked.path if isinstance(looked, FoundCheckpoint) else looked
+        for looked in looked_at
+        if not isinstance(looked, FoundCheckpoint) or _is_whole(looked) is False
     )
 
 
-def _is_whole(found: Found) -> bool | None:
+def _is_whole(found: FoundCheckpoint) -> bool | None:
     """Return whether all files are there; None if the checkpoint itself is not there any more."""
     what = missing_file(found.place, found.index)
     if what is None:
@@ -176,9 +180,9 @@ def remove(path: Path) -> None:
 
 def remove_all(folder: Path, stem: str) -> None:
     """Remove the checkpoints `<stem>-<number>` of a folder, also damaged ones, and remains."""
-    for one in list(_looked_at(folder, stem)):
-        if one is not None:
-            remove(one.path if isinstance(one, Found) else one)
+    for looked in list(_looked_at(folder, stem)):
+        if looked is not None:
+            remove(looked.path if isinstance(looked, FoundCheckpoint) else looked)
     remove_remains(folder, stem)
 
 

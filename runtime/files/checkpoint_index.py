@@ -277,7 +277,7 @@ def _check_names(index: Index) -> None:
         if not isinstance(other, str):
             _refuse(f"alias {_short(name)} is {_short(other)}, not a name")
     kinds: list[Iterable[str]] = [index.arrays, index.values, index.states, index.aliases]
-    if len({name for names in kinds for name in names}) < sum(len(list(one)) for one in kinds):
+    if len({name for names in kinds for name in names}) < sum(len(list(kind)) for kind in kinds):
         _refuse("a name stands in it twice")
     files = [(array.part, array.file) for array in index.arrays.values() if array.num_bytes]
     if len(set(files)) < len(files):

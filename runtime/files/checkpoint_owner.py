@@ -19,7 +19,7 @@ LENGTH = 512
 
 
 @dataclass(frozen=True)
-class Owner:
+class OwnerProcess:
     """The process that holds the file, as it says in it."""
 
     host: str
@@ -30,13 +30,13 @@ class Owner:
     since: float
 
     @classmethod
-    def this_process(cls) -> Owner:
+    def this_process(cls) -> OwnerProcess:
         """Return what this process writes."""
         process = os.getpid()
         return cls(socket.gethostname(), _kernel(), process, start_of(process), time.time())
 
     @classmethod
-    def of(cls, record: bytes) -> Owner | None:
+    def of(cls, record: bytes) -> OwnerProcess | None:
         """Return who wrote a record; None if that cannot be read."""
         try:
             found = json.loads(record)
@@ -59,7 +59,7 @@ class Owner:
 
         None if that cannot be known from here.
         """
-        here = Owner.this_process()
+        here = OwnerProcess.this_process()
         if (self.host, self.kernel) != (here.host, here.kernel):
             return None  # perhaps in another container, with locks and numbers of its own
         if has_lock:

@@ -33,7 +33,7 @@ import weakref
 from pathlib import Path
 
 from graphdist.runtime.files.checkpoint_files import CheckpointError, full_disk, read_small
-from graphdist.runtime.files.checkpoint_owner import LENGTH, Owner
+from graphdist.runtime.files.checkpoint_owner import LENGTH, OwnerProcess
 
 try:
     import fcntl
@@ -59,14 +59,14 @@ def stem_of(path: Path) -> str:
     return re.sub(r"(?<=.)-\d+$", "", path.name)
 
 
-class Writer:
+class CheckpointWriter:
     """The right to write the checkpoints of a name, while it lives."""
 
     def __init__(self, folder: Path, stem: str) -> None:
         """Take nothing yet."""
         self._folder, self._stem = folder, stem
         self._held: _Held | None = None
-        self._letting_go: weakref.finalize[..., Writer] | None = None
+        self._letting_go: weakref.finalize[..., CheckpointWriter] | None = None
 
     def take_for(self, path: Path) -> None:
         """Become the writer, and see that nobody else writes this very checkpoint; see `take`."""
@@ -150,7 +150,7 @@ class _Held:
     def __init__(self, file: Path, descriptor: int) -> None:
         self.file, self.users = file, 0
         self._descriptor = descriptor
-        self._owner = Owner.this_process()
+        self._owner = OwnerProcess.this_process()
         self._signs = 0
         self._write()
 
@@ -291,7 +291,7 @@ def _has_locked(descriptor: int, is_shared: bool = False) -> bool:
     return True
 
 
-def _wait_for_silence(owner: Owner, has_lock: bool, stem: str, file: Path) -> None:
+def _wait_for_silence(owner: OwnerProcess, has_lock: bool, stem: str, file: Path) -> None:
     """Return once the owner counts as dead; raises `CheckpointError` if it lives."""
     is_gone = owner.is_gone(has_lock)
     if is_gone:
@@ -306,7 +306,7 @@ def _wait_for_silence(owner: Owner, has_lock: bool, stem: str, file: Path) -> No
     deadline = time.monotonic() + SECONDS_OF_SILENCE
     while time.monotonic() < deadline:
         time.sleep(min(0.5, SECONDS_OF_SILENCE / 10))
-        if (now := _content(file)) != before and Owner.of(now) is not None:
+        if (now := _content(file)) != before and OwnerProcess.of(now) is not None:
             raise _refused(stem, file)
 
 
@@ -321,8 +321,8 @@ def _refused(stem: str, file: Path) -> CheckpointError:
     )
 
 
-def _owner_in(file: Path) -> Owner | None:
-    return Owner.of(_content(file))
+def _owner_in(file: Path) -> OwnerProcess | None:
+    return OwnerProcess.of(_content(file))
 
 
 def _content(file: Path) -> bytes:

@@ -77,11 +77,11 @@ def _require_types(does: str, stated: Sequence[Any], found: Sequence[Any]) -> No
     """Raise ValueError where inputs or outputs are not those that are stated of them."""
     if len(stated) != len(found):
         raise ValueError(f"the module {does} {len(found)} values, {len(stated)} are stated")
-    for i, (one, other) in enumerate(zip(stated, found, strict=True)):
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
+    for i, (expected, other) in enumerate(zip(stated, found, strict=True)):
+        if (expected.shape, expected.dtype) != (other.shape, other.dtype):
             raise ValueError(
                 f"value {i} that the module {does} is {other.dtype}{list(other.shape)}, stated is "
-                f"{one.dtype}{list(one.shape)}"
+                f"{expected.dtype}{list(expected.shape)}"
             )
 
 

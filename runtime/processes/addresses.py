@@ -48,10 +48,10 @@ def split_address(address: str, at: Source = UNKNOWN) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def joined(host: str, port: int) -> str:
+def join_address(host: str, port: int) -> str:
     """Return the address of a host and port.
 
-    >>> joined("::1", 2222)
+    >>> join_address("::1", 2222)
     '[::1]:2222'
     """
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -65,9 +65,9 @@ def numeric_addresses(address: str, cluster: Sequence[str], at: Source = UNKNOWN
     host, port = split_address(address, at)
     found = resolved(host, port)
     if not all(map(is_loopback, found)):
-        return [one for one in found if not is_loopback(one)]
+        return [ip for ip in found if not is_loopback(ip)]
     others = [split_address(other, at)[0] for other in cluster]
-    on_the_way = [one for other in others if (one := address_towards(other)) is not None]
+    on_the_way = [own for other in others if (own := address_towards(other)) is not None]
     return on_the_way[:1] or found
 
 
@@ -75,13 +75,13 @@ def resolved(host: str, port: int) -> list[str]:
     """Return the IP addresses of a host; raises `OSError` if there are none."""
     answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     found = dict.fromkeys(str(answer[4][0]) for answer in answers)
-    return sorted(found, key=lambda one: ":" in one)  # IPv4 first, on all workers alike
+    return sorted(found, key=lambda ip: ":" in ip)  # IPv4 first, on all workers alike
 
 
 def address_towards(host: str) -> str | None:
     """Return this machine's address on the way to a host; None for one that is on this machine."""
     try:
-        far = next(one for one in resolved(host, 0) if not is_loopback(one))
+        far = next(ip for ip in resolved(host, 0) if not is_loopback(ip))
         family = socket.AF_INET6 if ":" in far else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:  # which sends nothing
             probe.connect((far, 9))
@@ -107,7 +107,7 @@ def listen(host: str, port: int, who: str, at: Source = UNKNOWN) -> socket.socke
     except OSError as error:
         listener.close()
         raise WorkerError(
-            f"{who} cannot listen at {joined(host, port)}: {error.strerror}",
+            f"{who} cannot listen at {join_address(host, port)}: {error.strerror}",
             source=at,
             hint=_HINTS.get(error.errno or 0, ""),
         ) from error

@@ -40,7 +40,7 @@ def from_first_worker(
     sends = is_small and workers.index == 0
     mine = {**described, "bits": b64encode(bits.tobytes()).decode()} if sends else described
     given = workers.exchange(f"value {workers.ordinal('value')}", mine, what, at)
-    texts = [f"{one['dtype']}{one['shape']}" for one in given]
+    texts = [f"{told['dtype']}{told['shape']}" for told in given]
     for worker, text in enumerate(texts):
         if text != texts[0]:
             raise WorkerError(

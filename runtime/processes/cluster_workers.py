@@ -1,17 +1,18 @@
 """The workers of a cluster, of which this process is one: how they start, fail and leave.
 
-Theory of operation. Worker 0's address in the cluster is where the workers meet (`meeting.py`), at
-its server (`server.py`). When all are there, worker 0 says at which port of its host
-JAX's own coordination service is going to be, and `jax.distributed` and the devices are started.
-All that can be wrong until then (an address, a port, a worker that is not there) is an error with a
-time limit.
+Start. The rendezvous of all workers (`rendezvous.py`) is worker 0's address in the cluster, where
+its server listens (`server.py`). When all have arrived, worker 0 announces the port of its host for
+JAX's own coordination service; then `jax.distributed` and the devices are started. Everything that
+can be wrong before that (an address, a port, a missing worker) is an error with a time limit.
 
-From their meeting on failures are ours to tell (`jax_service.py`). What the coordination server
-tells of a worker becomes this process's `failure`, and everything that waits for other workers
-raises it. So does a thread of this package that cannot go on.
+Failure. After the rendezvous this package reports failures, not JAX (`jax_service.py`). When the
+coordination server reports that a worker failed, that becomes this process's `failure`, and every
+call that waits for other workers raises it. A thread of this package that cannot continue has the
+same effect.
 
-At its end a worker says goodbye. Worker 0 stays until the others are gone: they take leave of JAX's
-service, and would wait for an answer. Those whose worker 0 failed end without that.
+End. A worker says goodbye. Worker 0 stays until the others are gone, because they disconnect from
+JAX's service in worker 0 and would wait for its answer. If worker 0 failed, the others end without
+disconnecting.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.processes.addresses import WorkerError, free_port, is_loopback
 from graphdist.runtime.processes.connection import Connection, LeftError, ServerGoneError
 from graphdist.runtime.processes.handshake import JobIdentity
-from graphdist.runtime.processes.jax_service import JaxService, Place
-from graphdist.runtime.processes.meeting import Meeting
+from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
+from graphdist.runtime.processes.rendezvous import Rendezvous
 from graphdist.runtime.processes.server import Server
 from graphdist.runtime.processes.supervision import called_while
-from graphdist.runtime.processes.workers import WorkerTimeoutError, set_workers, workers
+from graphdist.runtime.processes.workers import WorkerTimeoutError, set_workers, worker_group
 
 SECONDS_TO_LEAVE = 5.0
 """How long worker 0, when it fails, keeps JAX's service up, and others wait for its answer."""
@@ -105,7 +106,7 @@ class ClusterWorkers:
 
     def start(self, at: Source = UNKNOWN) -> None:
         """Meet the others and start JAX; raises `WorkerError` for what keeps it from that."""
-        place, patience = self.meet(at), self.patience
+        place, patience = self.rendezvous(at), self.patience
         atexit.register(self._leave)
         hook = sys.excepthook
 
@@ -128,16 +129,16 @@ class ClusterWorkers:
         """Return what a function returns, on another thread; raise if a worker fails meanwhile."""
         return called_while(self.check, fn, self.note_stuck)
 
-    def meet(self, at: Source = UNKNOWN) -> Place:
+    def rendezvous(self, at: Source = UNKNOWN) -> ServiceAddress:
         """Meet the others, and return where JAX's coordination service is going to be.
 
         Raises `WorkerError` for what keeps the workers apart.
         """
         seconds = self.patience.start
         deadline = time.monotonic() + seconds
-        meeting = Meeting(self.addresses, self.index, self._job, deadline, seconds, at)
+        rendezvous = Rendezvous(self.addresses, self.index, self._job, deadline, seconds, at)
         try:
-            return self._met(meeting)
+            return self._joined(rendezvous)
         except BaseException as error:
             if self._connection is not None:
                 self._connection.tell_failed(f"gave up: {getattr(error, 'what', error)}")
@@ -146,10 +147,10 @@ class ClusterWorkers:
                 self._server.stop()
             raise
 
-    def _met(self, meeting: Meeting) -> Place:
+    def _joined(self, rendezvous: Rendezvous) -> ServiceAddress:
         listener = None
         if self.index == 0:
-            listener = meeting.listener(self._bind)
+            listener = rendezvous.listener(self._bind)
             silence = self.patience.silence
             self._server = Server(listener, len(self), silence, self._job, self._thread_failed)
             self._server.start()
@@ -160,19 +161,19 @@ class ClusterWorkers:
                     "part. Give all workers the same secret in GRAPHDIST_JOB_TOKEN",
                     bound,
                 )
-        stream = meeting.connection(listener)
-        own, host = meeting.own_address(stream, listener), str(stream.getpeername()[0])
+        stream = rendezvous.connection(listener)
+        own, host = rendezvous.own_address(stream, listener), str(stream.getpeername()[0])
         self._connection = Connection(stream, self._note_failure, self.patience.silence)
         bind = host if listener is None else bound
         self._connection.put("start", free_port(bind) if self.index == 0 else 0)
-        left = max(0.0, meeting.deadline - time.monotonic())
+        left = max(0.0, rendezvous.deadline - time.monotonic())
         given = self._connection.take("start", left, self._raise_failure)
         if given is None:
-            raise meeting.refused(
+            raise rendezvous.refused(
                 f"{self._missing('start')} did not start within {self.patience.start:g} s"
                 f"{self._refusals()}"
             )
-        return Place(host, int(given[0]), bind, own)
+        return ServiceAddress(host, int(given[0]), bind, own)
 
     def exchange(
         self, key: str, value: Any, what: str, at: Source = UNKNOWN, seconds: float | None = None
@@ -364,7 +365,7 @@ class ClusterWorkers:
 
 def current_workers() -> ClusterWorkers | None:
     """Return the workers that this process is one of, None if it is alone."""
-    found = workers()
+    found = worker_group()
     return found if isinstance(found, ClusterWorkers) else None
 
 

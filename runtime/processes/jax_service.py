@@ -22,12 +22,12 @@ from typing import Any  # Any: jaxlib has no types for it
 import jax
 import jaxlib._jax as jaxlib_extension  # type: ignore[import-not-found]
 
-from graphdist.runtime.processes.addresses import joined
+from graphdist.runtime.processes.addresses import join_address
 from graphdist.runtime.processes.relay import Relay
 
 
 @dataclass(frozen=True)
-class Place:
+class ServiceAddress:
     """Where JAX's service is, as IP addresses: `host` for this process, `bind` for process 0."""
 
     host: str
@@ -44,7 +44,7 @@ class JaxService:
     """
 
     def __init__(
-        self, place: Place, count: int, index: int, crashed: Callable[[str], None]
+        self, place: ServiceAddress, count: int, index: int, crashed: Callable[[str], None]
     ) -> None:
         """Describe it; `join` does the rest."""
         self._place, self._count, self._index = place, count, index
@@ -61,7 +61,7 @@ class JaxService:
         jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         _bind_gloo(self._place.own_address)
-        address = joined(self._place.host, self._place.port)
+        address = join_address(self._place.host, self._place.port)
         if self._relay is not None:
             self._relay.start()
             address = self._relay.address
@@ -74,7 +74,7 @@ class JaxService:
             initialization_timeout=max(1, int(start_seconds)),
             # Longer than ours, which comes with a name.
             heartbeat_timeout_seconds=int(2 * silence_seconds) + 10,
-            coordinator_bind_address=joined(self._place.bind, self._place.port),
+            coordinator_bind_address=join_address(self._place.bind, self._place.port),
         )
         jax.devices()
 

@@ -213,7 +213,7 @@ def parsed(line: bytes, kinds: Kinds) -> Message:
     if not isinstance(found, dict):
         raise MessageError("no JSON object")
     name = found.pop("kind", None)
-    kind = next((one for one in kinds if one.kind == name), None)
+    kind = next((kind for kind in kinds if kind.kind == name), None)
     if kind is None:
         raise MessageError(f"{str(name)[:50]!r} is no message that may come")
     types = _types_of(kind)
@@ -238,7 +238,7 @@ def _name_of(hint: Any) -> str:
 def _is_of(value: Any, name: str) -> bool:
     if name.startswith("list["):
         inner = name[len("list[") : -1]
-        return isinstance(value, list) and all(_is_of(one, inner) for one in value)
+        return isinstance(value, list) and all(_is_of(item, inner) for item in value)
     if name == "float":
         return isinstance(value, int | float) and math.isfinite(value)
     return type(value).__name__ == name

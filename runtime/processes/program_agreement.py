@@ -34,7 +34,7 @@ def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
     number = workers.ordinal("program")
     what = f"the first run of {graph.name!r}"
     hashes = workers.exchange(f"program {number}", content_hash(graph), what, at)
-    other = next((worker for worker, one in enumerate(hashes) if one != hashes[0]), None)
+    other = next((worker for worker, found in enumerate(hashes) if found != hashes[0]), None)
     if other is None:
         return
     described = workers.exchange(f"graph {number}", list(_description(graph)), what, at)
@@ -72,14 +72,14 @@ def _difference(
 ) -> WorkerError:
     nothing: list[Any] = ["nothing more", "", "", 0, ""]
     pairs = zip_longest(described[0], described[other], fillvalue=nothing)
-    one, two = next((pair for pair in pairs if pair[0][:2] != pair[1][:2]), (nothing, nothing))
-    same = " (with another constant)" if one[0] == two[0] else ""
+    first, two = next((pair for pair in pairs if pair[0][:2] != pair[1][:2]), (nothing, nothing))
+    same = " (with another constant)" if first[0] == two[0] else ""
     return WorkerError(
         f"program number {number} differs between {workers.name(0)} and "
         f"{workers.name(other)}{same}",
-        source=_source(one) or at,
+        source=_source(first) or at,
         other=_source(two),
-        node=f"worker 0: {one[0].strip()}\nworker {other}: {two[0].strip()}",
+        node=f"worker 0: {first[0].strip()}\nworker {other}: {two[0].strip()}",
         where=f"graphs {described[0][0][1]!r} and {described[other][0][1]!r}, where they first "
         f"differ",
         hint="all workers run the same program on values of the same shapes: what depends on the "

@@ -38,10 +38,10 @@ from graphdist.runtime.processes.supervision import Call, Runner
 
 SECONDS_AFTER_INTERRUPT = 2.0
 """How long a step that Ctrl-C interrupts may take to end."""
-Step = Callable[..., Any]
+StepFunction = Callable[..., Any]
 
 
-def supervised(function: Step, graph: Graph, devices: Devices) -> Step:
+def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFunction:
     """Return what runs a step and raises when other workers keep it from ending."""
     if devices.workers is None:
         return function
@@ -49,7 +49,7 @@ def supervised(function: Step, graph: Graph, devices: Devices) -> Step:
     return WorkerStep(_with_x64_as_now(function), graph.name, first, devices, devices.workers)
 
 
-def _with_x64_as_now(function: Step) -> Step:
+def _with_x64_as_now(function: StepFunction) -> StepFunction:
     """Have arrays of NumPy become what they would here: a context manager sets one thread."""
     enable_x64 = jax.enable_x64.value
 
@@ -65,7 +65,7 @@ class WorkerStep:
 
     def __init__(
         self,
-        function: Step,
+        function: StepFunction,
         name: str,
         first_collective: Callable[[], tuple[str, Source]],
         devices: Devices,
@@ -149,7 +149,7 @@ class WorkerStep:
             "CommunicationOptions(timeout_seconds)",
         )
 
-    def _translated(self, call: Step, arrays: Sequence[Any]) -> Any:
+    def _translated(self, call: StepFunction, arrays: Sequence[Any]) -> Any:
         """Return what a call returns; an error that a dead worker is behind is that one's."""
         try:
             return call(*arrays)
@@ -180,7 +180,7 @@ def end_process(error: WorkerError) -> NoReturn:
     os._exit(EXIT_CODE)
 
 
-def _run_and_wait(function: Step, arrays: Sequence[Any]) -> Any:
+def _run_and_wait(function: StepFunction, arrays: Sequence[Any]) -> Any:
     outputs = function(*arrays)
     _wait_for(outputs)
     return outputs

@@ -1,11 +1,12 @@
 """Which of the processes that run the program this one is, and how they tell each other things.
 
-`workers()` is the one place that says so: everything that is done once and not once a process asks
-it. A strategy of several processes installs its own with `set_workers`; before that there is one.
+`worker_group()` is the only place that knows. Code that must run once per job, and not once per
+process, asks it. A strategy of several processes installs its own group with `set_workers`; before
+that the group is a single process.
 
-What workers say to each other is small and rare, and goes past the devices: texts under names. Any
-thread may call, also while a step runs, so nothing here may be a collective of the devices. A name
-is used once: those of things that come again end in a number that all workers count alike.
+Messages between workers are small and rare: texts under names, which do not pass through the
+devices. Any thread may send one while a step runs, so nothing here may be a device collective. A
+name is used once: the name of a repeated exchange ends in a number that all workers count alike.
 """
 
 from __future__ import annotations
@@ -76,17 +77,17 @@ class OneWorker:
 _workers: Workers = OneWorker()
 
 
-def workers() -> Workers:
+def worker_group() -> Workers:
     """Return which process this is, of how many.
 
-    >>> workers().index, workers().count
+    >>> worker_group().index, worker_group().count
     (0, 1)
     """
     return _workers
 
 
 def set_workers(others: Workers) -> Workers:
-    """Install what `workers()` returns, and return what it was."""
+    """Install what `worker_group()` returns, and return what it was."""
     global _workers
     before, _workers = _workers, others
     return before

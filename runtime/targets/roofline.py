@@ -55,7 +55,7 @@ class Roofline:
         }
 
 
-def roofline(
+def estimate_step(
     topology: Topology,
     flops: Mapping[str, int],
     memory_bytes: int,
@@ -66,7 +66,7 @@ def roofline(
     return Roofline(
         compute=sum(count * chip.devices / chip.peak(dtype) for dtype, count in flops.items()),
         memory=memory_bytes * chip.devices / chip.memory_bandwidth,
-        interconnect=sum(collective_seconds(topology, *one) for one in collectives),
+        interconnect=sum(collective_seconds(topology, *collective) for collective in collectives),
     )
 
 

@@ -15,7 +15,7 @@ import graphdist as gd
 from graphdist.runtime.compilation import refused
 from graphdist.runtime.devices import find_devices
 from graphdist.runtime.hlo import module_collectives
-from graphdist.runtime.targets.roofline import collective_seconds, roofline
+from graphdist.runtime.targets.roofline import collective_seconds, estimate_step
 from graphdist.runtime.targets.topologies import find_topology
 from tests.aot.steps import make_step, needs_tpu
 
@@ -185,7 +185,7 @@ def test_a_ring_by_hand() -> None:
     assert collective_seconds(one_host, "collective_permute", size) == pytest.approx(to_another)
     exchanged = size * 7 / 8 / 450e9
     assert collective_seconds(one_host, "all_to_all", size) == pytest.approx(exchanged)
-    estimate = roofline(one_host, {"bf16": 989 * 10**9}, 3352 * 10**6, [("all_reduce", size)])
+    estimate = estimate_step(one_host, {"bf16": 989 * 10**9}, 3352 * 10**6, [("all_reduce", size)])
     assert estimate.compute == pytest.approx(1e-3)
     assert estimate.memory == pytest.approx(1e-3)
     assert estimate.bottleneck == "interconnect"

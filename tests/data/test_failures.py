@@ -13,7 +13,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.data.failures import FailedElement
-from graphdist.data.worker_input import StepInput, agreed
+from graphdist.data.worker_input import StepInput, agreed_steps
 from tests.data.test_positions import in_turn, split, values
 
 Dataset = gd.data.Dataset
@@ -226,7 +226,7 @@ def test_a_step_fails_on_all_workers() -> None:
         if index == 1:
             steps[2] = FailedElement(Broken("disk on fire"))
         member: Any = Member(group, index)
-        for step in agreed(steps, member, lambda: None):
+        for step in agreed_steps(steps, member, lambda: None):
             found[index].append(
                 str(step.error).splitlines()[0]
                 if isinstance(step, FailedElement)

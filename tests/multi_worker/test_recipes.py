@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import graphdist as gd
-from graphdist.tools.run import parser
+from graphdist.tools.run import command_line
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "several-machines.md").read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def test_launching() -> None:
     line, script = blocks("sh")
     name, *arguments = line.split()
     assert name == "graphdist-run"
-    options = parser().parse_args(arguments)
+    options = command_line().parse_args(arguments)
     assert (options.n, options.devices_per_worker) == (4, 2)
     assert options.program == ["train.py", "--epochs", "3"]
     assert script.startswith("#!/bin/bash\n#SBATCH")

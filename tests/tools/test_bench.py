@@ -23,12 +23,12 @@ from graphdist.tools.bench.measure import (
     Module,
     check_agreement,
     compiled_on,
-    in_turns,
     measured,
+    seconds_in_turns,
     with_first_steps,
 )
-from graphdist.tools.bench.passes_saved import SHOWCASES, PassEffect, Side, effect, effects
-from graphdist.tools.bench.picture import picture
+from graphdist.tools.bench.passes_saved import SHOWCASES, CompiledSide, PassEffect, effect, effects
+from graphdist.tools.bench.picture import draw_picture
 from graphdist.tools.bench.process import PACKAGES, Process, is_installed
 from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, bounds_of, passes_table
@@ -155,7 +155,7 @@ def test_systems_take_turns() -> None:
         return run
 
     effort = Effort(rounds=2, turn_seconds=1.0)
-    found = in_turns({"fast": timed("fast", 0.125), "slow": timed("slow", 5.0)}, effort)
+    found = seconds_in_turns({"fast": timed("fast", 0.125), "slow": timed("slow", 5.0)}, effort)
     # The first of each turn is left out.
     assert found == {"fast": [[0.125] * 8] * 2, "slow": [[5.0] * 5] * 2}
     assert calls[2:] == ["fast", "slow", "slow", "fast"]
@@ -242,7 +242,7 @@ def test_picture_of_a_topology_shows_bytes() -> None:
         Measurement("small", name, module=Module({"all_reduce": 1}, moved, 4096))
         for name, moved in (("graphdist", 1024), ("shard_map", 2048))
     ]
-    drawn = picture("a & b", {"small": "50 layers < 51"}, shown)
+    drawn = draw_picture("a & b", {"small": "50 layers < 51"}, shown)
     texts = [one.text for one in ElementTree.fromstring(drawn).iter() if one.text]
     assert "a & b" in texts
     assert "50 layers < 51" in texts
@@ -313,7 +313,7 @@ def test_each_pass_saves_something(name: str) -> None:
 def test_effects_survive_json() -> None:
     from graphdist.tools.bench.passes_saved import effect_from_json
 
-    side = Side(Module({"all_reduce": 2}, 10, 20), 30)
+    side = CompiledSide(Module({"all_reduce": 2}, 10, 20), 30)
     found = PassEffect("reassociate", "two losses", "2 CPU devices", 2, side, side)
     assert effect_from_json(json.loads(json.dumps(found.to_json()))) == found
 

@@ -12,7 +12,7 @@ from graphdist.program.report import Report
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compile import main
-from graphdist.tools.surveys import fitted, topology_of
+from graphdist.tools.surveys import find_largest, topology_of
 from tests.aot.steps import needs_tpu
 
 STEP = """
@@ -188,7 +188,7 @@ def test_fit_finds_the_largest_that_fits_in_few_tries(limit: int) -> None:
             estimate=None,
         )
 
-    survey = fitted("batch=1..64", find_topology("v5e:2x2"), report)
+    survey = find_largest("batch=1..64", find_topology("v5e:2x2"), report)
     assert survey.fits == (limit > 0)
     expected = f"largest that fits: batch={limit}" if limit else "not even batch=1 fits"
     assert survey.verdict == expected

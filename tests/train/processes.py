@@ -115,7 +115,7 @@ def fork_and_save(directory: str) -> None:
     import signal
 
     import graphdist as gd
-    from graphdist.runtime.files.checkpoint_writer import Writer
+    from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
 
     manager = gd.train.CheckpointManager(gd.train.Checkpoint(step=1), directory, max_to_keep=2)
     manager.save()
@@ -123,7 +123,7 @@ def fork_and_save(directory: str) -> None:
     parent = os.getpid()
     if os.fork() == 0:
         try:
-            Writer(Path(directory), "ckpt").take()
+            CheckpointWriter(Path(directory), "ckpt").take()
             print("the fork writes", flush=True)
         except gd.CheckpointError as error:
             print(f"process {parent}" in error.what, flush=True)
@@ -131,7 +131,7 @@ def fork_and_save(directory: str) -> None:
         while os.getppid() == parent:
             time.sleep(0.01)
         with contextlib.suppress(gd.CheckpointError):
-            Writer(Path(directory), "other").take()
+            CheckpointWriter(Path(directory), "other").take()
         sys.stdin.readline()
         os._exit(0)
     time.sleep(60)

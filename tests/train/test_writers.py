@@ -21,8 +21,8 @@ import pytest
 import graphdist as gd
 from graphdist.runtime.files import checkpoint as checkpoints
 from graphdist.runtime.files import checkpoint_arrays, checkpoint_writer
-from graphdist.runtime.files.checkpoint_owner import Owner, start_of
-from graphdist.runtime.files.checkpoint_writer import Writer
+from graphdist.runtime.files.checkpoint_owner import OwnerProcess, start_of
+from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
 from graphdist.train import index as train_index
 from tests.train.processes import finished, start
 
@@ -43,7 +43,7 @@ def held_by_another(file: Path) -> Iterator[None]:
     """Hold a file as another process does."""
     with file.open("wb") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
-        opened.write(Owner("elsewhere", "", 4242, "", since=1.7e9).record(1))
+        opened.write(OwnerProcess("elsewhere", "", 4242, "", since=1.7e9).record(1))
         opened.flush()
         try:
             yield
@@ -214,12 +214,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def left_by(file: Path, sign: int = 1, **fields: Any) -> None:
     """Write the file as another process left it."""
-    owner = {**vars(Owner.this_process()), "process": os.getppid(), **fields}
-    file.write_bytes(Owner(**owner).record(sign))
+    owner = {**vars(OwnerProcess.this_process()), "process": os.getppid(), **fields}
+    file.write_bytes(OwnerProcess(**owner).record(sign))
 
 
-def take(file: Path) -> Writer:
-    writer = Writer(file.parent, "ckpt")
+def take(file: Path) -> CheckpointWriter:
+    writer = CheckpointWriter(file.parent, "ckpt")
     writer.take()
     return writer
 
@@ -263,7 +263,7 @@ def test_the_time_in_a_record_is_a_time(file: Path) -> None:
     for since in ("NaN", "Infinity", "-1e300"):
         left_by(file, since=1234.5)
         text = file.read_text().replace("1234.5", since)
-        assert "UTC" in str(Owner.of(text.encode()))
+        assert "UTC" in str(OwnerProcess.of(text.encode()))
 
 
 def test_signs_of_life(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

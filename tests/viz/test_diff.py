@@ -13,7 +13,7 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
 from graphdist.passes import PASSES
-from graphdist.viz.diff import diff, diffs
+from graphdist.viz.graph_diff import diff, diffs
 from tests.viz.graphs import chain
 
 TEXT = """graph f on 2 replicas, stage spmd

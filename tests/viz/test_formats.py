@@ -19,7 +19,7 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import node_lines
 from graphdist.viz.model import model_of
-from graphdist.viz.program import Program, Step
+from graphdist.viz.program import ShownProgram, ShownStep
 from tests.viz.browser import browse
 from tests.viz.graphs import HOSTILE, chain, hostile, nested
 from tests.viz.schemas import MODEL_EXPLORER, TRACE_EVENTS
@@ -38,7 +38,7 @@ def test_the_same_program_gives_the_same_bytes(make: Callable[[], Graph], format
 def test_json_follows_its_schema(make: Callable[[], Graph]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(files("graphdist.viz").joinpath("document.schema.json").read_text())
-    steps = Program((Step("before", chain(40)), Step("after", make())))
+    steps = ShownProgram((ShownStep("before", chain(40)), ShownStep("after", make())))
     document = json.loads(gd.viz.render(steps, "json"))
     jsonschema.validate(document, schema)
     assert document["passes"][1]["diff"]["added"]

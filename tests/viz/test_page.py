@@ -13,7 +13,7 @@ import graphdist as gd
 from graphdist.ir.printer import node_lines
 from graphdist.passes import pipeline
 from graphdist.tools.viz import main
-from graphdist.viz.program import Program, Step
+from graphdist.viz.program import ShownProgram, ShownStep
 from tests.viz.browser import ROOT, browse
 from tests.viz.graphs import blocks, chain, hostile, nested
 
@@ -58,7 +58,7 @@ def test_the_step_of_an_example(tmp_path: Path) -> None:
 def test_ten_thousand_nodes(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     before, after = chain(9_000), chain(10_000)
-    program = Program((Step("before", before), Step("after", after)))
+    program = ShownProgram((ShownStep("before", before), ShownStep("after", after)))
     page.write_text(gd.viz.render(program, "html"))
     seen = use(page)
     assert seen["boxes"] < 100

@@ -16,7 +16,7 @@ import graphdist as gd
 from graphdist.ir.printer import print_graph
 from graphdist.program.stages import Lowered
 from graphdist.tools import viz
-from graphdist.viz.show import open_page
+from graphdist.viz.display import open_page
 from tests.viz.graphs import chain, hostile
 
 

@@ -54,7 +54,7 @@ def with_jax(topology: Topology, settings: dict[str, Any]) -> Any:
         return params, state, count + 1, jax.lax.pmean(loss, "data")
 
     shapes = example.parameter_shapes(model, chosen.parameter_dtype)
-    one = example.parameter_shapes(model, chosen.state_dtype)
+    slots = example.parameter_shapes(model, chosen.state_dtype)
     tokens = jax.ShapeDtypeStruct((chosen.batch * len(devices), chosen.length + 1), jnp.int32)
     whole, split = PartitionSpec(), PartitionSpec("data")
     mapped = jax.shard_map(
@@ -71,10 +71,10 @@ def with_jax(topology: Topology, settings: dict[str, Any]) -> Any:
         donate_argnums=(0, 1, 2),
     )
     count = jax.ShapeDtypeStruct((), jnp.int32)
-    return jitted.lower(shapes, {"mean": one, "square": one}, count, tokens).compile()
+    return jitted.lower(shapes, {"mean": slots, "square": slots}, count, tokens).compile()
 
 
-def seconds(compile: Callable[[], Any]) -> tuple[float, Any]:
+def compile_seconds(compile: Callable[[], Any]) -> tuple[float, Any]:
     """Return the processor seconds of a compilation, and what it gives; None if it does not fit.
 
     Of all threads: others who use the machine do not count.
@@ -104,8 +104,8 @@ def main() -> None:
         strategy_for(topology)  # the compiler is loaded once
         ours, plain = [], []
         for _ in range(options.rounds):
-            ours.append(seconds(partial(with_graphdist, topology, settings)))
-            plain.append(seconds(partial(with_jax, topology, settings)))
+            ours.append(compile_seconds(partial(with_graphdist, topology, settings)))
+            plain.append(compile_seconds(partial(with_jax, topology, settings)))
         best, best_plain = min(t for t, _ in ours), min(t for t, _ in plain)
         print(
             f"{topology}: graphdist {best:.2f} s, JAX {best_plain:.2f} s, "

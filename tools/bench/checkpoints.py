@@ -28,7 +28,7 @@ import graphdist as gd
 _ARRAYS = 16
 
 
-def seconds(call: Callable[[], Any]) -> float:
+def call_seconds(call: Callable[[], Any]) -> float:
     """Return how long a call takes."""
     start = time.perf_counter()
     call()
@@ -50,7 +50,7 @@ def write_files(folder: Path, arrays: Sequence[Any]) -> None:
             os.fsync(file.fileno())
 
 
-def measure(gigabytes: float, rounds: int, folder: Path) -> None:
+def measure_checkpoints(gigabytes: float, rounds: int, folder: Path) -> None:
     """Measure and print."""
     rows = int(gigabytes * 2**30 / 4 / _ARRAYS / 1024)
     keys = jax.random.split(jax.random.key(0), _ARRAYS)
@@ -74,13 +74,13 @@ def measure_round(checkpoint: gd.train.Checkpoint, folder: Path) -> tuple[float,
     """Return the seconds of a copy, of being held up, of files, a checkpoint and a restore."""
     path = folder / "checkpoint"
     arrays: list[Any] = []
-    copy = seconds(lambda: arrays.extend(copied(checkpoint.variables)))
-    files = seconds(lambda: write_files(folder / "files", arrays))
+    copy = call_seconds(lambda: arrays.extend(copied(checkpoint.variables)))
+    files = call_seconds(lambda: write_files(folder / "files", arrays))
     arrays.clear()
     shutil.rmtree(folder / "files")
-    held_up = seconds(lambda: checkpoint.write(path))
-    written = held_up + seconds(checkpoint.sync)
-    restored = seconds(lambda: checkpoint.restore(path).assert_consumed())
+    held_up = call_seconds(lambda: checkpoint.write(path))
+    written = held_up + call_seconds(checkpoint.sync)
+    restored = call_seconds(lambda: checkpoint.restore(path).assert_consumed())
     shutil.rmtree(path)
     return copy, held_up, files, written, restored
 
@@ -93,14 +93,14 @@ def measure_steps(checkpoint: gd.train.Checkpoint, folder: Path) -> None:
     def step() -> None:
         w.assign(jnp.tanh(w[...] @ w[...]))
 
-    def one() -> None:
+    def timed_step() -> None:
         step()
         w.storage.buffer.block_until_ready()
 
-    one()
-    alone = statistics.median(seconds(one) for _ in range(200))
+    timed_step()
+    alone = statistics.median(call_seconds(timed_step) for _ in range(200))
     checkpoint.write(folder / "checkpoint")
-    beside = [seconds(one) for _ in range(200)]
+    beside = [call_seconds(timed_step) for _ in range(200)]
     checkpoint.sync()
     print(
         f"a step takes {alone * 1e3:.2f} ms, while a checkpoint is written "
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--directory", help="where to write; by default the system's for such")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-        measure(options.gigabytes, options.rounds, Path(folder))
+        measure_checkpoints(options.gigabytes, options.rounds, Path(folder))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench.measure import Effort, compiled_on, measured
 from graphdist.tools.bench.overheads import OVERHEADS
 from graphdist.tools.bench.passes_saved import SHOWCASES, check_devices, effects_elsewhere
-from graphdist.tools.bench.picture import picture
+from graphdist.tools.bench.picture import draw_picture
 from graphdist.tools.bench.process import PACKAGES, is_installed
 from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, passes_table, program_table
@@ -37,7 +37,7 @@ PASSES = "passes"
 ALL_SYSTEMS = (*SYSTEMS, *PACKAGES)
 
 
-def parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m graphdist.tools.bench",
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line names; returns 2 for what cannot be."""
-    options = parser().parse_args(arguments)
+    options = command_line().parse_args(arguments)
     try:
         names = _checked(options)
         if PASSES in names:
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run.write(options.json)
         if options.svg:
             title = f"graphdist and others, {run.target}"
-            drawn = picture(title, run.titles, run.measurements)
+            drawn = draw_picture(title, run.titles, run.measurements)
             options.svg.write_text(drawn, encoding="utf-8")
     except GraphdistError as error:
         print(error, file=sys.stderr)
@@ -110,7 +110,7 @@ def _checked(options: argparse.Namespace) -> list[str]:
     names = list(options.names)
     _check_numbers(options, is_list=PASSES in names)
     if PASSES in names:
-        check_devices([int(one) for one in (options.devices or "2").split(",")])
+        check_devices([int(number) for number in (options.devices or "2").split(",")])
     if PASSES in names and len(names) > 1:
         raise ArgumentError(
             f"{PASSES} and {', '.join(set(names) - {PASSES})} are asked for in one run: each "
@@ -125,7 +125,9 @@ def _checked(options: argparse.Namespace) -> list[str]:
 
 def _check_numbers(options: argparse.Namespace, *, is_list: bool) -> None:
     given = options.devices.split(",") if options.devices else []
-    if not all(one.isdigit() and int(one) for one in given) or (len(given) > 1 and not is_list):
+    if not all(number.isdigit() and int(number) for number in given) or (
+        len(given) > 1 and not is_list
+    ):
         raise ArgumentError(
             f"{options.devices!r} devices are asked for",
             source=here(),
@@ -203,11 +205,11 @@ def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
 def _passes(options: argparse.Namespace) -> Run:
     """Compile a program for each pass, with it and without, on each number of devices."""
     devices = (options.devices or ("" if options.topology else "2,4,8")).split(",")
-    places = [one for one in (*devices, *options.topology) if one]
+    places = [place for place in (*devices, *options.topology) if place]
     found = [effect for place in places for effect in effects_elsewhere(place)]
     run = Run(", ".join(places), 0, passes=found)
     for showcase in SHOWCASES:
         name = showcase.pass_name
-        shown = [one for one in found if one.pass_name == name]
+        shown = [effect for effect in found if effect.pass_name == name]
         print(passes_table(name, showcase.program.title, shown), end="\n\n", flush=True)
     return run

@@ -28,7 +28,7 @@ from graphdist.program.explanation import bytes_sent
 from graphdist.runtime.hlo import module_collectives
 from graphdist.runtime.memory import memory_of
 from graphdist.tools.bench.process import Process, is_installed
-from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.systems import FLOOR, SYSTEMS, Running
 
 OURS = "graphdist"
@@ -86,7 +86,7 @@ class Measurement:
 
     def of(self, other: Measurement) -> float | None:
         """Return how many times as long its steps take as another system's, round by round."""
-        return ratio(self.turns, other.turns) if self.turns and other.turns else None
+        return ratio_by_round(self.turns, other.turns) if self.turns and other.turns else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the measurement as JSON has it."""
@@ -97,10 +97,10 @@ class Measurement:
         return {**found, **seconds, **module, "num_collectives": count}
 
 
-def ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
+def ratio_by_round(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
     """Return the median over the rounds of our turn's median over theirs.
 
-    >>> ratio([[1.0, 1.0, 9.0], [4.0]], [[2.0, 2.0, 2.0], [8.0]])
+    >>> ratio_by_round([[1.0, 1.0, 9.0], [4.0]], [[2.0, 2.0, 2.0], [8.0]])
     0.5
     """
     medians = ([statistics.median(turn) for turn in turns] for turns in (ours, theirs))
@@ -120,9 +120,9 @@ def module_of(compiled: jax.stages.Compiled, num_devices: int, platform: str) ->
     """Return what a module that JAX compiled does."""
     kinds: Counter[str] = Counter()
     moved = 0.0
-    for one in module_collectives(str(compiled.as_text()), num_devices):
-        kinds[one.kind] += one.times
-        moved += one.times * _sent(one.kind, one.bytes, one.group_size)
+    for collective in module_collectives(str(compiled.as_text()), num_devices):
+        kinds[collective.kind] += collective.times
+        moved += collective.times * _sent(collective.kind, collective.bytes, collective.group_size)
     peak = memory_of(compiled).needed_bytes(platform)
     return Module(dict(sorted(kinds.items())), round(moved), peak)
 
@@ -144,17 +144,17 @@ def seconds_of(running: Running, steps: int) -> list[float]:
 
 
 def compiled_on(
-    program: Program, strategy: gd.Strategy, systems: Sequence[str], compilations: int = 1
+    program: BenchProgram, strategy: gd.Strategy, systems: Sequence[str], compilations: int = 1
 ) -> tuple[dict[str, Running], dict[str, Measurement]]:
     """Return the program on each system of this process, and what its compilation gave."""
     running = {name: SYSTEMS[name](program, strategy) for name in systems if name in SYSTEMS}
     seconds: dict[str, list[float]] = {name: [] for name in running}
     modules: dict[str, Module] = {}
     for _ in range(compilations):
-        for name, one in running.items():
+        for name, system in running.items():
             jax.clear_caches()
             start = time.perf_counter()
-            compiled = one.compile()
+            compiled = system.compile()
             seconds[name].append(time.perf_counter() - start)
             devices = strategy.devices
             modules[name] = module_of(compiled, len(devices), devices.platform)
@@ -170,7 +170,7 @@ def compiled_on(
 
 
 def measured(
-    program: Program,
+    program: BenchProgram,
     strategy: gd.Strategy,
     systems: Sequence[str],
     effort: Effort,
@@ -183,10 +183,10 @@ def measured(
     """
     running, found = compiled_on(program, strategy, systems, effort.compilations)
     timed: dict[str, Callable[[int], list[float]]] = {
-        name: partial(seconds_of, one) for name, one in running.items()
+        name: partial(seconds_of, system) for name, system in running.items()
     }
-    for name, one in running.items():
-        found[name] = with_first_steps(found[name], one)
+    for name, system in running.items():
+        found[name] = with_first_steps(found[name], system)
     replicas = strategy.num_replicas_in_sync
     elsewhere = [name for name in systems if name not in SYSTEMS and is_installed(name)]
     processes = []
@@ -197,7 +197,7 @@ def measured(
             timed[name] = process.seconds
             found[name] = Measurement(program.name, name, **process.start(FIRST_STEPS))
         check_agreement(list(found.values()))
-        seconds = in_turns(timed, effort)
+        seconds = seconds_in_turns(timed, effort)
     finally:
         for process in processes:
             process.close()
@@ -214,7 +214,7 @@ def with_first_steps(measurement: Measurement, running: Running) -> Measurement:
     return replace(measurement, losses=losses, results=running.results())
 
 
-def in_turns(
+def seconds_in_turns(
     timed: Mapping[str, Callable[[int], list[float]]], effort: Effort
 ) -> dict[str, list[list[float]]]:
     """Return the seconds of the steps of each turn; every round begins with another system.
@@ -241,12 +241,14 @@ def check_agreement(measurements: Sequence[Measurement]) -> None:
 
     The floor runs another program, and is left out.
     """
-    first, *others = [one for one in measurements if one.system != FLOOR] or measurements
+    first, *others = [
+        measurement for measurement in measurements if measurement.system != FLOOR
+    ] or measurements
     for other in others:
         pairs = [*zip(first.losses, other.losses, strict=True)]
         pairs += [(first.results[name], other.results[name]) for name in first.results]
-        for one, its in pairs:
-            if not abs(one - its) <= TOLERANCE * max(abs(one), abs(its)):
+        for value, its in pairs:
+            if not abs(value - its) <= TOLERANCE * max(abs(value), abs(its)):
                 raise DifferentProgramsError(
                     f"{first.program}: {first.system} has the losses {_listed(first)}, "
                     f"{other.system} {_listed(other)}: they do not run the same program"

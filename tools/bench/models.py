@@ -22,7 +22,7 @@ MOMENTUM = 0.9
 """How much of a running statistic stays in a step."""
 
 
-class Replicas(Protocol):
+class ReplicaOperations(Protocol):
     """What a program asks of the system it runs on, in a function that all replicas run."""
 
     def mean(self, tree: Tree) -> Tree:
@@ -59,7 +59,7 @@ class Mlp:
         """Return a batch of so many rows."""
         return {"x": rng.standard_normal((rows, self.width)).astype("f")}
 
-    def loss(self, replicas: Replicas, params: Tree, batch: Tree) -> tuple[Any, Tree]:
+    def loss(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> tuple[Any, Tree]:
         """Return the mean loss and the statistics of the batch."""
         x = batch["x"]
         for layer in params:
@@ -104,7 +104,7 @@ class Convnet:
         images = rng.standard_normal((rows, self.size, self.size, 3)).astype("f")
         return {"x": images, "labels": rng.integers(0, self.classes, rows).astype("i")}
 
-    def scores(self, replicas: Replicas, params: Tree, images: Any) -> tuple[Any, Tree]:
+    def scores(self, replicas: ReplicaOperations, params: Tree, images: Any) -> tuple[Any, Tree]:
         """Return scores [rows, classes] and the statistics of the batch."""
         x, statistics = images, []
         for layer in params["layers"]:
@@ -119,13 +119,13 @@ class Convnet:
             x = _halved(jax.nn.relu(x + layer["bias"]))
         return jnp.mean(x, axis=(1, 2)) @ params["head"], statistics or {}
 
-    def loss(self, replicas: Replicas, params: Tree, batch: Tree) -> tuple[Any, Tree]:
+    def loss(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> tuple[Any, Tree]:
         """Return the mean cross entropy and the statistics of the batch."""
         scores, statistics = self.scores(replicas, params, batch["x"])
         return jnp.mean(cross_entropies(scores, batch["labels"])), statistics
 
 
-def _normalized(replicas: Replicas, x: Any) -> tuple[Any, Tree]:
+def _normalized(replicas: ReplicaOperations, x: Any) -> tuple[Any, Tree]:
     axes = (0, 1, 2)
     mean, square = replicas.mean((jnp.mean(x, axes), jnp.mean(x * x, axes)))
     variance = square - mean**2
@@ -185,7 +185,7 @@ class Transformer:
         shape = (rows, self.length + 1)
         return {"tokens": rng.integers(0, self.vocabulary, shape).astype("i")}
 
-    def loss(self, replicas: Replicas, params: Tree, batch: Tree) -> tuple[Any, Tree]:
+    def loss(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> tuple[Any, Tree]:
         """Return the mean cross entropy of each token but the first, and no statistics."""
         tokens = batch["tokens"]
         x = params["embedding"][tokens[:, :-1]] + params["positions"]
@@ -214,4 +214,4 @@ def _layer_norm(x: Any) -> Any:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + EPSILON)
 
 
-Model: TypeAlias = Mlp | Convnet | Transformer
+BenchModel: TypeAlias = Mlp | Convnet | Transformer

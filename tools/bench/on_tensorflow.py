@@ -23,14 +23,14 @@ from graphdist.tools.bench.programs import (
     PROGRAMS,
     RATE,
     TINY,
-    Program,
+    BenchProgram,
 )
 
 
 class TensorFlowProgram:
     """A program on a strategy of logical CPU devices."""
 
-    def __init__(self, program: Program, replicas: int) -> None:
+    def __init__(self, program: BenchProgram, replicas: int) -> None:
         """Make variables and the step."""
         import tensorflow as tf
 
@@ -103,9 +103,12 @@ class TensorFlowProgram:
         total = tf.constant(0.0), [tf.zeros_like(variable) for variable in variables]
         for i in tf.range(parts):
             loss, gradients, _ = self._gradients({k: v[i] for k, v in cut.items()}, variables)
-            sums = [one + other for one, other in zip(total[1], gradients, strict=True)]
+            sums = [
+                total_gradient + other
+                for total_gradient, other in zip(total[1], gradients, strict=True)
+            ]
             total = total[0] + loss, sums
-        return total[0] / parts, [one / parts for one in total[1]], []
+        return total[0] / parts, [gradient / parts for gradient in total[1]], []
 
     def _gradients(self, batch: Any, variables: Any) -> tuple[Any, Any, Any]:
         with self.tf.GradientTape() as tape:

@@ -28,7 +28,7 @@ from graphdist.tools.bench.programs import (
     PROGRAMS,
     RATE,
     TINY,
-    Program,
+    BenchProgram,
 )
 
 RESULTS, END = 0, -1
@@ -37,7 +37,7 @@ RESULTS, END = 0, -1
 class TorchProgram:
     """A program on one replica of a group of processes, which has been joined."""
 
-    def __init__(self, program: Program, rank: int, replicas: int) -> None:
+    def __init__(self, program: BenchProgram, rank: int, replicas: int) -> None:
         """Make the module, the optimizer and this replica's batch."""
         import torch
         import torch.distributed.nn
@@ -182,7 +182,7 @@ def _module(torch: Any, leaves: list[Any], loss: Any) -> Any:
     return Module()
 
 
-def run_rank(rank: int, replicas: int, store: str, program: Program, first_steps: int) -> None:
+def run_rank(rank: int, replicas: int, store: str, program: BenchProgram, first_steps: int) -> None:
     """Join the group through a file and run the program: rank 0 serves, the others follow."""
     import torch
 

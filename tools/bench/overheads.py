@@ -34,12 +34,12 @@ from graphdist.passes.manager import run_passes
 from graphdist.program.progress import Progress, compiling
 from graphdist.runtime.executable import jitted
 from graphdist.tools.bench.models import Mlp
-from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.systems import Graphdist, ShardMap
 
 
 @dataclass(frozen=True)
-class Result:
+class Overhead:
     """One line of the report: medians in seconds of ours and of the peer."""
 
     name: str
@@ -62,7 +62,7 @@ def _seconds(value: float) -> str:
     return f"{value * 1e6:10,.1f} us" if value < 0.1 else f"{value:10,.3f} s "
 
 
-def in_turns(
+def medians_in_turns(
     ours: Callable[[], object], peer: Callable[[], object], rounds: int, calls: int
 ) -> tuple[float, float]:
     """Return the median seconds a call of both, measured in turns, `calls` at a time."""
@@ -79,7 +79,7 @@ def in_turns(
     return statistics.median(medians[0]), statistics.median(medians[1])
 
 
-def bench_dispatch() -> list[Result]:
+def bench_dispatch() -> list[Overhead]:
     """Measure the call of a step with 100 variables, on 1 and on 2 devices."""
     results = []
     for strategy in (gd.OneDeviceStrategy("cpu:0"), gd.MirroredStrategy(["cpu:0", "cpu:1"])):
@@ -105,9 +105,11 @@ def bench_dispatch() -> list[Result]:
             state[:] = new
             result.block_until_ready()
 
-        mine, theirs = in_turns(ours, peer, rounds=3000, calls=1)
+        mine, theirs = medians_in_turns(ours, peer, rounds=3000, calls=1)
         bound = f"{(mine - theirs) * 1e6:+.1f} us a call (at most +15)"
-        results.append(Result(f"dispatch, 100 variables, {replicas} devices", mine, theirs, bound))
+        results.append(
+            Overhead(f"dispatch, 100 variables, {replicas} devices", mine, theirs, bound)
+        )
     return results
 
 
@@ -120,12 +122,12 @@ def _emitted(step: Any, x: Any, variables: Any, strategy: Any) -> tuple[Any, lis
     return jitted(graph, strategy.devices), state
 
 
-def bench_compile() -> list[Result]:
+def bench_compile() -> list[Overhead]:
     """Measure trace, passes and emission at about 1,000 and 10,000 equations; passes at 100,000."""
     results = []
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     for layers in (56, 560, 4000):  # about 18 equations a layer by hand
-        program = Program("compile", "", Mlp(layers, 16), rows=16)
+        program = BenchProgram("compile", "", Mlp(layers, 16), rows=16)
         with_graphdist = Graphdist(program, strategy)
         traced = with_graphdist.function.trace(with_graphdist.batch)
         nodes = len(traced.graph.nodes)
@@ -135,26 +137,26 @@ def bench_compile() -> list[Result]:
             continue
         by_hand = ShardMap(program, strategy)
 
-        def ours(one: Graphdist = with_graphdist) -> object:
+        def ours(system: Graphdist = with_graphdist) -> object:
             jax.clear_caches()
-            return one.lower().stablehlo
+            return system.lower().stablehlo
 
-        def peer(one: ShardMap = by_hand) -> object:
+        def peer(system: ShardMap = by_hand) -> object:
             jax.clear_caches()
-            return one.lower()
+            return system.lower()
 
-        mine, theirs = in_turns(ours, peer, rounds, 1)
+        mine, theirs = medians_in_turns(ours, peer, rounds, 1)
         name = f"compile, {nodes:,} nodes"
-        results.append(Result(name, mine, theirs, "trace, passes, emission (at most 1.5x)"))
+        results.append(Overhead(name, mine, theirs, "trace, passes, emission (at most 1.5x)"))
     return results
 
 
-def bench_first() -> list[Result]:
+def bench_first() -> list[Overhead]:
     """Measure the first call of steps on many small variables, and on some larger ones."""
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     results = []
     for layers, width, rounds in ((50, 16, 5), (20, 256, 5), (200, 16, 3), (1000, 16, 1)):
-        program = Program("first", "", Mlp(layers, width), rows=16)
+        program = BenchProgram("first", "", Mlp(layers, width), rows=16)
         seconds: dict[str, list[float]] = {"ours": [], "peer": []}
         phases: dict[str, list[float]] = {}
         for turn in range(rounds + (rounds > 1)):  # the first is not counted
@@ -168,21 +170,21 @@ def bench_first() -> list[Result]:
         parts = ", ".join(f"{what} {statistics.median(p):.2f}" for what, p in phases.items())
         mine, its = statistics.median(seconds["ours"]), statistics.median(seconds["peer"])
         name = f"first call, {layers} layers of {width}"
-        results.append(Result(name, mine, its, f"at most 1.3x; {parts} s"))
+        results.append(Overhead(name, mine, its, f"at most 1.3x; {parts} s"))
     return results
 
 
-def _first_call(one: Graphdist | ShardMap) -> tuple[float, Progress]:
+def _first_call(system: Graphdist | ShardMap) -> tuple[float, Progress]:
     """Return the seconds of the first step, with nothing compiled, and the phases of it."""
     jax.clear_caches()
     gc.collect()
     start = time.perf_counter()
     with compiling("first") as progress:
-        one.step()
+        system.step()
     return time.perf_counter() - start, progress
 
 
-def _bench_passes(traced: Any, nodes: int, rounds: int) -> Result:
+def _bench_passes(traced: Any, nodes: int, rounds: int) -> Overhead:
     seconds = []
     for _ in range(rounds):
         gc.collect()
@@ -192,23 +194,23 @@ def _bench_passes(traced: Any, nodes: int, rounds: int) -> Result:
             seconds.append((time.perf_counter() - start) / nodes)
     each = ", ".join(f"{r.pass_name} {r.seconds / nodes * 1e6:.1f}" for r in history)
     note = f"us a node, verifier included (at most 25): {each}"
-    return Result(f"passes, {nodes:,} nodes, a node", statistics.median(seconds), 25e-6, note)
+    return Overhead(f"passes, {nodes:,} nodes, a node", statistics.median(seconds), 25e-6, note)
 
 
-def bench_unequal() -> list[Result]:
+def bench_unequal() -> list[Overhead]:
     """Measure what one replica unlike the others costs the compiler."""
     command = [sys.executable, "-m", "graphdist.tools.bench.unequal"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     unequal, uniform = json.loads(output.splitlines()[-1])
     name = "compile, 1 odd replica of 64"
-    return [Result(name, unequal, uniform, "64 alike (at most 3x)")]
+    return [Overhead(name, unequal, uniform, "64 alike (at most 3x)")]
 
 
-def bench_feeding() -> list[Result]:
+def bench_feeding() -> list[Overhead]:
     """Measure what a step loses to its input."""
     layers, rows, width, batches = 2, 256, 1024, 32
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
-    program = Program("feeding", "", Mlp(layers, width), rows=rows // 2)
+    program = BenchProgram("feeding", "", Mlp(layers, width), rows=rows // 2)
     step = Graphdist(program, strategy).function
     data = np.random.default_rng(1).standard_normal((batches * rows, width)).astype("f")
     dataset = gd.data.Dataset.from_tensor_slices({"x": data}).batch(rows).repeat()
@@ -221,12 +223,12 @@ def bench_feeding() -> list[Result]:
     def peer() -> None:
         step(there).block_until_ready()
 
-    mine, theirs = in_turns(ours, peer, rounds=20, calls=10)
+    mine, theirs = medians_in_turns(ours, peer, rounds=20, calls=10)
     name = f"step fed with {there['x'].array.nbytes / 2**20:.0f} MB, {layers} layers of {width}"
-    return [Result(name, mine, theirs, "the same step on data already there (at most 1.05x)")]
+    return [Overhead(name, mine, theirs, "the same step on data already there (at most 1.05x)")]
 
 
-OVERHEADS: dict[str, Callable[[], list[Result]]] = {
+OVERHEADS: dict[str, Callable[[], list[Overhead]]] = {
     "dispatch": bench_dispatch,
     "compile": bench_compile,
     "first": bench_first,

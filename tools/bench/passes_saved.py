@@ -26,8 +26,8 @@ from graphdist.passes import pipeline
 from graphdist.program.explanation import measure
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench.measure import Module, module_of
-from graphdist.tools.bench.models import Mlp, Replicas, Tree
-from graphdist.tools.bench.programs import PROGRAMS, RATE, Program
+from graphdist.tools.bench.models import Mlp, ReplicaOperations, Tree
+from graphdist.tools.bench.programs import PROGRAMS, RATE, BenchProgram
 from graphdist.tools.bench.systems import Graphdist
 from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import prepare_command
@@ -35,7 +35,7 @@ from graphdist.tracing.sources import here
 
 
 @dataclass(frozen=True)
-class Side:
+class CompiledSide:
     """What the compiled module does, and the bytes of variables a device holds between steps."""
 
     module: Module
@@ -55,8 +55,8 @@ class PassEffect:
     program: str
     target: str
     replicas: int
-    with_it: Side
-    without: Side
+    with_it: CompiledSide
+    without: CompiledSide
 
     def to_json(self) -> dict[str, Any]:
         """Return the effect as JSON has it."""
@@ -70,10 +70,10 @@ class PassEffect:
         }
 
 
-class ReducedTwice(Program):
+class ReducedTwice(BenchProgram):
     """Reduces gradients, and then again what is the same on all replicas by then."""
 
-    def step(self, replicas: Replicas, state: Tree, batch: Tree) -> tuple[Tree, Any]:
+    def step(self, replicas: ReplicaOperations, state: Tree, batch: Tree) -> tuple[Tree, Any]:
         """Return what changes of the state, and the loss of a replica."""
         context = gd.get_replica_context()
         loss, gradients = self.differentiated(replicas, state["params"], batch)
@@ -83,7 +83,7 @@ class ReducedTwice(Program):
         clipped = jax.tree.map(lambda g: g / jnp.maximum(norm, 1), gradients)
         return self.moved(state, context.all_reduce("MEAN", clipped)), loss
 
-    def differentiated(self, replicas: Replicas, params: Tree, batch: Tree) -> Any:
+    def differentiated(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> Any:
         """Return loss and gradients of a replica."""
         (loss, _), gradients = jax.value_and_grad(partial(self.model.loss, replicas), has_aux=True)(
             params, batch
@@ -98,7 +98,7 @@ class ReducedTwice(Program):
 class OwnSlices(ReducedTwice):
     """Shares out the update by hand: every replica takes its rows of the reduced gradient."""
 
-    def step(self, replicas: Replicas, state: Tree, batch: Tree) -> tuple[Tree, Any]:
+    def step(self, replicas: ReplicaOperations, state: Tree, batch: Tree) -> tuple[Tree, Any]:
         """Return what changes of the state, and the loss of a replica."""
         context = gd.get_replica_context()
         loss, gradients = self.differentiated(replicas, state["params"], batch)
@@ -116,7 +116,7 @@ class OwnSlices(ReducedTwice):
 class TwoLosses(ReducedTwice):
     """Reduces the gradients of two losses, and adds them up with weights."""
 
-    def step(self, replicas: Replicas, state: Tree, batch: Tree) -> tuple[Tree, Any]:
+    def step(self, replicas: ReplicaOperations, state: Tree, batch: Tree) -> tuple[Tree, Any]:
         """Return what changes of the state, and the loss of a replica."""
         context = gd.get_replica_context()
         shifted = {"x": 1 - batch["x"]}
@@ -131,7 +131,7 @@ class Showcase:
     """The program that shows a pass; `shard_update` is the strategy's."""
 
     pass_name: str
-    program: Program
+    program: BenchProgram
     shard_update: bool | str = False
 
 
@@ -146,14 +146,16 @@ SHOWCASES = (
     Showcase("own_slices", OwnSlices("", "each replica updates its own rows", _LAYERS, 16)),
     Showcase("reassociate", TwoLosses("", "gradients of two losses, added up", _LAYERS, 16)),
     Showcase("hoist_accumulation", PROGRAMS["accumulation"]),
-    Showcase("shard_update", Program("", "4 layers of 512, Adam", _LAYERS, 16, "adam"), True),
+    Showcase("shard_update", BenchProgram("", "4 layers of 512, Adam", _LAYERS, 16, "adam"), True),
     # Small all_reduces XLA combines by itself on every target; of these it does so on GPU alone.
     Showcase(
         "bucket_collectives",
-        Program("", "50 layers of 16, updates shared out", Mlp(50, 16), 16),
+        BenchProgram("", "50 layers of 16, updates shared out", Mlp(50, 16), 16),
         True,
     ),
-    Showcase("stage_collectives", Program("", "4 layers of 512, shared out", _LAYERS, 16), True),
+    Showcase(
+        "stage_collectives", BenchProgram("", "4 layers of 512, shared out", _LAYERS, 16), True
+    ),
 )
 """A program for each pass that saves collectives, bytes or memory."""
 
@@ -172,7 +174,7 @@ def check_devices(numbers: Sequence[int]) -> None:
 def effect(showcase: Showcase, strategy: gd.Strategy) -> PassEffect:
     """Return what a pass does for a strategy, whose `shard_update` is the showcase's."""
     devices = strategy.devices
-    passes = [one for one in pipeline(strategy.target) if one.name != showcase.pass_name]
+    passes = [each for each in pipeline(strategy.target) if each.name != showcase.pass_name]
     sides = [
         _side(Graphdist(showcase.program, strategy, function), strategy)
         for function in (gd.function, gd.function(passes=passes))
@@ -182,12 +184,12 @@ def effect(showcase: Showcase, strategy: gd.Strategy) -> PassEffect:
     return PassEffect(name, title, said, len(devices), *sides)
 
 
-def _side(running: Graphdist, strategy: gd.Strategy) -> Side:
+def _side(running: Graphdist, strategy: gd.Strategy) -> CompiledSide:
     lowered = running.lower()
     compiled = lowered.compile().executable.compiled
     devices = strategy.devices
     module = module_of(compiled, len(devices), devices.platform)
-    return Side(module, measure(lowered.graph).held)
+    return CompiledSide(module, measure(lowered.graph).held)
 
 
 def effects(where: str, names: Sequence[str] = ()) -> list[PassEffect]:
@@ -201,7 +203,7 @@ def effects(where: str, names: Sequence[str] = ()) -> list[PassEffect]:
     found = []
     for showcase in SHOWCASES:
         strategy = strategy_of(shard_update=showcase.shard_update)
-        passes = {one.name for one in pipeline(strategy.target)}
+        passes = {each.name for each in pipeline(strategy.target)}
         if showcase.pass_name in passes.intersection(names or passes):
             found.append(effect(showcase, strategy))
     return found
@@ -211,13 +213,13 @@ def effects_elsewhere(where: str) -> list[PassEffect]:
     """Return what each pass does, found in a process of its own."""
     command = [sys.executable, "-m", "graphdist.tools.bench.passes_saved", where]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return [effect_from_json(one) for one in json.loads(output.splitlines()[-1])]
+    return [effect_from_json(effect) for effect in json.loads(output.splitlines()[-1])]
 
 
 def effect_from_json(said: dict[str, Any]) -> PassEffect:
     """Return the effect that JSON describes."""
     sides = [
-        Side(
+        CompiledSide(
             Module(side["collectives"], side["moved_bytes"], side["peak_bytes"]), side["held_bytes"]
         )
         for side in (said["with"], said["without"])
@@ -229,7 +231,7 @@ def main() -> None:
     """Print the effects for what the command line names, as JSON."""
     prepare_command()
     where, *names = sys.argv[1:]
-    print(json.dumps([one.to_json() for one in effects(where, names)]))
+    print(json.dumps([effect.to_json() for effect in effects(where, names)]))
 
 
 if __name__ == "__main__":

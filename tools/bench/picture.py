@@ -28,20 +28,24 @@ _COLOURS = {
 """Of each system, in a light theme and in a dark one."""
 
 
-def picture(title: str, titles: dict[str, str], measurements: Sequence[Measurement]) -> str:
+def draw_picture(title: str, titles: dict[str, str], measurements: Sequence[Measurement]) -> str:
     """Return the picture as SVG; `titles` are those of the programs, in order."""
-    has_steps = any(one.step_seconds is not None for one in measurements)
+    has_steps = any(measurement.step_seconds is not None for measurement in measurements)
     value: Callable[[Measurement], float | None] = _seconds if has_steps else _moved
     text: Callable[[float], str] = time_text if has_steps else size_text
     body: list[str] = []
     top = _TOP
     for program, name in titles.items():
-        of_program = {one.system: one for one in measurements if one.program == program}
+        of_program = {
+            measurement.system: measurement
+            for measurement in measurements
+            if measurement.program == program
+        }
         ours = of_program.get(OURS)
         shown = [
-            (system, bar, _ratio(ours, one, value))
-            for system, one in of_program.items()
-            if (bar := value(one)) is not None
+            (system, bar, _ratio(ours, measurement, value))
+            for system, measurement in of_program.items()
+            if (bar := value(measurement)) is not None
         ]
         if shown:
             body += _panel(name, shown, text, top)
@@ -63,12 +67,12 @@ def picture(title: str, titles: dict[str, str], measurements: Sequence[Measureme
     )
 
 
-def _seconds(one: Measurement) -> float | None:
-    return one.step_seconds
+def _seconds(measurement: Measurement) -> float | None:
+    return measurement.step_seconds
 
 
-def _moved(one: Measurement) -> float | None:
-    return None if one.module is None else one.module.moved_bytes
+def _moved(measurement: Measurement) -> float | None:
+    return None if measurement.module is None else measurement.module.moved_bytes
 
 
 def _ratio(
@@ -109,8 +113,8 @@ def _panel(
 
 
 def _style() -> str:
-    light = "".join(f".{name}{{fill:{one}}}" for name, (one, _) in _COLOURS.items())
-    dark = "".join(f".{name}{{fill:{one}}}" for name, (_, one) in _COLOURS.items())
+    light = "".join(f".{name}{{fill:{colour}}}" for name, (colour, _) in _COLOURS.items())
+    dark = "".join(f".{name}{{fill:{colour}}}" for name, (_, colour) in _COLOURS.items())
     return (
         "text{font:12px system-ui,sans-serif;fill:#1c2430}.page{fill:#fff}"
         ".title{font-size:16px;font-weight:600}.panel{font-weight:600}"

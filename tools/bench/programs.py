@@ -1,9 +1,9 @@
 """The programs of the benchmark: one step function each, which every JAX system runs as it is.
 
-What differs between systems is how they say "the mean over the replicas": a program is given that
-(`Replicas`), and so no two systems can compute different things. The programs of TensorFlow and
-torch are written anew, from the same initial values; the losses of the first steps tell whether all
-agree, and the benchmark refuses to compare systems that do not.
+Systems differ in how they express "the mean over the replicas". A program is given that operation
+(`ReplicaOperations`), so no two systems can compute different things. The programs of TensorFlow
+and torch are separate implementations that start from the same initial values: the losses of the
+first steps show whether all agree, and the benchmark refuses to compare systems that do not.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 
 from graphdist.tools.bench.models import (
     MOMENTUM,
+    BenchModel,
     Convnet,
     Mlp,
-    Model,
-    Replicas,
+    ReplicaOperations,
     Transformer,
     Tree,
     cross_entropies,
@@ -33,7 +33,7 @@ ADAM_RATE, BETA1, BETA2, ADAM_EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 @dataclass(frozen=True)
-class Program:
+class BenchProgram:
     """A model and what is done with it: `kind` is "sgd", "adam" or "evaluate".
 
     `rows` are those of one replica, cut into `microbatches`. `bounds` say, by system, how many
@@ -42,7 +42,7 @@ class Program:
 
     name: str
     title: str
-    model: Model
+    model: BenchModel
     rows: int
     kind: str = "sgd"
     microbatches: int = 1
@@ -71,7 +71,7 @@ class Program:
         """Return the batch of so many replicas."""
         return self.model.batch(np.random.default_rng(1), self.rows * replicas)
 
-    def step(self, replicas: Replicas, state: Tree, batch: Tree) -> tuple[Tree, Any]:
+    def step(self, replicas: ReplicaOperations, state: Tree, batch: Tree) -> tuple[Tree, Any]:
         """Return what changes of the state, and the loss of a replica."""
         params = state["params"]
         if self.kind == "evaluate":
@@ -118,7 +118,7 @@ def _adam(state: Tree, gradients: Tree) -> dict[str, Tree]:
     return {"params": params, "slots": {"mean": mean, "square": square}, "count": count}
 
 
-def _named(*programs: Program) -> dict[str, Program]:
+def _named(*programs: BenchProgram) -> dict[str, BenchProgram]:
     return {program.name: program for program in programs}
 
 
@@ -126,43 +126,43 @@ _ACCUMULATION = "gradients of 4 microbatches accumulated"
 _NORMALIZED = "convnet, batch normalization with synced statistics"
 
 PROGRAMS = _named(
-    Program(
+    BenchProgram(
         "small",
         "50 layers of 16",
         Mlp(50, 16),
         rows=16,
         bounds={"shard_map": 0.12, "tensorflow": 0.5},
     ),
-    Program(
+    BenchProgram(
         "medium",
         "20 layers of 256",
         Mlp(20, 256),
         rows=16,
         bounds={"shard_map": 0.85, "tensorflow": 1.0},
     ),
-    Program(
+    BenchProgram(
         "large",
         "8 layers of 1024",
         Mlp(8, 1024),
         rows=128,
         bounds={"shard_map": 0.72, "tensorflow": 1.0},
     ),
-    Program("convnet", "convnet", Convnet((16, 32, 64), 32), rows=16),
-    Program("transformer", "transformer, Adam", Transformer(4, 128, 4, 1024, 64), 8, "adam"),
-    Program("accumulation", _ACCUMULATION, Mlp(8, 256), rows=64, microbatches=4),
-    Program("batchnorm", _NORMALIZED, Convnet((16, 32, 64), 32, normalized=True), rows=16),
-    Program("evaluation", "evaluation with metrics", Convnet((16, 32), 16), 32, "evaluate"),
+    BenchProgram("convnet", "convnet", Convnet((16, 32, 64), 32), rows=16),
+    BenchProgram("transformer", "transformer, Adam", Transformer(4, 128, 4, 1024, 64), 8, "adam"),
+    BenchProgram("accumulation", _ACCUMULATION, Mlp(8, 256), rows=64, microbatches=4),
+    BenchProgram("batchnorm", _NORMALIZED, Convnet((16, 32, 64), 32, normalized=True), rows=16),
+    BenchProgram("evaluation", "evaluation with metrics", Convnet((16, 32), 16), 32, "evaluate"),
 )
 """Every program by name, in the sizes that are measured."""
 
 TINY = _named(
-    Program("small", "3 layers of 4", Mlp(3, 4), rows=2),
-    Program("medium", "2 layers of 8", Mlp(2, 8), rows=2),
-    Program("large", "2 layers of 16", Mlp(2, 16), rows=2),
-    Program("convnet", "convnet", Convnet((4,), 4, classes=3), rows=2),
-    Program("transformer", "transformer, Adam", Transformer(1, 8, 2, 16, 4), 2, "adam"),
-    Program("accumulation", _ACCUMULATION, Mlp(2, 8), rows=8, microbatches=4),
-    Program("batchnorm", _NORMALIZED, Convnet((4,), 4, 3, normalized=True), rows=2),
-    Program("evaluation", "evaluation with metrics", Convnet((4,), 4, 3), 4, "evaluate"),
+    BenchProgram("small", "3 layers of 4", Mlp(3, 4), rows=2),
+    BenchProgram("medium", "2 layers of 8", Mlp(2, 8), rows=2),
+    BenchProgram("large", "2 layers of 16", Mlp(2, 16), rows=2),
+    BenchProgram("convnet", "convnet", Convnet((4,), 4, classes=3), rows=2),
+    BenchProgram("transformer", "transformer, Adam", Transformer(1, 8, 2, 16, 4), 2, "adam"),
+    BenchProgram("accumulation", _ACCUMULATION, Mlp(2, 8), rows=8, microbatches=4),
+    BenchProgram("batchnorm", _NORMALIZED, Convnet((4,), 4, 3, normalized=True), rows=2),
+    BenchProgram("evaluation", "evaluation with metrics", Convnet((4,), 4, 3), 4, "evaluate"),
 )
 """The same programs in sizes that compile in an instant: to see that all runs and agrees."""

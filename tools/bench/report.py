@@ -31,9 +31,9 @@ from typing import Any  # Any: JSON
 
 from graphdist.program.amounts import size_text, time_text
 from graphdist.tools.bench.measure import OURS, Measurement
-from graphdist.tools.bench.overheads import Result
+from graphdist.tools.bench.overheads import Overhead
 from graphdist.tools.bench.passes_saved import PassEffect
-from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.surveys import table
 from graphdist.version import VERSION
 
@@ -68,10 +68,10 @@ class Run:
     titles: dict[str, str] = field(default_factory=dict)
     measurements: list[Measurement] = field(default_factory=list)
     bounds: list[Bound] = field(default_factory=list)
-    overheads: list[Result] = field(default_factory=list)
+    overheads: list[Overhead] = field(default_factory=list)
     passes: list[PassEffect] = field(default_factory=list)
 
-    def add(self, program: Program, measurements: Sequence[Measurement]) -> list[Bound]:
+    def add(self, program: BenchProgram, measurements: Sequence[Measurement]) -> list[Bound]:
         """Take what was measured of a program; return what it says of the program's bounds."""
         self.titles[program.name] = program.title
         self.measurements += measurements
@@ -85,24 +85,25 @@ class Run:
             "format": 2,
             "target": self.target,
             "replicas": self.replicas,
-            "versions": versions(),
+            "versions": package_versions(),
             "cores": os.cpu_count(),
             "units": {"time": "s", "size": "bytes"},
             "measurements": [
-                {**one.to_json(), "title": self.titles[one.program]} for one in self.measurements
+                {**measurement.to_json(), "title": self.titles[measurement.program]}
+                for measurement in self.measurements
             ],
             "bounds": [
                 {
-                    "program": one.program,
-                    "system": one.system,
-                    "ratio": one.ratio,
-                    "bound": one.bound,
-                    "met": one.met,
+                    "program": bound.program,
+                    "system": bound.system,
+                    "ratio": bound.ratio,
+                    "bound": bound.bound,
+                    "met": bound.met,
                 }
-                for one in self.bounds
+                for bound in self.bounds
             ],
-            "overheads": [one.to_json() for one in self.overheads],
-            "passes": [one.to_json() for one in self.passes],
+            "overheads": [overhead.to_json() for overhead in self.overheads],
+            "passes": [effect.to_json() for effect in self.passes],
         }
 
     def write(self, path: Path) -> None:
@@ -110,7 +111,7 @@ class Run:
         path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Return the versions of the packages that are installed, of those that matter here."""
     found = {"graphdist": VERSION}
     for name in _PACKAGES:
@@ -121,9 +122,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def bounds_of(program: Program, measurements: Sequence[Measurement]) -> list[Bound]:
+def bounds_of(program: BenchProgram, measurements: Sequence[Measurement]) -> list[Bound]:
     """Return what was measured against what the program is bound to."""
-    by_system = {one.system: one for one in measurements}
+    by_system = {measurement.system: measurement for measurement in measurements}
     found = []
     for system, bound in program.bounds.items():
         if OURS in by_system and system in by_system:
@@ -146,26 +147,26 @@ _HEADER = (
 
 
 def program_table(
-    program: Program, measurements: Sequence[Measurement], bounds: Sequence[Bound]
+    program: BenchProgram, measurements: Sequence[Measurement], bounds: Sequence[Bound]
 ) -> str:
     """Return the measurements of a program, a line a system."""
-    ours = next((one for one in measurements if one.system == OURS), None)
-    rows = [_HEADER, *(_row(one, ours) for one in measurements)]
+    ours = next((measurement for measurement in measurements if measurement.system == OURS), None)
+    rows = [_HEADER, *(_row(measurement, ours) for measurement in measurements)]
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     lines = table(list(zip(*columns, strict=True)))
     said = [f"  {bound}" for bound in bounds]
     return "\n".join([f"{program.name}: {program.title}", *lines, *said, ""])
 
 
-def _row(one: Measurement, ours: Measurement | None) -> tuple[str, ...]:
-    module = one.module
-    ratio = None if ours is None or one is ours else ours.of(one)
+def _row(measurement: Measurement, ours: Measurement | None) -> tuple[str, ...]:
+    module = measurement.module
+    ratio = None if ours is None or measurement is ours else ours.of(measurement)
     return (
-        f"  {one.system}",
-        "" if one.step_seconds is None else time_text(one.step_seconds),
+        f"  {measurement.system}",
+        "" if measurement.step_seconds is None else time_text(measurement.step_seconds),
         "" if ratio is None else f"{ratio:.2f}x",
-        "" if one.quick_seconds is None else time_text(one.quick_seconds),
-        "" if one.compile_seconds is None else time_text(one.compile_seconds),
+        "" if measurement.quick_seconds is None else time_text(measurement.quick_seconds),
+        "" if measurement.compile_seconds is None else time_text(measurement.compile_seconds),
         "" if module is None else f"{module.num_collectives:,}",
         "" if module is None else size_text(module.moved_bytes),
         "" if module is None else size_text(module.peak_bytes),
@@ -178,11 +179,11 @@ _PASSES_HEADER = ("on", "collectives", "", "moved", "", "peak", "", "variables",
 def passes_table(name: str, program: str, effects: Sequence[PassEffect]) -> str:
     """Return what one pass does to its program, a line a target."""
     rows = [_PASSES_HEADER]
-    for one in effects:
-        before, after = one.without, one.with_it
+    for effect in effects:
+        before, after = effect.without, effect.with_it
         rows.append(
             (
-                one.target,
+                effect.target,
                 _kinds(before.module.collectives),
                 f"-> {_kinds(after.module.collectives)}",
                 size_text(before.module.moved_bytes),

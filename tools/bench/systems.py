@@ -25,7 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import graphdist as gd
 from graphdist.runtime.emit import REPLICA
 from graphdist.tools.bench.models import Tree
-from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.programs import BenchProgram
 
 
 class Running(Protocol):
@@ -44,7 +44,7 @@ class Running(Protocol):
 class GraphdistReplicas:
     """What a program asks of the replicas, in words of graphdist."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: BenchProgram) -> None:
         """Make the metrics of a program that has some; in a strategy's scope."""
         if program.kind == "evaluate":
             self.loss = gd.metrics.Mean()
@@ -74,7 +74,10 @@ class Graphdist:
     """A program as a user of graphdist writes it."""
 
     def __init__(
-        self, program: Program, strategy: gd.Strategy, function: Callable[..., Any] = gd.function
+        self,
+        program: BenchProgram,
+        strategy: gd.Strategy,
+        function: Callable[..., Any] = gd.function,
     ) -> None:
         """Make variables and function; `function` decorates it."""
         is_here = not strategy.devices.is_absent
@@ -123,12 +126,12 @@ def shapes_of(tree: Tree) -> Tree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
 
-def _distributed(program: Program, strategy: gd.Strategy) -> Any:
+def _distributed(program: BenchProgram, strategy: gd.Strategy) -> Any:
     batch = program.batch(strategy.num_replicas_in_sync)
     return next(iter(strategy.experimental_distribute_dataset([batch])))
 
 
-def _specs(program: Program, strategy: gd.Strategy) -> Any:
+def _specs(program: BenchProgram, strategy: gd.Strategy) -> Any:
     def spec(x: Any) -> gd.PerReplicaSpec:
         return gd.PerReplicaSpec(x.shape, x.dtype, strategy=strategy)
 
@@ -141,7 +144,7 @@ class ByHand:
     State is in two parts: what a step reads only, and what it changes, which is donated.
     """
 
-    def __init__(self, program: Program, strategy: gd.Strategy) -> None:
+    def __init__(self, program: BenchProgram, strategy: gd.Strategy) -> None:
         """Place state and batch on the devices, or describe them."""
         self.program, self.devices = program, strategy.devices
         state = program.state()
@@ -343,7 +346,7 @@ class Floor(ShardMap):
 
 FLOOR = "floor"
 
-SYSTEMS: dict[str, Callable[[Program, gd.Strategy], Running]] = {
+SYSTEMS: dict[str, Callable[[BenchProgram, gd.Strategy], Running]] = {
     "graphdist": Graphdist,
     "shard_map": ShardMap,
     "jit": Jit,

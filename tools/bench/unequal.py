@@ -15,11 +15,11 @@ import numpy as np
 
 import graphdist as gd
 from graphdist.tools.bench.models import Mlp
-from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.systems import Graphdist
 
 REPLICAS, LAYERS, WIDTH, ROUNDS = 64, 20, 16, 5
-PROGRAM = Program("unequal", "", Mlp(LAYERS, WIDTH), rows=4)
+PROGRAM = BenchProgram("unequal", "", Mlp(LAYERS, WIDTH), rows=4)
 
 
 def compile_seconds(strategy: gd.Strategy, rows: list[int]) -> float:

@@ -17,16 +17,18 @@ from itertools import chain
 
 import graphdist as gd
 from graphdist.tools import run
-from graphdist.tools.bench.measure import OURS, ratio, seconds_of
+from graphdist.tools.bench.measure import OURS, ratio_by_round, seconds_of
 from graphdist.tools.bench.models import Mlp
-from graphdist.tools.bench.programs import Program
+from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.systems import Graphdist, Running, ShardMap
 
 BY_HAND = "shard_map"
 FIRST_STEPS = 5
 PROGRAMS = (
-    Program("layers", "4 layers of 256", Mlp(4, 256), rows=64, bounds={BY_HAND: 1.05}),
-    Program("gradients", "100 gradients of 8 or 64", Mlp(50, 8), rows=16, bounds={BY_HAND: 0.3}),
+    BenchProgram("layers", "4 layers of 256", Mlp(4, 256), rows=64, bounds={BY_HAND: 1.05}),
+    BenchProgram(
+        "gradients", "100 gradients of 8 or 64", Mlp(50, 8), rows=16, bounds={BY_HAND: 0.3}
+    ),
 )
 
 
@@ -43,7 +45,7 @@ def steps_in_turns(
     return turns
 
 
-def measure(rounds: int, steps_a_turn: int) -> None:
+def measure_workers(rounds: int, steps_a_turn: int) -> None:
     """Be one of the workers."""
     strategy = gd.MultiWorkerMirroredStrategy()
     for program in PROGRAMS:
@@ -51,7 +53,7 @@ def measure(rounds: int, steps_a_turn: int) -> None:
             OURS: Graphdist(program, strategy),
             BY_HAND: ShardMap(program, strategy),
         }
-        losses = [[one.step() for _ in range(FIRST_STEPS)] for one in systems.values()]
+        losses = [[system.step() for _ in range(FIRST_STEPS)] for system in systems.values()]
         for ours, theirs in zip(*losses, strict=True):
             assert abs(ours - theirs) <= 1e-4 * abs(theirs), losses
         turns = steps_in_turns(systems, rounds, steps_a_turn)
@@ -59,9 +61,9 @@ def measure(rounds: int, steps_a_turn: int) -> None:
             print(_line(program, strategy, turns), flush=True)
 
 
-def _line(program: Program, strategy: gd.Strategy, turns: dict[str, list[list[float]]]) -> str:
+def _line(program: BenchProgram, strategy: gd.Strategy, turns: dict[str, list[list[float]]]) -> str:
     ours, theirs = (statistics.median(chain(*turns[name])) for name in (OURS, BY_HAND))
-    times = ratio(turns[OURS], turns[BY_HAND])
+    times = ratio_by_round(turns[OURS], turns[BY_HAND])
     return (
         f"{program.title}, {strategy.num_replicas_in_sync} workers: {ours * 1e3:.2f} ms a step, "
         f"by hand {theirs * 1e3:.2f} ms: {times:.2f}x, at most {program.bounds[BY_HAND]}x"
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--is-worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.is_worker:
-        measure(given.rounds, given.steps)
+        measure_workers(given.rounds, given.steps)
         return 0
     program = ["-m", "graphdist.tools.bench.workers", "--is-worker"]
     effort = ["--rounds", str(given.rounds), "--steps", str(given.steps)]

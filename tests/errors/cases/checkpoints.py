@@ -15,7 +15,7 @@ import numpy as np
 
 import graphdist as gd
 from graphdist.runtime.files import checkpoint as checkpoints
-from graphdist.runtime.files.checkpoint_owner import Owner
+from graphdist.runtime.files.checkpoint_owner import OwnerProcess
 from graphdist.runtime.processes.workers import OneWorker, set_workers
 from tests.errors.programs import pair
 from tests.errors.refusal import Refused
@@ -143,7 +143,7 @@ def checkpoint_with_another_writer(refused: Refused) -> None:
         Path("saved").mkdir()
         with open("saved/.ckpt.writer", "wb") as file:  # as another process holds it
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(Owner("trainer-0", "another", 4242, "1", since=1.7e9).record(sign=1))
+            file.write(OwnerProcess("trainer-0", "another", 4242, "1", since=1.7e9).record(sign=1))
             file.flush()
             manager = gd.train.CheckpointManager(gd.train.Checkpoint(step=0), "saved", 2)
             with refused(ValueError):

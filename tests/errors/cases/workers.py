@@ -80,7 +80,7 @@ def workers_after_first_use(refused: Refused) -> None:
 
 def _meet_nobody(workers: ClusterWorkers) -> None:
     with pytest.raises(gd.WorkerError):
-        workers.meet()
+        workers.rendezvous()
 
 
 def worker_without_a_port(refused: Refused) -> None:
@@ -135,9 +135,9 @@ def worker_0_that_is_not_there(refused: Refused) -> None:
 def worker_that_does_not_come(refused: Refused) -> None:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
     first, second = (ClusterWorkers(addresses, index, Patience(start=5.0)) for index in range(2))
-    other = threading.Thread(target=second.meet)
+    other = threading.Thread(target=second.rendezvous)
     other.start()
-    first.meet()
+    first.rendezvous()
     other.join()
     with refused(TimeoutError):
         first.exchange("key", 1, "the first run of 'step'", here(), seconds=0.2)

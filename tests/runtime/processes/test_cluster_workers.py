@@ -28,7 +28,7 @@ def met() -> Iterator[Met]:
         addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(count)]
         made.extend(ClusterWorkers(addresses, index, patience) for index in range(count))
         with ThreadPoolExecutor(count) as pool:
-            starts = list(pool.map(ClusterWorkers.meet, made))
+            starts = list(pool.map(ClusterWorkers.rendezvous, made))
         assert len(set(starts)) == 1
         return made
 
@@ -198,7 +198,7 @@ def test_a_port_in_use() -> None:
 def test_an_address_of_another_machine() -> None:
     message = r"worker 0 \(192.0.2.1:2222\) cannot listen at 192.0.2.1:2222: Cannot assign"
     with pytest.raises(gd.WorkerError, match=message) as caught:
-        ClusterWorkers(["192.0.2.1:2222", "192.0.2.2:2222"], 0, PATIENCE).meet()
+        ClusterWorkers(["192.0.2.1:2222", "192.0.2.2:2222"], 0, PATIENCE).rendezvous()
     assert "GRAPHDIST_WORKER_BIND" in caught.value.hint
 
 
@@ -207,16 +207,16 @@ def test_something_else_at_the_port() -> None:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         second = ClusterWorkers([address, "127.0.0.1:1"], 1, Patience(start=0.3))
         with pytest.raises(gd.WorkerError, match=r"cannot reach worker 0.*something else answers"):
-            second.meet()
+            second.rendezvous()
 
 
 def test_workers_meet_again_where_they_could_not() -> None:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
     with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start"):
-        ClusterWorkers(addresses, 0, Patience(start=0.2)).meet()
+        ClusterWorkers(addresses, 0, Patience(start=0.2)).rendezvous()
     first, second = ClusterWorkers(addresses, 0, PATIENCE), ClusterWorkers(addresses, 1, PATIENCE)
     until(lambda: _is_free(addresses[0]))
-    all_at_once([first, second], ClusterWorkers.meet)
+    all_at_once([first, second], ClusterWorkers.rendezvous)
     second.leave()
     first.leave()
 
@@ -233,7 +233,7 @@ def _is_free(address: str) -> bool:
 def test_ipv6() -> None:
     addresses = [f"[::1]:{free_port('::1')}", "[::1]:1"]
     first, second = [ClusterWorkers(addresses, index, PATIENCE) for index in range(2)]
-    places = all_at_once([first, second], ClusterWorkers.meet)
+    places = all_at_once([first, second], ClusterWorkers.rendezvous)
     assert [(place.host, place.bind, place.own_address) for place in places] == [("::1",) * 3] * 2
     second.leave()
     first.leave()
@@ -250,13 +250,13 @@ def test_it_listens_where_it_is_told() -> None:
     addresses = [f"192.0.2.1:{free_port('127.0.0.1')}", "192.0.2.2:1"]
     first = ClusterWorkers(addresses, 0, Patience(start=0.2), bind="0.0.0.0")
     with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start"):
-        first.meet()
+        first.rendezvous()
 
 
 def test_threads_end_with_the_workers() -> None:
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     only = ClusterWorkers([address], 0, PATIENCE)
-    only.meet()
+    only.rendezvous()
     server = only._server
     assert server is not None
     assert server.is_alive()

@@ -29,7 +29,7 @@ def started(job: JobIdentity = JOB, seconds: float = 1.0) -> Iterator[tuple[list
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
     first = ClusterWorkers(addresses, 0, Patience(start=seconds), job)
     with ThreadPoolExecutor(1) as pool:
-        yield addresses, pool.submit(first.meet)
+        yield addresses, pool.submit(first.rendezvous)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def started(job: JobIdentity = JOB, seconds: float = 1.0) -> Iterator[tuple[list
 def test_a_worker_of_another_kind_is_refused_on_both_sides(job: JobIdentity, message: str) -> None:
     with started() as (addresses, first):
         with pytest.raises(gd.WorkerError, match=rf"worker 1 .* cannot reach worker 0 .*{message}"):
-            ClusterWorkers(addresses, 1, PATIENCE, job).meet()
+            ClusterWorkers(addresses, 1, PATIENCE, job).rendezvous()
         with pytest.raises(gd.WorkerError, match=rf"worker 1 .* did not start .*{message}"):
             first.result()
 
@@ -64,7 +64,7 @@ def test_clusters_that_disagree(index: int, count: int, message: str) -> None:
         other.__class__ = _WithoutServer
         time.sleep(0.3)  # worker 0 is greeted
         with pytest.raises(gd.WorkerError, match=message):
-            other.meet()
+            other.rendezvous()
         with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start within 1 s"):
             first.result()
 
@@ -72,14 +72,14 @@ def test_clusters_that_disagree(index: int, count: int, message: str) -> None:
 class _WithoutServer(ClusterWorkers):
     """A second process that takes itself for worker 0, whose port would be in use."""
 
-    def _met(self, meeting: Any) -> Any:
-        return meeting.connection(None)
+    def _joined(self, rendezvous: Any) -> Any:
+        return rendezvous.connection(None)
 
 
 def test_a_worker_of_a_later_start_waits_for_its_server() -> None:
     job = replace(JOB, generation=0)
     with started(job, seconds=0.5) as (addresses, old), ThreadPoolExecutor(1) as pool:
-        second = pool.submit(ClusterWorkers(addresses, 1, PATIENCE, JOB).meet)
+        second = pool.submit(ClusterWorkers(addresses, 1, PATIENCE, JOB).rendezvous)
         with pytest.raises(gd.WorkerError, match=r"did not start"):
             old.result()
         assert not second.done()
@@ -93,7 +93,7 @@ def _until_it_listens(workers: ClusterWorkers) -> Any:
     deadline = time.monotonic() + 5
     while True:
         try:
-            return workers.meet()
+            return workers.rendezvous()
         except gd.WorkerError as error:
             if "in use" not in str(error) or time.monotonic() > deadline:
                 raise
@@ -102,7 +102,7 @@ def _until_it_listens(workers: ClusterWorkers) -> Any:
 def test_a_server_that_does_not_know_the_token_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        second = pool.submit(ClusterWorkers([address, "127.0.0.1:1"], 1, PATIENCE, JOB).meet)
+        second = pool.submit(ClusterWorkers([address, "127.0.0.1:1"], 1, PATIENCE, JOB).rendezvous)
         stream, _ = listener.accept()
         stream.sendall(JOB.challenge().line())
         hello = json.loads(stream.makefile("rb").readline())
@@ -164,7 +164,7 @@ def pair() -> Iterator[list[ClusterWorkers]]:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
     made = [ClusterWorkers(addresses, index, PATIENCE, JOB) for index in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(ClusterWorkers.meet, made))
+        list(pool.map(ClusterWorkers.rendezvous, made))
     yield made
     for one in reversed(made):
         one.leave()

@@ -25,7 +25,7 @@ def pair() -> Iterator[list[ClusterWorkers]]:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
     made = [ClusterWorkers(addresses, index, Patience(start=30.0)) for index in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(ClusterWorkers.meet, made))
+        list(pool.map(ClusterWorkers.rendezvous, made))
     yield made
     for workers in reversed(made):
         workers.leave()

@@ -29,7 +29,7 @@ from graphdist.ir.printer import node_lines, print_literal
 
 __all__ = ["Diff", "diff", "diffs"]
 
-Operands = tuple[Hashable, ...]
+OperandKeys = tuple[Hashable, ...]
 """Of operands or results: a number for each, that equal computations share; a literal as it is."""
 
 
@@ -120,7 +120,7 @@ class _Keys:
     def __init__(self) -> None:
         self._shapes: dict[Node, Hashable] = {}
         self._computations: dict[Graph, dict[Node, int]] = {}
-        self._computed: dict[Node, tuple[Operands, int, Operands]] = {}  # for these operands
+        self._computed: dict[Node, tuple[OperandKeys, int, OperandKeys]] = {}  # for these operands
 
     def of_shape(self, node: Node) -> Hashable:
         """Return what two nodes share if they do the same on operands that may be others."""
@@ -144,7 +144,10 @@ class _Keys:
         for node in graph.nodes:
             # Literals are slow to hash: they stand for themselves.
             operands = tuple(
-                [one if isinstance(one, Literal) else number_of.get(one) for one in node.operands]
+                [
+                    operand if isinstance(operand, Literal) else number_of.get(operand)
+                    for operand in node.operands
+                ]
             )
             found = self._computed.get(node)
             if found is None or found[0] != operands:
@@ -153,10 +156,15 @@ class _Keys:
             number_of.update(zip(node.results, found[2], strict=True))
         return keys
 
-    def _computation(self, node: Node, operands: Operands) -> tuple[int, Operands]:
+    def _computation(self, node: Node, operands: OperandKeys) -> tuple[int, OperandKeys]:
         """Return the number of a node, and those of its results."""
-        texts = [print_literal(one) if isinstance(one, Literal) else one for one in operands]
-        nested = tuple([hash(tuple(self.of_computations(one).values())) for one in node.graphs])
+        texts = [
+            print_literal(operand) if isinstance(operand, Literal) else operand
+            for operand in operands
+        ]
+        nested = tuple(
+            [hash(tuple(self.of_computations(nested).values())) for nested in node.graphs]
+        )
         key = hash((self.of_shape(node), tuple(texts), nested))
         if node.op.name == "read" and (variable := _variable_of(node)):
             return key, (variable,) * len(node.results)
@@ -166,8 +174,8 @@ class _Keys:
         """Whether two nodes do the same, and their results are distributed alike."""
         if old is new:
             return True
-        for one, other in zip(old.results, new.results, strict=False):
-            kinds = one.type.distribution, other.type.distribution
+        for old_result, other in zip(old.results, new.results, strict=False):
+            kinds = old_result.type.distribution, other.type.distribution
             if None not in kinds and kinds[0] != kinds[1]:
                 return False
         return self.of_shape(old) == self.of_shape(new)
@@ -242,18 +250,18 @@ class _Pairing:
             candidates = waiting[key(node)]
             if candidates:
                 # The first few are enough: order is kept, and this must not become quadratic.
-                nearest = [one for one, _ in zip(candidates, range(16), strict=False)]
+                nearest = [candidate for candidate, _ in zip(candidates, range(16), strict=False)]
                 best = max(nearest, key=lambda new: self._likeness(node, new))
                 del candidates[best]
                 self._pair(node, best)
 
     def _likeness(self, old: Node, new: Node) -> float:
         score = 0.0
-        for one, other in zip(old.operands, new.operands, strict=False):
-            if self._agree(one, other):
+        for old_operand, other in zip(old.operands, new.operands, strict=False):
+            if self._agree(old_operand, other):
                 score += 1
             elif isinstance(other, Value) and (added := self.producer.get(other)) is not None:
-                score += 0.5 * any(self._agree(one, through) for through in added.operands)
+                score += 0.5 * any(self._agree(old_operand, through) for through in added.operands)
         return score + 0.25 * (_line_key(old) == _line_key(new))
 
     def _agree(self, old: Operand, new: Operand) -> bool:
@@ -265,7 +273,10 @@ class _Pairing:
         """Whether each operand of the second node is the partner of the first one's."""
         if old is new:
             partner = self.values.get
-            return all(isinstance(one, Literal) or partner(one) is one for one in old.operands)
+            return all(
+                isinstance(operand, Literal) or partner(operand) is operand
+                for operand in old.operands
+            )
         return len(old.operands) == len(new.operands) and all(
             map(self._agree, old.operands, new.operands)
         )
@@ -281,11 +292,11 @@ class _Pairing:
                 result.changed.append((old, new))
             else:
                 kept += 1
-            for one, other in zip(old.graphs, new.graphs, strict=False):
-                if one is other:
-                    kept += sum(1 for _ in _with_nested(one.nodes))
+            for old_body, other in zip(old.graphs, new.graphs, strict=False):
+                if old_body is other:
+                    kept += sum(1 for _ in _with_nested(old_body.nodes))
                 else:
-                    kept += _Pairing(one, other, result, self.keys).run()
+                    kept += _Pairing(old_body, other, result, self.keys).run()
         return kept
 
 
@@ -298,7 +309,7 @@ def _with_nested(nodes: Iterable[Node]) -> Iterable[Node]:
 
 def _keyed_inputs(graph: Graph) -> list[tuple[str, Value]]:
     """Return the inputs that are not variables' in order with "", the others with their name."""
-    bound = [one.name for one in graph.variables] if graph.is_placed else []
+    bound = [variable.name for variable in graph.variables] if graph.is_placed else []
     variables = list(zip(bound, graph.inputs, strict=False))
     return [("", value) for value in graph.inputs[len(bound) :]] + variables
 

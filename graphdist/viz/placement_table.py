@@ -29,7 +29,7 @@ def placement(variables: Any) -> str:
     """
     leaves = jax.tree.leaves(variables, is_leaf=lambda leaf: isinstance(leaf, Variable))
     rows = [_HEAD, *map(_row, leaves)]
-    total = sum(_bytes(one) for one in leaves)
+    total = sum(_bytes(variable) for variable in leaves)
     rows.append(("total", "", "", f"{total:,}", "", f"{len(leaves)} variables"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

@@ -32,11 +32,11 @@ _SECONDS_BETWEEN_TRIES = 0.1
 _SECONDS_TO_CONNECT = 1.0
 _SECONDS_TO_ANSWER = 5.0
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """Which worker of which cluster and job this process is, and when it gives up."""
 
     addresses: Sequence[str]
@@ -87,7 +87,7 @@ class Meeting:
         """Return the error of a worker that does not come together with the others."""
         return WorkerError(what, source=self.at, hint=HINT)
 
-    def _until_deadline(self, attempt: Callable[[], Found], what: str) -> Found:
+    def _until_deadline(self, attempt: Callable[[], Result], what: str) -> Result:
         while True:
             try:
                 return attempt()
