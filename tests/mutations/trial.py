@@ -116,7 +116,7 @@ def use(kind: str, folder: Path, first: int, end: int) -> None:
     jax.config.update("jax_num_cpu_devices", 2)
     from graphdist.errors import GraphdistError
     from tests.mutations import artifacts, texts
-    from tests.peak_memory import peak_bytes
+    from tests.mutations.peak_memory import peak_bytes
 
     say = os.fdopen(os.dup(1), "w")
     trials: Any = {"artifacts": artifacts.Trials, "texts": texts.Trials}[kind](folder)
@@ -164,8 +164,8 @@ def main() -> None:
         kind, folder, first, end = given.use
         use(kind, Path(folder), int(first), int(end))
     results = [run_trials(kind, getattr(given, kind), given.seed) for kind in KINDS]
-    print(*[one for one in results if one.outcomes], sep="\n")
-    sys.exit(any(one.faults for one in results))
+    print(*[result for result in results if result.outcomes], sep="\n")
+    sys.exit(any(result.faults for result in results))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""A trainer, an evaluator and one that makes managers; and checkpoints changed at random.
+"""A trainer, an evaluator and a program that makes managers, all in one folder.
 
-`python -m tests.train.readers` and `python -m tests.train.mutations` are the long forms.
+`python -m tests.train.readers` is the long form.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.train import mutations, readers
+from tests.train import readers
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,3 @@ def test_one_saves_while_others_read() -> None:
     assert outcome.train == 20
     assert outcome.evaluate > 1
     assert outcome.make_managers > 1
-
-
-def test_changed_checkpoints_are_refused_or_read_as_saved() -> None:
-    assert mutations.run(60) < mutations.MOST_MEBIBYTES

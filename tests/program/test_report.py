@@ -54,7 +54,7 @@ def test_a_report_for_a_pod() -> None:
     assert abs(report.argument_bytes / (state + 16 * 128 * 4) - 1) < 0.05
     assert sum(report.module_bytes.values()) == bytes_in(compiled.as_text("hlo")) == state + 4
     assert {use.became for use in report.collectives} == {"all-reduce, combined with 3"}
-    assert "test_reports" not in report.collectives[0].source
+    assert "test_report" not in report.collectives[0].source
     assert "steps.py" in report.collectives[0].source
     matmuls = 3 * 2 * 16 * 128 * 128
     assert report.total_flops >= matmuls * 3 - 2 * 16 * 128 * 128  # no gradient of the input
@@ -166,7 +166,7 @@ def test_constants_that_should_be_arguments_are_warned_of() -> None:
     report = step.trace(jnp.float32(1)).lower().report()
     (constant,) = report.constants
     assert constant.bytes == 2**21
-    assert "test_reports.py" in str(constant)
+    assert "test_report.py" in str(constant)
     assert "pass it as an argument" in str(report)
     small = gd.function(lambda x: x + jnp.arange(4.0))
     assert small.trace(jnp.float32(1)).lower().report().constants == ()

@@ -1,4 +1,4 @@
-"""What the command says of bad input: each message whole, in `golden/refusals.txt`."""
+"""What the command says of bad input: each message whole, in `golden/viz_refusals.txt`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphdist.runtime.files.artifact import write_artifact
 from graphdist.tools.viz import main
 from tests.viz.graphs import chain
 
-GOLDEN = Path(__file__).parent / "golden" / "refusals.txt"
+GOLDEN = Path(__file__).parent / "golden" / "viz_refusals.txt"
 
 STEPS = """import jax
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """Checkpoints changed at random: what reads them refuses in words of ours, or reads what was saved.
 
-    python -m tests.train.mutations --count 2000
+    python -m tests.mutations.checkpoints --count 2000
 
 A mutation is a number: its generator chooses what is changed. Child processes take many each, and
 are watched: a crash, an error that is not of `graphdist.errors`, a value that was not saved, a file
@@ -29,7 +29,7 @@ import numpy as np
 
 import graphdist as gd
 from graphdist.runtime.files.checkpoint_index import INDEX, sealed
-from tests.peak_memory import peak_bytes
+from tests.mutations.peak_memory import peak_bytes
 from tests.train.subjects import FORMAT_1, files_of, nested
 
 MOST_MEBIBYTES = 1024
@@ -66,7 +66,7 @@ def contents(checkpoint: gd.train.Checkpoint) -> Any:
     arrays = [found["params"]["w"], found["params"]["b"].read_value(), *found["more"]]
     arrays.append(np.asarray(jax.random.key_data(found["key"])))
     values = [found[name] for name in ("step", "rate", "name")]
-    return [np.asarray(one).tolist() for one in arrays], values
+    return [np.asarray(array).tolist() for array in arrays], values
 
 
 def make_originals(folder: Path) -> None:
@@ -122,7 +122,7 @@ def swap(chosen: random.Random, path: Path) -> bool:
 
 
 def take_from_another(chosen: random.Random, path: Path) -> bool:
-    others = [one for one in path.parent.iterdir() if one.is_dir() and one != path]
+    others = [other for other in path.parent.iterdir() if other.is_dir() and other != path]
     other = chosen.choice(others)
     chosen.choice(files_of(path)).write_bytes(chosen.choice(files_of(other)).read_bytes())
     return False
@@ -165,8 +165,8 @@ def change_json(chosen: random.Random, path: Path) -> bool:
 def change_field(chosen: random.Random, content: Any) -> None:
     """Change one field somewhere in JSON."""
     holders = [content] if isinstance(content, dict | list) and content else []
-    for one in holders:
-        inner = one.values() if isinstance(one, dict) else one
+    for outer in holders:
+        inner = outer.values() if isinstance(outer, dict) else outer
         holders += [value for value in inner if isinstance(value, dict | list) and value]
     if not holders:
         return
@@ -176,7 +176,7 @@ def change_field(chosen: random.Random, content: Any) -> None:
     if act < 0.25:
         del holder[place]
     elif act < 0.35 and isinstance(holder, dict):
-        name = chosen.choice([one for one in HOSTILE if isinstance(one, str)])
+        name = chosen.choice([value for value in HOSTILE if isinstance(value, str)])
         holder[name] = holder.pop(place)
     else:
         holder[place] = json.loads(json.dumps(chosen.choice(HOSTILE)))  # a later change may go in
@@ -221,8 +221,8 @@ def read_all(folder: Path, name: str, is_sealed: bool) -> None:
 
 def tree(folder: Path) -> Any:
     """Return all there is in a folder, and what it holds."""
-    files = [one for one in folder.rglob("*") if one.is_file()]
-    return sorted((str(one), one.stat().st_mtime_ns, one.read_bytes()) for one in files)
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return sorted((str(file), file.stat().st_mtime_ns, file.read_bytes()) for file in files)
 
 
 def mutate(number: int, originals: Path, sandbox: Path) -> None:
@@ -237,7 +237,7 @@ def mutate(number: int, originals: Path, sandbox: Path) -> None:
     read_all(folder, name, is_sealed)
     signal.alarm(0)
     assert tree(sandbox / "outside") == before, "a file outside was changed"
-    assert {one.name for one in sandbox.iterdir()} == {"outside", "checkpoints"}
+    assert {entry.name for entry in sandbox.iterdir()} == {"outside", "checkpoints"}
     most = peak_bytes() / 2**20
     assert most < MOST_MEBIBYTES, f"{most:.0f} MiB"
     shutil.rmtree(folder)
@@ -264,7 +264,15 @@ def run(count: int, seed: int = 0, a_process: int = 200) -> float:
     for first in range(seed, seed + count, a_process):
         numbers = [str(first), str(min(a_process, seed + count - first))]
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "tests.train.mutations", "--read", *numbers],
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-m",
+                "tests.mutations.checkpoints",
+                "--read",
+                *numbers,
+            ],
             env=environment,
             capture_output=True,
             text=True,
