@@ -263,16 +263,9 @@ def run(count: int, seed: int = 0, a_process: int = 200) -> float:
     most = 0.0
     for first in range(seed, seed + count, a_process):
         numbers = [str(first), str(min(a_process, seed + count - first))]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.mutations.checkpoints"]
         done = subprocess.run(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-m",
-                "tests.mutations.checkpoints",
-                "--read",
-                *numbers,
-            ],
+            [*command, "--read", *numbers],
             env=environment,
             capture_output=True,
             text=True,
