@@ -26,7 +26,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import IO
 
-from graphdist import config
+from graphdist.config import worker_environment
 from graphdist.runtime.processes.addresses import join_address
 from graphdist.runtime.processes.handshake import JobIdentity
 
@@ -200,7 +200,7 @@ class Job:
         before = {number: signal.signal(number, self._forward) for number in FORWARDED}
         try:
             for number in range(len(self._addresses)):
-                environment = config.worker_environment(
+                environment = worker_environment(
                     self._addresses, number, self._identity, self._devices
                 )
                 self._workers.append(Worker(number, self._command, environment))

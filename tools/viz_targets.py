@@ -15,7 +15,7 @@ from typing import Any  # Any: users' functions and arguments
 
 import jax
 
-from graphdist import config
+from graphdist.config import set_logical_cpu_devices
 from graphdist.errors import ArgumentError, ArtifactError, DeviceError, GraphdistError
 from graphdist.ir.errors import ParseError
 from graphdist.ir.parser import parse
@@ -154,7 +154,7 @@ def _strategy(text: str) -> CommonStrategy:
 def _devices(count: int) -> list[str]:
     """Return the accelerators of this machine if there are as many, else logical CPU devices."""
     try:
-        config.set_logical_cpu_devices(count)  # before JAX looks at its devices
+        set_logical_cpu_devices(count)  # before JAX looks at its devices
     except DeviceError:
         if jax.local_device_count("cpu") < count:
             raise

@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any  # Any: tf.distribute's arguments that nothing here reads
 
-from graphdist import config
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
+from graphdist.config import set_visible_gpus, slurm_variable, visible_gpus
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.tracing.sources import here
 
@@ -82,7 +82,7 @@ class SlurmClusterResolver(ClusterResolver):
             start += count
         if self._auto_set_gpu and self._gpus_per_task:
             first = self._place_on_node() * self._gpus_per_task
-            config.set_visible_gpus(range(first, first + self._gpus_per_task))
+            set_visible_gpus(range(first, first + self._gpus_per_task))
         return ClusterSpec(spec)
 
     def get_task_info(self) -> tuple[str | None, int | None]:
@@ -177,7 +177,7 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
 
 def num_visible_gpus() -> int:
     """Return how many GPUs this process may use, without starting them."""
-    visible = config.visible_gpus()
+    visible = visible_gpus()
     if visible is not None:
         return len([gpu for gpu in visible.split(",") if gpu])
     command = shutil.which("nvidia-smi")
@@ -206,7 +206,7 @@ def _tasks_by_node(tasks_per_node: int | Mapping[str, int] | None) -> dict[str, 
 def _variable(*names: str) -> str:
     """Return the first of these variables of Slurm that is set."""
     for name in names:
-        found = config.slurm_variable(name)
+        found = slurm_variable(name)
         if found is not None:
             return found
     raise ContextError(

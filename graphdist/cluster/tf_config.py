@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any  # Any: JSON
 
-from graphdist import config
 from graphdist.cluster.resolver import ClusterResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec
+from graphdist.config import cluster_config
 from graphdist.errors import ArgumentError
 from graphdist.tracing.sources import here
 
@@ -65,7 +65,7 @@ class TFConfigClusterResolver(ClusterResolver):
         """Return the protocol that addresses begin with, such as "grpc"; None for none."""
         if self._rpc_layer is not None:
             return self._rpc_layer
-        return config.cluster_config().get("rpc_layer")
+        return cluster_config().get("rpc_layer")
 
     @rpc_layer.setter
     def rpc_layer(self, rpc_layer: str | None) -> None:
@@ -78,7 +78,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     def cluster_spec(self) -> ClusterSpec:
         """Return the addresses of all tasks by job."""
-        return ClusterSpec(config.cluster_config().get("cluster", {}))
+        return ClusterSpec(cluster_config().get("cluster", {}))
 
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
@@ -87,7 +87,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
         Raises `ArgumentError` in a larger cluster when it is not known which task this is.
         """
-        session_master = config.cluster_config().get("session_master")
+        session_master = cluster_config().get("session_master")
         if session_master is not None:
             return str(session_master)
         cluster = self.cluster_spec()
@@ -100,7 +100,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
 
 def _task() -> dict[str, Any]:
-    task = config.cluster_config().get("task", {})
+    task = cluster_config().get("task", {})
     if not isinstance(task, dict):
         raise ArgumentError(
             f"the task in TF_CONFIG is {task!r}, not an object",

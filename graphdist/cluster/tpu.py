@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any  # Any: the client of another package, and answers as it gives them
 
-from graphdist import config
 from graphdist.cluster.compute_engine import google_service
 from graphdist.cluster.resolver import ClusterResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec
+from graphdist.config import tpu_name, tpu_worker_id
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.devices import count_accelerators
 from graphdist.tracing.sources import here
@@ -45,14 +45,14 @@ class TPUClusterResolver(ClusterResolver):
         service: Any = None,
         discovery_url: str | None = None,
     ) -> None:
-        self._name = tpu or config.tpu_name()
+        self._name = tpu or tpu_name()
         if not self._name:
             raise ArgumentError(
                 "TPUClusterResolver is given no TPU, and TPU_NAME is not set",
                 source=here(),
                 hint="give the TPU's name, its hosts' addresses, or 'local' for the TPUs here",
             )
-        self._task_type, self._task_id = job_name, config.tpu_worker_id() or 0
+        self._task_type, self._task_id = job_name, tpu_worker_id() or 0
         self._rpc_layer = "grpc"
         self._coordinator = {}
         if coordinator_name and coordinator_address:

@@ -9,11 +9,11 @@ from typing import Any  # Any: what users pass as resolver and options
 import jax
 import numpy as np
 
-from graphdist import config
 from graphdist.cluster import roles
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.cluster.tf_config import TFConfigClusterResolver
+from graphdist.config import job_identity, worker_bind_address, worker_patience
 from graphdist.errors import ArgumentError, ContextError, WorkerError
 from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import (
@@ -172,8 +172,8 @@ def _rendezvous(addresses: Sequence[str], index: int, spec: ClusterSpec) -> Clus
             hint="make the strategy first: move what makes arrays, lists jax.devices() or runs "
             "functions below this line",
         )
-    patience, job = config.worker_patience(), config.job_identity()
-    return join_workers(addresses, index, patience, job, config.worker_bind_address(), here())
+    patience, job = worker_patience(), job_identity()
+    return join_workers(addresses, index, patience, job, worker_bind_address(), here())
 
 
 def of_all_workers(

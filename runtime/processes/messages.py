@@ -1,9 +1,9 @@
-r"""What workers and their server say to each other: one line of JSON a message.
+r"""The messages between workers and their server: one line of JSON each.
 
-A message is a flat dataclass, and what comes over the network becomes one only if it is a JSON
-object of a kind that may come now, with exactly the fields of that kind, each of its type. What
-workers exchange for others is text in a field: the server passes it on and never parses it. So
-neither depth nor size of what a stranger sends matters beyond the limit of a line.
+A message is a flat dataclass. A line from the network becomes a message only if it is a JSON object
+of a kind that is allowed at this point, with exactly the fields of that kind, each of its type. The
+values that workers exchange are text in a field, which the server passes on and never parses. So
+neither the nesting nor the size of a stranger's input matters beyond the limit of a line.
 
     {"kind": "put", "key": "program 3", "value": "\"5c1f..\""}
 """
@@ -17,18 +17,18 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeAlias, get_type_hints  # Any: JSON that is not checked yet
 
 MAX_LINE_BYTES = 1 << 28
-"""What a worker may send in one line."""
+"""The longest line of a worker."""
 MAX_HELLO_BYTES = 1 << 12
-"""What may be sent in one line by whoever has not proved to be a worker."""
+"""The longest line of a connection that has not yet proved to be a worker."""
 
 
 class MessageError(ValueError):
-    """What came is no message of those that may come."""
+    """The line is no message that is allowed at this point."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """Something that is said, on one line."""
+    """The base of all messages."""
 
     kind: ClassVar[str]
 
@@ -43,12 +43,12 @@ class Message:
         )
 
 
-# How they meet; `handshake.py` says what the texts are.
+# The handshake; `handshake.py` says what the texts are.
 
 
 @dataclass(frozen=True)
 class Challenge(Message):
-    """The server's first word: what is to be proved, and in which protocol."""
+    """The server's first message: its protocol, and the nonce that the proof must cover."""
 
     protocol: str
     nonce: str
@@ -56,7 +56,7 @@ class Challenge(Message):
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """A worker's first word: who it is, and the proof that it belongs to the job."""
+    """A worker's first message: its identity, and the proof that it belongs to the job."""
 
     protocol: str
     job: str
@@ -70,20 +70,35 @@ class Hello(Message):
 
 @dataclass(frozen=True)
 class Welcome(Message):
-    """The server takes the worker, and proves that it is of the job itself."""
+    """The server accepts the worker, and proves that it belongs to the job itself."""
 
     proof: str
 
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """The server does not take the worker; `may_retry` where that can change."""
+    """The server does not accept the worker; `may_retry` if that can change."""
 
     why: str
     may_retry: int
 
 
-# What a worker says.
+@dataclass(frozen=True)
+class _Announcement(Message):
+    """A text under a name."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class _Progress(Message):
+    """The number of steps that a worker has begun."""
+
+    steps: int
+
+
+# Messages of a worker.
 
 
 @dataclass(frozen=True)
@@ -94,43 +109,33 @@ class Put(Message):
     value: str
 
 
-@dataclass(frozen=True)
-class Say(Message):
-    """Something for all to hear under a name, unless another has said it."""
-
-    name: str
-    value: str
+class Say(_Announcement):
+    """A text for all workers, dropped if there is one of the name already."""
 
 
-@dataclass(frozen=True)
-class Beat(Message):
-    """A worker lives, and has begun so many steps."""
-
-    steps: int
+class Beat(_Progress):
+    """The worker is alive."""
 
 
 @dataclass(frozen=True)
 class Ask(Message):
-    """A worker wants to know who has given a value of an exchange."""
+    """The worker asks who has given a value of an exchange."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class Fail(Message):
-    """A worker fails."""
+    """The worker fails."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class Bye(Message):
-    """A worker leaves, after so many steps."""
-
-    steps: int
+class Bye(_Progress):
+    """The worker leaves."""
 
 
-# What the server says.
+# Messages of the server.
 
 
 @dataclass(frozen=True)
@@ -143,18 +148,14 @@ class All(Message):
 
 @dataclass(frozen=True)
 class Never(Message):
-    """An exchange that never ends, since a worker has left."""
+    """An exchange that will never be complete, since a worker has left."""
 
     key: str
     worker: int
 
 
-@dataclass(frozen=True)
-class Said(Message):
-    """What was said first under a name."""
-
-    name: str
-    value: str
+class Said(_Announcement):
+    """The first text under a name."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class Given(Message):
 
 @dataclass(frozen=True)
 class Beats(Message):
-    """Of each worker the steps it has begun, -1 before it came, and how long nothing was heard."""
+    """For each worker the steps begun, -1 before it came, and the seconds since it was heard."""
 
     steps: list[int]
     silent: list[float]
@@ -183,7 +184,7 @@ class Failed(Message):
 
 @dataclass(frozen=True)
 class Left(Message):
-    """A worker has left, after so many steps."""
+    """A worker has left, having begun so many steps."""
 
     worker: int
     steps: int

@@ -6,6 +6,7 @@ import re
 import tracemalloc
 from pathlib import Path
 
+import jax
 import pytest
 
 from graphdist.ir.printer import print_graph
@@ -15,6 +16,12 @@ from graphdist.tools.viz import main
 from tests.viz.graphs import chain
 
 DIGITS = "examples/train_digits.py:make_step"
+
+
+@pytest.fixture(autouse=True)
+def devices_are_there() -> None:
+    """Start JAX: before that the command sets how many devices there are, also for other tests."""
+    jax.devices()
 
 
 @pytest.fixture

@@ -1,28 +1,25 @@
 """The programs of the benchmark on TensorFlow's MirroredStrategy, in a process of its own.
 
-Run by `graphdist.tools.bench` where TensorFlow is installed (`process.py` says how they
-talk). Written as its users do: `strategy.run` of a replica function, gradients by a tape, reduced
-by `all_reduce` of the replica context in one call, all under one `tf.function`.
+`graphdist.tools.bench` runs it where TensorFlow is installed (`process.py` has the protocol). It is
+written as TensorFlow's users write it: `strategy.run` of a replica function, gradients by a tape,
+reduced by one `all_reduce` of the replica context, all under one `tf.function`.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any  # Any: TensorFlow ships no types
 
 import jax
 import numpy as np
 
 from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
-from graphdist.tools.bench.process import serve
+from graphdist.tools.bench.process import asked_for, serve
 from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
     ADAM_RATE,
     BETA1,
     BETA2,
-    PROGRAMS,
     RATE,
-    TINY,
     BenchProgram,
 )
 
@@ -189,10 +186,9 @@ class TensorFlowProgram:
 
 def main() -> None:
     """Serve the program that the command line names."""
-    name, replicas, first_steps, *options = sys.argv[1:]
-    program = (TINY if "--tiny" in options else PROGRAMS)[name]
-    running = TensorFlowProgram(program, int(replicas))
-    serve(running.step, running.results, int(first_steps))
+    program, replicas, first_steps = asked_for()
+    running = TensorFlowProgram(program, replicas)
+    serve(running.step, running.results, first_steps)
 
 
 if __name__ == "__main__":

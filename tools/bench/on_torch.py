@@ -1,16 +1,15 @@
 """The programs of the benchmark on torch's DistributedDataParallel over gloo, a process a replica.
 
-Run by `graphdist.tools.bench` where torch is installed (`process.py` says how they talk).
-Written as its users do: a module in `DistributedDataParallel`, torch's own optimizers, `no_sync`
-for all microbatches but the last. Batch normalization is by hand, since torch synchronizes its own
-on GPUs alone. Rank 0 talks and tells the others how many steps to run.
+`graphdist.tools.bench` runs it where torch is installed (`process.py` has the protocol). It is
+written as torch's users write it: a module in `DistributedDataParallel`, torch's own optimizers,
+`no_sync` for all microbatches but the last. Batch normalization is by hand, since torch
+synchronizes its own only on GPUs. Rank 0 serves, and tells the others how many steps to run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any  # Any: torch is an extra, and may not be there to give types
@@ -19,15 +18,13 @@ import jax
 import numpy as np
 
 from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
-from graphdist.tools.bench.process import serve
+from graphdist.tools.bench.process import asked_for, serve
 from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
     ADAM_RATE,
     BETA1,
     BETA2,
-    PROGRAMS,
     RATE,
-    TINY,
     BenchProgram,
 )
 
@@ -219,20 +216,17 @@ def main() -> None:
     """Serve the program that the command line names."""
     import torch.multiprocessing
 
-    name, replicas, first_steps, *options = sys.argv[1:]
-    program = (TINY if "--tiny" in options else PROGRAMS)[name]
+    program, replicas, first_steps = asked_for()
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
         context = torch.multiprocessing.get_context("spawn")
         others = [
-            context.Process(
-                target=run_rank, args=(rank, int(replicas), store, program, int(first_steps))
-            )
-            for rank in range(1, int(replicas))
+            context.Process(target=run_rank, args=(rank, replicas, store, program, first_steps))
+            for rank in range(1, replicas)
         ]
         for process in others:
             process.start()
-        run_rank(0, int(replicas), store, program, int(first_steps))
+        run_rank(0, replicas, store, program, first_steps)
         for process in others:
             process.join()
 

@@ -1,10 +1,10 @@
-"""Systems of the benchmark that need a process of their own, and the talk with it.
+"""The benchmark's systems that need a process of their own, and the protocol with it.
 
 A process is `python -m graphdist.tools.bench.on_<package> program replicas steps [--tiny]`. It
 builds the program, runs the first steps, and prints one line of JSON with the losses, the metrics
-after them and the seconds of its compilation. Then for each line with a number on its input it runs
-so many steps and prints their seconds, as JSON in one line; at the end of the input it ends. What
-is printed besides does not begin with "{".
+after them and the seconds of its compilation. Then it reads numbers, one a line. For each it runs
+that many steps and prints their seconds as JSON in one line. It ends with its input. Other lines
+that it prints do not begin with "{".
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any  # Any: JSON
+
+from graphdist.tools.bench.programs import PROGRAMS, TINY, BenchProgram
 
 PACKAGES = {"tensorflow": "tensorflow", "ddp": "torch"}
 """Systems by name, with the package that each needs."""
@@ -76,6 +78,13 @@ class Process:
                 said: dict[str, Any] = json.loads(line)
                 return said
         raise RuntimeError(f"the process of {self.system} ended: run {' '.join(self.command)} 3")
+
+
+def asked_for() -> tuple[BenchProgram, int, int]:
+    """Return the program that the command line names, the replicas, and the first steps."""
+    name, replicas, first_steps, *options = sys.argv[1:]
+    program = (TINY if "--tiny" in options else PROGRAMS)[name]
+    return program, int(replicas), int(first_steps)
 
 
 def serve(
