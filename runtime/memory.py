@@ -1,16 +1,16 @@
-"""What a compiled step needs in the memory of each device, as XLA says."""
+"""The memory of each device that a compiled step needs, as XLA reports it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any  # Any: what JAX returns has no type of its own
+from typing import Any  # Any: JAX's analysis has no public type
 
 from jax.stages import Compiled
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a step needs on each device, in bytes, as XLA says.
+    """The memory that a step needs on each device, in bytes, as XLA reports it.
 
     `alias_bytes` is the part of the arguments that outputs reuse (donated variables).
     """
@@ -22,10 +22,10 @@ class Memory:
     peak_bytes: int
 
     def needed_bytes(self, platform: str) -> int:
-        """Return the most that is held at once.
+        """Return the most memory that is in use at once.
 
-        The TPU compiler says it. What others call peak leaves some of the temporary memory out, so
-        there it is all of it together.
+        The TPU compiler reports it. The peak of other compilers leaves out some temporary memory,
+        so for them it is the sum of all memory.
         """
         if platform == "tpu" and self.peak_bytes:
             return self.peak_bytes
@@ -33,7 +33,7 @@ class Memory:
 
 
 def memory_of(compiled: Compiled) -> Memory:
-    """Return what a program that JAX compiled needs on each device."""
+    """Return the memory that a program compiled by JAX needs on each device."""
     analysis: Any = compiled.memory_analysis()
     return Memory(
         analysis.argument_size_in_bytes,

@@ -1,10 +1,10 @@
 """The file of a compiled step, `.gdx`: one zip of known members, read with suspicion.
 
 Members are read into memory and never written to disk, so that no name in the file can become a
-path. What is refused: a file that is no zip or is cut short, a member that is unknown, given twice
-or too large for what it is or says it is, a member whose SHA-256 is not the one in the manifest,
-and a manifest that is not the one that was written. The hashes find damage and carelessness; they
-are no signature, since whoever can write the file can write its manifest.
+path. Refused are: a file that is no zip or is cut short; a member that is unknown, given twice, or
+larger than its limit or its stated size; a member whose SHA-256 differs from the manifest's; and a
+changed manifest. The hashes find damage and carelessness. They are no signature, since whoever can
+write the file can write its manifest.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ LIMITS = {
     "executable.bin": 2**32,
     "report.json": 2**26,
 }
-"""The members there may be, and the most bytes each may have."""
+"""The members that are allowed, and the most bytes of each."""
 LARGEST_RATIO = 100
-"""Members that would be packed more tightly are stored as they are, so that a small file cannot
-ask for much memory: deflate itself packs zeros 1 to 1032."""
+"""Members that would compress better than this are stored uncompressed, so that a small file cannot
+demand much memory: deflate itself compresses zeros 1 to 1032."""
 SMALL = 2**20
-"""Bytes of which any ratio will do."""
+"""The size in bytes up to which any ratio is allowed."""
 
 
 class ArtifactError(GraphdistError, ValueError):
-    """A file that is no artifact, was changed, or was made for something else than is here."""
+    """A file is no artifact, was changed, or was made for something else than is here."""
 
 
 def sha256(data: bytes) -> str:
@@ -51,7 +51,7 @@ def sha256(data: bytes) -> str:
 def write_artifact(
     path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Mapping[str, bytes]
 ) -> None:
-    """Write members and their manifest; the file is there whole or not at all."""
+    """Write members and their manifest; the file appears complete or not at all."""
     entries = {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in members.items()}
     whole: dict[str, Any] = {"format": FORMAT, **manifest, "members": entries}
     whole["hash"] = _hash(whole)
@@ -72,7 +72,7 @@ def write_artifact(
 
 
 def _compression(data: bytes) -> int:
-    """Return how a member is kept, so that the ratio of what is read back is within the limit."""
+    """Return how a member is compressed, so that its ratio is within the limit of readers."""
     is_too_tight = len(data) > len(zlib.compress(data)) * LARGEST_RATIO + SMALL
     return zipfile.ZIP_STORED if is_too_tight else zipfile.ZIP_DEFLATED
 

@@ -1,4 +1,4 @@
-"""A checkpoint written by all workers together: it is there whole or not at all.
+"""A checkpoint, written by all workers together: it appears complete or not at all.
 
     ckpt-3/
         index.json      what is in it, by name; see `checkpoint_index`
@@ -6,15 +6,19 @@
             0/.zarray
             0/0.0
 
-Workers share the folder: it lies on a file system that all of them see. The first makes a folder of
-another name, each writes a part, and each waits for the others in between. The first then makes the
-index, looks whether every file is there and as long as it should be, syncs, and renames the folder:
-a process killed at any moment leaves the checkpoint with everything in it or without its name.
-Where there is one of the name already, that is put aside first, and is found there if the process
-dies between the two renames.
+All workers see the folder, on a shared file system. The first worker makes a folder under another
+name, each worker writes a part, and they wait for each other in between. The first then writes the
+index, checks that every file exists and has its length, syncs, and renames the folder. Everything
+is synced to the disk before the rename, since a file system may persist the rename first: then a
+crash would leave the name without the contents. So a process killed at any moment leaves the
+checkpoint complete, or without its name. A checkpoint that has the name already is put aside first,
+and is found there if the process dies between the two renames.
 
-Files are not read back before they are renamed. That would take as long as writing them, and would
-be answered from the memory of the host, not from the disk; restoring compares the checksums.
+Files are not read back before the rename. Reading would take as long as writing, and would be
+answered from the memory of the host and not from the disk. Restoring compares the checksums.
+
+The values are copies in the memory of the host (`graphdist.train.index`): the program goes on while
+they are written, and its next step donates the variables' buffers.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
 from graphdist.runtime.processes.workers import Workers, exchange
 
 SECONDS_TO_WRITE = 3600.0
-"""How long a worker waits for the others to have written their parts."""
+"""How long a worker waits for the others to write their parts."""
 
 
 def write_checkpoint(
@@ -61,12 +65,12 @@ def write_checkpoint(
     group: Workers,
     call: str,
 ) -> None:
-    """Write a checkpoint, all workers together: this one's arrays, by the name of their file.
+    """Write a checkpoint, all workers together; `parts` are this worker's arrays by file name.
 
-    Each worker hands in a `report`, a JSON value, and the first makes the index of all of them and
-    of the checksums of their files. The first is the writer. `call` tells this call from others.
-    Returns when the checkpoint is there for all. Where one worker fails all raise, the others a
-    `CheckpointError` that names it, and what was written is removed.
+    Each worker hands in a `report`, a JSON value. The first worker is the writer, and makes the
+    index from all reports and the checksums of all files. `call` distinguishes this call from
+    others. Returns when the checkpoint is complete. If one worker fails all raise, the others a
+    `CheckpointError` that names it, and the partial checkpoint is removed.
     """
     is_first = group.index == 0
 
@@ -139,9 +143,9 @@ def _reports(partial: Path, said: list[str]) -> tuple[list[Any], list[dict[str, 
 
 
 def _write_index(partial: Path, content: Mapping[str, Any]) -> None:
-    """Write the index of a checkpoint, all of whose files are there.
+    """Write the index of a checkpoint.
 
-    Raises `CheckpointError` if one is not.
+    Raises `CheckpointError` if one of its files is missing.
     """
     text = sealed(content)
     missing = missing_file(partial, Index.of(json.loads(text)))
@@ -153,14 +157,14 @@ def _write_index(partial: Path, content: Mapping[str, Any]) -> None:
         )
     write_synced(partial / INDEX, text)
     for folder in partial.glob("part-*"):
-        sync(folder)  # without the reports
+        sync(folder)  # again: the reports were removed
     sync(partial)
 
 
 def _together(
     group: Workers, name: str, act: Callable[[list[str]], str], heard: list[str], path: Path
 ) -> list[str]:
-    """Act on what was heard before, and return what each worker says; raise if one could not."""
+    """Act on the last texts of all workers, and return their new ones; raise if one failed."""
     failure, said, failed, doing = None, "", "", f"checkpoint {path.name} is written"
     try:
         said = act(heard)

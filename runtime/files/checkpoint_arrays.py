@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint: one file each, written by tensorstore, read and checked here.
+"""The arrays of a checkpoint: a file each, written by tensorstore, read and checked here.
 
 An array is a folder of zarr with one chunk:
 
@@ -8,13 +8,13 @@ An array is a folder of zarr with one chunk:
 Tensorstore writes several at a time and syncs each to the disk. They are not compressed, since
 parameters hardly get smaller: zstd took a tenth off random floats and made writing 6 times slower.
 
-The checksum of an array is computed of what is in memory while it is written, so that whatever
-happens to the bytes afterwards is found. It is zlib's CRC-32, which processors compute at some GB/s
-beside the writing. The crc32c of zarr's version 3 would lie in the file itself: a file in the place
-of another has a right one.
+The checksum of an array is computed from memory while the array is written, so that any later
+change of the bytes is found. It is zlib's CRC-32, which processors compute at some GB/s beside the
+writing. The crc32c of zarr's version 3 would be in the file itself, where a file in the place of
+another has a valid one.
 
-Reading is a `readinto`, since such a chunk is nothing but the bytes: no other library sees what was
-not checked. The size of the file is compared with the index before memory is asked for.
+Reading is a `readinto`, since such a chunk is only the bytes: no other library sees unchecked data.
+The size of the file is compared with the index before memory is allocated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from graphdist.runtime.targets.topologies import MissingExtraError
 _WRITES_AT_ONCE = 8
 _READS_AT_ONCE = 4
 _BYTES_AT_ONCE = 2**20
-"""What is read before its checksum is computed, so that the processor's cache still has it."""
+"""The size of a block: its checksum is computed while it is in the processor's cache."""
 _METADATA = ".zarray"
 _MOST_METADATA = 2**14
 
@@ -71,14 +71,15 @@ def can_be_written(dtype: np.dtype[Any]) -> bool:
 
 
 def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
-    """Return a copy in the memory of the host, one copy of each part and none on the devices.
+    """Return a copy in the memory of the host, made without a copy on the devices.
 
-    The parts of the array on this process's devices make up the whole.
+    The shards of the array on this process's devices must make up the full array.
     """
     shards = array.addressable_shards
     first = shards[0].data
     if first.shape == array.shape:
-        is_view = first.platform() == "cpu"  # what NumPy sees there is the array's own memory
+        # On CPU NumPy gets a view of the buffer itself, which the next step may donate.
+        is_view = first.platform() == "cpu"
         return np.array(first) if is_view else np.asarray(first)
     whole = np.empty(array.shape, array.dtype)
     for shard in shards:
@@ -89,8 +90,8 @@ def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, str]:
     """Write arrays to folders of these names, and return the checksum of each.
 
-    All are on the disk when it returns, and nothing is being written any more when it raises. An
-    array without elements has nothing to write.
+    All are on the disk when it returns, and no write is in progress when it raises: the arrays must
+    not be freed before. An array without elements has no file.
     """
     tensorstore = require_tensorstore()
     context = tensorstore.Context({"file_io_concurrency": {"limit": _WRITES_AT_ONCE}})
@@ -110,7 +111,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> di
             under_way.pop(0).result()
     finally:
         for write in under_way:
-            write.exception()  # waits
+            write.exception()  # waits, since tensorstore reads the arrays' own memory
     return checksums
 
 
@@ -138,7 +139,7 @@ def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def missing_file(place: Path, index: Index) -> str | None:
-    """Return what is wrong with the files of a checkpoint, by names and sizes; None if nothing."""
+    """Return what is wrong with the files of a checkpoint, by names and sizes, or None."""
     for array in index.arrays.values():
         if not array.num_bytes:
             continue
@@ -159,7 +160,7 @@ def _wrong_size(array: StoredArray, size: int | None) -> str:
 def read_arrays(
     place: Path, called: str, arrays: Iterable[StoredArray], at: Source = UNKNOWN
 ) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield arrays of a checkpoint, which users call something.
+    """Yield arrays of a checkpoint; `called` is its name in errors.
 
     Raises `UnreadableCheckpointError` for one that is damaged.
     """
@@ -167,7 +168,7 @@ def read_arrays(
         found = [readers.submit(_read, place, called, array, at) for array in arrays]
         try:
             while found:
-                yield found.pop(0).result()  # and let go of
+                yield found.pop(0).result()  # popped, so that the caller alone holds the array
         finally:
             for reading in found:
                 reading.cancel()
@@ -189,7 +190,7 @@ def _read(place: Path, called: str, array: StoredArray, at: Source) -> np.ndarra
 
 
 def _read_chunk(file: Path, array: StoredArray) -> np.ndarray[Any, Any]:
-    """Return what a file holds; raises `ValueError` if that is not what was written."""
+    """Return the array in a file; raises `ValueError` if it is not the written one."""
     with open_regular_file(file) as found:
         size = os.fstat(found.fileno()).st_size
         if size != array.num_bytes:
@@ -208,7 +209,7 @@ def _read_chunk(file: Path, array: StoredArray) -> np.ndarray[Any, Any]:
 
 
 def _check_metadata(text: bytes, array: StoredArray) -> None:
-    """Raise `ValueError` unless the metadata of a file are those that were written."""
+    """Raise `ValueError` unless the metadata of a file are the written ones."""
     shape, dtype = list(array.stored_shape), array.stored_dtype
     expected = {
         "chunks": shape,

@@ -1,7 +1,8 @@
-"""The files of a checkpoint: read with suspicion, written so that they are on the disk.
+"""The files of a checkpoint: read with suspicion, written through to the disk.
 
-What lies in a folder may be damaged, cut short, or put there by somebody else. A file is opened
-only if it is one, not a pipe that never ends, and its size is looked at before memory is asked for.
+A folder's content may be damaged, cut short, or put there by somebody else. So only regular files
+are read, since a pipe or a device may never end, and the size is checked before memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ _CODE = re.compile(r"os_error_code='(\d+)'")
 
 
 class CheckpointError(GraphdistError, ValueError):
-    """A checkpoint that cannot be saved, or does not fit what it is restored to."""
+    """A checkpoint cannot be saved, or does not fit the objects it is restored to."""
 
 
 class UnreadableCheckpointError(CheckpointError):
-    """A checkpoint that is not there, was removed while it was read, or is damaged."""
+    """A checkpoint does not exist, was removed while it was read, or is damaged."""
 
 
 @contextmanager
 def open_regular_file(file: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading; raises `OSError` for what is none, such as a pipe or a folder."""
+    """Open a file for reading; raises `OSError` for a pipe, a device or a folder."""
     descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb", buffering=0) as found:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -41,7 +42,7 @@ def open_regular_file(file: Path) -> Iterator[BinaryIO]:
 
 
 def read_small(file: Path, most: int) -> bytes:
-    """Return what is in a file; raises `ValueError` if it has more bytes than it may."""
+    """Return the content of a file; raises `ValueError` if it is larger than `most` bytes."""
     with open_regular_file(file) as found:
         size = os.fstat(found.fileno()).st_size
         if size > most:
@@ -50,7 +51,7 @@ def read_small(file: Path, most: int) -> bytes:
 
 
 def size_of(file: Path) -> int | None:
-    """Return the size of a file; None where there is none."""
+    """Return the size of a regular file; None if there is none."""
     try:
         found = file.stat()
     except (OSError, ValueError):
@@ -59,7 +60,7 @@ def size_of(file: Path) -> int | None:
 
 
 def write_synced(file: Path, content: bytes) -> None:
-    """Write a file; it is on the disk when this returns."""
+    """Write a file; its content is on the disk when this returns."""
     with file.open("wb") as written:
         written.write(content)
         written.flush()
@@ -67,13 +68,13 @@ def write_synced(file: Path, content: bytes) -> None:
 
 
 def sync_folders(folder: Path) -> None:
-    """Have the names in a folder on the disk, and those in the folders of it."""
+    """Sync a folder and the folders in it."""
     for found, _, _ in os.walk(folder):
         sync(Path(found))
 
 
 def sync(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Write the entries of a folder, its names, to the disk: syncing a file does not."""
     if os.name == "nt":
         return  # a folder cannot be opened there
     descriptor = os.open(folder, os.O_RDONLY)
@@ -84,9 +85,9 @@ def sync(folder: Path) -> None:
 
 
 def full_disk(error: Exception, folder: Path) -> CheckpointError | None:
-    """Return what is to be raised where an error says that there is no room; None if it does not.
+    """Return the error to raise for an error that says the disk is full; None for another.
 
-    Of tensorstore's errors the text has the number of the system's error.
+    The text of a tensorstore error contains the number of the system's error.
     """
     found = _CODE.search(str(error))
     number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None

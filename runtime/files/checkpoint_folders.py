@@ -1,13 +1,13 @@
-"""The folders of checkpoints: their names, which of them are whole, and how they come and go.
+"""The folders of checkpoints: their names, which are complete, and how they appear and disappear.
 
     ckpt-3/                     a checkpoint
-    ckpt-4.1f0c9a2e.partial/    one that is being written or removed, by the writer alone
-    ckpt-3.replaced/            one in whose place another is put, between two renames
-    .ckpt.writer                who writes these; see `checkpoint_writer`
+    ckpt-4.1f0c9a2e.partial/    a checkpoint that its writer is writing or removing
+    ckpt-3.replaced/            a checkpoint that is being replaced, between two renames
+    .ckpt.writer                the writer of these; see `checkpoint_writer`
 
-Whoever reads changes nothing here. What a killed process left is removed by the next writer, when
-it begins to write. Readers do not lock either: a checkpoint may be gone between two looks at it,
-and what is found to be missing counts as damage only if the checkpoint is still there.
+Readers change nothing here. The remains of a killed process are removed by the next writer, when it
+begins to write. Readers take no lock either: a checkpoint may disappear between two looks at it, so
+a missing file counts as damage only if the checkpoint is still there.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from graphdist.runtime.files.checkpoint_writer import check_free
 
 PARTIAL, REPLACED = ".partial", ".replaced"
 _LOOKS = 20
-"""How often a folder is looked at again, if a checkpoint went away meanwhile."""
+"""How often a folder is listed again, if a checkpoint disappeared meanwhile."""
 _log = logging.getLogger("graphdist")
 _named_in_the_log: set[Path] = set()
 
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint: what it is called, where it is, and its index."""
+    """A checkpoint: its path, the folder that holds it at the moment, and its index."""
 
     path: Path
     place: Path
@@ -46,12 +46,12 @@ class FoundCheckpoint:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Return what orders checkpoints by their saving."""
+        """Return a key that orders checkpoints by their saving."""
         return self.index.sequence, int(self.path.name.rpartition("-")[2])
 
 
 def existing(path: Path) -> Path | None:
-    """Return where the checkpoint of a name is; None if there is none."""
+    """Return the folder that holds a checkpoint; None if there is no such checkpoint."""
     for found in (path, path.with_name(path.name + REPLACED)):
         if (found / INDEX).is_file():
             return found
@@ -61,21 +61,22 @@ def existing(path: Path) -> Path | None:
 def checkpoints_in(folder: Path, stem: str = "") -> list[FoundCheckpoint]:
     """Return the checkpoints `<stem>-<number>` of a folder, in the order of their saving.
 
-    Any stem without one. Those whose index is damaged are left out, and named in the log.
+    Without a stem, those of any stem. A checkpoint with a damaged index is left out, and named in
+    the log.
     """
     found = [looked for looked in _looked_at(folder, stem) if isinstance(looked, FoundCheckpoint)]
     return sorted(found, key=lambda checkpoint: checkpoint.order)
 
 
 def complete_in(folder: Path, stem: str) -> list[FoundCheckpoint]:
-    """Return those of `checkpoints_in` that have all their files, by name and size."""
+    """Return the checkpoints that have all their files, by name and size."""
     return [checkpoint for checkpoint in checkpoints_in(folder, stem) if _is_whole(checkpoint)]
 
 
 def latest_in(folder: Path, stem: str = "", without: Collection[Path] = ()) -> Path | None:
     """Return the latest checkpoint that has all its files, by name and size; None without one.
 
-    Damaged ones are passed over and named in the log, and so are some that are given.
+    Damaged checkpoints are passed over and named in the log; those in `without` are passed over.
     """
     for _ in range(_LOOKS):
         looked_at = list(_looked_at(folder, stem))
@@ -96,7 +97,7 @@ def latest_in(folder: Path, stem: str = "", without: Collection[Path] = ()) -> P
 
 
 def _looked_at(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | None]:
-    """Yield each checkpoint of a folder, the path of one that is damaged, None for one removed."""
+    """Yield each checkpoint of a folder: a damaged one as its path, a removed one as None."""
     name = re.compile(rf"{re.escape(stem) if stem else '.+'}-\d+", re.ASCII | re.DOTALL)
     try:
         listed = [entry for entry in folder.iterdir() if entry.is_dir()]
@@ -124,7 +125,7 @@ def _looked_at(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | Non
 
 
 def damaged_in(folder: Path, stem: str) -> list[Path]:
-    """Return the checkpoints of a folder that are not whole, by names and sizes of files."""
+    """Return the incomplete checkpoints of a folder, by names and sizes of files."""
     looked_at = [looked for looked in _looked_at(folder, stem) if looked is not None]
     return sorted(
         looked.path if isinstance(looked, FoundCheckpoint) else looked
@@ -134,7 +135,7 @@ def damaged_in(folder: Path, stem: str) -> list[Path]:
 
 
 def _is_whole(found: FoundCheckpoint) -> bool | None:
-    """Return whether all files are there; None if the checkpoint itself is not there any more."""
+    """Return whether all files exist; None if the checkpoint itself was removed."""
     what = missing_file(found.place, found.index)
     if what is None:
         return True
@@ -155,22 +156,22 @@ def is_changed(path: Path, index: Index) -> bool:
 
 
 def _say_once(path: Path, what: str) -> None:
-    """Name a damaged checkpoint in the log; programs that look each second do it once."""
+    """Name a damaged checkpoint in the log, once: some programs look every second."""
     if path not in _named_in_the_log:
         _named_in_the_log.add(path)
         _log.warning("checkpoint %s is damaged and is passed over: %s", path, what)
 
 
-# What the writer does.
+# For the writer.
 
 
 def partial_name(path: Path) -> Path:
-    """Return a name of its own for a checkpoint that is being written or removed."""
+    """Return a unique name for a checkpoint that is being written or removed."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint: it is gone as a whole before its files are."""
+    """Remove a checkpoint. It is renamed first, so that nobody sees it with some files missing."""
     for place in (path, path.with_name(path.name + REPLACED)):
         if place.exists():
             doomed = partial_name(path)
@@ -187,9 +188,9 @@ def remove_all(folder: Path, stem: str) -> None:
 
 
 def remove_remains(folder: Path, stem: str) -> None:
-    """Remove what killed writers left of the checkpoints of a name, whose writer calls it.
+    """Remove what killed writers left of the checkpoints of a name; for the writer of that name.
 
-    What others are writing under one of their numbers is left to them.
+    A numbered checkpoint that another process is writing is left alone.
     """
     remains = re.compile(
         rf"(?P<name>{re.escape(stem)}(-\d+)?)"
@@ -208,7 +209,7 @@ def remove_remains(folder: Path, stem: str) -> None:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise `CheckpointError` for what is there and is no checkpoint: it would be lost."""
+    """Raise `CheckpointError` for a path with other content than a checkpoint: it would be lost."""
     is_empty = path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty and not (path / INDEX).is_file():
         raise CheckpointError(
@@ -218,7 +219,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def give_name(partial: Path, path: Path) -> None:
-    """Put a whole checkpoint in its place, and in that of one that is there."""
+    """Give a complete checkpoint its name, in place of one that has the name."""
     replaced = path.with_name(path.name + REPLACED)
     if path.exists():
         shutil.rmtree(replaced, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The index of a checkpoint: what is in it, by name, and the checksums that make damage visible.
+"""The index of a checkpoint: its contents by name, and the checksums that reveal damage.
 
     {"format": 2, "sequence": 7, "save_counter": 3, "saved_at": 1767225600.0, "workers": 2,
      "arrays": {"params/w": {"dtype": "float32", "shape": [784, 128], "part": 0, "file": "0",
@@ -8,14 +8,14 @@
      "aliases": {"optimizer/params/w": "params/w"},
      "crc32": "5d20b7e4"}
 
-`sequence` orders the checkpoints of a folder by when they were saved, whatever clocks say. `stored`
-differs from dtype and shape for random keys, whose numbers are stored. `states` has one for each
-worker. `crc32` of an array is that of its bytes, so that a file in the place of another is found;
-the last one is of the index itself, of all bytes before it. Format 1 is the same without checksums.
+`sequence` orders the checkpoints of a folder by their saving, independent of clocks. `stored`
+differs from dtype and shape for random keys, whose numbers are stored. `states` has a state for
+each worker. The `crc32` of an array is the checksum of its bytes, so that a file in the place of
+another is found. The last `crc32` is the checksum of all bytes of the index before it. Format 1 is
+the same without checksums.
 
-The checksums find what disks, networks and programs do by mistake. They are no signature. So an
-index is not believed more than it must be: `Index.of` looks at every field before anything uses it,
-and nothing else reads the JSON.
+The checksums find mistakes of disks, networks and programs. They are no signature. So an index is
+not trusted: `Index.of` checks every field before it is used, and nothing else reads the JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from graphdist.runtime.files.checkpoint_files import (
 INDEX = "index.json"
 FORMAT = 2
 MOST_BYTES = 2**28
-"""The size of an index, so that one that is none is not read into memory."""
+"""The largest size of an index, so that a huge file is not read into memory."""
 _MOST = 2**53
 _MOST_DIMENSIONS = 64
 _SEAL = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n', re.ASCII)
@@ -52,7 +52,7 @@ _DTYPE, _KEY = re.compile(r"[a-z][a-z0-9_]{0,30}"), re.compile(r"key<[^<>]{0,60}
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array of a checkpoint: what it is, and what its file must hold."""
+    """An array of a checkpoint, and the content that its file must have."""
 
     name: str
     dtype: str
@@ -66,23 +66,23 @@ class StoredArray:
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the array, in that of the checkpoint."""
+        """Return the folder of the array, relative to the checkpoint's."""
         return Path(f"part-{self.part}", self.file)
 
     @property
     def chunk(self) -> Path:
-        """Return the file of its bytes, in the folder of the checkpoint."""
+        """Return the file of its bytes, relative to the checkpoint's folder."""
         return self.folder / ".".join(["0"] * (len(self.stored_shape) or 1))
 
     @property
     def num_bytes(self) -> int:
-        """Return how many bytes are in that file; there is none for an array without elements."""
+        """Return the size of that file; an array without elements has no file."""
         return math.prod(self.stored_shape) * self.stored_dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Index:
-    """What an index says, each field looked at."""
+    """The content of an index, every field checked."""
 
     sequence: int
     save_counter: int
@@ -93,11 +93,11 @@ class Index:
     states: dict[str, list[Any]]
     aliases: dict[str, str]
     seal: str
-    """Its own checksum, which tells it from that of another save; "" in format 1."""
+    """Its own checksum, which distinguishes it from another save; "" in format 1."""
 
     @classmethod
     def of(cls, content: Any) -> Index:
-        """Return what JSON says; raises `ValueError` for what no index has."""
+        """Return the index in JSON; raises `ValueError` for content that no index has."""
         fields = _fields(content, "the index")
         is_sealed = fields.get("format") != 1
         workers = _integer(fields, "workers", 1, 2**20)
@@ -120,9 +120,9 @@ class Index:
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """Return an index as bytes, the checksum of all others at their end.
+    """Return an index as bytes, with their checksum at the end.
 
-    Raises `CheckpointError` if nobody could read it.
+    Raises `CheckpointError` if it is too large to be read.
     """
     text = json.dumps({name: content[name] for name in content if name != "crc32"}, indent=1)
     body = text.removesuffix("\n}").encode()
@@ -175,7 +175,7 @@ def _checked_content(data: bytes) -> dict[str, Any]:
     return content
 
 
-# What each field may be.
+# The checks of the fields.
 
 
 def _refuse(what: str) -> NoReturn:
@@ -183,7 +183,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _short(value: Any) -> str:
-    """Return what an error shows of a value, which may be large or nested without end."""
+    """Return a short text for a value in an error; it may be large or deeply nested."""
     if isinstance(value, dict | list):
         return f"a JSON {'object' if isinstance(value, dict) else 'array'} of {len(value)}"
     text = "a huge integer" if isinstance(value, int) and abs(value) >= 2**200 else repr(value)

@@ -1,7 +1,8 @@
-"""The process that writes checkpoints, as its file says it: who, where, since when.
+"""The identity of the process that writes checkpoints, as recorded in its file.
 
-A process is its number and the time it was started, since numbers are used again; a host is its
-name and the kernel that runs there, since names are given twice, and a kernel starts anew.
+A process is identified by its number and start time, since numbers are reused. A host is identified
+by its name and the boot of its kernel, since two hosts may have one name, and a reboot ends all
+processes.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from functools import cache
 from pathlib import Path
 
 LENGTH = 512
-"""Of the record, so that a new one covers the old one."""
+"""The length of a record: fixed, so that a new record covers the old one."""
 
 
 @dataclass(frozen=True)
 class OwnerProcess:
-    """The process that holds the file, as it says in it."""
+    """The process that holds the file."""
 
     host: str
     kernel: str
-    """Tells apart hosts of one name, and a host before and after it was started again."""
+    """Distinguishes hosts of one name, and a host before and after a reboot."""
     process: int
     started: str
     since: float
 
     @classmethod
     def this_process(cls) -> OwnerProcess:
-        """Return what this process writes."""
+        """Return the identity of this process."""
         process = os.getpid()
         return cls(socket.gethostname(), _kernel(), process, start_of(process), time.time())
 
     @classmethod
     def of(cls, record: bytes) -> OwnerProcess | None:
-        """Return who wrote a record; None if that cannot be read."""
+        """Return the process that wrote a record; None if the record cannot be read."""
         try:
             found = json.loads(record)
             return cls(
@@ -55,13 +56,13 @@ class OwnerProcess:
         return json.dumps({**vars(self), "sign": sign}).encode().ljust(LENGTH - 1) + b"\n"
 
     def is_gone(self, has_lock: bool) -> bool | None:
-        """Return whether the process has ended, to one that has the file's lock or could not.
+        """Return whether the process has ended; None if that cannot be known from here.
 
-        None if that cannot be known from here.
+        `has_lock` is whether the caller has locked the file; else there are no locks.
         """
         here = OwnerProcess.this_process()
         if (self.host, self.kernel) != (here.host, here.kernel):
-            return None  # perhaps in another container, with locks and numbers of its own
+            return None  # perhaps another container, with its own locks and process numbers
         if has_lock:
             return True
         return start_of(self.process) != self.started if self.started else None

@@ -1,24 +1,25 @@
-"""Who writes the checkpoints of a name in a folder: one process at a time.
+"""The right to write the checkpoints of a name in a folder, which one process has at a time.
 
-Two processes that save under one name would remove what the other is writing. So whoever saves
-`ckpt-1`, `ckpt-2`, .. holds the file `.ckpt.writer` of the folder, and whoever writes `best` holds
-`.best.writer` meanwhile; the file names its holder to the others. To write `ckpt-2` takes that no
-other process holds `.ckpt.writer` or `.ckpt-2.writer`: each takes its own, then looks for the
-other, so that of two one is refused. Two things keep others out:
+Two processes that save under one name would remove each other's partial checkpoints. So a process
+that saves `ckpt-1`, `ckpt-2`, .. holds the file `.ckpt.writer` in the folder, and a process that
+writes `best` holds `.best.writer` while it writes. The file names its holder. A process may write
+`ckpt-2` only if no other process holds `.ckpt.writer` or `.ckpt-2.writer`. Each process first takes
+its own file and then looks for the other file, so that at least one of two is refused. Two
+mechanisms keep others out:
 
-* The file is locked (`flock`). The kernel lets the lock go when the process ends, however it ends,
-  so a crash leaves nothing that must be guessed about. A process that is forked does not inherit
-  it, and neither does a program that is started.
-* A file system of a network may have no such locks, or locks that other hosts do not see. So the
-  holder writes a sign of life into the file every 10 seconds. Whoever comes to the file of a holder
-  on another host watches it for 60 seconds: if a sign comes it is refused, if none comes the holder
-  counts as dead. Clocks are not compared. Without locks, on one host, the process is looked for, by
-  its number and the time it was started, since numbers are used again.
+* The file is locked (`flock`). The kernel releases the lock when the process ends, however it ends,
+  so a crash leaves no doubt. Forked processes and started programs do not inherit the lock.
+* A network file system may have no such locks, or locks that other hosts do not see. So the holder
+  writes a sign of life into the file every 10 seconds. A process that finds the file of a holder on
+  another host watches it for 60 seconds: it is refused if a sign comes, and else takes the holder
+  for dead. Clocks are not compared. On one host without locks, the holder is looked up by its
+  process number and start time, since process numbers are reused.
 
-A process that was stopped for longer than that may have lost its place. It finds out, since it
-looks whether the file is still its own before it gives a checkpoint its name.
+A process that was stopped for longer than that may have lost the file. It notices, because it
+checks that the file is still its own before it gives a checkpoint its name.
 
-Within a process all share the lock: checkpoints are written one after the other there.
+Within a process all writers of a name share the lock: there, checkpoints are written one after the
+other.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def stem_of(path: Path) -> str:
 
 
 class CheckpointWriter:
-    """The right to write the checkpoints of a name, while it lives."""
+    """The right to write the checkpoints of a name, released when the object is collected."""
 
     def __init__(self, folder: Path, stem: str) -> None:
         """Take nothing yet."""
@@ -69,7 +70,7 @@ class CheckpointWriter:
         self._letting_go: weakref.finalize[..., CheckpointWriter] | None = None
 
     def take_for(self, path: Path) -> None:
-        """Become the writer, and see that nobody else writes this very checkpoint; see `take`."""
+        """Become the writer, and check that nobody else writes this very checkpoint; see `take`."""
         was_writer = self._held is not None
         self.take()
         try:
@@ -81,9 +82,9 @@ class CheckpointWriter:
             raise
 
     def take(self) -> None:
-        """Become the writer, in a folder that is there; nothing if it is that already.
+        """Become the writer, in a folder that exists; does nothing if it is the writer already.
 
-        Raises `CheckpointError` that names another process that is.
+        Raises `CheckpointError`, which names the holder, if another process is the writer.
         """
         if self._held is not None and self._held.is_in_place():
             return
@@ -113,7 +114,7 @@ class CheckpointWriter:
         return self._stem
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the right to write."""
         if self._letting_go is not None:
             self._letting_go()
         self._held = self._letting_go = None
@@ -161,7 +162,7 @@ class _Held:
                 self._write()
 
     def _write(self) -> None:
-        """Write the record. The file is opened anew: closing it sends it over a network."""
+        """Write the record. The file is opened and closed: closing sends it over a network."""
         self._signs += 1
         descriptor = os.open(self.file, os.O_WRONLY)
         try:
@@ -170,16 +171,16 @@ class _Held:
             os.close(descriptor)
 
     def is_in_place(self) -> bool:
-        """Return whether the file is there, and is this process's."""
+        """Return whether the file exists, and is this process's."""
         if self._owner.process != os.getpid() or not _is_at(self._descriptor, self.file):
             return False
         return _owner_in(self.file) == self._owner
 
     def let_go(self) -> None:
-        """Have one user less; without any the file is removed."""
+        """Remove one user, and the file with the last of them."""
         with _lock:
             if self._owner.process != os.getpid():
-                return  # a copy in a fork
+                return  # a copy in a forked process: the file is its parent's
             self.users -= 1
             if self.users:
                 return
@@ -198,7 +199,7 @@ class _Held:
 
 
 class _Signs:
-    """The thread that gives signs of life, while anything is held."""
+    """The thread that gives signs of life while any file is held."""
 
     def __init__(self) -> None:
         self._end: threading.Event | None = None
@@ -225,13 +226,14 @@ class _Signs:
 
 
 _taking, _lock = threading.RLock(), threading.RLock()
-"""The first is held while a file is taken, which may last; the second for moments."""
+"""`_taking` is held while a file is taken, which may last a minute. `_lock` guards the state below,
+for moments only: the thread that gives signs of life takes it too, and must not be late."""
 _all_held: dict[Path, _Held] = {}
 _signs = _Signs()
 
 
 def _shared(file: Path) -> _Held | None:
-    """Return what this process holds already, with a user more."""
+    """Return the file that this process holds already, with one more user."""
     with _lock:
         held = _all_held.get(file)
         if held is None or not held.is_in_place():
@@ -241,7 +243,7 @@ def _shared(file: Path) -> _Held | None:
 
 
 def _kept(held: _Held) -> _Held:
-    """Return what was taken just now, with its first user."""
+    """Register a file that was just taken, with its first user."""
     with _lock:
         _all_held[held.file] = held
         held.users = 1
@@ -259,7 +261,9 @@ def _take(file: Path, stem: str) -> _Held:
             except BlockingIOError:
                 raise _refused(stem, file) from None
             if not _is_at(descriptor, file):
-                os.close(descriptor)  # its holder has removed it just now
+                os.close(
+                    descriptor
+                )  # its holder has removed it: the lock is on a file without a name
                 continue
             owner = _owner_in(file)
             if owner is not None:
@@ -271,9 +275,9 @@ def _take(file: Path, stem: str) -> _Held:
 
 
 def _has_locked(descriptor: int, is_shared: bool = False) -> bool:
-    """Lock a file; return false where there are no locks, raise `BlockingIOError` if it is.
+    """Lock a file; return False where there are no locks, raise `BlockingIOError` if it is locked.
 
-    It is tried more than once, since others look whether they can share it.
+    It is tried more than once, since `check_free` of another process locks the file for a moment.
     """
     if fcntl is None:
         return False
@@ -314,7 +318,7 @@ def _refused(stem: str, file: Path) -> CheckpointError:
     for _ in range(20):
         if (owner := _owner_in(file)) is not None:
             break
-        time.sleep(0.01)  # it has locked the file, and not yet written
+        time.sleep(0.01)  # the holder has locked the file, and not yet written its record
     return CheckpointError(
         f"checkpoints {stem!r} of {file.parent} are written by {owner or 'another process'}",
         hint=_HINT,
@@ -333,7 +337,7 @@ def _content(file: Path) -> bytes:
 
 
 def _is_at(descriptor: int, file: Path) -> bool:
-    """Return whether an open file is the one of a name."""
+    """Return whether an open file still has its name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(file))
     except OSError:
@@ -341,7 +345,7 @@ def _is_at(descriptor: int, file: Path) -> bool:
 
 
 def _forget() -> None:
-    """Hold nothing in a process that was forked: its parent does."""
+    """Forget all files in a forked process: they are its parent's, and locks may be held there."""
     global _taking, _lock, _signs
     _taking, _lock, _signs = threading.RLock(), threading.RLock(), _Signs()
     for held in _all_held.values():

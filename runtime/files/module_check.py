@@ -1,7 +1,7 @@
-"""Portable modules of files: read by another process first, and judged by what is in them.
+"""Portable modules of files: read by another process first, and checked for what they contain.
 
-1. What is read here are the bytes that `module_reader.py` wrote of what it had read. Bytes that
-   crash MLIR's reader, have it run for ever or ask for memory end that process and not this one.
+1. This process reads only bytes that `module_reader.py` wrote from what it had read. Bytes that
+   crash MLIR's reader, or make it run for ever or allocate without end, harm that process only.
 2. A module has operations of StableHLO and of the dialects around it, none that talk to the host,
    and custom calls of JAX's own linear algebra and sharding alone. Any other custom call is code
    that the process has registered, such as a callback to Python, or code that the module brings,
@@ -45,15 +45,15 @@ CUSTOM_CALLS = frozenset(
 )
 """The custom calls a module may have: what JAX's own operations become on CPU, GPU and TPU."""
 READER = Path(module_reader.__file__).resolve()
-"""What is run to read a module: a program that imports nothing of ours."""
+"""The program that reads a module; it imports nothing of graphdist."""
 _DENSE = 2**24
-"""Bytes up to which a module may be nothing but operations; what is more is large constants."""
+"""The bytes of a module that may all be operations; beyond that it is large constants."""
 _safe: set[str] = set()
-"""The SHA-256 of modules that were written by the other process, and judged here."""
+"""The SHA-256 of modules that the other process wrote and this one has checked."""
 
 
 def checked_module(data: bytes, name: str, at: Source) -> bytes:
-    """Return the module of a file, by name, as it is safe to read; raises `ArtifactError`."""
+    """Return the module of file `name`, safe to read; raises `ArtifactError` if it is not."""
     if sha256(data) in _safe:
         return data
     found, written = _read_elsewhere(data, name, at)
@@ -65,7 +65,7 @@ def checked_module(data: bytes, name: str, at: Source) -> bytes:
 
 
 def _judge(found: dict[str, Any], name: str, at: Source) -> None:
-    """Raise for what no step that was saved has."""
+    """Raise `ArtifactError` for operations that no saved step has."""
     for operation in found["operations"]:
         if operation.partition(".")[0] not in _DIALECTS or operation in _TALKING:
             raise _refused(f"{name} has a module with the operation {operation}", at)
@@ -80,7 +80,7 @@ def _judge(found: dict[str, Any], name: str, at: Source) -> None:
 
 
 def _read_elsewhere(data: bytes, name: str, at: Source) -> tuple[dict[str, Any], bytes]:
-    """Return what another process finds in a module, and the module as it wrote it."""
+    """Return the findings of another process on a module, and the module as it wrote it."""
     memory, seconds = _limits(len(data))
     request = json.dumps({"path": sys.path, "memory": memory, "seconds": seconds}).encode()
     command = [sys.executable, "-P", str(READER)]

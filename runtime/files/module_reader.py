@@ -1,13 +1,13 @@
-"""The program that reads a portable module first, in a process that may die of it.
+"""A program that reads a portable module before anyone else, in a process that may crash.
 
-MLIR's reader trusts its bytes: some have it crash, run for ever or ask for any amount of memory. So
-what a file holds is read here and written anew, and who asked reads what was written here alone. Of
-a module that JAX has written, the same bytes come back.
+MLIR's reader trusts its bytes: some make it crash, run for ever or allocate any amount of memory.
+So this process reads a file's module and serializes it again, and the caller reads only that
+result. For a module that JAX has written, the result is the same bytes.
 
-`module_check.py` starts this file as a script, so it imports nothing of ours. On stdin are a line
-of JSON (`path`: where to import from, `memory`: bytes beyond what is in use once JAX is imported,
-`seconds`: of processor time) and the module. On stdout are a line of JSON with what was found, and
-the module. What is found is judged where it is asked for.
+`module_check.py` runs this file as a script, so it imports nothing of graphdist. On stdin are a
+line of JSON (`path`: where to import from, `memory`: bytes beyond those in use once JAX is
+imported, `seconds`: of processor time) and the module. On stdout are a line of JSON with the
+findings, and the module. The caller judges the findings.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dataclasses import replace
 from typing import IO, Any  # Any: JSON, and classes of MLIR's that have no public types
 
 STACK = 2**20
-"""Bytes of stack to read with. Others read with more, so what overflows there does so here."""
+"""Bytes of stack for reading. Other readers have more: what would overflow there does so here."""
 
 
 def main() -> None:
-    """Read what is on stdin, and say on stdout what is in it."""
+    """Read the module on stdin, and write the findings and the module to stdout."""
     with os.fdopen(os.dup(1), "wb") as out:
-        os.dup2(2, 1)  # whatever a library prints is no answer
+        os.dup2(2, 1)  # so that a library's output does not mix with the answer
         _answer(sys.stdin.buffer, out)
 
 
@@ -50,7 +50,7 @@ def _answer(asked: IO[bytes], out: IO[bytes]) -> None:
 
 
 def _limit(memory: int, seconds: int) -> None:
-    """Keep to these limits from here on, and leave no core behind."""
+    """Set limits for this process from here on, and disable core dumps."""
     try:
         import resource
     except ImportError:  # Windows: there the time alone is limited, by who waits
@@ -70,7 +70,7 @@ def _limit(memory: int, seconds: int) -> None:
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return what is in a module, or what is wrong with it, and the module written anew."""
+    """Return the findings on a module, and the module serialized again."""
     from jax import export
     from jax.extend.mlir import serialize_portable_artifact
     from jax.extend.mlir.dialects import stablehlo
@@ -82,20 +82,20 @@ def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
             module = exported.mlir_module(serialized=False)
             module.operation.verify()
             found = _found(exported, module)
-            # The version that JAX writes for, so that what it wrote comes back.
+            # The version that JAX targets, so that a module of JAX's comes back unchanged.
             version = stablehlo.get_version_from_compatibility_requirement(
                 stablehlo.StablehloCompatibilityRequirement.WEEK_4
             )
             written = serialize_portable_artifact(module, version, True)
         return found, bytes(replace(exported, mlir_module_serialized=written).serialize())
-    # Whatever it is, and of whichever library: it is about the bytes.
+    # Any exception of any library is a finding on the bytes.
     except BaseException as error:
         reason = (str(error).strip().splitlines() or [""])[0]
         return {"wrong": f"{type(error).__name__}: {reason}"[:500]}, b""
 
 
 def _found(exported: Any, module: Any) -> dict[str, Any]:
-    """Return the operations of a module and its custom calls, and how it contradicts itself."""
+    """Return the operations and custom calls of a module, and any contradiction in it."""
     from jax.interpreters.mlir import ir
 
     operations: set[str] = set()
@@ -116,7 +116,7 @@ def _found(exported: Any, module: Any) -> dict[str, Any]:
 
 
 def _disagreement(exported: Any, module: Any) -> str:
-    """Return how the types of `main` differ from those that are stated around it, if they do."""
+    """Return how the types of `main` differ from the stated ones; "" if they do not."""
     from jax.interpreters.mlir import ir
 
     if exported.ordered_effects:
@@ -136,7 +136,7 @@ def _disagreement(exported: Any, module: Any) -> str:
 
 
 def _type(aval: Any) -> str:
-    """Return in MLIR's words the type of an input or output in JAX's."""
+    """Return the MLIR type of a JAX input or output, as text."""
     import jax
     from jax.interpreters import mlir
 

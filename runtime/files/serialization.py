@@ -1,7 +1,7 @@
 """Programs as bytes: portable StableHLO through `jax.export`, and native executables.
 
-A portable module is data: loading it compiles it. A native executable is kept by JAX as a pickle,
-so that loading it runs whatever code the bytes ask for.
+A portable module is data: loading it compiles it. JAX stores a native executable as a pickle, so
+loading it runs any code that is in the bytes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from graphdist.runtime.executable import (
 from graphdist.runtime.targets.topologies import MissingExtraError
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
-"""What `jax.export` calls the platforms."""
+"""The names of the platforms in `jax.export`."""
 
 
 def export_module(emitted: Emitted, platforms: Sequence[str], at: Source = UNKNOWN) -> bytes:
-    """Return what was emitted as portable bytes, for these platforms.
+    """Return an emitted program as portable bytes, for these platforms.
 
     Raises `MissingExtraError` without flatbuffers.
     """
@@ -51,7 +51,7 @@ def load_module(
     compiler_options: dict[str, Any],
     at: Source = UNKNOWN,
 ) -> Executable:
-    """Compile portable bytes for devices; `graph` says how inputs and outputs lie on them.
+    """Compile portable bytes for devices; `graph` says how inputs and outputs are distributed.
 
     Raises ValueError for a module that takes or returns something else than the graph, and what
     JAX raises for one that it cannot read or compile.
@@ -74,7 +74,7 @@ def _results(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
 
 
 def _require_types(does: str, stated: Sequence[Any], found: Sequence[Any]) -> None:
-    """Raise ValueError where inputs or outputs are not those that are stated of them."""
+    """Raise `ValueError` if inputs or outputs differ from the stated ones."""
     if len(stated) != len(found):
         raise ValueError(f"the module {does} {len(found)} values, {len(stated)} are stated")
     for i, (expected, other) in enumerate(zip(stated, found, strict=True)):

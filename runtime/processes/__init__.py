@@ -1,5 +1,5 @@
-"""The processes of a cluster: how they meet, agree, run steps together and fail.
+"""The processes of a cluster: their rendezvous, agreements, common steps and failures.
 
-`workers` says which process this one is, and needs nothing of the rest; `cluster_workers` is the
-other end of it: all workers of a job, as one of them sees them.
+`workers` says which process this one is, and imports nothing else of the package. `cluster_workers`
+is the implementation for a cluster: all workers of a job, as one of them sees them.
 """

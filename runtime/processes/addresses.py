@@ -1,12 +1,12 @@
-"""Addresses of workers: what they say, what they resolve to, and what listens there.
+"""Addresses of workers: their text, the IP addresses they resolve to, and the sockets at them.
 
-A worker listens at its own address in the cluster and nowhere else. Two things stand between a name
-and that address:
+A worker listens at its own address in the cluster and nowhere else. Two things can stand between a
+name and that address:
 
-* Debian and others resolve a machine's own name to 127.0.1.1, which no other machine reaches. Where
-  the cluster spans machines, the address is used that this one has on the way to another worker.
+* Debian and others resolve a machine's own name to 127.0.1.1, which no other machine reaches. If
+  the cluster spans machines, a worker uses the address it has on the route to another worker.
 * In a container, or behind a load balancer, a worker does not have the address that the others
-  call. Then the user says where to listen.
+  call. Then the user sets the address to listen at.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LARGEST_PORT = 65535
 
 
 class WorkerError(RuntimeFailure):
-    """A worker that did not start, died, left, or does something else than the others."""
+    """A worker did not start, died, left, or does something else than the others."""
 
 
 def split_address(address: str, at: Source = UNKNOWN) -> tuple[str, int]:

@@ -1,8 +1,8 @@
 """Worker 0's values on all workers.
 
-Small values travel with the exchange by which workers make sure that they are about to get the same
-thing; large ones through the devices, as the sum of worker 0's bits and of zeros. They are cut and
-padded to a few sizes, so that few programs are compiled for them.
+Before a broadcast the workers exchange shapes and dtypes, to make sure that these agree. A small
+value travels with that exchange. A large value goes through the devices, as the sum of worker 0's
+bits and of the others' zeros, cut and padded to a few sizes so that few programs are compiled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORKER = "worker"
 def from_first_worker(
     value: np.ndarray[Any, Any], devices: Devices, what: str, at: Source = UNKNOWN
 ) -> np.ndarray[Any, Any]:
-    """Return worker 0's value of an array that every worker has one of.
+    """Return worker 0's value of an array that every worker has.
 
     Raises `WorkerError` when the workers' arrays differ in shape or dtype.
     """
@@ -74,7 +74,7 @@ def _through_devices(bits: np.ndarray[Any, Any], devices: Devices) -> np.ndarray
 
 @cache
 def _sum_of_words(devices: Devices, size: int) -> tuple[WorkerStep, NamedSharding]:
-    """Return what adds up one row of words a worker, and where the rows lie."""
+    """Return a step that adds up one row of words per worker, and the sharding of the rows."""
     assert devices.workers is not None
     count = len(devices) // len(devices.workers)
     firsts = np.array(devices.devices[::count])

@@ -40,9 +40,9 @@ from graphdist.runtime.processes.supervision import called_while
 from graphdist.runtime.processes.workers import WorkerTimeoutError, set_workers, worker_group
 
 SECONDS_TO_LEAVE = 5.0
-"""How long worker 0, when it fails, keeps JAX's service up, and others wait for its answer."""
+"""How long a failing worker 0 keeps JAX's service up, and others wait for its answer."""
 SECONDS_TO_NOTICE = 2.0
-"""How much later than a collective's failure the news of a dead worker may come."""
+"""How long after a collective's failure the news of a dead worker may arrive."""
 EXIT_CODE = 1
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 Result = TypeVar("Result")
@@ -50,16 +50,16 @@ _log = logging.getLogger("graphdist")
 
 
 class CollectiveTimeoutError(WorkerError, TimeoutError):
-    """Workers that did not come to where the others wait for them in time."""
+    """Workers did not arrive in time where the others wait for them."""
 
 
 @dataclass(frozen=True)
 class Patience:
     """How long workers wait for each other, in seconds.
 
-    `start`: for all to be there. `silence`: until one that is not heard of counts as dead. `step`:
-    until a step that does not end is given up, and until worker 0, at its end, leaves the others;
-    None for ever.
+    `start`: until all have arrived. `silence`: until a silent worker counts as dead. `step`: until
+    a step that does not end is given up, and until worker 0, at its end, leaves the others; None is
+    for ever.
     """
 
     start: float = 300.0
@@ -68,7 +68,7 @@ class Patience:
 
 
 class ClusterWorkers:
-    """All workers, and this one's connection to the others."""
+    """All workers of a cluster, and this worker's connection to the others."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class ClusterWorkers:
         job: JobIdentity | None = None,
         bind: str = "",
     ) -> None:
-        """Describe the workers; `start` meets them.
+        """Describe the workers; `start` connects to them.
 
-        `bind` is where worker 0 listens if not at its address.
+        `bind` is the address at which worker 0 listens, by default its own.
         """
         self.addresses, self.index, self.patience = tuple(addresses), index, patience
         self.failure: WorkerError | None = None
@@ -97,15 +97,15 @@ class ClusterWorkers:
         return len(self.addresses)
 
     def name(self, worker: int) -> str:
-        """Return how errors call one."""
+        """Return the name of a worker in errors."""
         return f"worker {worker} ({self.addresses[worker]})"
 
     def names(self, workers: Sequence[int]) -> str:
-        """Return how errors call several workers."""
+        """Return the names of several workers in errors."""
         return ", ".join(map(self.name, workers))
 
     def start(self, at: Source = UNKNOWN) -> None:
-        """Meet the others and start JAX; raises `WorkerError` for what keeps it from that."""
+        """Connect to the others and start JAX; raises `WorkerError` if that fails."""
         place, patience = self.rendezvous(at), self.patience
         atexit.register(self._leave)
         hook = sys.excepthook
@@ -130,9 +130,9 @@ class ClusterWorkers:
         return called_while(self.check, fn, self.note_stuck)
 
     def rendezvous(self, at: Source = UNKNOWN) -> ServiceAddress:
-        """Meet the others, and return where JAX's coordination service is going to be.
+        """Connect to the others, and return the address for JAX's coordination service.
 
-        Raises `WorkerError` for what keeps the workers apart.
+        Raises `WorkerError` if the workers do not all arrive.
         """
         seconds = self.patience.start
         deadline = time.monotonic() + seconds
@@ -205,25 +205,25 @@ class ClusterWorkers:
         return len(self)
 
     def publish(self, name: str, value: str) -> None:
-        """Say something to all; what was said before under a name stays, and this is dropped."""
+        """Send a text to all; the first text under a name stays, later ones are dropped."""
         self._connection.say(name, value)
 
     def heard(self, name: str, timeout_seconds: float) -> str | None:
-        """Return what was said under a name; None if nothing is within the time.
+        """Return the text under a name; None if there is none in time.
 
         Raises `WorkerError` when a worker has failed.
         """
         return cast("str | None", self._connection.hear(name, timeout_seconds, self._raise_failure))
 
     def barrier(self, name: str, timeout_seconds: float) -> None:
-        """Return once all workers have come; raises `WorkerTimeoutError` if one does not."""
+        """Return once all workers have called it; raises `WorkerTimeoutError` if one does not."""
         try:
             self.exchange(f"barrier {name}", None, name, seconds=timeout_seconds)
         except CollectiveTimeoutError as error:
             raise WorkerTimeoutError(error.what, source=error.source, hint=error.hint) from error
 
     def ordinal(self, kind: str) -> int:
-        """Return how often this was asked of a kind of thing: the same on all workers."""
+        """Return how often this was called for a kind before: the same number on all workers."""
         number = self._ordinals[kind] = self._ordinals.get(kind, -1) + 1
         return number
 
@@ -234,9 +234,9 @@ class ClusterWorkers:
         return number
 
     def behind(self, step: int) -> list[int]:
-        """Return the workers that have not begun a step, or of which nothing is heard."""
+        """Return the workers that have not begun a step, or are silent."""
         if time.monotonic() - self._connection.heard > SECONDS_TO_NOTICE:
-            return [0]  # who tells of all others
+            return [0]  # its server reports on all others
         beats = self._connection.beats
         found = [
             worker
@@ -246,7 +246,7 @@ class ClusterWorkers:
         return [worker for worker in found if worker != self.index]
 
     def check(self, step: int = 0) -> None:
-        """Raise the failure of another worker, or that one has left before a step, if so."""
+        """Raise if another worker has failed, or has left before a step."""
         if self.failure is None and self._connection.left:
             for worker, steps in list(self._connection.left.items()):
                 if steps < step and worker != self.index:
@@ -278,7 +278,7 @@ class ClusterWorkers:
             self._server.stop()
 
     def note_stuck(self) -> None:
-        """Note that something is held up for ever: the interpreter cannot end as usual."""
+        """Note that a thread is blocked for ever: the interpreter cannot shut down as usual."""
         self._is_stuck = True
 
     def _missing(self, key: str) -> str:
@@ -310,7 +310,7 @@ class ClusterWorkers:
         self._failed.set()
 
     def _thread_failed(self, why: str) -> None:
-        """Make what a thread of this process cannot go on after the failure of all workers."""
+        """Make an error of a thread of this process the failure of all workers."""
         if self.failure is None:
             self.failure = WorkerError(f"{self.name(self.index)} cannot go on: {why}")
             self._failed.set()
@@ -328,7 +328,7 @@ class ClusterWorkers:
             raise WorkerError(self.failure.what, hint=self.failure.hint)
 
     def _crashed(self, error: BaseException) -> None:
-        """Tell the others of an exception that ends this worker, and say whose fault it is."""
+        """Tell the others of an exception that ends this worker, and print its cause."""
         self._crash = f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         if isinstance(error, KeyboardInterrupt):
             self._was_interrupted, self._crash = True, "was interrupted"
@@ -347,6 +347,7 @@ class ClusterWorkers:
         self._connection.leave()
         self._wait_for_others(self.patience.step if is_well else SECONDS_TO_LEAVE)
         limit = self.patience.silence if is_well else SECONDS_TO_LEAVE
+        # The usual end joins threads and waits for the devices: a blocked call would never let it.
         if self._is_stuck or self._jax is None or not self._jax.leave(limit):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -364,7 +365,7 @@ class ClusterWorkers:
 
 
 def current_workers() -> ClusterWorkers | None:
-    """Return the workers that this process is one of, None if it is alone."""
+    """Return the workers of this process's cluster, None if it is in none."""
     found = worker_group()
     return found if isinstance(found, ClusterWorkers) else None
 
@@ -379,7 +380,7 @@ def join_workers(
 ) -> ClusterWorkers:
     """Return the workers at these addresses, of which this process is number `index`.
 
-    They are met once a process. Raises `WorkerError` when it is or becomes one of other workers.
+    A process connects once. Raises `WorkerError` when it belongs to another cluster already.
     """
     found = current_workers()
     if found is None:

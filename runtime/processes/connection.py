@@ -1,8 +1,10 @@
-"""A worker's end of its connection to the coordination server: all-gathers of texts, heartbeats.
+"""A worker's connection to the coordination server: exchanges, announcements, heartbeats.
 
-Any thread may say something. One thread hears what the server says and another lets it know twice a
-second that this worker is there. A worker that hears nothing of the server takes worker 0 for dead.
-What the two threads cannot go on after ends the job, with the reason.
+Any thread may send; `_sending` keeps lines of two threads apart. One thread receives: only it reads
+the socket, and it changes the state below under `_changed`, whose waiters it then wakes. Another
+thread sends heartbeats. A worker that hears nothing from the server takes worker 0 for dead. An
+error of one of the two threads ends the job, with the reason: nothing would be heard any more, and
+every wait would last for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from graphdist.runtime.processes.server import BEAT_SECONDS
 
 
 class LeftError(Exception):
-    """A worker has left that others wait for; its number, -1 for this one."""
+    """A worker that others wait for has left; its argument is the number, -1 for this worker."""
 
 
 class ServerGoneError(Exception):
@@ -28,7 +30,7 @@ class ServerGoneError(Exception):
 
 
 class Connection:
-    """A connection on which the server has said welcome.
+    """A connection to the server, after the handshake.
 
     `on_failure(worker, why)` is called when a worker fails, on a thread of the connection. Worker 0
     fails when its server is gone.
@@ -53,11 +55,11 @@ class Connection:
         self.steps = 0
         """How many steps this worker has begun; sent with every heartbeat."""
         self.beats = ms.Beats([], [])
-        """What the server last knew of each worker."""
+        """The server's last report on each worker."""
         self.left: dict[int, int] = {}
-        """The workers that have left, and after how many steps."""
+        """The workers that have left, with the steps they had begun."""
         self.heard = time.monotonic()
-        """When the server last said something."""
+        """When the server was last heard."""
         stream.settimeout(silence_seconds)
         for body in (self._hear, self._beat):
             threading.Thread(target=body, name="graphdist-worker", daemon=True).start()
@@ -71,8 +73,8 @@ class Connection:
     ) -> list[Any] | None:
         """Return all workers' values of an exchange, None if not all came in time.
 
-        `stop()` is asked whenever something was heard; it may raise. Raises `LeftError` for a
-        worker that has left, this one included.
+        `stop()` is called whenever something was heard, and may raise. Raises `LeftError` if a
+        worker has left, including this one.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._changed:
@@ -89,11 +91,11 @@ class Connection:
             return [json.loads(value) for value in self._answers.pop(key)]
 
     def say(self, name: str, value: str) -> None:
-        """Tell all workers something, unless it is said already under that name."""
+        """Send a text to all workers, unless there is one under that name."""
         self._send(ms.Say(name, value))
 
     def hear(self, name: str, timeout_seconds: float, stop: Callable[[], None]) -> str | None:
-        """Return what was said under a name, None if nothing in time; `stop()` may raise."""
+        """Return the text under a name, None if there is none in time; `stop()` may raise."""
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
             while name not in self._said:
@@ -123,7 +125,7 @@ class Connection:
         self._send(ms.Fail(why))
 
     def leave(self) -> None:
-        """Say goodbye: what comes after is no failure."""
+        """Say goodbye: the end of the connection is no failure after that."""
         self._send(ms.Bye(self.steps))
 
     def close(self) -> None:
@@ -134,7 +136,7 @@ class Connection:
         self._socket.close()
 
     def _send(self, message: ms.Message) -> None:
-        with self._sending, suppress(OSError):  # the thread that hears notices
+        with self._sending, suppress(OSError):  # the receiving thread reports a broken connection
             self._socket.sendall(message.line())
 
     def _beat(self) -> None:
@@ -152,7 +154,7 @@ class Connection:
             why = f"was not heard of for {self._silence_seconds:.0f} s"
         except OSError:
             why = "died"
-        except Exception as error:  # nothing more would be heard, and all would wait
+        except Exception as error:
             why = f"cannot be understood: {type(error).__name__}: {error}"
         if not self._is_closed:
             self._on_failure(0, why)

@@ -1,13 +1,13 @@
-"""How a worker and the server of a cluster make sure of each other before a word counts.
+"""How a worker and the server of a cluster authenticate each other before any other message.
 
-A job has an id, a generation, which is the number of times it was started again, and a token: a
-secret that all of its workers are given and nobody else has. The server begins with a nonce. The
-worker answers with who it is, a nonce of its own and a proof: the HMAC (RFC 2104, with SHA-256) of
-all of that and of the server's nonce, under the token. The server proves itself alike. So the token
-is never sent, and what was heard of one connection is of no use on another.
+A job has an id, a generation (the number of its restarts), and a token: a secret that only its
+workers have. The server begins with a nonce. The worker answers with its identity, a nonce of its
+own, and a proof: the HMAC (RFC 2104, with SHA-256) of its identity and both nonces, keyed with the
+token. The server proves itself in the same way. So the token is never sent, and a recorded
+connection cannot be replayed on another.
 
-An empty token proves nothing, and lets everybody in who knows the id of the job. What is refused is
-told why: after the proof in detail, before it in a sentence that tells a stranger nothing.
+An empty token proves nothing: everybody who knows the id of the job is accepted. A refusal says
+why: before the proof in a sentence that tells a stranger nothing, after it with the details.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROTOCOL = "graphdist 2"
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """What tells the processes of one job from all others, and what they run."""
+    """The identity of a job, by which its processes recognize each other, and their versions."""
 
     id: str = ""
     generation: int = 0
@@ -33,11 +33,11 @@ class JobIdentity:
     versions: str = ""
 
     def challenge(self) -> Challenge:
-        """Return what the server begins with."""
+        """Return the server's first message."""
         return Challenge(PROTOCOL, secrets.token_hex(16))
 
     def hello(self, challenge: Challenge, worker: int, workers: int) -> Hello:
-        """Return what a worker answers."""
+        """Return a worker's answer."""
         said = Hello(
             PROTOCOL,
             self.id,
@@ -51,7 +51,7 @@ class JobIdentity:
         return replace(said, proof=self._proof_of(said, challenge))
 
     def refusal(self, hello: Hello, challenge: Challenge, workers: int) -> Refused | None:
-        """Return why the server of so many workers does not take one; None if it does."""
+        """Return why a server of so many workers does not accept this one; None if it does."""
         who = f"worker {hello.worker}"
         if hello.protocol != PROTOCOL:
             return _refused(f"{who} speaks {hello.protocol!r}, worker 0 speaks {PROTOCOL!r}")
@@ -75,11 +75,11 @@ class JobIdentity:
         return None
 
     def welcome(self, hello: Hello, challenge: Challenge) -> Welcome:
-        """Return how the server greets a worker."""
+        """Return the server's acceptance of a worker."""
         return Welcome(self._digest("server", challenge.nonce, hello.nonce))
 
     def is_welcome(self, welcome: Welcome, hello: Hello, challenge: Challenge) -> bool:
-        """Return whether a greeting is that of this job's server."""
+        """Return whether an acceptance is from this job's server."""
         expected = self.welcome(hello, challenge).proof
         return hmac.compare_digest(expected.encode(), welcome.proof.encode())
 

@@ -1,13 +1,14 @@
 """JAX's coordination service: how a process of a cluster joins it, and leaves it.
 
-JAX is told to leave failures to us (`jax_enable_recoverability`): by itself it aborts the process.
-It does so all the same when its service disappears, which is in worker 0. So the others reach that
-through a relay, which keeps it from them (`relay.py`). A process whose service is gone cannot take
-leave of it: JAX would wait for an answer, also where its client is only dropped.
+By default JAX aborts the process when another process fails; `jax_enable_recoverability` leaves
+failures to graphdist. JAX still aborts when its service disappears, which runs in worker 0. So the
+other workers reach the service through a relay that hides its end from JAX (`relay.py`). A process
+whose service is gone must not disconnect from it: JAX would wait for an answer, even when its
+client is only dropped.
 
-Gloo, which carries the collectives of CPUs, listens at what the machine's own name resolves to, and
-JAX has no setting for that. The function of jaxlib that makes it takes an address, so JAX is given
-that function with the address filled in: that of this worker in the cluster.
+Gloo, which runs the collectives of CPUs, listens at the address that the machine's own name
+resolves to, and JAX has no setting for that. The function of jaxlib that makes it takes an address,
+so JAX is given that function with this worker's address in the cluster filled in.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class ServiceAddress:
     port: int
     bind: str
     own_address: str
-    """Where other processes reach this one."""
+    """Where other processes reach this process."""
 
 
 class JaxService:
-    """This process's part in the service of a cluster: one of `count`, number `index`.
+    """This process's part in the service of a cluster: number `index` of `count`.
 
-    `crashed` is told why the relay cannot go on, on its thread.
+    If the relay fails, it calls `crashed` with the reason, on its thread.
     """
 
     def __init__(
@@ -72,14 +73,14 @@ class JaxService:
             local_device_ids=None,
             cluster_detection_method="deactivate",
             initialization_timeout=max(1, int(start_seconds)),
-            # Longer than ours, which comes with a name.
+            # Longer than graphdist's own limit, whose error names the worker.
             heartbeat_timeout_seconds=int(2 * silence_seconds) + 10,
             coordinator_bind_address=join_address(self._place.bind, self._place.port),
         )
         jax.devices()
 
     def leave(self, timeout_seconds: float) -> bool:
-        """Take leave, and return whether that was done in time; the service may go meanwhile."""
+        """Disconnect, and return whether that was done in time; the service may end meanwhile."""
 
         def shut_down() -> None:
             with suppress(Exception):  # the service of a job that fails may be gone already

@@ -1,9 +1,9 @@
-"""Workers that are about to run a program make sure that it is the same one.
+"""The check that all workers are about to run the same program.
 
 Programs with different collectives would wait for each other for ever. So before the first run of a
-program all workers exchange a hash of its final graph. Only when hashes differ do they exchange the
-graphs, line by line, to name the first one that differs, the same way on every worker: between
-worker 0 and the first worker that differs from it.
+program all workers exchange a hash of its final graph. If hashes differ, they exchange the graphs,
+line by line, to name the first line that differs. Every worker compares the same two: worker 0's
+and that of the first worker that differs from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 
 
 def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
-    """Return once all workers have the same graph; nothing is asked where there is one worker.
+    """Return once all workers have shown the same graph; a single worker returns at once.
 
     Raises `WorkerError` for graphs that differ, and what `Workers.exchange` raises.
     """
@@ -57,7 +57,7 @@ def first_collective(graph: Graph) -> tuple[str, Source]:
 
 
 def _description(graph: Graph) -> Iterator[list[Any]]:
-    """Yield of each node its line, a key of all that it computes, and where it came from."""
+    """Yield for each node its line, a key of its computation, and its source."""
     yield [print_graph(graph).partition("{")[0], graph.name, "", 0, ""]
     lines = node_lines(graph)
     for node in walk(graph):

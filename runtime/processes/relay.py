@@ -1,14 +1,14 @@
-"""A relay between JAX's coordination client and its service: JAX does not see the service go.
+"""A relay between JAX's coordination client and its service: JAX does not see the service end.
 
 JAX's client ends the process, without an exception, as soon as its connection to the service
-breaks, and the service is in worker 0. So on every other worker the client is given a port of this
-process, and what comes there is passed on to the service. When the service is gone the client's
-side stays open and silent: the failure is ours to tell (`cluster_workers.py`). JAX gives up by
+breaks, and the service runs in worker 0. So on every other worker the client connects to a port of
+its own process, and the relay passes its bytes on to the service. When the service is gone, the
+client's side stays open and silent: `cluster_workers.py` reports the failure. JAX gives up by
 itself when its heartbeats have had no answer for their time.
 
-One thread passes everything on; it is little, and all of it belongs to the start of JAX and of
-collectives. Other programs of this machine can connect too: there are few connections at a time,
-and one more is closed.
+One thread owns all connections. There is little to pass on, most of it at the start of JAX and of
+collectives. Other programs of this machine can connect too, so the number of connections is
+bounded, and one more is closed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SECONDS_AFTER_REFUSAL = 0.05
 
 
 class _End:
-    """One of the two connections that belong together, and what is to be sent on it."""
+    """One end of a relayed connection, and the bytes to be sent on it."""
 
     def __init__(self, stream: socket.socket, *, is_client: bool) -> None:
         self.stream, self.is_client = stream, is_client
         self.unsent = bytearray()
         self.other: _End | None = None
-        """Where to pass on what is read; None once the service is gone."""
+        """The end to which received bytes go; None once the service is gone."""
 
 
 class Relay(threading.Thread):
@@ -78,7 +78,7 @@ class Relay(threading.Thread):
         try:
             stream, _ = self._listener.accept()
         except OSError:
-            time.sleep(_SECONDS_AFTER_REFUSAL)  # out of files: it would be tried again at once
+            time.sleep(_SECONDS_AFTER_REFUSAL)  # out of files: `select` would report it again
             return
         if self._num_clients >= MAX_CONNECTIONS:
             stream.close()
@@ -106,7 +106,7 @@ class Relay(threading.Thread):
 
     def _serve(self, end: _End, events: int) -> None:
         if end.stream.fileno() < 0:
-            return  # lost since it was selected
+            return  # an earlier event of this round has closed it
         try:
             if events & selectors.EVENT_WRITE:
                 self._flush(end)

@@ -1,7 +1,7 @@
-"""How a process of a cluster comes to worker 0's server: the address, the connection, the greeting.
+"""How a process of a cluster reaches worker 0's server: the address, the connection, the handshake.
 
-Names may not resolve yet and worker 0 may not be there yet, so all of it is tried until a deadline.
-What cannot become better by waiting ends it at once.
+Names may not resolve yet, and worker 0 may not listen yet, so everything is retried until a
+deadline. An error that waiting cannot cure ends the rendezvous at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Which worker of which cluster and job this process is, and when it gives up."""
+    """This process's place in the cluster and job, and the time at which it gives up."""
 
     addresses: Sequence[str]
     index: int
@@ -63,10 +63,10 @@ class Rendezvous:
         return listen(found[0], port, who, self.at)
 
     def connection(self, listener: socket.socket | None) -> socket.socket:
-        """Return a connection to worker 0's server, on which it has said welcome.
+        """Return a connection to worker 0's server, after the handshake.
 
-        `listener` is what this process listens at, if it is worker 0. Raises `WorkerError` when
-        there is none in time, or the server refuses.
+        `listener` is the socket at which this process listens, if it is worker 0. Raises
+        `WorkerError` when there is no connection in time, or the server refuses.
         """
         port = split_address(self.addresses[0], self.at)[1]
         who = _name(self.addresses, self.index)
@@ -84,7 +84,7 @@ class Rendezvous:
         return str(stream.getsockname()[0])
 
     def refused(self, what: str) -> WorkerError:
-        """Return the error of a worker that does not come together with the others."""
+        """Return the error of a worker that cannot join the others."""
         return WorkerError(what, source=self.at, hint=HINT)
 
     def _until_deadline(self, attempt: Callable[[], Result], what: str) -> Result:
@@ -153,7 +153,7 @@ class _RefusedError(Exception):
 
 def _next(stream: socket.socket) -> ms.Message:
     line, until = bytearray(), time.monotonic() + _SECONDS_TO_ANSWER
-    while not line.endswith(b"\n"):  # byte by byte: what follows is not for us
+    while not line.endswith(b"\n"):  # byte by byte: `Connection` reads what follows
         if time.monotonic() > until:
             raise TimeoutError
         byte = stream.recv(1)

@@ -1,16 +1,16 @@
-"""The server at worker 0's address: what the workers tell each other goes through it.
+"""The server at worker 0's address, through which all messages between workers go.
 
-JAX's coordination service does this inside JAX, without a supported way in for others. So worker 0
-runs a server of its own, and every worker is connected to it, worker 0 too.
+JAX's coordination service does the same inside JAX, without a supported interface. So worker 0 runs
+a server of its own, and every worker connects to it, including worker 0.
 
 In an exchange every worker gives a value under a key and gets the values of all, in the order of
-workers. The server answers when the last value is there, so that an exchange is a barrier too. What
-one worker says under a name all get to hear. Twice a second it tells all workers what it knows of
-each: the number of steps it has begun, and for how long nothing was heard of it.
+workers. The server answers when the last value has arrived, so an exchange is also a barrier. An
+announcement of one worker goes to all. Twice a second the server tells all workers what it knows of
+each: the number of steps it has begun, and how long it has been silent.
 
-What becomes of a connection:
+The states of a connection:
 
-    state       what comes                         what follows
+    state       input                              consequence
     ----------  ---------------------------------  ----------------------------------------------
     stranger    Hello that proves the job          Welcome; it is a worker now
                 Hello that does not                Refused, and dropped once that is sent
@@ -24,9 +24,11 @@ What becomes of a connection:
     has left    anything                           nothing
                 the end of the connection          forgotten
 
-The server is one thread and never waits for anybody. Strangers are few at a time: one more and the
-oldest is dropped, so that they neither use the files of the process up nor keep workers out. What
-the server cannot go on after ends the job, with the reason.
+One thread owns every connection and all state, so nothing here is locked; other threads only set
+flags and read. It never waits for a peer: a write that would block is kept in `unsent`. The number
+of strangers is bounded, and the oldest is dropped for a new one, so that strangers can neither use
+up the process's files nor keep workers out. An error of the server itself ends the job, with the
+reason.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from graphdist.runtime.processes import messages as ms
 from graphdist.runtime.processes.handshake import JobIdentity
 
 BEAT_SECONDS = 0.5
-"""How often each side lets the other know that it is there."""
+"""How often each side sends a heartbeat."""
 SECONDS_FOR_HELLO = 5.0
 """How long a stranger may take to say who it is."""
 MAX_STRANGERS = 64
@@ -55,7 +57,7 @@ _log = logging.getLogger("graphdist")
 
 @dataclass(eq=False)
 class Peer:
-    """What the server knows of one connection."""
+    """The state of one connection."""
 
     socket: socket.socket
     address: str
@@ -98,7 +100,7 @@ class Server(threading.Thread):
         self._is_listening = False
         self._stop_at: float | None = None
         self.refusals: list[str] = []
-        """Why the last strangers were refused that said who they are."""
+        """Why the last strangers were refused; only those that identified themselves."""
 
     def run(self) -> None:
         """Serve."""
@@ -120,11 +122,11 @@ class Server(threading.Thread):
             self._selector.close()
 
     def stop(self) -> None:
-        """End the thread soon, once what is to be told is sent."""
+        """End the thread soon, once the unsent messages are sent."""
         self._stop_at = time.monotonic() + _SECONDS_TO_SEND_LAST
 
     def has_others(self) -> bool:
-        """Return whether something is heard of other workers; may be asked on any thread."""
+        """Return whether other workers are still heard from; any thread may ask."""
         now, others = time.monotonic(), [peer for peer in list(self._peers.values()) if peer.worker]
         return self.is_alive() and any(now - peer.heard < self.silence_seconds for peer in others)
 
@@ -165,7 +167,7 @@ class Server(threading.Thread):
             connection, address = self._listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                self._listen(False)  # until the next beat: it would be tried again at once
+                self._listen(False)  # until the next beat: `select` would report it again
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -200,7 +202,7 @@ class Server(threading.Thread):
 
     def _serve(self, peer: Peer, events: int) -> None:
         if peer.socket.fileno() < 0:
-            return  # lost since it was selected
+            return  # an earlier event of this round has closed it
         try:
             if events & selectors.EVENT_WRITE:
                 self._flush(peer)
@@ -238,7 +240,7 @@ class Server(threading.Thread):
             case ms.Beat(steps):
                 peer.steps = steps
             case _ if peer.has_left:
-                pass  # said on another thread when it left
+                pass  # another thread of the worker sent it while it was leaving
             case ms.Put(key, value):
                 self._put(worker, key, value)
             case ms.Say(name, value):
@@ -267,7 +269,7 @@ class Server(threading.Thread):
                 self._give_up_exchanges_of(other)
 
     def _give_up_exchanges_of(self, worker: int) -> None:
-        """Let nobody wait for a worker that has left."""
+        """End the exchanges that wait for a worker that has left."""
         for key, given in list(self._exchanges.items()):
             if worker not in given:
                 del self._exchanges[key]
@@ -275,7 +277,7 @@ class Server(threading.Thread):
                     if index in self._peers:
                         self._send(self._peers[index], ms.Never(key, worker))
 
-    # What happens by itself.
+    # Time passes, connections end.
 
     def _beat(self) -> None:
         now = time.monotonic()

@@ -1,18 +1,18 @@
-"""On which step the workers stop together.
+"""The step after which all workers stop together.
 
 Each worker counts its steps. When one has a notice that it will be stopped, all must save after the
-same step, and none may be left inside a collective that the others take no part in. So:
+same step, and none may be left inside a collective in which the others take no part. So:
 
-1. The worker with the notice publishes it. A thread of each worker waits for that.
+1. The worker with the notice publishes a request. A thread of each worker waits for the request.
 2. That thread publishes the last step its worker has begun or, between two steps, the next one. At
-   the end of that step the worker waits for 3.
-3. When the thread has the numbers of all, the largest is the step agreed on: no worker is beyond
-   it, and those that are not there yet go on to it.
+   the end of that step the worker waits for the outcome of 3.
+3. When the thread has the numbers of all workers, the largest is the agreed step: no worker is
+   beyond it, and the others continue up to it.
 
-In 1 and 2 threads speak for their workers, also while those are inside a step that cannot end
-before another worker begins it. So none waits for ever. Workers stop at the end of a step and not
-before one, where the batch of the next would be taken from its iterator and lost. A worker that
-says nothing in time is an error on the others, which names it.
+In 1 and 2 threads act for their workers, also while a worker is inside a step that cannot end
+before another worker begins it. So no worker waits for ever. Workers stop at the end of a step and
+not before one, because the batch of the next step would be taken from its iterator and lost. A
+worker that publishes nothing in time is an error on the others, which names it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 class StepAgreement:
     """The steps of this worker, and the one after which all stop.
 
-    `name` tells this agreement from others of the program. `timeout_seconds` is how long the others
-    are waited for.
+    `name` distinguishes the agreements of a program. `timeout_seconds` is how long to wait for the
+    other workers.
 
     >>> from graphdist.runtime.processes.workers import OneWorker
     >>> agreement = StepAgreement(OneWorker(), "training")
@@ -46,7 +46,8 @@ class StepAgreement:
         self._published: int | None = None
         self._agreed: int | None = None
         self._error: BaseException | None = None
-        self._changed = threading.Condition(threading.RLock())  # a signal may interrupt its holder
+        # Reentrant: a signal's handler may interrupt the thread that holds it.
+        self._changed = threading.Condition(threading.RLock())
         if workers.count > 1:
             threading.Thread(target=self._follow, name="graphdist-agreement", daemon=True).start()
 
@@ -57,7 +58,7 @@ class StepAgreement:
         self._is_requested = True
         if self._workers.count == 1:
             self._agreed = self._last_step()
-        else:  # talking to others may take locks that the interrupted thread holds
+        else:  # not on this thread: it may hold locks, interrupted, that publishing takes
             threading.Thread(target=self._publish_request, daemon=True).start()
 
     def begin_step(self) -> None:
@@ -69,8 +70,8 @@ class StepAgreement:
     def end_step(self) -> bool:
         """Return whether this was the step after which all stop.
 
-        Once that is asked for, it waits for the workers to agree. Raises `WorkerTimeoutError` if
-        one says nothing.
+        Once a stop is requested, this waits for the agreement. Raises `WorkerTimeoutError` if a
+        worker publishes nothing.
         """
         with self._changed:
             self._is_inside = False
@@ -81,7 +82,7 @@ class StepAgreement:
             return self._agreed is not None and self._begun >= self._agreed
 
     def close(self) -> None:
-        """Take part no more."""
+        """Stop taking part."""
         self._is_closed = True
 
     def _waits(self) -> bool:
@@ -108,7 +109,7 @@ class StepAgreement:
             with self._changed:
                 self._agreed = agreed
                 self._changed.notify_all()
-        except BaseException as error:  # whoever waits must hear of it
+        except BaseException as error:  # `end_step` would wait for ever
             with self._changed:
                 self._error = error
                 self._changed.notify_all()

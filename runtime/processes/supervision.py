@@ -1,9 +1,9 @@
 """Calls that never return if another worker is gone: made on a thread, so that one can raise.
 
-What waits for other workers inside JAX or XLA cannot be interrupted: joining JAX's service, the
-start of the devices, a collective on CPUs. And a compilation takes minutes in which nothing else is
-heard. So the call is made on a thread, and the caller waits for that thread and for news at once.
-When there is bad news the caller raises, and the thread is left to its call.
+A wait for other workers inside JAX or XLA cannot be interrupted: joining JAX's service, starting
+the devices, a collective on CPUs. A compilation blocks its thread for minutes. So the call is made
+on a thread, and the caller waits for that thread and for bad news at the same time. At bad news the
+caller raises, and the thread is left to its call: Python cannot end a thread that is inside C++.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Call:
-    """A call on another thread, and what came of it."""
+    """A call on another thread, and its outcome."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Have no outcome yet."""
         self._done = threading.Event()
         self.wait = self._done.wait
         self.value: Any = None
-        """What it returned, once it has."""
+        """The result, once the call has returned."""
         self._error: BaseException | None = None
 
     def ended(self, value: Any, error: BaseException | None) -> None:
-        """Take what came of it."""
+        """Take the outcome."""
         self.value, self._error = value, error
         self._done.set()
 
@@ -59,7 +59,7 @@ class Runner:
     def start(
         self, fn: Callable[..., Any], arguments: Sequence[Any], ended: Callable[[Any, Any], None]
     ) -> None:
-        """Make a call; `ended` is told what it returned or raised."""
+        """Make a call; `ended` is given its result and its exception, of which one is None."""
         with self._lock:
             if self._calls is None:
                 self._calls = SimpleQueue()
@@ -69,7 +69,7 @@ class Runner:
             self._calls.put((fn, arguments, ended))
 
     def abandon(self) -> None:
-        """Leave the thread to the call that holds it up."""
+        """Leave the thread to its call; the next `start` makes a new thread."""
         with self._lock:
             self._calls = None
 
@@ -90,7 +90,7 @@ def called_while(
 ) -> Result:
     """Return what a function returns; raise what `check` raises meanwhile, or Ctrl-C.
 
-    `given_up` is called then: the function goes on, on a thread that nobody waits for.
+    In that case `given_up` is called: the function continues on a thread that nobody waits for.
     """
     call = Call()
     threading.Thread(target=call.make, args=(fn,), name="graphdist-call", daemon=True).start()

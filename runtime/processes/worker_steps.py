@@ -1,13 +1,14 @@
 """Steps whose collectives span several processes: run so that nothing waits for ever.
 
 On CPU a collective runs inside the call, where nothing can interrupt it. So the call is made on a
-thread, and the caller waits for that thread and for news of the other workers at once. When another
-worker fails, or a step takes longer than allowed, the caller raises, and the thread is left behind.
-Elsewhere calls return at once, and the thread waits for what they return: the news interrupt a
-caller that waits in graphdist. One that waits inside JAX, for a value, is ended with the process.
+thread, and the caller waits for that thread and for news of the other workers at the same time.
+When another worker fails, or a step takes longer than allowed, the caller raises, and the thread is
+left behind. On accelerators calls return at once, and the thread waits for their results: news
+interrupt a caller that waits in graphdist. A caller that waits inside JAX, for a value, cannot be
+interrupted: the process is ended.
 
-Ctrl-C reaches a caller that waits. If the step ends all the same, since the other workers have come
-to it, the variables get what it gave. If not, what was given to it is lost.
+Ctrl-C reaches a caller that waits. If the step ends all the same, because the other workers have
+joined it, the variables get its results. If not, the donated arguments of the step are lost.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from graphdist.runtime.processes.server import BEAT_SECONDS
 from graphdist.runtime.processes.supervision import Call, Runner
 
 SECONDS_AFTER_INTERRUPT = 2.0
-"""How long a step that Ctrl-C interrupts may take to end."""
+"""How long a step may take to end after Ctrl-C."""
 StepFunction = Callable[..., Any]
 
 
 def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFunction:
-    """Return what runs a step and raises when other workers keep it from ending."""
+    """Return a function that runs a step, and raises when other workers keep it from ending."""
     if devices.workers is None:
         return function
     first = partial(first_collective, graph)
@@ -50,7 +51,7 @@ def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFu
 
 
 def _with_x64_as_now(function: StepFunction) -> StepFunction:
-    """Have arrays of NumPy become what they would here: a context manager sets one thread."""
+    """Convert NumPy arrays as this thread does: a context manager of JAX sets one thread only."""
     enable_x64 = jax.enable_x64.value
 
     def run(*arrays: Any) -> Any:
@@ -71,14 +72,14 @@ class WorkerStep:
         devices: Devices,
         workers: ClusterWorkers,
     ) -> None:
-        """Take what runs the step on arrays of these devices."""
+        """Take the function that runs the step on arrays of these devices."""
         self._function, self._name, self._workers = function, name, workers
         self._first_collective = first_collective
         self._timeout, self._is_cpu = devices.timeout_seconds, devices.platform == "cpu"
         self._interrupted: Any = None
 
     def take_interrupted(self) -> Any:
-        """Return, once, what the last step gave although the caller was interrupted, or None."""
+        """Return, once, the results of a step whose caller was interrupted, or None."""
         outputs, self._interrupted = self._interrupted, None
         return outputs
 
@@ -107,7 +108,7 @@ class WorkerStep:
             raise
 
     def _end_interrupted(self, call: Call) -> None:
-        """Keep what an interrupted step gives, if it ends soon; leave it alone if not."""
+        """Keep the results of an interrupted step if it ends soon; abandon it if not."""
         has_ended = False
         try:
             has_ended = call.wait(SECONDS_AFTER_INTERRUPT)
@@ -150,7 +151,7 @@ class WorkerStep:
         )
 
     def _translated(self, call: StepFunction, arrays: Sequence[Any]) -> Any:
-        """Return what a call returns; an error that a dead worker is behind is that one's."""
+        """Return the result of a call; an error that a dead worker caused names that worker."""
         try:
             return call(*arrays)
         except (RuntimeError, ValueError) as error:
@@ -163,7 +164,7 @@ class WorkerStep:
 
 
 def _watch(step: WorkerStep, call: Call, number: int) -> None:
-    """Wait for a step on its way on the devices; end the process if it never ends."""
+    """Wait for a step that runs on the devices; end the process if the step never ends."""
     try:
         step.wait(call, number)
     except WorkerError as error:
@@ -191,12 +192,12 @@ def _wait_for(outputs: Sequence[Any]) -> None:
         try:
             output.block_until_ready()
         except RuntimeError:
-            if not output.is_deleted():  # a later step has it: that one is waited for too
+            if not output.is_deleted():  # else donated to a later step, which is waited for too
                 raise
 
 
 def _ignore(value: Any, error: BaseException | None) -> None:
-    """Take no notice: what a watched step raises is raised where it is waited for."""
+    """Take no notice: an error of a watched step is raised where its result is used."""
 
 
 _runner, _watcher = Runner("graphdist-steps"), Runner("graphdist-watched-steps")

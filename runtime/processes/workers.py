@@ -1,4 +1,4 @@
-"""Which of the processes that run the program this one is, and how they tell each other things.
+"""Which of the program's processes this one is, and the messages between them.
 
 `worker_group()` is the only place that knows. Code that must run once per job, and not once per
 process, asks it. A strategy of several processes installs its own group with `set_workers`; before
@@ -18,30 +18,30 @@ from graphdist.ir.errors import GraphdistError
 
 
 class WorkerTimeoutError(GraphdistError, TimeoutError):
-    """A worker that did not come, or say what others wait for, within the time."""
+    """A worker did not arrive, or did not send what others wait for, in time."""
 
 
 class Workers(Protocol):
-    """The processes that run the program, as one of them sees them."""
+    """The processes that run the program, seen from one of them."""
 
     @property
     def index(self) -> int:
-        """Return the number of this one."""
+        """Return the number of this process."""
         ...
 
     @property
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of processes."""
         ...
 
     def publish(self, name: str, value: str) -> None:
-        """Say something to all; what was said before under a name stays, and this is dropped."""
+        """Send a text to all; the first text under a name stays, later ones are dropped."""
         ...
 
     def heard(self, name: str, timeout_seconds: float) -> str | None:
-        """Return what was said under a name, once it is; None if nothing is within the time.
+        """Wait for the text under a name and return it; None if there is none in time.
 
-        May raise an error of its own before that, if it learns that a worker is gone.
+        May raise an error of its own earlier, when it learns that a worker is gone.
         """
         ...
 
@@ -59,15 +59,15 @@ class OneWorker:
     count = 1
 
     def __init__(self) -> None:
-        """Start with nothing said."""
+        """Start without texts."""
         self._said: dict[str, str] = {}
 
     def publish(self, name: str, value: str) -> None:
-        """Keep what is said first under a name."""
+        """Keep the first text under a name."""
         self._said.setdefault(name, value)
 
     def heard(self, name: str, timeout_seconds: float) -> str | None:
-        """Return what was said under a name."""
+        """Return the text under a name; None if there is none in time."""
         deadline = time.monotonic() + timeout_seconds
         while name not in self._said and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -87,18 +87,18 @@ def worker_group() -> Workers:
 
 
 def set_workers(others: Workers) -> Workers:
-    """Install what `worker_group()` returns, and return what it was."""
+    """Install the group that `worker_group()` returns, and return the one before."""
     global _workers
     before, _workers = _workers, others
     return before
 
 
 def exchange(group: Workers, name: str, said: str, timeout_seconds: float, doing: str) -> list[str]:
-    """Return what each worker says, once all have; `doing` is what for, in an error.
+    """Return the texts of all workers, once they have arrived; an error says `doing` what.
 
-    Raises `WorkerTimeoutError` if one says nothing.
+    Raises `WorkerTimeoutError` for a worker that sends nothing.
 
-    >>> exchange(OneWorker(), "greeting", "hello", timeout_seconds=1, doing="workers meet")
+    >>> exchange(OneWorker(), "greeting", "hello", timeout_seconds=1, doing="workers start")
     ['hello']
     """
     group.publish(f"{name}/{group.index}", said)

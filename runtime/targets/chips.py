@@ -1,8 +1,9 @@
 """The accelerators that programs are compiled for ahead of time, and what their vendors publish.
 
-Bandwidths of interconnects are published for both directions together; here they are those of one
-direction, half of that, since a collective sends and receives at once. Memory is what the compiler
-lets a program use where that is known, else what is published. `source` names the page or paper.
+Bandwidths of interconnects are published for both directions together. Here they are for one
+direction, half of that, since a collective sends and receives at once. Memory is the amount that
+the compiler lets a program use where that is known, else the published amount. `source` names the
+page or paper.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What XLA is told of a GPU that is not here: its `GpuTargetConfig`, as text.
+"""The description of an absent GPU for XLA: its `GpuTargetConfig`, as text.
 
 The figures are those that XLA's own repository keeps for these GPUs, in
 `xla/backends/gpu/target_config/specs`: `a100_sxm_80.txtpb`, `h100_sxm.txtpb`, `h200.txtpb` and
-`b200.txtpb`. Left out is what only its cost models read.
+`b200.txtpb`. Fields that only its cost models read are left out.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@
                   with b what each of n devices puts in
     step          max(compute, memory) + interconnect
 
-Over several slices or hosts a collective is taken to run inside each first; the network then
-carries the part of each chip. Real steps are slower: peaks are not reached. Where XLA overlaps
-collectives with computation they can also be faster, down to the largest of the three. Williams,
-Waterman and Patterson 2009, Roofline.
+Over several slices or hosts, a collective is assumed to run inside each first; the network then
+carries each chip's part. Real steps are slower, because peaks are not reached. Where XLA overlaps
+collectives with computation they can also be faster, down to the largest of the three terms.
+Williams, Waterman and Patterson 2009, Roofline.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Roofline:
 
     @property
     def step(self) -> float:
-        """Return the estimate of the whole step."""
+        """Return the estimate of the step."""
         return max(self.compute, self.memory) + self.interconnect
 
     @property
@@ -61,7 +61,7 @@ def estimate_step(
     memory_bytes: int,
     collectives: Iterable[tuple[str, int]],
 ) -> Roofline:
-    """Return the estimate for one device; `collectives` are kinds and bytes, as often as run."""
+    """Return the estimate for a device; `collectives` has the kind and bytes of every run."""
     chip = topology.chip
     return Roofline(
         compute=sum(count * chip.devices / chip.peak(dtype) for dtype, count in flops.items()),

@@ -1,11 +1,11 @@
-"""Topologies: accelerators that need not be there, and the devices that stand for them.
+"""Topologies: accelerators that need not be present, and devices that stand for them.
 
 A topology is written `chip:shape`: "v5e:16x16" is 256 TPU chips in a torus of 16 by 16, "h100:8x8"
-8 hosts with 8 GPUs each. The compilers come with packages of their own, libtpu and the CUDA plugin;
-neither needs the hardware. The devices they give compile, and refuse to run.
+is 8 hosts with 8 GPUs each. The compilers are in separate packages, libtpu and the CUDA plugin, and
+need no hardware. Their devices can be compiled for, and refuse to run.
 
-Replicas are numbered slice by slice, in a slice in the compiler's order, which keeps the chips of a
-host together, and cores of a chip together.
+Replicas are numbered slice by slice. Within a slice they have the compiler's order, which keeps the
+chips of a host together, and the cores of a chip.
 """
 
 from __future__ import annotations
@@ -173,13 +173,13 @@ def _tpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
 
 
 def _host_bounds(topology: Topology) -> tuple[int, int, int]:
-    """Return the chips of one host: 2 x 2, or a smaller topology whole."""
+    """Return the chips of one host: 2 x 2, or all of a smaller topology."""
     first, second, *_ = topology.shape
     return min(first, 2), min(second, 2), 1
 
 
 def _wraps(topology: Topology) -> tuple[bool, bool, bool]:
-    """Return along which dimensions the torus closes: all of 3-D cubes, of 2-D whole rows of 16."""
+    """Return the dimensions in which the torus closes: in 3-D multiples of 4, in 2-D rows of 16."""
     shape = (*topology.shape, 1)[:3]
     if topology.chip.dimensions == 2:
         first, second, third = (size == 16 for size in shape)
