@@ -1,9 +1,9 @@
 """`graphdist-run`: starts a program once for every worker, on this machine.
 
-The workers get `TF_CONFIG` and talk over loopback. Their output comes out line by line, each behind
-the number of its worker. When one fails the others are given a moment to say so and are stopped,
-and what the failed one said last is shown once more, at the end. No worker outlives the launcher:
-the kernel kills it when the launcher is gone, whatever ended it.
+The workers get `TF_CONFIG` and communicate over loopback. Their output is printed line by line,
+each line with the number of its worker. When a worker fails, the others get a moment to report it
+and are stopped, and the last output of the failed worker is printed again at the end. No worker
+outlives the launcher: the kernel kills it when the launcher ends for any reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from graphdist.runtime.processes.addresses import join_address
 from graphdist.runtime.processes.handshake import JobIdentity
 
 SECONDS_TO_END = 3.0
-"""How long a worker may take to end when it is asked to."""
+"""How long a worker may take to end after SIGTERM."""
 LINES_SHOWN_LAST = 60
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -122,7 +122,7 @@ class Worker:
         """Start the process."""
         self.number = number
         self.was_stopped = False
-        """Whether the launcher ended it, after another had failed."""
+        """Whether the launcher stopped it, after another worker had failed."""
         self.last_lines: deque[str] = deque(maxlen=LINES_SHOWN_LAST)
         self.process = subprocess.Popen(
             command,
@@ -132,7 +132,7 @@ class Worker:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            start_new_session=True,  # signals reach it through us alone
+            start_new_session=True,  # a terminal's signals reach it through the launcher only
             preexec_fn=_dying_with(os.getpid()),
         )
         assert self.process.stdout is not None
@@ -157,7 +157,7 @@ class Worker:
 
     @property
     def status(self) -> int | None:
-        """Return its exit status as shells have it, None while it runs."""
+        """Return its exit status as shells report it, None while it runs."""
         code = self.process.poll()
         return code if code is None or code >= 0 else 128 - code
 
@@ -193,7 +193,7 @@ class Job:
         self._workers: list[Worker] = []
         self._ended: list[Worker] = []
         self.is_asked_to_end = False
-        """Whether a signal has asked for the end of all."""
+        """Whether a signal has requested the end of the job."""
 
     def run(self) -> int:
         """Start the workers, and return once all have ended."""
@@ -238,7 +238,7 @@ class Job:
             time.sleep(0.02)
 
     def _verdict(self) -> int:
-        """Return the exit status of the job, and show what the worker that failed said last."""
+        """Return the exit status of the job, and print the failed worker's last output."""
         failed = [worker for worker in self._ended if worker.status]
         failed = [worker for worker in failed if not worker.was_stopped] or failed
         if not failed:
@@ -258,7 +258,7 @@ class Job:
 
 
 def free_ports(count: int, host: str) -> list[int]:
-    """Return ports that nothing listens at; raises `OSError` for another machine's host."""
+    """Return free ports of a host; raises `OSError` for another machine's host."""
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     sockets = [socket.create_server((host, 0), family=family) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in sockets]
@@ -268,14 +268,14 @@ def free_ports(count: int, host: str) -> list[int]:
 
 
 def say(text: str) -> None:
-    """Write a line of the launcher's own."""
+    """Print a line of the launcher."""
     with _writing:
         sys.stderr.write(f"[graphdist-run] {text}\n")
         sys.stderr.flush()
 
 
 def _dying_with(launcher: int) -> Callable[[], None]:
-    """Return what makes a new process die when the launcher does, called in that process."""
+    """Return a function for a new process, which has the kernel kill it with the launcher."""
     if not sys.platform.startswith("linux"):
         return lambda: None
     prctl = ctypes.CDLL(None, use_errno=True).prctl  # loaded here: not after the fork
@@ -283,7 +283,7 @@ def _dying_with(launcher: int) -> Callable[[], None]:
     def ask() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != launcher:
-            os._exit(1)  # it is gone already
+            os._exit(1)  # the launcher ended before `prctl`
 
     return ask
 

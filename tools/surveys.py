@@ -87,14 +87,14 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def compare_topologies(names: Sequence[str], num_slices: int, report: Reporter) -> Survey:
-    """Return the step on several topologies; it fits if it does on one of them."""
+    """Return the step on several topologies; the survey fits if the step fits on any."""
     topologies = [find_topology(name, num_slices) for name in names]
     reports = tuple((str(topology), report(topology)) for topology in topologies)
     return Survey("one step on several topologies", reports, any(r.fits for _, r in reports))
 
 
 def compare_sizes(chip: Chip, sizes: Sequence[str], report: Reporter) -> Survey:
-    """Return the step on several numbers of one kind of chip; it fits if it does on one of them."""
+    """Return the step on several numbers of chips; the survey fits if the step fits on any."""
     topologies = [topology_of(chip, size) for size in sizes]
     reports = tuple((str(topology), report(topology)) for topology in topologies)
     title = f"one step on more and more chips of {chip.name}"
@@ -102,7 +102,7 @@ def compare_sizes(chip: Chip, sizes: Sequence[str], report: Reporter) -> Survey:
 
 
 def topology_of(chip: Chip, size: str) -> Topology:
-    """Return the topology of so many chips whose sides differ least.
+    """Return the topology of that many chips whose sides differ least.
 
     >>> str(topology_of(CHIPS["v5e"], "128")), str(topology_of(CHIPS["v5p"], "128"))
     ('v5e:8x16', 'v5p:4x4x8')
@@ -126,7 +126,7 @@ def topology_of(chip: Chip, size: str) -> Topology:
 
 
 def _shapes(count: int, dimensions: int) -> list[tuple[int, ...]]:
-    """Return the ways to write a number as a product of sides, none smaller than the one before."""
+    """Return the ways to write a number as a product of ascending sides."""
     if dimensions == 1:
         return [(count,)]
     return [
@@ -139,15 +139,15 @@ def _shapes(count: int, dimensions: int) -> list[tuple[int, ...]]:
 
 
 def _is_whole(shape: tuple[int, ...]) -> bool:
-    """Return whether a slice is made of whole hosts, 2 x 2 chips, or is smaller than one."""
+    """Return whether a slice consists of full hosts, 2 x 2 chips, or is smaller than a host."""
     first, second, *_ = shape
     return prod(shape) <= 4 or (first % 2 == 0 and second % 2 == 0)
 
 
 def find_largest(text: str, topology: Topology, report: Reporter) -> Survey:
-    """Return the largest value of a setting with which the step fits, found by bisection.
+    """Return the survey of the largest value of a setting with which the step fits, by bisection.
 
-    What fits with a value is taken to fit with every smaller one.
+    A step that fits with a value is assumed to fit with every smaller one.
     """
     match = _RANGE.fullmatch(text)
     if match is None or int(match[2]) > int(match[3]) or int(match[2]) < 1:

@@ -1,4 +1,4 @@
-"""What `graphdist-viz` is asked to show: graphs of files, or of a function that is compiled."""
+"""The targets of `graphdist-viz`: graphs in files, or a function that is compiled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["VizTarget", "load_target"]
 
 _ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,\s]*)\]")
 _MOST_CHARACTERS = 2 * MOST_CHARACTERS
-"""The most of a file: it has the first and the last graph of a program, or more that are small."""
+"""The most characters of a file, which may hold the first and last graph of a program."""
 _MOST_DIGITS = 18
 _NUMBER_OF_REPLICAS = re.compile("|[1-9][0-9]{0,3}")
 _HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
@@ -45,13 +45,13 @@ _HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class VizTarget:
-    """A program, and the stage it is of, where it was compiled here."""
+    """A program, and its stage if it was compiled here."""
 
     program: ShownProgram
     lowered: Lowered | None = None
 
     def stage(self, form: str) -> Lowered | Compiled:
-        """Return the stage that has the text of a module; `ArgumentError` for graphs of files."""
+        """Return the stage with the text of a module; raises `ArgumentError` for graphs of files."""
         if self.lowered is None:
             raise ArgumentError(
                 f"{form} needs a function, a saved graph has none",
@@ -62,7 +62,7 @@ class VizTarget:
 
 
 def load_target(name: str, strategy: str, settings: Sequence[str], types: str) -> VizTarget:
-    """Return what a target names, compiled for a strategy as far as the last pass."""
+    """Return the target of a name, compiled for a strategy up to the last pass."""
     path = Path(name)
     if path.is_file() and path.suffix != ".py":
         return VizTarget(_read(path))
@@ -73,7 +73,7 @@ def load_target(name: str, strategy: str, settings: Sequence[str], types: str) -
 
 
 def _read(path: Path) -> ShownProgram:
-    """Return the graphs of an artifact or of a text, of which it may hold several."""
+    """Return the graphs of an artifact or of a text, which may contain several."""
     content = _content(path)
     try:
         text = content.decode()
@@ -94,7 +94,7 @@ def _read(path: Path) -> ShownProgram:
 
 
 def _content(path: Path) -> bytes:
-    """Return the text of the graphs in a file, which is no longer than it says."""
+    """Return the text of the graphs in a file; raises `ArgumentError` if it is too large."""
     if zipfile.is_zipfile(path):
         _, members = read_artifact(path, here())
         if "graph.txt" not in members:
@@ -115,7 +115,7 @@ def _too_large(path: Path, characters: int) -> ArgumentError:
 
 
 class _Lost(Sequence[None]):
-    """The parameters that text does not hold, however it numbers them."""
+    """Placeholders for the parameters that text does not contain, for any number in the text."""
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -152,7 +152,7 @@ def _strategy(text: str) -> CommonStrategy:
 
 
 def _devices(count: int) -> list[str]:
-    """Return the accelerators of this machine if there are as many, else logical CPU devices."""
+    """Return accelerators of this machine if there are enough, else logical CPU devices."""
     try:
         set_logical_cpu_devices(count)  # before JAX looks at its devices
     except DeviceError:
@@ -187,7 +187,7 @@ def _traced(name: str, strategy: CommonStrategy, settings: Sequence[str], types:
 
 
 def _is_factory(target: Callable[..., Any]) -> bool:
-    """Whether a target makes a step: it is named so, or its first parameter is the strategy."""
+    """Return whether a target makes a step: by its name, or since it takes a strategy first."""
     try:
         parameters = list(inspect.signature(target).parameters)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Which processes a program runs in: cluster specs, and the resolvers that find them out."""
+"""The processes that a program runs in: cluster specs, and resolvers that find them."""
 
 from graphdist.cluster.compute_engine import GCEClusterResolver
 from graphdist.cluster.kubernetes import KubernetesClusterResolver, KubernetesExecutableLocation

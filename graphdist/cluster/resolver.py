@@ -1,4 +1,4 @@
-"""What finds out which processes there are and which of them this is, and the simplest of them."""
+"""The base class of resolvers, which find the processes of a cluster, and the simplest resolver."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from graphdist.values.distributed import kind_of
 
 
 class ClusterResolver(abc.ABC):
-    """Says which processes a program runs in, and which of them this one is.
+    """Finds the processes that a program runs in, and which of them this one is.
 
-    A subclass has `cluster_spec` and `master`. `task_type` and `task_id` say which task this
-    process is, None where that is not known, and may be set.
+    A subclass has `cluster_spec` and `master`. `task_type` and `task_id` are the task of this
+    process, None where that is not known. They can be set.
     """
 
     _task_type: str | None = None
@@ -42,13 +42,13 @@ class ClusterResolver(abc.ABC):
     ) -> Mapping[str, int]:
         """Return how many accelerators of each kind a task has, such as {"GPU": 8}.
 
-        Without a number given to the resolver, those of this process are counted.
+        Unless the resolver was given numbers, the accelerators of this process are counted.
         """
         return count_accelerators()
 
     @property
     def environment(self) -> str | None:
-        """Return where the program runs: "" for nowhere in particular."""
+        """Return the environment of the program: "" for no particular one."""
         return ""
 
     @property
@@ -81,7 +81,7 @@ class ClusterResolver(abc.ABC):
     def _own_address(
         self, task_type: str | None, task_id: int | None, rpc_layer: str | None
     ) -> str:
-        """Return the address of a task, by default this one; "" if it is not known which."""
+        """Return the address of a task, by default this one; "" if that is not known."""
         kind = self.task_type if task_type is None else task_type
         index = self.task_id if task_id is None else task_id
         if kind is None or index is None:
@@ -100,7 +100,7 @@ def with_protocol(address: str, rpc_layer: str | None) -> str:
 
 
 class SimpleClusterResolver(ClusterResolver):
-    """A resolver of what it is given.
+    """A resolver that returns what it is given.
 
     Raises `ArgumentTypeError` when `cluster_spec` is no `ClusterSpec` or `master` no string.
 

@@ -1,8 +1,8 @@
-"""Which part each process of a cluster has: who is chief, who counts as a worker, in what order.
+"""The role of each process of a cluster: who is chief, who counts as a worker, in what order.
 
 A cluster has jobs `chief` (at most one task), `worker`, `ps` and `evaluator` (at most one). The
 chief is the task of that job or, without one, worker 0. Workers are the chief and the tasks of
-`worker`, in this order; the evaluator works beside them, alone. These are `tf.distribute`'s rules.
+`worker`, in this order. The evaluator is on its own. These are `tf.distribute`'s rules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from graphdist.tracing.sources import here
 
 JOBS = ("chief", "worker", "evaluator", "ps")
 ALONE = ("chief", "evaluator")
-"""The jobs that have one task at most."""
+"""The jobs that have at most one task."""
 
 
 def normalized(cluster: Any) -> ClusterSpec:
@@ -24,9 +24,9 @@ def normalized(cluster: Any) -> ClusterSpec:
 
 
 def checked_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> ClusterSpec:
-    """Return the cluster; raises `ArgumentError` if it, or the task in it, cannot be.
+    """Return the cluster; raises `ArgumentError` if it is invalid, or the task is not in it.
 
-    An evaluator need not be in the cluster: no one waits for it.
+    An evaluator need not be in the cluster: nobody waits for it.
     """
     spec = normalized(cluster)
     for kind in (*spec.jobs, *([task_type] if task_type is not None else [])):
@@ -52,7 +52,7 @@ def checked_cluster(cluster: Any, task_type: str | None, task_id: int | None) ->
 
 
 def is_chief(cluster: Any, task_type: str | None, task_id: int | None) -> bool:
-    """Return whether a task is the one that does what is done once.
+    """Return whether a task is the chief, which does what must be done once.
 
     >>> is_chief({"worker": ["a:1", "b:1"]}, "worker", 0)
     True
@@ -116,7 +116,7 @@ def worker_addresses(cluster: Any) -> list[str]:
 
 
 def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) -> str:
-    """Return the task that leads collectives, as TensorFlow names it; "" for an evaluator."""
+    """Return the device name of the task that leads collectives; "" for an evaluator."""
     spec = normalized(cluster)
     if not spec:
         return ""
@@ -127,7 +127,7 @@ def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) 
 
 
 def coordination_leader(cluster: Any) -> str:
-    """Return the task that keeps what all know, as TensorFlow names it; "" without a cluster."""
+    """Return the device name of the task with the coordination service; "" without a cluster."""
     spec = normalized(cluster)
     return _first_of(spec, "ps", "chief", "worker") if spec else ""
 

@@ -1,6 +1,6 @@
-"""The cluster of a Slurm job step: which tasks run on which nodes, and which GPUs each has.
+"""The cluster of a Slurm job step: the tasks on each node, and the GPUs of each task.
 
-Slurm says in the environment of every task how many tasks run on each node, in the order of the
+Slurm sets in the environment of every task how many tasks run on each node, in the order of the
 nodes, and the number of the task itself. Tasks are numbered node by node (Slurm's default, block
 distribution), so that the tasks' addresses follow: the n-th task of a node listens at the n-th port
 from `port_base` on.
@@ -25,13 +25,13 @@ class SlurmClusterResolver(ClusterResolver):
     """The cluster of the Slurm job step this process runs in, as started by `srun`.
 
     `jobs` says how many tasks each job gets, in order of their names; by default all are workers.
-    `tasks_per_node` is one number for all nodes or one a node by name; by default Slurm says it.
+    `tasks_per_node` is a number for all nodes, or a dict by node; by default it is Slurm's.
     Every task gets `gpus_per_task` GPUs of its node, in order, by default an equal part; with
     `auto_set_gpu`, `cluster_spec()` makes them the only ones this process sees. Call it before
     anything runs on a device.
 
     Raises `ContextError` outside a job step, when the jobs have another number of tasks than the
-    step, and when tasks want more GPUs than a node has; `ArgumentError` for a node list that Slurm
+    step, and when tasks need more GPUs than a node has; `ArgumentError` for a node list that Slurm
     would not write.
     """
 
@@ -70,7 +70,7 @@ class SlurmClusterResolver(ClusterResolver):
         self._task_type, self._task_id = self._own_task()
 
     def cluster_spec(self) -> ClusterSpec:
-        """Return the addresses of all tasks by job; see `auto_set_gpu` for what else it does."""
+        """Return the addresses of all tasks by job; sets the visible GPUs if `auto_set_gpu`."""
         addresses = [
             f"{node}:{self._port_base + place}"
             for node, count in self._tasks_of.items()
@@ -167,7 +167,7 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
         if match is None:
             raise ArgumentError(
-                f"{tasks_per_node!r} says not how many tasks run on each node: {part!r} is not "
+                f"{tasks_per_node!r} does not say how many tasks run on each node: {part!r} is not "
                 f"like '2' or '2(x3)'",
                 source=here(),
             )

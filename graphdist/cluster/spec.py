@@ -1,4 +1,4 @@
-"""The addresses of a cluster's processes, by the kind of task each has."""
+"""The addresses of a cluster's processes, by job."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from graphdist.tracing.sources import here
 from graphdist.values.distributed import kind_of
 
 Tasks: TypeAlias = "list[str] | dict[int, str]"
-"""The addresses of one job: a list where the numbers have no gap, else by number."""
+"""The addresses of one job: a list if task numbers have no gap, else a dict by number."""
 
 
 class ClusterSpec:
-    """A cluster: jobs by name, and of each the addresses of its tasks.
+    """A cluster: jobs by name, with the addresses of their tasks.
 
-    Tasks are a list of addresses, or a dict of them by number, which may leave numbers out. Raises
-    `ArgumentTypeError` for anything else, `ArgumentError` for a number that is none.
+    Tasks are a list of addresses, or a dict by number, which may leave numbers out. Raises
+    `ArgumentTypeError` for anything else, `ArgumentError` for a key that is no number.
 
     >>> cluster = ClusterSpec({"worker": ["a:1", "b:1"], "ps": {3: "p:1"}})
     >>> cluster.task_address("worker", 1)
@@ -60,7 +60,7 @@ class ClusterSpec:
         return list(self._jobs)
 
     def as_dict(self) -> dict[str, Tasks]:
-        """Return the addresses by job: a list where the numbers have no gap, else a dict."""
+        """Return the addresses by job: a list if task numbers have no gap, else a dict."""
         return {
             job: list(tasks.values()) if tasks and max(tasks) + 1 == len(tasks) else dict(tasks)
             for job, tasks in self._jobs.items()
@@ -75,7 +75,7 @@ class ClusterSpec:
         return list(self._tasks(job_name))
 
     def task_address(self, job_name: str | None, task_index: int | None) -> str:
-        """Return the address of a task; raises `ArgumentError` for one that is not there."""
+        """Return the address of a task; raises `ArgumentError` for an unknown one."""
         tasks = self._tasks(job_name)
         if task_index not in tasks:
             raise ArgumentError(

@@ -15,9 +15,9 @@ class TFConfigClusterResolver(ClusterResolver):
     """The cluster that the environment variable `TF_CONFIG` describes; without it, none.
 
     The variable is a JSON object: `cluster` has the addresses by job, `task` the `type` and `index`
-    of this process; `rpc_layer` and `session_master` may be there. It is read at each question, so
-    that a change is seen. Arguments take precedence over it. A question raises `ArgumentError` when
-    the variable is no JSON object.
+    of this process; `rpc_layer` and `session_master` are optional. It is read at each call, so that
+    a change is seen. Arguments take precedence over it. A call raises `ArgumentError` when the
+    variable is no JSON object.
 
     >>> TFConfigClusterResolver().cluster_spec()
     ClusterSpec({})

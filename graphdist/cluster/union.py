@@ -13,12 +13,13 @@ from graphdist.values.distributed import kind_of
 
 
 class UnionResolver(ClusterResolver):
-    """The jobs of several resolvers together; all else is said by the first.
+    """The jobs of several resolvers together; everything else is the first resolver's.
 
-    A job that several have gets the tasks of all: lists one after the other; where one gives tasks
-    by number, all are by number. `task_type`, `task_id` and `rpc_layer` take precedence over what
-    the first resolver says. Raises `ArgumentError` without resolvers, `ArgumentTypeError` for what
-    is none. `cluster_spec` raises `ClusterError` for a task that two have.
+    A job that several resolvers have gets the tasks of all: lists are concatenated, and if one
+    resolver gives tasks by number, all are by number. `task_type`, `task_id` and `rpc_layer` take
+    precedence over the first resolver's. Raises `ArgumentError` without resolvers,
+    `ArgumentTypeError` for an argument that is none. `cluster_spec` raises `ClusterError` for a
+    task that two resolvers have.
 
     >>> from graphdist.cluster import SimpleClusterResolver
     >>> workers = SimpleClusterResolver(ClusterSpec({"worker": ["a:1"]}))
@@ -64,7 +65,7 @@ class UnionResolver(ClusterResolver):
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return the address of a task or, without one, what the first resolver says."""
+        """Return the address of a task or, without one, the first resolver's master."""
         if task_type is None or task_id is None:
             return self._resolvers[0].master(rpc_layer=rpc_layer)
         address = self.cluster_spec().task_address(task_type, task_id)
@@ -108,7 +109,7 @@ class UnionResolver(ClusterResolver):
         task_id: int | None = None,
         config_proto: Any = None,
     ) -> Mapping[str, int]:
-        """Return what the first resolver says."""
+        """Return the first resolver's numbers."""
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
 

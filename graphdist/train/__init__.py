@@ -1,4 +1,4 @@
-"""Checkpoints, and programs that go on where they were: `gd.train`."""
+"""Checkpoints, and programs that resume where they stopped: `gd.train`."""
 
 from graphdist.train.backup import BackupAndRestore
 from graphdist.train.checkpoint import (

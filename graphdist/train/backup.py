@@ -1,4 +1,4 @@
-"""`BackupAndRestore`: a loop over epochs and steps that goes on where it was stopped."""
+"""`BackupAndRestore`: a loop over epochs and steps that resumes where it was stopped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from graphdist.train.checkpoint import Checkpoint, StrPath
 from graphdist.train.manager import CheckpointManager
 
 PROGRESS = "backup"
-"""The name in the checkpoint of where the loop stands."""
+"""The name of the checkpoint's entry for the progress of the loop."""
 
 
 _NAME = "backup"
 
 
 class _Counted:
-    """An iterator that has no position of its own: elements are counted, and left out."""
+    """An iterator without a position of its own: elements are counted, and skipped on resuming."""
 
     def __init__(self, elements: Iterable[Any]) -> None:
         self._elements = caught(lambda: elements)
@@ -45,7 +45,7 @@ class _Counted:
 
 
 class _Progress:
-    """Where the loop stands: the epoch, and the position in its dataset."""
+    """The progress of the loop: the epoch, and the position in its dataset."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -53,7 +53,7 @@ class _Progress:
         """Whether the epoch is over, and its position is the end of the dataset."""
         self._iterator: Any = None
         self._restored: Any = None
-        """The position that was saved, until there is a dataset to go on in."""
+        """The saved position, until there is a dataset to resume."""
 
     def get_state(self) -> Any:
         position = self._restored if self._iterator is None else self._iterator.get_state()
@@ -64,12 +64,13 @@ class _Progress:
         self._iterator, self._restored = None, state["position"]
 
     def begun(self, epoch: int, dataset: Iterable[Any]) -> Any:
-        """Return an iterator over what is left of an epoch, which begins or goes on."""
+        """Return an iterator over the rest of an epoch, which begins or resumes."""
         iterator = _positioned(dataset)
         if self._restored is not None and not self.is_done:
             iterator.set_state(self._restored)
         elif self._restored is not None and not isinstance(iterator, _Counted):
-            iterator.set_state(self._restored)  # its end: shuffles have drawn their orders then
+            # To the end of the epoch that is over, so that shuffles have taken its orders.
+            iterator.set_state(self._restored)
             for _ in iterator:
                 pass
             iterator = _positioned(dataset)
@@ -84,12 +85,12 @@ def _positioned(dataset: Iterable[Any]) -> Any:
 
 
 class BackupAndRestore:
-    """Saves a loop while it runs, and goes on where it was when the program is started again.
+    """Saves a loop while it runs, and resumes it when the program is started again.
 
     `epochs` and `steps` are the two loops. With `save_freq` "epoch" a backup is made after each
-    epoch, with a number after so many steps, and after each epoch. The position in the dataset is
-    part of it: no batch is left out or seen twice, and shuffles go on as they would have. When the
-    last epoch is over the backups are removed, unless `delete_checkpoint` is false.
+    epoch, with a number after that many steps and after each epoch. A backup includes the position
+    in the dataset: no batch is left out or seen twice, and shuffles continue as without a restart.
+    When the last epoch is over the backups are removed, unless `delete_checkpoint` is false.
 
     Raises `ArgumentError` for another `save_freq`.
 
@@ -139,7 +140,7 @@ class BackupAndRestore:
         self.manager.restore_or_initialize()
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the numbers of the epochs that are left of `count`, from 0."""
+        """Yield the numbers of the remaining epochs of `count`, which start at 0."""
         progress = self._progress
         for epoch in range(progress.epoch + progress.is_done, count):
             self._epoch = epoch
@@ -152,7 +153,7 @@ class BackupAndRestore:
             self._remove_all()
 
     def _remove_all(self) -> None:
-        """Remove the backups, also damaged ones: the next start begins anew."""
+        """Remove the backups, also damaged ones, so that the next start is from the beginning."""
         folder = Path(self.manager.directory).absolute()
         if not folder.is_dir():
             return
@@ -164,10 +165,10 @@ class BackupAndRestore:
             writer.release()
 
     def steps(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """Yield the elements that are left of the epoch; back up as often as was asked for.
+        """Yield the remaining elements of the epoch, and back up as often as `save_freq` says.
 
-        Once an epoch, with a dataset made alike. Raises `ContextError` outside the loop over
-        `epochs`.
+        Call it once per epoch, with a dataset made in the same way. Raises `ContextError` outside
+        the loop over `epochs`.
         """
         if self._epoch is None:
             raise ContextError(

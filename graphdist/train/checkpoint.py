@@ -1,4 +1,4 @@
-"""`Checkpoint`: save what a program's objects hold, and put it back."""
+"""`Checkpoint`: save the values of a program's objects, and restore them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from graphdist.values.distributed import kind_of
 StrPath: TypeAlias = str | os.PathLike[str]
 _T = TypeVar("_T")
 _TRIES = 20
-"""How often a checkpoint is read anew, if another was put in its place meanwhile."""
+"""How often a checkpoint is read again, if another replaced it meanwhile."""
 
 _calls = itertools.count()
-"""Numbers the writes of this process, and so of each worker: all write the same in one order."""
+"""Numbers the writes of this process. All workers write in the same order, so numbers agree."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Checkpoint(Objects):
 
     An object is a variable, an array, a number, a metric, a generator of random numbers, an
     iterator over a dataset, or a pytree of these; `graphdist.train.entries` has the rules. Objects
-    are attributes: `checkpoint.step += 1`. What cannot be written to, an array or a number, is
-    another object once it is restored: take it from the checkpoint.
+    are attributes: `checkpoint.step += 1`. An array or a number cannot be written to: once it is
+    restored it is another object, to be taken from the checkpoint.
 
     Saving copies the values to the memory of the host, and writes them while the program goes on.
-    One checkpoint is written at a time. It is there whole or not at all, also if the process is
-    killed; whatever reads checkpoints here waits for the one under way.
+    One checkpoint is written at a time. It appears complete or not at all, even if the process is
+    killed. Methods that read checkpoints wait for the one being written.
 
     With several workers each calls every method, and writes its part.
 
@@ -79,7 +79,7 @@ class Checkpoint(Objects):
     objects: dict[str, Any]
 
     def __init__(self, **objects: Any) -> None:
-        """Take the objects; raises `ArgumentTypeError` for what cannot be saved.
+        """Take the objects; raises `ArgumentTypeError` for an object that cannot be saved.
 
         Raises `MissingExtraError` where the package that writes arrays is not installed.
         """
@@ -123,25 +123,25 @@ class Checkpoint(Objects):
     _save_counter: int
     _status: LoadStatus | None
     _outer: WeakSet[LoadStatus]
-    """Of the checkpoints that this one is in."""
+    """The restores of the checkpoints that contain this one."""
     _writers: dict[Path, CheckpointWriter]
-    """Of the numbered checkpoints that this one has saved, which nobody else saves meanwhile."""
+    """The writers of the prefixes that this checkpoint has saved under, which keep others out."""
 
     def follow(self, status: LoadStatus) -> None:
-        """Have objects given later restored as part of another checkpoint, too."""
+        """Restore objects given later as part of a containing checkpoint, too."""
         others = [other for other in self._outer if other.checkpoint is not status.checkpoint]
         vars(self)["_outer"] = WeakSet([*others, status])
 
     @property
     def save_counter(self) -> int:
-        """Return how often `save` was called, as restored."""
+        """Return how often `save` was called, including the restored number."""
         return self._save_counter
 
     def save(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
         """Save under `<file_prefix>-<number>` and return that, numbered from 1.
 
-        This process then is the only one that saves under the prefix, until the checkpoint is given
-        up. See `write` for what is raised.
+        This process is the only one that saves under the prefix then, until this object is
+        collected. Raises what `write` raises.
         """
         return self.save_numbered(file_prefix, None, options)
 
@@ -162,11 +162,11 @@ class Checkpoint(Objects):
         return name
 
     def write(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
-        """Save under this very name, in place of a checkpoint that has it, and return it.
+        """Save under exactly this name, in place of a checkpoint that has it, and return the name.
 
-        Raises what the checkpoint before this one failed with, if it did; `CheckpointError` while
-        another process writes checkpoints of the name; `ArgumentError` for an ON_READ variable
-        without aggregation, which has no one value; `ContextError` inside a function. With several
+        Raises the error of the previous write, if it failed; `CheckpointError` while another
+        process writes checkpoints of the name; `ArgumentError` for an ON_READ variable without
+        aggregation, which has no single value; `ContextError` inside a function. With several
         workers the first two are raised by the next call that waits for the checkpoint.
         """
         return self._write(os.fspath(file_prefix), options, self._save_counter)
@@ -189,7 +189,7 @@ class Checkpoint(Objects):
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
         writer = series or CheckpointWriter(path.parent, path.name)
         if group.count == 1 and path.parent.is_dir():
-            _take(writer, path)  # here and not on the thread, so that it is refused at once
+            _take(writer, path)  # not on the thread, so that a second writer is refused at once
 
         def job() -> None:
             try:
@@ -214,22 +214,22 @@ class Checkpoint(Objects):
         return name
 
     def sync(self) -> None:
-        """Return once what is being saved is on the disk; raises what went wrong."""
+        """Return once the checkpoint being saved is on the disk; raises a failed write's error."""
         finish_writing()
 
     def restore(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
-        """Put back what was saved, and the number of saves; None does nothing.
+        """Restore the saved values and the number of saves; None does nothing.
 
-        What only one of the two has is left as it is: ask the status that is returned. An object
-        given to the checkpoint later gets what was saved of it then. Raises
-        `UnreadableCheckpointError` where there is no checkpoint or a damaged one, and
+        Objects that were not saved stay as they are, and so do saved values without an object: the
+        returned status knows both. An object given to the checkpoint later is restored then. Raises
+        `UnreadableCheckpointError` for a checkpoint that does not exist or is damaged, and
         `CheckpointError` for entries whose dtypes or shapes differ; nothing is restored then.
         `options` is accepted for `tf.train`'s sake.
         """
         return self.prepared(save_path)()
 
     def prepared(self, save_path: StrPath | None) -> Callable[[], LoadStatus]:
-        """Read what `restore` puts back, and return what does so; raises what `restore` raises."""
+        """Read the saved values, and return a function that restores them; raises as `restore`."""
         put_back = self._prepared(save_path)
 
         def restore() -> LoadStatus:
@@ -241,7 +241,7 @@ class Checkpoint(Objects):
         return restore
 
     def read(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
-        """Put back what `write` saved; as `restore`, without the number of saves."""
+        """Restore the values that `write` saved; as `restore`, without the number of saves."""
         return self._prepared(save_path)()
 
     def _prepared(self, save_path: StrPath | None) -> Callable[[], LoadStatus]:
@@ -284,9 +284,9 @@ def _take(writer: CheckpointWriter, path: Path) -> None:
 
 
 def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
-    """Return what a function reads from a checkpoint that is there.
+    """Return what a function reads from a saved checkpoint.
 
-    It is called again if another was put in its place meanwhile. Raises
+    The function is called again if another checkpoint replaced it meanwhile. Raises
     `UnreadableCheckpointError` if there is none, or it is damaged or was removed.
     """
     finish_writing()
@@ -323,8 +323,8 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
 def latest_checkpoint(checkpoint_dir: StrPath) -> str | None:
     """Return the path of the checkpoint saved last in a folder; None if there is none.
 
-    Checkpoints are those of `Checkpoint.save` and of managers. One whose index is damaged, or that
-    lacks files or parts of them, is passed over, and named in the log.
+    Considered are the checkpoints of `Checkpoint.save` and of managers. A checkpoint with a damaged
+    index or incomplete files is passed over, and named in the log.
 
     >>> latest_checkpoint("/no/such/folder")
     """
@@ -347,7 +347,7 @@ def list_variables(ckpt_dir_or_file: StrPath) -> list[tuple[str, list[int]]]:
 def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
     """Return an array of a checkpoint, or of the latest in a folder, as a NumPy array.
 
-    Of random keys it has the numbers. Raises `CheckpointError` for a name that is not there, and
+    Random keys are returned as their numbers. Raises `CheckpointError` for an unknown name, and
     `UnreadableCheckpointError` where there is no checkpoint, or a damaged one.
     """
 

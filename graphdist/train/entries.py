@@ -1,19 +1,18 @@
-"""What of a program's objects a checkpoint keeps: named arrays, plain values and states.
+"""The entries of a checkpoint: named arrays, plain values and states of a program's objects.
 
-Objects are pytrees. The name of a leaf is the way to it, `params/dense/0/w`. A leaf is
+Objects are pytrees. The name of a leaf is the path to it, `params/dense/0/w`. A leaf is
 
-* a `Variable`: its value, an ON_READ one's combined as a read combines it. It is restored by
-  assigning, so that it may live on other devices, or on another number of replicas;
+* a `Variable`: its value; the value of an ON_READ variable is combined as by a read. It is restored
+  by assigning, so that it may be on other devices, or on another number of replicas;
 * a metric: its sums, as float64; a generator of random numbers: its variable;
-* an array, a key of `jax.random`, a number or a string. These cannot be written to: the restored
-  ones take their places in the object, which the checkpoint then has in the old one's place;
-* an iterator over a dataset, or what else has `get_state` and `set_state`: its state, a JSON value,
-  each worker's own;
-* another checkpoint: what it keeps;
-* an object of a class of the user's: what its attributes hold of variables, metrics, generators and
-  iterators.
+* an array, a key of `jax.random`, a number or a string. These cannot be written to: the object is
+  rebuilt with the restored ones, and takes the old object's place in the checkpoint;
+* an iterator over a dataset, or another object with `get_state` and `set_state`: its state, a JSON
+  value, separate for each worker;
+* another checkpoint: its entries;
+* an object of a user's class: the variables, metrics, generators and iterators in its attributes.
 
-What is found twice is kept once, under the first name; the other names are aliases of it.
+An object that is found twice is saved once, under the first name. The other names are its aliases.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ class ArrayEntry:
     is_read_by_all: bool = False
     """Whether reading takes all workers."""
     holder: Any = None
-    """What is written to; None of an array, in whose place another is put."""
+    """The object that is written to; None for an array, which is replaced."""
     takes_any_float: bool = False
-    """Whether it is restored from floats of other dtypes, too."""
+    """Whether it can also be restored from floats of other dtypes."""
     numbers: tuple[int, ...] = ()
-    """The shape of the numbers that are stored of each element, which is a random key."""
+    """The shape of the numbers stored for each element, if elements are random keys."""
 
     def takes(self, dtype: str, shape: Sequence[int], stored_shape: Sequence[int]) -> bool:
         """Return whether it can be restored from an array of this dtype and shape."""
@@ -76,7 +75,7 @@ class ArrayEntry:
 
     @property
     def num_bytes(self) -> int:
-        """Return the size, of which keys are close enough."""
+        """Return the size in bytes; for random keys it is an estimate."""
         size = 8 if self.dtype.startswith("key<") else jax.numpy.dtype(self.dtype).itemsize
         return size * int(np.prod(self.shape, dtype=np.int64))
 
@@ -96,7 +95,7 @@ class ValueEntry:
 
 @dataclass
 class StateEntry:
-    """Something with a state of its own on each worker."""
+    """An object whose state differs between workers."""
 
     name: str
     read: Callable[[], Any]
@@ -128,18 +127,18 @@ class _Tree:
 
 @dataclass
 class Entries:
-    """What was found in objects, by name and in order."""
+    """The entries found in objects, by name and in order."""
 
     by_name: dict[str, CheckpointEntry] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     trees: list[_Tree] = field(default_factory=list)
     inner: list[Objects] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
-    _seen: list[Any] = field(default_factory=list)  # alive, so that no other gets its id
+    _seen: list[Any] = field(default_factory=list)  # keeps them alive, so that ids stay unique
     _inside: set[int] = field(default_factory=set)
 
     def collect(self, name: str, tree: Any, put: PutBack) -> None:
-        """Add what a pytree holds; `put` is given the tree that takes its place."""
+        """Add the entries of a pytree; `put` receives the tree that takes its place."""
         leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_whole)
         replaced = _Tree([leaf for _, leaf in leaves], structure, put)
         self.trees.append(replaced)
@@ -177,7 +176,7 @@ class Entries:
         return True
 
     def _collect_state(self, name: str, leaf: Any) -> bool:
-        """Add what is restored in its place; return whether it is of that kind."""
+        """Add an object that is restored in place; return whether the leaf is one."""
         if isinstance(leaf, Variable):
             if self._is_new(name, leaf):
                 self._add(name, _of_variable(name, leaf))
@@ -205,7 +204,7 @@ class Entries:
         return True
 
     def _collect_attributes(self, name: str, holder: Any) -> bool:
-        """Add what the attributes of a user's object hold; return whether that is anything."""
+        """Add the entries in the attributes of a user's object; return whether there are any."""
         if id(holder) in self._inside:
             return True
         is_found = False
@@ -220,7 +219,7 @@ class Entries:
 
     @contextmanager
     def _entered(self, holder: Any) -> Iterator[None]:
-        """Be inside an object, which may hold itself."""
+        """Note that an object is being visited: it may contain itself."""
         self._inside.add(id(holder))
         try:
             yield
@@ -228,7 +227,7 @@ class Entries:
             self._inside.remove(id(holder))
 
     def _collect_value(self, name: str, leaf: Any, put: PutBack) -> None:
-        """Add what is replaced when it is restored; raises `ArgumentTypeError` for other kinds."""
+        """Add a value that is replaced on restore; raises `ArgumentTypeError` for other kinds."""
         if isinstance(leaf, jax.Array | np.ndarray | np.generic):
             self._add(name, _of_array(name, leaf, put))
         elif isinstance(leaf, bool | int | float | str):
@@ -246,20 +245,20 @@ class Entries:
 
 
 class Objects:
-    """Objects by name: what a checkpoint keeps."""
+    """Objects by name: the content of a checkpoint."""
 
     objects: dict[str, Any]
 
     def putter(self, name: str) -> PutBack:
-        """Return what puts another object in the place of one."""
+        """Return a function that replaces an object."""
         return lambda new: self.objects.__setitem__(name, new)
 
     def follow(self, status: Any) -> None:
-        """Have a `LoadStatus` of what these objects are part of restore what is added to them."""
+        """Let a containing checkpoint's `LoadStatus` restore objects that are added later."""
 
 
 def entries_of(objects: Objects, names: Iterable[str] | None = None) -> Entries:
-    """Return what objects hold, all of them or those of some names."""
+    """Return the entries of all objects, or of those with some names."""
     entries = Entries()
     for name in objects.objects if names is None else names:
         entries.collect(name, objects.objects[name], objects.putter(name))
@@ -267,12 +266,12 @@ def entries_of(objects: Objects, names: Iterable[str] | None = None) -> Entries:
 
 
 def outside_scopes(function: Callable[[], Any]) -> Any:
-    """Return what a function returns outside every scope: variables may be of any strategy."""
+    """Call a function outside every scope, since variables may be of any strategy."""
     return contextvars.Context().run(function)
 
 
 def _is_whole(leaf: Any) -> bool:
-    """Return whether something is taken as one leaf, also if it is a pytree or iterable."""
+    """Return whether an object is a leaf here, although JAX may flatten it."""
     kinds = Variable | Metric | Total | Generator | PerReplica | Objects
     return isinstance(leaf, kinds) or _has_state(leaf)
 
@@ -348,7 +347,7 @@ def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
 
 
 def _numbers_of(dtype: Any) -> tuple[int, ...]:
-    """Return the shape of the numbers that a key is stored as; () for all that is no key."""
+    """Return the shape of the numbers that a random key is stored as; () for other dtypes."""
     if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
         return ()
     return tuple(jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).shape)

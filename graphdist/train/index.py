@@ -1,8 +1,8 @@
-"""What goes into a checkpoint and comes out of it: a worker's copies, and a saved checkpoint.
+"""A worker's copies of what it saves, and a saved checkpoint that is read.
 
-`graphdist.runtime.files.checkpoint_index` describes the index on disk. Arrays are shared out among
-the workers by size, the largest first, each to the one that has least; so that all know who writes
-what without a word.
+`graphdist.runtime.files.checkpoint_index` describes the index on disk. Arrays are assigned to the
+workers by size: the largest first, each to the worker with the fewest bytes. Every worker computes
+the same assignment, so they need no messages for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from graphdist.train.entries import (
 
 @dataclass
 class Snapshot:
-    """What a worker writes: copies of its arrays by file, and what it reports of them."""
+    """A worker's part of a checkpoint: copies of its arrays by file, and a report on them."""
 
     files: dict[str, Array]
     report: dict[str, Any]
@@ -41,7 +41,7 @@ class Snapshot:
     def index(
         self, reports: list[Any], checksums: list[dict[str, str]], path: Path, save_counter: int
     ) -> dict[str, Any]:
-        """Return the index of what all workers report, and of the checksums of their files."""
+        """Return the index, from the reports of all workers and the checksums of their files."""
         last = max((found.index.sequence for found in checkpoints_in(path.parent)), default=0)
         arrays = {
             name: {**record, "part": part, "crc32": of_files.get(record["file"])}
@@ -69,7 +69,7 @@ class Snapshot:
 
 
 def owners(entries: Iterable[ArrayEntry], count: int) -> dict[str, int]:
-    """Return which of `count` workers writes each array."""
+    """Return for each array which of `count` workers writes it."""
     loads = [0] * count
     found: dict[str, int] = {}
     for entry in sorted(entries, key=lambda entry: (-entry.num_bytes, entry.name)):
@@ -79,7 +79,10 @@ def owners(entries: Iterable[ArrayEntry], count: int) -> dict[str, int]:
 
 
 def snapshot(entries: Entries, workers: Workers) -> Snapshot:
-    """Copy what this worker writes; all workers call it, since some reading takes all."""
+    """Copy this worker's part to the host; all workers call it, since some reads are collective.
+
+    The copies are complete on return: the next step donates the variables' buffers.
+    """
     arrays = [entry for entry in entries.by_name.values() if isinstance(entry, ArrayEntry)]
     owner = owners(arrays, workers.count)
     files: dict[str, Array] = {}
@@ -103,7 +106,7 @@ def snapshot(entries: Entries, workers: Workers) -> Snapshot:
 
 
 class SavedCheckpoint:
-    """A checkpoint that is there, to be read."""
+    """A saved checkpoint, to be read."""
 
     def __init__(self, path: str, place: Path, at: Source) -> None:
         """Read the index; raises what `read_index` raises.
@@ -116,16 +119,16 @@ class SavedCheckpoint:
 
     @property
     def names(self) -> set[str]:
-        """Return the names of all that was saved, without aliases."""
+        """Return the names of all saved entries, without aliases."""
         return {*self.arrays, *self.values, *self.states}
 
     def name_of(self, name: str) -> str | None:
-        """Return the name under which something was saved; None if it was not."""
+        """Return the name under which an entry was saved; None if it was not saved."""
         name = self.index.aliases.get(name, name)
         return name if name in self.names else None
 
     def disagreement(self, entry: CheckpointEntry, name: str) -> str | None:
-        """Return why an entry cannot have what was saved under a name; None if it can."""
+        """Return why an entry cannot be restored from a saved one; None if it can."""
         if isinstance(entry, ArrayEntry) and name in self.arrays:
             record = self.arrays[name]
             if entry.takes(record.dtype, record.shape, record.stored_shape):
@@ -150,7 +153,7 @@ class SavedCheckpoint:
         return read_arrays(self._place, self.path, arrays, self._at)
 
     def state(self, name: str, workers: Workers) -> Any:
-        """Return the state for this worker; raises `CheckpointError` if it was another's."""
+        """Return the state for this worker; raises `CheckpointError` if none of those saved is."""
         states = self.states[name]
         if len(states) == workers.count:
             return states[workers.index]
@@ -165,7 +168,7 @@ class SavedCheckpoint:
 
 
 def can_take(value: Any, saved: Any) -> bool:
-    """Return whether a saved value can take the place of one.
+    """Return whether a saved value can replace a value.
 
     >>> can_take(1.0, 3), can_take(1, 3.5), can_take(1, "3")
     (True, False, False)

@@ -35,24 +35,24 @@ from graphdist.values.distributed import kind_of
 
 _log = logging.getLogger("graphdist")
 _restores = itertools.count()
-"""Numbers the restores of this process, and so of each worker."""
+"""Numbers the restores of this process. All workers restore in the same order."""
 _KEPT = "kept"
-"""A file of this name in a checkpoint says that it is not removed."""
+"""A checkpoint with a file of this name is not removed."""
 
 
 class CheckpointManager:
     """Saves a checkpoint under numbers in a folder, and keeps the last ones.
 
-    `max_to_keep` is how many; None keeps all. `keep_every_n_hours` keeps one of each so many hours
-    for good: those are not in `checkpoints` any more. With `checkpoint_interval`, `save` saves only
-    when `step_counter`, a variable or a function without arguments that returns an int, has gone
-    that far since. `init_fn` is called by `restore_or_initialize` where there is nothing to
-    restore.
+    `max_to_keep` is their number; None keeps all. `keep_every_n_hours` keeps a checkpoint of every
+    so many hours permanently; it is no longer in `checkpoints`. With `checkpoint_interval`, `save`
+    saves only when `step_counter` has advanced that far since the last save; it is a variable or a
+    function without arguments that returns an int. `restore_or_initialize` calls `init_fn` if there
+    is nothing to restore.
 
-    A checkpoint is removed after the next one is there whole. With several workers the first
-    removes them. From its first `save` on a manager's process is the only one that saves under
-    `checkpoint_name` in the folder. Until then, and with `read_only` for good, it changes nothing
-    there: a program that evaluates makes managers as often as it likes.
+    A checkpoint is removed once the next is complete. With several workers the first worker removes
+    it. From its first `save` on, a manager's process is the only one that saves under
+    `checkpoint_name` in the folder. Before that, and always with `read_only`, it changes nothing in
+    the folder, so a program that evaluates may make any number of managers.
 
     >>> import tempfile
     >>> manager = CheckpointManager(Checkpoint(step=0), tempfile.mkdtemp(), max_to_keep=2)
@@ -76,7 +76,7 @@ class CheckpointManager:
         *,
         read_only: bool = False,
     ) -> None:
-        """Take what is in the folder already; raises `ArgumentError` for impossible options."""
+        """Manage a folder and the checkpoints in it; raises `ArgumentError` for wrong options."""
         if not isinstance(checkpoint, Checkpoint):
             raise ArgumentTypeError(
                 f"the checkpoint of a manager is of type {kind_of(checkpoint)}",
@@ -120,14 +120,14 @@ class CheckpointManager:
 
     @property
     def checkpoint_interval(self) -> int | None:
-        """Return how many steps are between two checkpoints at least."""
+        """Return the least number of steps between two checkpoints."""
         return self._interval
 
     @property
     def checkpoints(self) -> list[str]:
-        """Return the paths of the checkpoints that are managed, in the order of their saving.
+        """Return the paths of the managed checkpoints, in the order of their saving.
 
-        The one being written is waited for.
+        Waits for a checkpoint that is being written.
         """
         finish_writing()
         return [os.path.join(self._directory, found.path.name) for found in self._managed()]
@@ -136,7 +136,7 @@ class CheckpointManager:
     def latest_checkpoint(self) -> str | None:
         """Return the path of the checkpoint saved last; None if there is none.
 
-        One that lacks files or parts of them is passed over, and named in the log.
+        A checkpoint with incomplete files is passed over, and named in the log.
         """
         return self._latest(set())
 
@@ -151,10 +151,10 @@ class CheckpointManager:
         check_interval: bool = True,
         options: CheckpointOptions | None = None,
     ) -> str | None:
-        """Save under `<directory>/<name>-<number>` and return that; None where it is too soon.
+        """Save under `<directory>/<name>-<number>` and return that path; None if it is too soon.
 
-        Numbers are those of `Checkpoint.save` unless one is given, an int or a variable. Raises
-        what `Checkpoint.write` raises, and `CheckpointError` if the manager is read-only.
+        The number is that of `Checkpoint.save`, unless an int or a variable is given. Raises what
+        `Checkpoint.write` raises, and `CheckpointError` if the manager is read-only.
         """
         if self._read_only:
             raise CheckpointError(
@@ -174,9 +174,10 @@ class CheckpointManager:
     def restore_or_initialize(self) -> str | None:
         """Restore the latest checkpoint and return its path, or call `init_fn` and return None.
 
-        A damaged one is passed over for the one before it, by all workers alike, and named in the
-        log. Raises `UnreadableCheckpointError` if all are damaged: the program should not begin
-        anew without a word. Raises what `Checkpoint.restore` raises for one that does not fit.
+        All workers pass over a damaged checkpoint for the one before it, and name it in the log.
+        Raises `UnreadableCheckpointError` if all are damaged, since the program should not start
+        again from the beginning unnoticed, and what `Checkpoint.restore` raises for a checkpoint
+        that does not fit.
         """
         passed_over: set[Path] = set()
         while (latest := self._latest_of_all(passed_over)) is not None:
@@ -189,7 +190,7 @@ class CheckpointManager:
         return None
 
     def _restored_by_all(self, path: str) -> bool:
-        """Restore a checkpoint; return whether that was done, since all workers could read it."""
+        """Restore a checkpoint if all workers can read it; return whether they could."""
         put_back: Callable[[], LoadStatus] | None = None
         failure: CheckpointError | None = None
         try:
@@ -213,7 +214,7 @@ class CheckpointManager:
 
     @staticmethod
     def _exchanged(said: Any, doing: str) -> list[Any]:
-        """Return what all workers say, JSON values."""
+        """Return the JSON values of all workers."""
         if worker_group().count == 1:
             return [said]
         name = f"checkpoint/restored/{next(_restores)}"
@@ -221,13 +222,13 @@ class CheckpointManager:
         return [json.loads(answer) for answer in answers]
 
     def sync(self) -> None:
-        """Return once what is being saved is on the disk; raises what went wrong."""
+        """Return once the checkpoint being saved is on the disk; raises a failed write's error."""
         finish_writing()
 
     def _latest_of_all(self, without: set[Path]) -> str | None:
-        """Return the latest checkpoint as the first worker sees it, so that all take the same.
+        """Return the latest checkpoint that the first worker sees, so that all restore the same.
 
-        Raises `UnreadableCheckpointError` if there are some, and all are damaged.
+        Raises `UnreadableCheckpointError` if there are checkpoints, and all are damaged.
         """
         mine, damaged = None, []
         if worker_group().index == 0:
@@ -243,7 +244,8 @@ class CheckpointManager:
                 f"no checkpoint in {self._directory} can be read: {', '.join(names)} "
                 f"{'are' if names[1:] else 'is'} damaged",
                 source=here(),
-                hint="the log says what is wrong with each; to begin anew, move them away",
+                hint="the log says what is wrong with each; to start from the beginning, "
+                "move them away",
             )
         return None if name is None else os.path.join(self._directory, name)
 
@@ -263,9 +265,9 @@ class CheckpointManager:
         return [checkpoint for checkpoint in found if not (checkpoint.path / _KEPT).exists()]
 
     def _sweep(self) -> None:
-        """Remove checkpoints that are too many; on the thread that wrote the last one.
+        """Remove the checkpoints beyond the limit, on the thread that wrote the last one.
 
-        Damaged ones are not counted, so that no good one goes for them.
+        Damaged checkpoints do not count, so that no good one is removed for them.
         """
         if self._max_to_keep is None or worker_group().index != 0:
             return
@@ -276,7 +278,7 @@ class CheckpointManager:
                 remove(checkpoint.path)
 
     def _is_kept(self, checkpoint: FoundCheckpoint) -> bool:
-        """Return whether a checkpoint is the one of its hours."""
+        """Return whether a checkpoint is the one to keep of its hours."""
         assert self._hours is not None
         found = checkpoints_in(self._folder, self._name)
         kept = [other.index.saved_at for other in found if (other.path / _KEPT).exists()]

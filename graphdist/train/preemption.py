@@ -1,4 +1,4 @@
-"""`PreemptionCheckpointHandler`: save and leave when the machine is about to be taken away."""
+"""`PreemptionCheckpointHandler`: save and exit when the machine is about to be preempted."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from graphdist.values.distributed import kind_of
 
 _log = logging.getLogger("graphdist")
 _handlers = itertools.count()
-"""Numbers the handlers of this process, and so of each worker: all make the same in one order."""
+"""Numbers the handlers of this process. All workers make them in the same order."""
 
 CALLS = "total_run_calls"
-"""The name of the number of calls in the checkpoint."""
+"""The name of the checkpoint's entry for the number of calls."""
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SHARE_TO_GO_ON = 2 / 3
 
 
 @dataclass(frozen=True)
 class TerminationConfig:
-    """What announces the end, and what is done then.
+    """How the end is announced, and what is done then.
 
     `termination_watcher_fn` returns whether a notice is there; it is asked every second, on a
     thread. Without one the notice is the signal SIGTERM. `grace_period` is how many seconds pass
@@ -52,12 +52,12 @@ class TerminationConfig:
 
 
 class PreemptionCheckpointHandler:
-    """Saves when a notice comes that the program will be stopped, and leaves.
+    """Saves and exits when a notice comes that the program will be stopped.
 
-    The steps are what `run` calls. All workers save after the same one, whichever of them has the
-    notice. Made with a manager, or with a checkpoint and the folder for it; it restores the latest
-    checkpoint there, and the number of calls with it, so that a program that is started again goes
-    on: `range(handler.total_run_calls, steps)`.
+    A step is a call of `run`. All workers save after the same step, whichever of them gets the
+    notice. It is made with a manager, or with a checkpoint and its folder. It restores the latest
+    checkpoint there, including the number of calls, so that a restarted program continues with
+    `range(handler.total_run_calls, steps)`.
 
     `cluster_resolver` is the strategy's, or None. A second SIGTERM does what it would have done
     without the handler. Raises `ArgumentError` for a checkpoint without a folder,
@@ -104,11 +104,11 @@ class PreemptionCheckpointHandler:
 
     @property
     def total_run_calls(self) -> int:
-        """Return how often `run` was called, before the program was started again included."""
+        """Return how often `run` was called, including calls before a restart."""
         return int(self._objects[CALLS])
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return what a step returns; after the one agreed on save, and exit.
+        """Return the result of a step; after the agreed step, save and exit.
 
         Raises `WorkerTimeoutError` when another worker takes no part in the agreement.
         """
@@ -120,7 +120,7 @@ class PreemptionCheckpointHandler:
         return result
 
     def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
-        """Save and exit if this is the place agreed on; for programs that do not use `run`.
+        """Save and exit if this is the agreed place; for programs that do not use `run`.
 
         Call it between two steps, on all workers alike. The arguments are for `save_fn`.
         """
@@ -137,7 +137,7 @@ class PreemptionCheckpointHandler:
             self._leave()
 
     def close(self) -> None:
-        """Watch no more: signals do what they did before."""
+        """Stop watching, and restore the previous signal handler."""
         self._is_closed = True
         self._agreement.close()
         if self._config.termination_watcher_fn is None and self._before is not None:
@@ -145,7 +145,7 @@ class PreemptionCheckpointHandler:
             self._before = None
 
     def _is_at_the_end(self) -> bool:
-        """Return whether this is the step agreed on."""
+        """Return whether this is the agreed step."""
         with at_the_users_line():
             return self._agreement.end_step()
 
@@ -225,7 +225,7 @@ def _refuse_parameter_servers(resolver: Any) -> None:
 
 
 def _handled_by(handler: Callable[[int, Any], None]) -> Any:
-    """Handle SIGTERM, and return what did before."""
+    """Handle SIGTERM, and return the previous handler."""
     if threading.current_thread() is not threading.main_thread():
         raise ContextError(
             "a PreemptionCheckpointHandler for SIGTERM is made on another thread than the main one",

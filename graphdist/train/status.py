@@ -1,4 +1,4 @@
-"""What became of a restore: what was matched, and what only one side has."""
+"""The outcome of a restore: matched entries, and those that only one side has."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _NAMES_SHOWN = 20
 class LoadStatus:
     """The outcome of `Checkpoint.restore` and `read`.
 
-    What was saved and is not restored by the time the checkpoint is given up is named in the log,
-    unless `expect_partial` or an assertion that passed says that it is meant so. Where nothing was
-    restored, since the path was None, everything counts as matched.
+    Saved entries that are not restored by the time the checkpoint object is collected are named in
+    the log, unless `expect_partial` or a passed assertion says that this is intended. If the path
+    was None, everything counts as matched.
     """
 
     def __init__(self, checkpoint: Checkpoint, saved: SavedCheckpoint | None) -> None:
         """Restore nothing yet."""
         self.checkpoint, self.saved = checkpoint, saved
-        self._restored: set[str] = set()  # what was saved, by its names
-        self._given: set[str] = set()  # what it was restored to, by names
+        self._restored: set[str] = set()  # saved entries, by name
+        self._given: set[str] = set()  # entries restored to, by name
         self._holders: dict[int, Callable[[], Any]] = {}  # and by identity
         self._is_expected = True  # until something is restored
 
     def prepared(self) -> Callable[[], None]:
-        """Read all that the objects take, and return what writes it to them; see `restore`."""
+        """Read the values of all objects, and return a function that writes them; see `restore`."""
         write = self._prepared(None)
 
         def begin() -> None:
@@ -56,7 +56,7 @@ class LoadStatus:
         return begin
 
     def restore(self, names: Iterable[str] | None) -> None:
-        """Restore objects of these names, or all, as far as they were saved and are not yet.
+        """Restore the objects of these names, or all, if they were saved and are not yet restored.
 
         Raises `CheckpointError` for entries that disagree; nothing is restored then.
         """
@@ -70,14 +70,14 @@ class LoadStatus:
             entries = entries_of(self.checkpoint, names)
             pairs = self._pairs(saved, entries)
             _refuse_disagreements(saved, pairs, here())
-            values = list(_values(saved, pairs))  # all are read before one is written
+            values = list(_values(saved, pairs))  # before any is written: an error restores nothing
             return lambda: outside_scopes(lambda: self._write(entries, pairs, values))
 
         write: Callable[[], None] = outside_scopes(prepare)
         return write
 
     def _pairs(self, saved: SavedCheckpoint, entries: Entries) -> list[tuple[CheckpointEntry, str]]:
-        """Return the entries that are restored, and the names of what was saved of them."""
+        """Return the entries to restore, with the names of their saved values."""
         known = {name: saved.name_of(name) for name in entries.by_name}
         for alias, held in entries.aliases.items():
             known[held] = known[held] or saved.name_of(alias)
@@ -96,7 +96,7 @@ class LoadStatus:
         values: list[tuple[Callable[[Any], None], Any]],
     ) -> None:
         while values:
-            write, value = values.pop(0)  # and let go of
+            write, value = values.pop(0)  # popped, so that its memory is freed once written
             write(value)
         entries.finish()
         self._restored |= {name for _, name in pairs}
@@ -107,11 +107,11 @@ class LoadStatus:
             inner.follow(self)
 
     def _has(self, holder: Any) -> bool:
-        """Return whether something was restored, under whatever name."""
+        """Return whether an object was restored, under any name."""
         return holder is not None and self._holders.get(id(holder), _nothing)() is holder
 
     def assert_consumed(self) -> Self:
-        """Raise `UnmatchedError` unless all objects were saved, and all that was saved restored."""
+        """Raise `UnmatchedError` unless all objects were saved, and all saved entries restored."""
         missing, extra = self._missing(), sorted({*self._extra(), *self._passed_over()})
         if missing or extra:
             raise self._unmatched(missing, extra)
@@ -119,7 +119,7 @@ class LoadStatus:
         return self
 
     def assert_existing_objects_matched(self) -> Self:
-        """Raise `UnmatchedError` unless all objects were saved; more may have been."""
+        """Raise `UnmatchedError` unless all objects were saved; there may be more saved entries."""
         missing, others = self._missing(), self._passed_over()
         if missing or others:
             raise self._unmatched(missing, others)
@@ -132,7 +132,7 @@ class LoadStatus:
         return self
 
     def expect_partial(self) -> Self:
-        """Say that not all that was saved is wanted: nothing is logged."""
+        """State that some saved entries are not wanted: nothing is logged."""
         self._is_expected = True
         return self
 
@@ -151,7 +151,7 @@ class LoadStatus:
         ]
 
     def _passed_over(self) -> list[str]:
-        """Return the names of objects put in the place of others that were restored before."""
+        """Return the names of objects that replaced restored ones."""
         if self.saved is None:
             return []
         return [
@@ -163,7 +163,7 @@ class LoadStatus:
         ]
 
     def _extra(self) -> list[str]:
-        """Return the names of what was saved and not restored."""
+        """Return the names of saved entries that were not restored."""
         return [] if self.saved is None else sorted(self.saved.names - self._restored)
 
     def _unmatched(self, missing: list[str], extra: list[str]) -> UnmatchedError:
@@ -198,7 +198,7 @@ def _nothing() -> None:
 
 
 def _reference(holder: Any) -> Callable[[], Any]:
-    """Return what gives an object while it lives, so that it is not kept for the status."""
+    """Return a reference to an object, weak if possible: the status must not keep it alive."""
     try:
         return weakref.ref(holder)
     except TypeError:  # some classes have no weak references
@@ -223,7 +223,7 @@ def _refuse_disagreements(
 def _values(
     saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]
 ) -> Iterator[tuple[Callable[[Any], None], Any]]:
-    """Yield what writes an entry, and what it is to write; first what may be refused."""
+    """Yield each entry's writer and value; first the states, which an object may refuse."""
     at = here()
     for entry, name in pairs:
         if isinstance(entry, StateEntry):
@@ -237,7 +237,7 @@ def _values(
 
 
 def _state_setter(entry: StateEntry, path: str, at: Source) -> Callable[[Any], None]:
-    """Return what sets a state, and raises `CheckpointError` for one that the object refuses."""
+    """Return a function that sets a state; it raises `CheckpointError` if the object refuses it."""
 
     def write(state: Any) -> None:
         try:

@@ -1,8 +1,9 @@
 """The one checkpoint that is being written, on a thread beside the step loop.
 
-There is one at a time: whoever starts the next waits for it, so that memory holds the values of one
-checkpoint besides the program's, and workers write theirs in one order. An error of the thread is
-raised by whoever asks next. Python waits for the thread before the process ends.
+There is one at a time, and the start of the next waits for it. So memory holds the values of one
+checkpoint besides the program's, and all workers write checkpoints in the same order. An error of
+the thread is raised by the next call. The thread is not a daemon: Python waits for it before the
+process ends.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ class _Write:
             self._job()
         except BaseException as error:
             self._error = error
-            if not threading.main_thread().is_alive():  # nobody asks any more
+            if not threading.main_thread().is_alive():  # no call follows that could raise it
                 _log.exception("checkpoint %s was not written", self._name)
         finally:
             self._done.set()
 
     def wait(self) -> None:
-        """Return once it is written, or failed.
+        """Return once the checkpoint is written, or has failed.
 
-        Ctrl-C ends the waiting. It would end `Thread.join` too, but Python takes the thread for
-        ended then, does not wait for it when the process ends, and takes the process down with it.
+        Ctrl-C interrupts this wait. It would also interrupt `Thread.join`, but Python then takes
+        the thread for ended, does not wait for it at exit, and crashes.
         """
         self._done.wait()
 
     def require_success(self) -> None:
-        """Raise what went wrong."""
+        """Raise the error of the thread, if there is one."""
         error, self._error = self._error, None
         if isinstance(error, GraphdistError) and error.source is None:
             error.source = here()  # the thread has no line of the user's
@@ -65,10 +66,10 @@ def start_writing(job: Callable[[], None], name: str) -> None:
 
 
 def finish_writing() -> None:
-    """Return once nothing is being written; raises what went wrong."""
+    """Return once nothing is being written; raises the error of a failed write."""
     with _lock:
         while _under_way:
             write = _under_way[-1]
             write.wait()
-            _under_way.remove(write)  # after the wait, which Ctrl-C may end
+            _under_way.remove(write)  # after the wait: if Ctrl-C interrupts it, the write goes on
             write.require_success()

@@ -1,4 +1,4 @@
-"""Programs made visible: their graphs, what each pass did, and where variables live."""
+"""Programs made visible: their graphs, the changes of each pass, and where variables are stored."""
 
 from graphdist.program.stages import set_viewer
 from graphdist.viz import display

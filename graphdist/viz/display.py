@@ -48,7 +48,7 @@ def open_page(page: str, path: Path | None = None) -> Path:
 
 
 def _in_notebook() -> bool:
-    """Whether a kernel with a front end runs this: IPython in a terminal shows no HTML."""
+    """Return whether a kernel with a front end runs this: IPython in a terminal shows no HTML."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return type(shell).__name__ == "ZMQInteractiveShell"

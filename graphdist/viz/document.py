@@ -1,10 +1,11 @@
-"""Programs as JSON: what the page reads, and other programs. `document.schema.json` describes it.
+"""Programs as JSON, for the page and other programs; `document.schema.json` describes it.
 
-1. `version` grows when a reader of the last version could not read this one.
-2. What is empty, zero or none is left out. No times: the same program gives the same bytes.
+1. `version` increases when a reader of the last version could not read this one.
+2. Empty, zero and missing values are left out. There are no times: the same program gives the same
+   bytes.
 3. A node refers to another by its position in `nodes`.
-4. What many nodes share stands once, in a table, and is referred to by its position there: `facts`
-   (all but names, operands and place in the picture), `sources` and `groups`.
+4. Values that many nodes share are in tables, and are referred to by their positions there: `facts`
+   (everything but names, operands and position), `sources` and `groups`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
 
 
 class _Table(Generic[_Key]):
-    """Entries in the order they were met, equal ones once."""
+    """Entries in the order in which they were added, without duplicates."""
 
     def __init__(self, entry: Callable[[_Key], Any]) -> None:
         self.entries: list[Any] = []

@@ -1,4 +1,4 @@
-"""The table of formats, and the one way to render a program in any of them."""
+"""The table of formats, and the function that renders a program in any of them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ FORMATS: dict[str, Callable[[ShownProgram], str]] = {
     "model-explorer": model_explorer.render,
     "perfetto": perfetto.render,
 }
-"""How each format is made. Those that hold one graph take the last step's."""
+"""The renderer of each format. A format with a single graph shows the last step's."""
 
 MODULES = ("stablehlo", "hlo")
-"""Formats that are not made from the graph, but from what it was compiled to."""
+"""Formats of the compiled module and not of the graph."""
 
 
 def render(shown: Shown, format: str = "text") -> str:
     """Return a graph, or a stage with all its passes, in a format of `FORMATS`.
 
-    Text is that of the last step. Of a stage also "stablehlo" and "hlo". Raises `ArgumentError` for
-    an unknown format, and for a graph too large for "svg" or "mermaid".
+    Text shows the last step. A stage also has "stablehlo" and "hlo". Raises `ArgumentError` for an
+    unknown format, and for a graph too large for "svg" or "mermaid".
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd
@@ -67,7 +67,7 @@ def render(shown: Shown, format: str = "text") -> str:
 
 
 def format_named(name: str) -> str:
-    """Return the name of a format; `ArgumentError` if there is none such."""
+    """Return the name of a format; raises `ArgumentError` for an unknown one."""
     known = (*FORMATS, *MODULES)
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)

@@ -1,19 +1,19 @@
-"""What a pass did to a graph: nodes added, removed, rewired and changed, by structure.
+"""The difference of two graphs: nodes added, removed, rewired and changed, by structure.
 
-Nodes of two graphs are paired, best evidence first:
+Nodes of two graphs are paired, by the best evidence first:
 
-1. the same object, since a rewrite shares what it leaves alone;
+1. the same object, since a rewrite shares the nodes that it leaves alone;
 2. the same computation: equal operation, parameters and shapes on operands that are the same
    computation, down to inputs and variables; the n-th of one with the n-th of the other;
-3. equal operation, parameters and shapes, in order: best the one most of whose operands are paired
-   with each other, directly or through nodes that were added between;
+3. equal operation, parameters and shapes, in order; of several candidates the one with the most
+   paired operands, directly or through nodes that were added between;
 4. equal operation from the same line of the user's.
 
-What is left is removed or added. A pair is *rewired* if an operand is not the partner's, *changed*
-if its parameters or types are not. A type without a distribution equals one with any: that a
-distribution was inferred is no change. Reading a variable and the input that is bound to it are
-one value. Equality is that of `graphdist.ir.compare`: names, sources and the order of parameters do
-not count. Bodies of loops and branches are compared where their nodes are paired.
+Nodes without a partner are removed or added. A pair is *rewired* if operands are not partners, and
+*changed* if parameters or types differ. A type without a distribution equals a type with any, since
+inferring a distribution is no change. Reading a variable and the input that is bound to it are the
+same value. Equality is defined by `graphdist.ir.compare`: names, sources and the order of
+parameters do not count. Bodies of loops and branches are compared if their nodes are paired.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from graphdist.ir.printer import node_lines, print_literal
 __all__ = ["Diff", "diff", "diffs"]
 
 OperandKeys = tuple[Hashable, ...]
-"""Of operands or results: a number for each, that equal computations share; a literal as it is."""
+"""For each operand or result a number that equal computations share; a literal is its own key."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Diff:
 
 
 def diff(before: Graph, after: Graph) -> Diff:
-    r"""Return what must be done to one graph to get the other.
+    r"""Return the changes from one graph to another.
 
     >>> from graphdist.ir.parser import parse
     >>> text = '''graph f on 1 replica, stage spmd
@@ -98,9 +98,9 @@ def diff(before: Graph, after: Graph) -> Diff:
 
 
 def diffs(graphs: Sequence[Graph]) -> list[Diff]:
-    """Return the difference of each graph to the one after it, in the time that few of them take.
+    """Return the differences between successive graphs.
 
-    What a node is compared by is worked out once: from pass to pass most nodes stay the same ones.
+    The key of a node is computed once: from pass to pass most nodes are the same objects.
     """
     keys = _Keys()
     return [_diff(before, after, keys) for before, after in pairwise(graphs)]
@@ -115,7 +115,7 @@ def _diff(before: Graph, after: Graph, keys: _Keys) -> Diff:
 
 
 class _Keys:
-    """What nodes are compared by: operation, shapes and parameters, or all that leads to them."""
+    """The keys by which nodes are compared: of the operation, or of the entire computation."""
 
     def __init__(self) -> None:
         self._shapes: dict[Node, Hashable] = {}
@@ -123,7 +123,7 @@ class _Keys:
         self._computed: dict[Node, tuple[OperandKeys, int, OperandKeys]] = {}  # for these operands
 
     def of_shape(self, node: Node) -> Hashable:
-        """Return what two nodes share if they do the same on operands that may be others."""
+        """Return a key that two nodes share if they do the same, on any operands."""
         key = self._shapes.get(node)
         if key is None:
             shapes = tuple((value.type.dtype, value.type.shape) for value in node.results)
@@ -193,7 +193,7 @@ class _Pairing:
         self._pair_inputs()
 
     def run(self) -> int:
-        """Pair all there is, sort the pairs into the result, and return how many were kept."""
+        """Pair nodes, sort the pairs into the result, and return how many were kept."""
         self._pair_same()
         if len(self.pairs) < len(self.before.nodes) and len(self.taken) < len(self.after.nodes):
             self._pair_equal()
@@ -308,7 +308,7 @@ def _with_nested(nodes: Iterable[Node]) -> Iterable[Node]:
 
 
 def _keyed_inputs(graph: Graph) -> list[tuple[str, Value]]:
-    """Return the inputs that are not variables' in order with "", the others with their name."""
+    """Return the inputs: ordinary ones in order with "", then variables' with their names."""
     bound = [variable.name for variable in graph.variables] if graph.is_placed else []
     variables = list(zip(bound, graph.inputs, strict=False))
     return [("", value) for value in graph.inputs[len(bound) :]] + variables

@@ -1,14 +1,14 @@
-"""Which group each node is drawn in: a path, from the outermost group in.
+"""The group in which each node is drawn: a path, beginning with the outermost group.
 
-1. The path is the node's named scope (`jax.named_scope`, a module's name) where it has one, and
-   else the user's functions that were being called, less those that all nodes share; where none
-   are left, the user's line.
-2. What differentiation made of a scope is the same scope under `backward`.
-3. A node of which no line is known goes by the pass that made it. If the program did, within JAX's
-   own code, it is where the first is that it takes, or else the first that uses it.
-4. A node in the body of a loop or branch is grouped below that node.
-5. A group with more than `CROWD` members of its own is cut into parts by the user's lines, and
-   where a line has more than that, by order. So no group is too large to lay out when opened.
+1. The path is the node's named scope (`jax.named_scope`, a module's name) if it has one. Else it is
+   the calls of the user's functions around it, without those that all nodes share; if none remain,
+   the user's line.
+2. The nodes that differentiation made of a scope are in the same scope under `backward`.
+3. A node without a known line is in the group of the pass that made it. If no pass made it (code
+   within JAX did), it is with its first operand, or else with its first user.
+4. A node in the body of a loop or branch is in a group below that node.
+5. A group with more than `CROWD` direct members is divided by the user's lines, and a line with
+   more than `CROWD` members by order. So no group is too large to lay out when it is opened.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _is_lost(record: Record) -> bool:
 def _beside(
     records: list[Record], found: list[GroupPath], number: int, neighbours: list[int]
 ) -> GroupPath:
-    """Return the path of the first neighbour of a record that computes in the same graph."""
+    """Return the path of a record's first neighbour that is a node of the same graph."""
     for neighbour in neighbours:
         if (
             records[neighbour].node is not None
@@ -76,7 +76,7 @@ def _beside(
 
 @cache
 def scope_path(scope: str) -> GroupPath:
-    """Return a named scope as a path, with what JAX's transformations did to it made readable.
+    """Return a named scope as a path, with JAX's marks of transformations made readable.
 
     >>> scope_path("encoder/layer1")
     ('encoder', 'layer1')
@@ -95,7 +95,7 @@ def scope_path(scope: str) -> GroupPath:
 
 
 def _shared(records: list[Record]) -> int:
-    """Return how many of the outermost frames are callers of all nodes."""
+    """Return how many outermost frames all nodes share."""
     callers = (
         facts.frames[:0:-1] for facts in [record.facts for record in records] if facts.frames
     )
@@ -164,7 +164,7 @@ def _place(file: str, line: int) -> str:
 
 
 def _part(number: int, size: int) -> GroupPath:
-    """Return the parts, large ones of small ones, that a member of a crowd of `size` falls in."""
+    """Return the nested parts to which a member of a crowd of `size` belongs, the largest first."""
     parts: list[str] = []
     width = CROWD
     while width < size:

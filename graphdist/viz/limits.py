@@ -1,4 +1,4 @@
-"""The size up to which a format that shows every node at once is of use."""
+"""The size of graph up to which a format that shows every node at once is readable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphdist.viz.model import Model
 __all__ = ["SMALL", "refuse_large"]
 
 SMALL = 500
-"""The most nodes of a graph that is drawn whole."""
+"""The most nodes of a graph that is drawn in full."""
 
 
 def refuse_large(model: Model, form: str) -> None:

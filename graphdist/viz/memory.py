@@ -1,7 +1,7 @@
-"""What is held in memory while the nodes run in order, on one replica.
+"""The bytes in memory while the nodes run in order, on one replica.
 
-The figures are those of `graphdist.ir.analyses.peak_bytes`: a value lives from its node to its
-last use, an input from the start, an output to the end. XLA fuses, reuses buffers and reorders.
+They are counted as by `graphdist.ir.analyses.peak_bytes`: a value is held from its node to its last
+use, an input from the start, an output to the end. XLA fuses, reuses buffers and reorders.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Timeline", "timeline"]
 
 @dataclass(frozen=True)
 class Timeline:
-    """The bytes held while each node of the outermost graph runs, and what is held at the peak.
+    """The bytes held while each node of the outermost graph runs, and the values at the peak.
 
     `steps` are positions of records and bytes; `live` are names and bytes, the largest first.
     """
@@ -71,7 +71,7 @@ def timeline(model: Model) -> Timeline:
 
 
 def _held_inside(nested: Graph) -> int:
-    """Return what a nested graph holds at its peak beyond what it is given."""
+    """Return the bytes that a nested graph holds at its peak beyond its inputs."""
     return peak_bytes(nested) - sum(value.type.bytes for value in nested.inputs)
 
 

@@ -1,7 +1,7 @@
 """Small graphs for Mermaid, which code hosts and notebooks draw from a fenced block.
 
-What they draw is limited to 500 edges and 50,000 characters, and a page cannot raise that: long
-names are cut, and a graph beyond is refused rather than written.
+They draw at most 500 edges and 50,000 characters, and a page cannot raise these limits. So long
+names are cut, and a larger graph is refused.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def render(program: ShownProgram) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text in which nothing means anything to Mermaid or HTML: it has numbered entities."""
+    """Return text with numeric entities for all characters that Mermaid or HTML interpret."""
     if len(text) > _LETTERS:
         text = f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
     return "".join(

@@ -1,10 +1,11 @@
-"""What every format shows of a graph: its nodes as records, in order.
+"""A graph as records in order, with the facts that formats show of a node.
 
-1. Inputs come first, then the nodes, those of a nested graph after the node they are nested in,
-   then `return`. A record refers to another by its position.
-2. Ids are those of the text: a node is called as its first result, or after its operation and
-   position if it has none. The same program gives the same ids.
-3. A nested graph's inputs are records too; they take what its node takes: edges run through.
+1. Inputs come first, then the nodes, then `return`. The nodes of a nested graph follow the node
+   they are nested in. A record refers to another by its position.
+2. Ids are the names in the text: a node has the name of its first result or, without results, its
+   operation and position. The same program gives the same ids.
+3. A nested graph's inputs are records too. They take the operands of its node, so that edges
+   continue into the body.
 4. Groups are computed in `graphdist.viz.groups`, from the records.
 """
 
@@ -25,11 +26,11 @@ __all__ = ["Facts", "Model", "Record", "model_of", "models_of"]
 
 
 class Facts(NamedTuple):
-    """What is known of a node whatever graph it is in, in most cases its parameters as text too.
+    """The facts of a node that do not depend on its graph.
 
-    `op` and `parameters` are as in the text of a graph, which numbers what has no text of its own.
-    `frames` are the innermost first. `bytes` is what the results hold on one replica, `moved` what
-    a collective takes in.
+    `op` and `parameters` are as in the text of a graph. That text numbers parameters without a text
+    of their own, so `parameters` may differ between graphs. `frames` begin with the innermost.
+    `bytes` is the size of the results on one replica, `moved` the size of a collective's operands.
     """
 
     op: str
@@ -49,7 +50,7 @@ class Facts(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return the file and line it came from, "" where they are unknown."""
+        """Return the file and line of the node, "" if they are unknown."""
         return f"{self.frames[0].file}:{self.frames[0].line}" if self.frames else ""
 
 
@@ -62,7 +63,7 @@ class Record:
     """One node of the picture.
 
     `results` are names. `parent` is the position of the node it is nested in, -1 at the top.
-    `own_text` is the text of what is no node of the graph: of its inputs and its return.
+    `own_text` is the text of a record without a node: of an input, and of `return`.
     """
 
     id: str
@@ -75,7 +76,7 @@ class Record:
 
     @property
     def inputs(self) -> list[int]:
-        """Return the positions of the records that compute its operands, each once."""
+        """Return the positions of the records of its operands, each once."""
         found = [reference for reference in self.operands if not isinstance(reference, str)]
         return list(
             dict.fromkeys(
@@ -86,7 +87,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Model:
-    """The records of a graph, and where each node stands among them."""
+    """The records of a graph, and the position of each node among them."""
 
     graph: Graph
     records: list[Record]
@@ -100,7 +101,7 @@ class Model:
 
     @cached_property
     def users(self) -> list[list[int]]:
-        """Return for each record the positions of those that use it, each once."""
+        """Return for each record the positions of its users, each once."""
         users: list[list[int]] = [[] for _ in self.records]
         for position, record in enumerate(self.records):
             for producer in record.inputs:
@@ -143,7 +144,7 @@ def models_of(graphs: Iterable[Graph]) -> dict[Graph, Model]:
 
 
 class _Known:
-    """The facts of the nodes met so far, and of their types, of which there are few."""
+    """The facts of the nodes seen so far, and of their types, of which there are few."""
 
     def __init__(self) -> None:
         self._facts: dict[Node, Facts] = {}
@@ -197,7 +198,7 @@ class _Known:
 
 
 class _Maker:
-    """Goes through a graph in the order of its text, and names values as the printer does."""
+    """Makes the records of a graph in the order of its text, with the printer's names."""
 
     def __init__(self, graph: Graph, known: _Known) -> None:
         self.graph, self.known = graph, known

@@ -1,7 +1,6 @@
 """Programs for Model Explorer, which opens its own JSON: a graph a pass, collectives as overlays.
 
-Namespaces are the groups, with `/` for what separates them; a `/` within a name becomes a division
-slash.
+Namespaces are the groups, separated by `/`; a `/` within a name becomes a division slash.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The page: one HTML file that opens from disk and asks the network for nothing.
+"""The page: a single HTML file that opens from disk and makes no network request.
 
-The program is in it as the JSON of `graphdist.viz.document`, with the text of the user's files,
-deflated and in base64: so nothing in a user's program can be taken for HTML. A policy in the page
-forbids it every request. The script and the style are built from `graphdist/viz/web` and lie in
-`graphdist/viz/static` with the licences of what is in them.
+It contains the program as the JSON of `graphdist.viz.document`, with the text of the user's files,
+deflated and in base64, so that nothing in a user's program can be interpreted as HTML. A policy in
+the page forbids every request. The script and the style are built from `graphdist/viz/web` and are
+in `graphdist/viz/static`, with the licences of their parts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def render(program: ShownProgram) -> str:
 
 
 def _files(content: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the lines of each file that a node came from and that is still there."""
+    """Return the lines of each source file that still exists."""
     names = {file for source in content["sources"] for file, _, _ in source}
     lines = {name: linecache.getlines(name) for name in sorted(names)}
     return {name: [line.rstrip("\r\n") for line in text] for name, text in lines.items() if text}

@@ -1,7 +1,7 @@
 """The schedule as a trace: chrome://tracing and ui.perfetto.dev open it.
 
-It is the order of the nodes, not a measurement: a node takes one microsecond for each KiB that it
-reads and writes, at least one. Collectives have a track of their own; a counter shows the memory.
+It shows the order of the nodes and is not a measurement: a node takes a microsecond for each KiB
+that it reads and writes, at least one. Collectives have a separate track; a counter shows memory.
 """
 
 from __future__ import annotations

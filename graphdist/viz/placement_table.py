@@ -1,4 +1,4 @@
-"""Where variables live, as a table."""
+"""The table of where variables are stored."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _HEAD = ("variable", "shape", "dtype", "bytes", "distribution", "devices")
 
 
 def placement(variables: Any) -> str:
-    """Return a table of a pytree of variables: what each holds, how distributed, and where.
+    """Return a table of a pytree of variables: their shapes, sizes, distributions and devices.
 
-    `bytes` are those one replica holds. Raises `ArgumentTypeError` for a leaf that is no variable.
+    `bytes` is the size on one replica. Raises `ArgumentTypeError` for a leaf that is no variable.
 
     >>> import graphdist as gd
     >>> import jax.numpy as jnp

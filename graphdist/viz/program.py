@@ -1,4 +1,4 @@
-"""A program as it is shown: its graphs, one after each pass, and which of them is meant."""
+"""A program as it is shown: its graphs after each pass, and the choice of one of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ShownProgram:
         )
 
     def only(self, name: str) -> ShownProgram:
-        """Return the program with one step of it."""
+        """Return a program of a single step of this one."""
         return ShownProgram((self.step(name),))
 
 

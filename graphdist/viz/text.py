@@ -1,7 +1,7 @@
-"""Graphs as text for a terminal: whole, or the nodes that a pattern or a neighbourhood selects.
+"""Graphs as text for a terminal: in full, or nodes selected by a pattern or a neighbourhood.
 
-Colours are ANSI escapes, given only if asked for. Control characters of the user's never reach the
-terminal: names and strings are escaped by the printer, source lines here.
+Colours are ANSI escapes, used only on request. Control characters of the user's never reach the
+terminal: the printer escapes names and strings, this module escapes source lines.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def render(program: ShownProgram, *, sources: bool = True, colour: bool = False)
 
 
 def difference_text(change: Diff, before: str, after: str, *, colour: bool = False) -> str:
-    """Return what changed between two steps, of these names: a count, then a line a node."""
+    """Return the changes between two steps: counts, then a line for each node."""
     head = f"# {before} to {after}: "
     lines = str(change).split("\n")
     painted = [_paint(_safe(line), _SIGNS.get(line[:1], ""), colour) for line in lines[1:]]
@@ -83,7 +83,7 @@ def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
 
 
 def selected(model: Model, chosen: Collection[int], *, colour: bool = False) -> str:
-    """Return the lines of the chosen records, in order, with a count where others are left out."""
+    """Return the lines of the chosen records, in order, with counts of the nodes between them."""
     lines: list[str] = []
     left_out = 0
     for position, record in enumerate(model.records):
@@ -100,7 +100,7 @@ def selected(model: Model, chosen: Collection[int], *, colour: bool = False) -> 
 
 
 def matching(model: Model, pattern: str) -> set[int]:
-    """Return the records whose text, scope or source a regular expression finds something in."""
+    """Return the records whose text, scope or source matches a regular expression."""
     try:
         found = re.compile(pattern)
     except re.error as error:
@@ -115,7 +115,7 @@ def matching(model: Model, pattern: str) -> set[int]:
 
 
 def neighbourhood(model: Model, name: str, depth: int) -> set[int]:
-    """Return the record of a name and those at most `depth` edges away from it, either way.
+    """Return the record of a name and the records at most `depth` edges away, in both directions.
 
     Raises `ArgumentError` for a name that no record has.
     """

@@ -261,9 +261,7 @@ def _take(file: Path, stem: str) -> _Held:
             except BlockingIOError:
                 raise _refused(stem, file) from None
             if not _is_at(descriptor, file):
-                os.close(
-                    descriptor
-                )  # its holder has removed it: the lock is on a file without a name
+                os.close(descriptor)  # its holder has removed it: the lock is on a nameless file
                 continue
             owner = _owner_in(file)
             if owner is not None:

@@ -1,1 +1,1 @@
-"""The benchmark: what graphdist costs and gains, against others in the same run."""
+"""The benchmark: the costs and gains of graphdist, against others in the same run."""

@@ -1,10 +1,10 @@
 """Checkpoints against plain copies and plain files: `python -m graphdist.tools.bench.checkpoints`.
 
-Variables of a size are saved and restored, and beside it, in turns, the same bytes are copied to
-the memory of the host, and written to files one after the other and synced to the disk. Prints of
-each round how long `Checkpoint.write` held the program up against the copy, how fast the checkpoint
-was on the disk against the files, and of all rounds the medians. Then how long a step takes while a
-checkpoint is written, and while none is: the thread that writes needs a processor too.
+Variables are saved and restored. In turns with that, the same bytes are copied to the memory of the
+host, and written to files that are synced to the disk. For each round it prints how long
+`Checkpoint.write` held the program up, against the copy, and how long the checkpoint took to reach
+the disk, against the files; then the medians of all rounds. At last it prints how long a step takes
+while a checkpoint is written, and while none is: the thread that writes needs a processor too.
 """
 
 from __future__ import annotations

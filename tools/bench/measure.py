@@ -1,13 +1,13 @@
 """The measurement of a program on several systems: in turns, in one run.
 
-First every system compiles, then every one runs the same first steps, whose losses must agree, and
-then they are timed in rounds, in which each has a turn of some steps. A machine that others use is
-slower for minutes at a time, and not by as much for each system; the turns of one round are close
-together, so two systems are compared round by round, and the median of the ratios counts.
+First every system compiles. Then all run the same first steps, whose losses must agree. Then they
+are timed in rounds, in which each has a turn of some steps. A machine that others use is slower for
+minutes at a time, and not equally for each system. The turns of a round are close together in time,
+so two systems are compared round by round, and the median of the ratios counts.
 
-Of the compiled module count the collectives, as often as they run in a step; the bytes a device
-sends for them around a ring (`graphdist.program.explanation.bytes_sent`); and the memory that a
-device needs at most.
+Figures of the compiled module are: the collectives, as often as they run in a step; the bytes a
+device sends for them around a ring (`graphdist.program.explanation.bytes_sent`); and the most
+memory that a device needs.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from graphdist.tools.bench.systems import FLOOR, SYSTEMS, Running
 OURS = "graphdist"
 FIRST_STEPS = 3
 FEWEST_STEPS = 5
-"""Of a turn, however long they take."""
+"""The least number of steps in a turn, however long they take."""
 TOLERANCE = 1e-4
 """How far losses may differ, relative to them: systems add up in different orders."""
 
 
 class DifferentProgramsError(RuntimeError):
-    """Systems that should run one program have different losses."""
+    """Systems that should run the same program have different losses."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Module:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A program on a system. None where there is nothing to say: seconds of steps that do not run.
+    """The measurement of a program on a system; figures that were not measured are None.
 
-    `losses` are those of the first steps, `results` its metrics after them. `turns` has the seconds
+    `losses` are the first steps' losses, `results` the metrics after them. `turns` has the seconds
     of each step in each round.
     """
 
@@ -75,17 +75,17 @@ class Measurement:
 
     @property
     def step_seconds(self) -> float | None:
-        """Return what a step takes: the median of all."""
+        """Return the time of a step: the median of all."""
         return statistics.median(chain(*self.turns)) if self.turns else None
 
     @property
     def quick_seconds(self) -> float | None:
-        """Return what a step takes in the quickest tenth of them: what a busy machine hides."""
+        """Return the time of a step in the quickest tenth, which other load affects least."""
         seconds = sorted(chain(*self.turns))
         return seconds[len(seconds) // 10] if seconds else None
 
     def of(self, other: Measurement) -> float | None:
-        """Return how many times as long its steps take as another system's, round by round."""
+        """Return the ratio of its step times to another system's, round by round."""
         return ratio_by_round(self.turns, other.turns) if self.turns and other.turns else None
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What graphdist itself costs: a call, a compilation, an odd replica, the input.
+"""The overheads of graphdist: of a call, a compilation, an odd replica, the input.
 
 * dispatch: seconds a call of a step with 100 variables, against `jax.jit` of the same emitted
   program;
@@ -6,8 +6,8 @@
   the same step written by hand with `shard_map`, and the passes alone a node;
 * first: the first call of a step, from the Python function to the loss, against that of the same
   step by hand, and what of it is tracing, passes, emission and XLA;
-* unequal: the compilation of a step for 64 replicas of which one has other shapes, against that for
-  64 alike, in a process with 64 devices;
+* unequal: the compilation of a step for 64 replicas of which one has other shapes, against a step
+  for 64 equal replicas, in a process with 64 devices;
 * feeding: a step of 2 layers of 1024 fed from NumPy batches of 1 MB, against the same step on one
   that is on the devices already.
 """

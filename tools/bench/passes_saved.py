@@ -1,8 +1,8 @@
-"""What each pass is worth: a program that shows it, compiled with the pass and without it.
+"""The effect of each pass: a program that shows it, compiled with the pass and without it.
 
-Without it means the same pipeline less that pass. Collectives and bytes are those of the module
-that XLA compiled, so that what XLA does by itself counts for nothing. A number of CPU devices is
-set once a process, so each has a process of its own:
+Without it means the same pipeline minus that pass. Collectives and bytes are counted in the module
+that XLA compiled, so that optimizations of XLA's own do not count as effects. The number of CPU
+devices can be set once per process, so each number has a process of its own:
 `python -m graphdist.tools.bench.passes_saved 4` prints its effects as JSON; a topology takes the
 place of the number.
 """
@@ -36,7 +36,7 @@ from graphdist.tracing.sources import here
 
 @dataclass(frozen=True)
 class CompiledSide:
-    """What the compiled module does, and the bytes of variables a device holds between steps."""
+    """The figures of a compiled module, and the bytes of variables on a device between steps."""
 
     module: Module
     held_bytes: int

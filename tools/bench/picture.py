@@ -1,8 +1,8 @@
 """The picture of a run: a panel for each program, a bar for each system.
 
-Where steps ran, a bar is the time of a step, and else the bytes a device sends in one. Bars of a
-panel share a scale; the number is beside the bar, with what ours is of it. Colours follow the
-reader's light or dark theme; systems keep theirs from panel to panel.
+If steps ran, a bar is the time of a step, and else the bytes a device sends in a step. The bars of
+a panel share a scale. Beside each bar are its number and the ratio of graphdist's to it. Colours
+follow the reader's light or dark theme; a system has the same colour in all panels.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _ratio(
     other: Measurement,
     value: Callable[[Measurement], float | None],
 ) -> float | None:
-    """Return what ours is of another's: of the time, round by round, or of the bytes."""
+    """Return the ratio of ours to another's: of times, round by round, or of bytes."""
     if ours is None or ours is other:
         return None
     if value is _seconds:

@@ -42,7 +42,7 @@ class Running(Protocol):
 
 
 class GraphdistReplicas:
-    """What a program asks of the replicas, in words of graphdist."""
+    """The replica operations of a program, on graphdist."""
 
     def __init__(self, program: BenchProgram) -> None:
         """Make the metrics of a program that has some; in a strategy's scope."""

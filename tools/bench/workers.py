@@ -2,9 +2,9 @@
 
 `graphdist-run` starts the workers on this machine, each with one CPU device, joined by JAX's
 distributed runtime. There the same program runs on `MultiWorkerMirroredStrategy` and as a user of
-`jax.distributed` writes it: `jax.shard_map` and a `pmean` for each gradient. All workers take the
-same number of steps a turn, since they go hand in hand, and the systems take turns. Worker 0 prints
-medians, and their ratio round by round.
+`jax.distributed` writes it: `jax.shard_map` and a `pmean` for each gradient. The systems take
+turns. In a turn all workers take the same number of steps, since their collectives need each other.
+Worker 0 prints medians, and their ratio round by round.
 """
 
 from __future__ import annotations
