@@ -51,7 +51,7 @@ class VizTarget:
     lowered: Lowered | None = None
 
     def stage(self, form: str) -> Lowered | Compiled:
-        """Return the stage with the text of a module; raises `ArgumentError` for graphs of files."""
+        """Return the stage with a module's text; raises `ArgumentError` for graphs of files."""
         if self.lowered is None:
             raise ArgumentError(
                 f"{form} needs a function, a saved graph has none",
