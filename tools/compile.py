@@ -2,12 +2,12 @@
 
     graphdist-compile examples/aot_transformer.py:make_step --topology v5e:16x16 -o step.gdx
 
-The target is a factory of a step: see `graphdist.tools.targets`. It prints one page: whether the
+The target is a factory of a step: see `graphdist.tools.targets`. The output is a page: whether the
 step fits, what it computes and moves, and an estimate of its time. The exit status is 0 if it fits,
-3 if it does not, 2 for input that cannot be used.
+3 if it does not, 2 for invalid input.
 
-`--fit batch=1..64` finds the largest value of a setting with which the step fits, `--compare` puts
-topologies side by side, `--scale` numbers of chips. `--list-topologies` prints what there is.
+`--fit batch=1..64` finds the largest value of a setting with which the step fits. `--compare`
+compares topologies, `--scale` numbers of chips. `--list-topologies` prints the known topologies.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _passes(names: str) -> list[Any]:
 
 
 def _progress(options: argparse.Namespace, text: str) -> None:
-    """Show on a terminal what is being done, in one line that goes when it is."""
+    """Show the progress in a line of the terminal, which the next output replaces."""
     if sys.stderr.isatty() and not options.quiet:
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""Targets of the command-line tools: which step to compile, named as text.
+"""Targets of the command-line tools: the step to compile, named as text.
 
 A target is `file.py:make_step` or `package.module:make_step`; without a name after the colon it is
 `make_step`. It names a *factory*: a function that takes the strategy, and keyword settings, and
@@ -6,8 +6,8 @@ returns `(function, args)`: a `gd.function` and a tuple of what to call it with,
 shapes. A file is run as Python runs a script, with its folder first on the path, but is not
 `__main__`.
 
-What is wrong with a target or in it is an `ArgumentError`. An error of graphdist's own that the
-factory raises goes through as it is: it names the user's line already.
+An invalid target, or a failure in it, is an `ArgumentError`. A `GraphdistError` that the factory
+raises is passed on unchanged: it names the user's line already.
 """
 
 from __future__ import annotations

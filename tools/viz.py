@@ -1,8 +1,8 @@
 """`graphdist-viz`: a program as text, as a page, and in the formats of other tools.
 
 A target is a factory (`file.py:make_step`, `module:make_step`), a function (`module:function`, with
-`--args` where it takes any), an artifact (`step.gdx`) or a saved graph text. What is wrong with the
-command is one message on stderr and exit status 2.
+`--args` if it takes any), an artifact (`step.gdx`) or a saved graph text. An invalid command is one
+message on stderr and exit status 2.
 """
 
 from __future__ import annotations

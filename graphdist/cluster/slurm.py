@@ -113,7 +113,7 @@ class SlurmClusterResolver(ClusterResolver):
         return None, None
 
     def _place_on_node(self) -> int:
-        """Return the number of this task among those of its node."""
+        """Return the number of this task on its node."""
         place = self._rank
         for count in self._tasks_of.values():
             if place < count:

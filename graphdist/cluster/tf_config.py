@@ -45,7 +45,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     @property
     def task_id(self) -> int | None:
-        """Return the number of this process among those of its kind; None outside a cluster."""
+        """Return the number of this process among the tasks of its kind; None outside a cluster."""
         found = _task().get("index") if self._task_id is None else self._task_id
         if found is None:
             return None

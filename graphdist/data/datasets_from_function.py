@@ -127,7 +127,7 @@ def _returned(dataset_fn: Callable[[InputContext], Any], context: InputContext) 
 
 
 def _without_rows(like: Flat, given: int, wanted: int) -> list[Array]:
-    """Return arrays like those of an element, without rows."""
+    """Return arrays like an element's, without rows."""
     for place, array in enumerate(like.arrays):
         if array.ndim == 0:
             raise BatchDimensionError(

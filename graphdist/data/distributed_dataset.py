@@ -96,7 +96,8 @@ class DistributedDataset(Generic[Element_co]):
 
         `ahead` elements are prepared beside the one in use.
 
-        Raises `DatasetError` for what is no dataset, `BatchDimensionError` for one of scalars.
+        Raises `DatasetError` for an object that is no dataset, `BatchDimensionError` for a dataset
+        of scalars.
         """
         refuse_distributed(dataset)
         self._workers = strategy.devices.workers

@@ -104,7 +104,7 @@ class Seeds:
         self.is_free, self.reshuffles = seed is None, reshuffles
         self.seed = (secrets.randbelow(_SEEDS) if seed is None else int(seed)) % _SEEDS
         self._first = 0
-        self._last: list[Draws] = []  # those of the iteration begun last
+        self._last: list[Draws] = []  # the orders of the iteration begun last
         self._lock = threading.Lock()
 
     def begin(self, times: int) -> list[Draws]:

@@ -41,7 +41,7 @@ def batch_sizes_for_worker(
 ) -> list[int]:
     """Return the sizes of the batches a worker cuts the stream of rows into, one after the other.
 
-    Every worker cuts the whole stream, each starting at its own place in one cycle of sizes, so
+    Every worker cuts the entire stream, each starting at its own place in one cycle of sizes, so
     that the replicas of a step make up a global batch together.
 
     >>> [batch_sizes_for_worker(7, 2, 2, worker) for worker in range(2)]

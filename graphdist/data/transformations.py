@@ -140,7 +140,7 @@ class Skip(UnaryTransformation):
 
     @property
     def cardinality(self) -> int:
-        """Return what is left."""
+        """Return the number of elements that remain."""
         cardinality = self.source.cardinality
         return cardinality if cardinality < 0 else max(0, cardinality - self.count)
 
@@ -289,7 +289,7 @@ class Zip(DatasetNode):
 
 @dataclass(frozen=True, eq=False)
 class Concatenate(DatasetNode):
-    """The elements of one dataset after those of another."""
+    """The elements of a dataset, and then the elements of another."""
 
     sources: tuple[DatasetNode, ...]
 

@@ -157,7 +157,7 @@ class _Keys:
         return keys
 
     def _computation(self, node: Node, operands: OperandKeys) -> tuple[int, OperandKeys]:
-        """Return the number of a node, and those of its results."""
+        """Return the number of a node, and the numbers of its results."""
         texts = [
             print_literal(operand) if isinstance(operand, Literal) else operand
             for operand in operands

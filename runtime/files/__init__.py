@@ -1,1 +1,1 @@
-"""What is written to disk and read back: compiled steps and checkpoints, with suspicion."""
+"""Compiled steps and checkpoints on disk, written durably and read with suspicion."""

@@ -1,7 +1,7 @@
 """A checkpoint, written by all workers together: it appears complete or not at all.
 
     ckpt-3/
-        index.json      what is in it, by name; see `checkpoint_index`
+        index.json      the contents by name; see `checkpoint_index`
         part-0/         the arrays that worker 0 wrote; see `checkpoint_arrays`
             0/.zarray
             0/0.0

@@ -86,7 +86,7 @@ def _require_types(does: str, stated: Sequence[Any], found: Sequence[Any]) -> No
 
 
 def serialize_native(compiled: Compiled) -> bytes:
-    """Return a compiled executable as bytes; the trees of its arguments are those of any step."""
+    """Return a compiled executable as bytes; `load_native` knows the trees of its arguments."""
     payload, _, _ = serialize_executable.serialize(compiled)
     return bytes(payload)
 

@@ -64,7 +64,7 @@ class JobIdentity:
             return _refused(
                 f"{who} is of start {hello.generation} of the job, worker 0 of start "
                 f"{self.generation}",
-                may_retry=hello.generation > self.generation,  # the server is what is left over
+                may_retry=hello.generation > self.generation,  # the server is of an earlier start
             )
         if hello.versions != self.versions:
             return _refused(f"{who} runs {hello.versions}, worker 0 runs {self.versions}")

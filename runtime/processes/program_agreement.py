@@ -2,8 +2,8 @@
 
 Programs with different collectives would wait for each other for ever. So before the first run of a
 program all workers exchange a hash of its final graph. If hashes differ, they exchange the graphs,
-line by line, to name the first line that differs. Every worker compares the same two: worker 0's
-and that of the first worker that differs from it.
+line by line, to name the first line that differs. Every worker compares the same two graphs: worker
+0's and the first one that differs from it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ GIB = 2**30
 class Chip:
     """One kind of accelerator.
 
-    Figures are of a whole chip: bytes, bytes per second, floating-point operations per second.
+    Figures are per chip: bytes, bytes per second, floating-point operations per second.
     `devices` is the number of devices JAX shows for it. `interconnect_bandwidth` is between the
     chips of a slice or host, `network_bandwidth` between slices or hosts; both in one direction.
     """

@@ -237,7 +237,7 @@ def _steps_of(seconds: float, turn_seconds: float) -> int:
 
 
 def check_agreement(measurements: Sequence[Measurement]) -> None:
-    """Raise `DifferentProgramsError` unless losses and metrics agree with those of the first.
+    """Raise `DifferentProgramsError` unless losses and metrics agree with the first system's.
 
     The floor runs another program, and is left out.
     """

@@ -4,8 +4,8 @@
   program;
 * compile: trace, passes and emission of an unrolled step, against `jax.jit(..).trace().lower()` of
   the same step written by hand with `shard_map`, and the passes alone a node;
-* first: the first call of a step, from the Python function to the loss, against that of the same
-  step by hand, and what of it is tracing, passes, emission and XLA;
+* first: the first call of a step, from the Python function to the loss, against the first call of
+  the same step by hand, and the shares of tracing, passes, emission and XLA;
 * unequal: the compilation of a step for 64 replicas of which one has other shapes, against a step
   for 64 equal replicas, in a process with 64 devices;
 * feeding: a step of 2 layers of 1024 fed from NumPy batches of 1 MB, against the same step on one

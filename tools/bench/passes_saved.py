@@ -71,7 +71,7 @@ class PassEffect:
 
 
 class ReducedTwice(BenchProgram):
-    """Reduces gradients, and then again what is the same on all replicas by then."""
+    """Reduces gradients, and again after clipping, when they are equal on all replicas."""
 
     def step(self, replicas: ReplicaOperations, state: Tree, batch: Tree) -> tuple[Tree, Any]:
         """Return what changes of the state, and the loss of a replica."""

@@ -98,7 +98,7 @@ def serve(
     """Run a program as the process of a system does; `step` runs to its end and returns the loss.
 
     Before some steps `announce` is told how many. A system that `compiles` does so in its first
-    step: what is over a later one's time is the compilation's.
+    step: the compilation's time is that step's time minus a later step's.
     """
     announce(first_steps)
     start = time.perf_counter()

@@ -34,10 +34,10 @@ ADAM_RATE, BETA1, BETA2, ADAM_EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True)
 class BenchProgram:
-    """A model and what is done with it: `kind` is "sgd", "adam" or "evaluate".
+    """A model and its use: `kind` is "sgd", "adam" or "evaluate".
 
-    `rows` are those of one replica, cut into `microbatches`. `bounds` say, by system, how many
-    times its step ours may take.
+    `rows` is the batch size of a replica, cut into `microbatches`. `bounds` has for each system the
+    largest ratio of our step's time to its step's.
     """
 
     name: str
@@ -165,4 +165,4 @@ TINY = _named(
     BenchProgram("batchnorm", _NORMALIZED, Convnet((4,), 4, 3, normalized=True), rows=2),
     BenchProgram("evaluation", "evaluation with metrics", Convnet((4,), 4, 3), 4, "evaluate"),
 )
-"""The same programs in sizes that compile in an instant: to see that all runs and agrees."""
+"""The same programs in sizes that compile in an instant, to check that all run and agree."""

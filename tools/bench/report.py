@@ -1,6 +1,6 @@
-"""What the benchmark says: tables for a terminal, and a file of JSON.
+"""The output of the benchmark: tables for a terminal, and a JSON file.
 
-The file has, of a run:
+The file has these fields of a run:
 
 * `format`: 2;
 * `target`: "2 CPU devices", or a topology's name; `replicas`: how many;
@@ -8,10 +8,10 @@ The file has, of a run:
 * `units`: "s" and "bytes" throughout;
 * `measurements`: a list, one entry for each program and system, of `program`, `title`, `system`,
   `losses` (of the first steps), `results` (metrics after them), `step_seconds` (median),
-  `quick_seconds` (that of the quickest tenth), `turns` (each step's, a list for each round),
+  `quick_seconds` (of the quickest tenth), `turns` (each step's, a list for each round),
   `compile_seconds` (median; of systems outside JAX, the first step without a later one's time),
   `collectives` (of the compiled module, by kind, as often as they run), `num_collectives`,
-  `moved_bytes` (a device sends in a step), `peak_bytes` (of a device). What is not known is null;
+  `moved_bytes` (a device sends in a step), `peak_bytes` (of a device). Unknown values are null;
 * `bounds`: a list of `program`, `system`, `ratio` (of our time to the system's in the same round,
   the median), `bound`, `met`;
 * `overheads`: a list of `name`, `ours`, `peer` (seconds) and `bound` (words);

@@ -3,7 +3,7 @@
 * `graphdist`: variables of a strategy, `all_reduce` in replica context, `gd.accumulate`,
   `gd.metrics`;
 * `shard_map`: one replica's program, a `pmean` for each gradient, state donated;
-* `jit`: the program of the whole batch, with sharding annotations; XLA finds the collectives;
+* `jit`: the program of the global batch, with sharding annotations; XLA finds the collectives;
 * `pmap`: as `shard_map`, with state stacked by replica;
 * `floor`: as `shard_map`, without communication, to say how much there is to gain.
 
@@ -32,7 +32,7 @@ class Running(Protocol):
     """A program on a system, ready to be compiled and, where the devices are here, to run."""
 
     def compile(self) -> jax.stages.Compiled:
-        """Compile it anew, from the Python function on."""
+        """Compile it again, starting from the Python function."""
 
     def step(self) -> float:
         """Run a step to its end and return the loss."""
@@ -100,11 +100,11 @@ class Graphdist:
         self.batch = _distributed(program, strategy) if is_here else _specs(program, strategy)
 
     def lower(self) -> Any:
-        """Trace it anew and run the passes."""
+        """Trace it again and run the passes."""
         return self.function.trace(self.batch).lower()
 
     def compile(self) -> jax.stages.Compiled:
-        """Compile it anew, from the Python function on."""
+        """Compile it again, starting from the Python function."""
         return self.lower().compile().executable.compiled
 
     def step(self) -> float:
@@ -175,7 +175,7 @@ class ByHand:
         )
 
     def placed(self, tree: Tree) -> Tree:
-        """Return state on the devices, every one of which has all of it."""
+        """Return state on the devices, replicated on each."""
         return self.on_devices(tree, PartitionSpec())
 
     def split(self, tree: Tree) -> Tree:
@@ -183,12 +183,12 @@ class ByHand:
         return self.on_devices(tree, PartitionSpec(REPLICA))
 
     def lower(self) -> jax.stages.Lowered:
-        """Trace it anew and lower it."""
+        """Trace it again and lower it."""
         lowered: jax.stages.Lowered = self.jit().lower(self.kept, self.changed, self.batch)
         return lowered
 
     def compile(self) -> jax.stages.Compiled:
-        """Compile it anew, from the Python function on."""
+        """Compile it again, starting from the Python function."""
         return self.lower().compile()
 
     def step(self) -> float:
@@ -259,13 +259,14 @@ class ShardMap(ByHand):
 
 
 class Jit(ByHand):
-    """The program of the whole batch under `jax.jit`, with sharding annotations."""
+    """The program of the global batch under `jax.jit`, with sharding annotations."""
 
     def jit(self) -> Any:
         """Return the jitted step."""
         whole, split = self._sharding(PartitionSpec()), self._sharding(PartitionSpec(REPLICA))
 
-        def step(kept: Tree, changed: Tree, batch: Tree) -> tuple[Tree, Any]:  # new: traced anew
+        # A new function each time, so that JAX traces it again.
+        def step(kept: Tree, changed: Tree, batch: Tree) -> tuple[Tree, Any]:
             return self.one_step(kept, changed, batch)
 
         return jax.jit(
@@ -279,11 +280,11 @@ class Jit(ByHand):
         return NamedSharding(self.devices.mesh, spec)
 
     def mean(self, tree: Tree) -> Tree:
-        """Return what is there: the program sees the whole batch."""
+        """Return the tree unchanged: the program sees the global batch."""
         return tree
 
     def sum(self, tree: Tree) -> Tree:
-        """Return what is there: the program sees the whole batch."""
+        """Return the tree unchanged: the program sees the global batch."""
         return tree
 
     def cut(self, batch: Tree, microbatches: int) -> Tree:
@@ -315,7 +316,7 @@ class Pmap(ByHand):
         return jax.pmap(lambda x: x, devices=self.devices.devices)(tree)
 
     def placed(self, tree: Tree) -> Tree:
-        """Return state on the devices, every one of which has all of it."""
+        """Return state on the devices, replicated on each."""
         replicas = len(self.devices)
         return self._stacked(jax.tree.map(lambda x: np.stack([x] * replicas), tree))
 
