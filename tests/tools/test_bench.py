@@ -27,7 +27,7 @@ from graphdist.tools.bench.measure import (
     seconds_in_turns,
     with_first_steps,
 )
-from graphdist.tools.bench.passes_saved import SHOWCASES, CompiledSide, PassEffect, effect, effects
+from graphdist.tools.bench.passes_saved import SHOWCASES, CompiledSide, PassSaving, effect, effects
 from graphdist.tools.bench.picture import draw_picture
 from graphdist.tools.bench.process import PACKAGES, Process, is_installed
 from graphdist.tools.bench.programs import PROGRAMS, TINY
@@ -314,7 +314,7 @@ def test_effects_survive_json() -> None:
     from graphdist.tools.bench.passes_saved import effect_from_json
 
     side = CompiledSide(Module({"all_reduce": 2}, 10, 20), 30)
-    found = PassEffect("reassociate", "two losses", "2 CPU devices", 2, side, side)
+    found = PassSaving("reassociate", "two losses", "2 CPU devices", 2, side, side)
     assert effect_from_json(json.loads(json.dumps(found.to_json()))) == found
 
 

@@ -48,7 +48,7 @@ class CompiledSide:
 
 
 @dataclass(frozen=True)
-class PassEffect:
+class PassSaving:
     """A program compiled with a pass and without it."""
 
     pass_name: str
@@ -171,7 +171,7 @@ def check_devices(numbers: Sequence[int]) -> None:
             )
 
 
-def effect(showcase: Showcase, strategy: gd.Strategy) -> PassEffect:
+def effect(showcase: Showcase, strategy: gd.Strategy) -> PassSaving:
     """Return what a pass does for a strategy, whose `shard_update` is the showcase's."""
     devices = strategy.devices
     passes = [each for each in pipeline(strategy.target) if each.name != showcase.pass_name]
@@ -181,7 +181,7 @@ def effect(showcase: Showcase, strategy: gd.Strategy) -> PassEffect:
     ]
     name, title = showcase.pass_name, showcase.program.title
     said = str(devices) if devices.is_absent else f"{len(devices)} CPU devices"
-    return PassEffect(name, title, said, len(devices), *sides)
+    return PassSaving(name, title, said, len(devices), *sides)
 
 
 def _side(running: Graphdist, strategy: gd.Strategy) -> CompiledSide:
@@ -192,7 +192,7 @@ def _side(running: Graphdist, strategy: gd.Strategy) -> CompiledSide:
     return CompiledSide(module, measure(lowered.graph).held)
 
 
-def effects(where: str, names: Sequence[str] = ()) -> list[PassEffect]:
+def effects(where: str, names: Sequence[str] = ()) -> list[PassSaving]:
     """Return what each pass does on a number of CPU devices, or a topology."""
     strategy_of: Callable[..., gd.Strategy]
     if where.isdigit():
@@ -209,14 +209,14 @@ def effects(where: str, names: Sequence[str] = ()) -> list[PassEffect]:
     return found
 
 
-def effects_elsewhere(where: str) -> list[PassEffect]:
+def effects_elsewhere(where: str) -> list[PassSaving]:
     """Return what each pass does, found in a process of its own."""
     command = [sys.executable, "-m", "graphdist.tools.bench.passes_saved", where]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return [effect_from_json(effect) for effect in json.loads(output.splitlines()[-1])]
 
 
-def effect_from_json(said: dict[str, Any]) -> PassEffect:
+def effect_from_json(said: dict[str, Any]) -> PassSaving:
     """Return the effect that JSON describes."""
     sides = [
         CompiledSide(
@@ -224,7 +224,7 @@ def effect_from_json(said: dict[str, Any]) -> PassEffect:
         )
         for side in (said["with"], said["without"])
     ]
-    return PassEffect(said["pass"], said["program"], said["target"], said["replicas"], *sides)
+    return PassSaving(said["pass"], said["program"], said["target"], said["replicas"], *sides)
 
 
 def main() -> None:

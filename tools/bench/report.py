@@ -32,7 +32,7 @@ from typing import Any  # Any: JSON
 from graphdist.program.amounts import size_text, time_text
 from graphdist.tools.bench.measure import OURS, Measurement
 from graphdist.tools.bench.overheads import Overhead
-from graphdist.tools.bench.passes_saved import PassEffect
+from graphdist.tools.bench.passes_saved import PassSaving
 from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.surveys import table
 from graphdist.version import VERSION
@@ -69,7 +69,7 @@ class Run:
     measurements: list[Measurement] = field(default_factory=list)
     bounds: list[Bound] = field(default_factory=list)
     overheads: list[Overhead] = field(default_factory=list)
-    passes: list[PassEffect] = field(default_factory=list)
+    passes: list[PassSaving] = field(default_factory=list)
 
     def add(self, program: BenchProgram, measurements: Sequence[Measurement]) -> list[Bound]:
         """Take what was measured of a program; return what it says of the program's bounds."""
@@ -176,7 +176,7 @@ def _row(measurement: Measurement, ours: Measurement | None) -> tuple[str, ...]:
 _PASSES_HEADER = ("on", "collectives", "", "moved", "", "peak", "", "variables", "")
 
 
-def passes_table(name: str, program: str, effects: Sequence[PassEffect]) -> str:
+def passes_table(name: str, program: str, effects: Sequence[PassSaving]) -> str:
     """Return what one pass does to its program, a line a target."""
     rows = [_PASSES_HEADER]
     for effect in effects:
