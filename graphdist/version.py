@@ -1,4 +1,7 @@
-"""The version of the project, and of what it stands on."""
+"""The version of the project, and of what it stands on.
+
+`VERSION` is the only place of the project's version: the package's metadata are made from it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from contextlib import suppress
 
 import jax
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 
 def versions() -> dict[str, str]:

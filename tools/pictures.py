@@ -1,6 +1,7 @@
 """`python -m graphdist.tools.pictures`: take the pictures of docs/images, with Chromium.
 
-Each is the page of `graphdist-viz` for a step of an example, as a browser shows it.
+Each is the page of `graphdist-viz` for a step of an example, as a browser shows it, in a light
+theme and in a dark one: `page.png` and `page-dark.png`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = {"page": "train_digits.py:make_step"}
 """By the name of the picture, the step of an example that it shows."""
 SIZE = (1440, 720)
+THEMES = {"": 1, "-dark": 0}
+"""By the end of a picture's name, the colour scheme that Chromium tells the page of."""
 _MILLISECONDS_TO_DRAW = 8000
 
 
@@ -32,15 +35,17 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder, "page.html")
             show([f"{ROOT / 'examples'}/{step}", "--strategy", "mirrored:4", "-o", str(page)])
-            take(browser, page, ROOT / "docs" / "images" / f"{name}.png")
+            for ending, scheme in THEMES.items():
+                take(browser, page, ROOT / "docs" / "images" / f"{name}{ending}.png", scheme)
     return 0
 
 
-def take(browser: str, page: Path, picture: Path) -> None:
-    """Have a browser draw a page, and keep what it shows."""
+def take(browser: str, page: Path, picture: Path, scheme: int) -> None:
+    """Have a browser draw a page, and save it as a picture."""
     width, height = SIZE
     command = [browser, "--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu"]
     command += [f"--window-size={width},{height}", f"--screenshot={picture}"]
+    command.append(f"--blink-settings=preferredColorScheme={scheme}")
     command += [f"--virtual-time-budget={_MILLISECONDS_TO_DRAW}", page.as_uri()]
     subprocess.run(command, check=True, capture_output=True)
 

@@ -1,6 +1,6 @@
 """The documents say what is so.
 
-Every ```python block of README.md and docs/*.md is run. The blocks of a page are one program, as if
+Every ```python block of README.md and docs/ is run. The blocks of a page are one program, as if
 they had been copied to a file `train.py` one after the other; a ```text block after one shows what
 that one prints. `pytest --update-golden` rewrites what they show.
 
@@ -26,9 +26,11 @@ from typing import Any  # Any: a program's namespace; TOML
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+PAGES = ["README.md", *DOCS]
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)?(#(?P<anchor>[^)\s]+))?\)")
+IMAGE = re.compile(r'\b(?:src|srcset)="(?P<target>[^"]+)"')
 PROGRAM = "train.py"  # what the blocks of a page are a file of
 
 
@@ -163,6 +165,8 @@ def test_links_lead_somewhere(page: str) -> None:
         assert path.exists(), f"{page} links to {target}"
         if anchor:
             assert anchor in anchors(path), f"{page} links to {target or ''}#{anchor}"
+    for match in IMAGE.finditer(text):
+        assert ((ROOT / page).parent / match["target"]).exists(), f"{page} shows {match['target']}"
 
 
 def anchors(page: Path) -> set[str]:

@@ -1,0 +1,138 @@
+"""The site of docs/: all pages are in it, and its reference has every public name once.
+
+`./check docs` builds it; these tests need none of the packages that do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any  # Any: YAML, and whatever has a public name
+
+import pytest
+import yaml
+
+import graphdist as gd
+import graphdist.compat.v1
+
+ROOT = Path(__file__).parents[2]
+PUBLIC = (gd, gd.aot, gd.cluster, gd.data, gd.experimental, gd.metrics, gd.train, gd.viz)
+SHOWN = re.compile(r"^::: (\S+)((?:\n    .*)*)", re.MULTILINE)
+ON_THEIR_OWN_PAGE = "docs/errors.md"  # the classes of errors
+
+
+def hook(name: str) -> ModuleType:
+    """Import a file of docs/site, as mkdocs does."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "site" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages_of_the_site() -> set[str]:
+    """Return the pages that the navigation names, by their paths in the site."""
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+    def leaves(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for inner in entry.values() if isinstance(entry, dict) else entry:
+                yield from leaves(inner)
+
+    return set(leaves(config["nav"]))
+
+
+def test_every_page_is_in_the_navigation(pages_of_the_site: set[str]) -> None:
+    docs = ROOT / "docs"
+    on_disk = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    outside = {path for path in hook("links").beside(ROOT) if path.endswith(".md")}
+    assert pages_of_the_site == on_disk | outside
+
+
+def test_nothing_is_fetched_by_a_reader() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert config["theme"]["font"] is False
+    assert not {"extra_css", "extra_javascript"} & set(config)
+    # The theme draws these with a program that it loads from a network.
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    assert [path for path in pages if "```mermaid" in path.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "expected"),
+    [
+        ("ir.md", "../CONTRIBUTING.md#add-a-pass", "CONTRIBUTING.md#add-a-pass"),
+        ("tutorials/a.md", "../../examples/b.py", "../examples/b.py"),
+        ("tutorials/a.md", "../ir.md", "../ir.md"),
+        ("tutorials/a.md", "b.md", "b.md"),
+        ("CONTRIBUTING.md", "docs/ir.md#grammar", "ir.md#grammar"),
+        ("CONTRIBUTING.md", "ARCHITECTURE.md", "ARCHITECTURE.md"),
+        ("ir.md", "https://example.org/a.md", "https://example.org/a.md"),
+        ("ir.md", "../pyproject.toml", "../pyproject.toml"),  # is refused when the site is built
+    ],
+)
+def test_links_are_those_of_the_site(page: str, link: str, expected: str) -> None:
+    outside = ["ARCHITECTURE.md", "CONTRIBUTING.md", "examples/b.py"]
+    assert hook("links").rewrite(f"[a]({link})", page, outside) == f"[a]({expected})"
+
+
+def test_links_in_code_stay() -> None:
+    text = "`[a](../CONTRIBUTING.md)`\n\n```\n[a](../CONTRIBUTING.md)\n```"
+    assert hook("links").rewrite(text, "ir.md", ["CONTRIBUTING.md"]) == text
+
+
+def test_examples_in_docstrings_become_code() -> None:
+    pytest.importorskip("griffe", reason='not installed: pip install "graphdist[docs]"')
+    fenced = hook("docstrings").fenced
+    assert fenced("Add.\n\n>>> f()\n[1]\n>>> g()") == "Add.\n\n```pycon\n>>> f()\n[1]\n>>> g()\n```"
+    assert fenced("Add.\n\n* an item") == "Add.\n\n* an item"
+
+
+def documented() -> Iterator[str]:
+    """Yield the paths of all objects that the pages of the reference show."""
+    for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
+        for match in SHOWN.finditer(page.read_text(encoding="utf-8")):
+            members = re.findall(r"^ +- (\w+)$", match[2], re.MULTILINE)
+            yield from [f"{match[1]}.{name}" for name in members] or [match[1]]
+
+
+def identity(module: ModuleType, name: str) -> int | str:
+    """Return what tells a public name from others: classes and functions may have several."""
+    value = getattr(module, name)
+    return id(value) if callable(value) else f"{module.__name__}.{name}"
+
+
+def test_every_public_name_is_documented_once() -> None:
+    paths = [path.rpartition(".") for path in documented()]
+    shown = Counter(identity(importlib.import_module(module), name) for module, _, name in paths)
+    errors = (ROOT / ON_THEIR_OWN_PAGE).read_text(encoding="utf-8")
+    missing, repeated = [], []
+    for module in PUBLIC:
+        for name in module.__all__:
+            if inspect.ismodule(getattr(module, name)) or f"**`gd.{name}`**" in errors:
+                continue
+            count = shown[identity(module, name)]
+            if count != 1:
+                (repeated if count else missing).append(f"{module.__name__}.{name}")
+    assert not missing, f"docs/reference does not show {missing}"
+    assert not repeated, f"docs/reference shows these more than once: {repeated}"
+
+
+def test_the_older_names_are_documented() -> None:
+    module = graphdist.compat.v1
+    own = {
+        f"{module.__name__}.{name}"
+        for name in module.__all__
+        if getattr(getattr(module, name), "__module__", None) == module.__name__
+    }
+    assert own <= set(documented())
