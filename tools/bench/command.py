@@ -5,6 +5,7 @@
     python -m graphdist.tools.bench --json run.json --svg run.svg
     python -m graphdist.tools.bench --topology v5e:16x16  # compiled ahead of time, not run
     python -m graphdist.tools.bench passes --topology v5e:4x4 --topology h100:1x8
+    python -m graphdist.tools.bench small --no-record     # leaves the file of all runs alone
 
 Systems run in turns and medians are compared: the machines this runs on are noisy, so a figure
 means something only beside its peer. TensorFlow and torch take part where they are installed:
@@ -21,6 +22,7 @@ from pathlib import Path
 import graphdist as gd
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.topologies import find_topology
+from graphdist.tools.bench import history
 from graphdist.tools.bench.measure import Effort, compiled_on, measured
 from graphdist.tools.bench.overheads import OVERHEADS
 from graphdist.tools.bench.passes_saved import SHOWCASES, check_devices, effects_elsewhere
@@ -62,6 +64,13 @@ def command_line() -> argparse.ArgumentParser:
     found.add_argument("--tiny", action="store_true", help="tiny models, to see that all runs")
     found.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
     found.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of it")
+    found.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="append the run to this file (default docs/figures/benchmarks.jsonl of a checkout)",
+    )
+    found.add_argument("--no-record", action="store_true", help="append it to no file")
     return found
 
 
@@ -82,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             title = f"graphdist and others, {run.target}"
             drawn = draw_picture(title, run.titles, run.measurements)
             options.svg.write_text(drawn, encoding="utf-8")
+        _record(options, run)
     except GraphdistError as error:
         print(error, file=sys.stderr)
         return 2
@@ -89,6 +99,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted: no file is written", file=sys.stderr)
         return 130
     return 0
+
+
+def _record(options: argparse.Namespace, run: Run) -> None:
+    """Append the run to the file of all runs, unless its models were tiny."""
+    path = options.record or history.FIGURES
+    is_wanted = options.record or (history.FIGURES.is_file() and not options.tiny)
+    if is_wanted and not options.no_record:
+        history.append(path, history.record_of(run))
+        print(f"recorded in {path}")
 
 
 def _checked(options: argparse.Namespace) -> list[str]:
@@ -104,7 +123,7 @@ def _checked(options: argparse.Namespace) -> list[str]:
                     source=here(),
                     hint=f"choose from {', '.join(all_of_them)}",
                 )
-    for path in (options.json, options.svg):
+    for path in (options.json, options.svg, options.record):
         if path is not None and not path.parent.is_dir():
             raise ArgumentError(f"there is no folder {str(path.parent)!r}", source=here())
     names = list(options.names)

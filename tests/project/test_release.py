@@ -1,0 +1,95 @@
+"""The habits of a release: one version, a changelog that has it, decisions with dates."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any  # Any: TOML
+
+import pytest
+
+import graphdist as gd
+from graphdist.version import VERSION
+
+ROOT = Path(__file__).parents[2]
+HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\](?: - (?P<date>\S+))?$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    """Read pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def jax_versions() -> ModuleType:
+    """Import the program that `./check jax-versions` runs."""
+    path = ROOT / "tests" / "jax_versions.py"
+    spec = importlib.util.spec_from_file_location("jax_versions", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def test_the_version_has_one_place(project: dict[str, Any]) -> None:
+    assert "version" not in project["project"]
+    assert project["project"]["dynamic"] == ["version"]
+    dynamic = project["tool"]["setuptools"]["dynamic"]
+    assert dynamic == {"version": {"attr": "graphdist.version.VERSION"}}
+    assert gd.__version__ == VERSION
+    # setuptools reads a literal without importing JAX.
+    source = (ROOT / "graphdist" / "version.py").read_text(encoding="utf-8")
+    assert f'\nVERSION = "{VERSION}"\n' in source
+
+
+def test_the_changelog_has_the_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    unreleased, *released = HEADING.finditer(text)
+    assert unreleased["version"] == "Unreleased"
+    assert unreleased["date"] is None
+    assert released[0]["version"] == VERSION
+    versions = [numbers(heading["version"]) for heading in released]
+    dates = [datetime.date.fromisoformat(heading["date"]) for heading in released]
+    assert versions == sorted(set(versions), reverse=True)
+    assert dates == sorted(dates, reverse=True)
+
+
+def test_every_decision_has_a_date() -> None:
+    text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    decisions = re.findall(r"^\*\*.*", text, re.MULTILINE)
+    assert len(decisions) > 20
+    for decision in decisions:
+        dated = re.match(r"\*\*.+?\*\* \((\d{4}-\d{2}-\d{2})\)\. ", decision)
+        assert dated, decision
+        datetime.date.fromisoformat(dated[1])
+
+
+def test_the_oldest_jax_is_named_once(project: dict[str, Any], jax_versions: ModuleType) -> None:
+    oldest = jax_versions.oldest_jax()
+    bounds = [one for one in project["project"]["dependencies"] if one.startswith("jax")]
+    assert bounds == [f"jax>={oldest}", f"jaxlib>={oldest}"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", oldest)  # `==` then names one release
+
+
+def test_the_tests_of_jax_versions_are_there(jax_versions: ModuleType) -> None:
+    assert [path for path in jax_versions.TESTS if not (ROOT / path).exists()] == []
+
+
+def test_the_oldest_python_is_the_lowest_classifier(project: dict[str, Any]) -> None:
+    metadata = project["project"]
+    minors = [
+        numbers(one.rpartition(" ")[2])
+        for one in metadata["classifiers"]
+        if re.search(r":: 3\.\d+$", one)
+    ]
+    assert metadata["requires-python"] == ">=" + ".".join(map(str, min(minors)))
