@@ -33,7 +33,9 @@ NEWEST_PYTHONS = ("python3.14", "python3.13", "python3.12", "python3.11")
 def oldest_jax(root: Path = ROOT) -> str:
     """Return the oldest version that the project's dependencies allow."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    bounds = (re.fullmatch(r"jax>=([\d.]+)", one) for one in project["dependencies"])
+    bounds = (
+        re.fullmatch(r"jax>=([\d.]+)", requirement) for requirement in project["dependencies"]
+    )
     (version,) = (bound.group(1) for bound in bounds if bound)
     return version
 

@@ -109,7 +109,7 @@ REFUSED = (
         "input_options/per_replica_mode_leaks|*",
         at="[{2,3,4}]*",
     ),
-    *declare("what is no CrossDeviceOps is refused", "construct/cross_device_ops_bad_type|*"),
+    *declare("only a CrossDeviceOps is accepted", "construct/cross_device_ops_bad_type|*"),
     *declare("more components than replicas are refused", "run/prefetched_perreplica_*|*"),
     *declare("unequal reduce ops are refused", "all_reduce/misc/different_op_per_replica|*"),
     *declare("a device that is not there is refused", "construct/mirrored_missing_device|*"),
@@ -206,7 +206,7 @@ VARIABLES = (
         at=".scatter_{min,max,update}/cross",
     ),
     *declare(
-        "len() and float() of a variable are those of its value",
+        "len() and float() of a variable look at its value",
         "variable/mirrored_is_lazy_iterable|*",
         at="[{0,3}]",
     ),

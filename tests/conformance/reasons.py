@@ -7,7 +7,9 @@ ALONE_OR_ZERO = "a value that is not distributed is its own mean and has no sum,
 INTEGERS = "the mean of integers is a float32, however many replicas, and never wraps"
 NEVER_DIFFER = "copies of a mirrored variable never differ: a write that would make them is refused"
 AS_MIRRORED = "CentralStorageStrategy does what MirroredStrategy does"
-BROKEN = "what is broken in TensorFlow works: TF1 iterators outside a scope or on CentralStorage"
+BROKEN = (
+    "calls that are broken in TensorFlow work: TF1 iterators outside a scope or on CentralStorage"
+)
 TEXT = "the text of a repr is graphdist's own"
 TRACED_ONCE = "replicas that look the same are traced once, others one after the other"
 OUTSIDE = "the loop over a dataset stays outside functions, which are traced once for all elements"

@@ -16,7 +16,7 @@ PACKAGES = {
     "graphdist.runtime": "runtime",
     "graphdist.tools": "tools",
 }
-"""What is shipped: import name and folder."""
+"""The shipped packages: import name and folder."""
 FOLDERS = (*PACKAGES.values(), "tests", "examples")
 
 

@@ -59,7 +59,7 @@ def test_each_run_is_a_line(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     for seconds in (0.5, 1.0):
         history.append(path, history.record_of(run_of(seconds)))
-    ratios = [one["programs"]["small"]["shard_map"]["ratio"] for one in history.read(path)]
+    ratios = [run["programs"]["small"]["shard_map"]["ratio"] for run in history.read(path)]
     assert ratios == [0.25, 0.5]
 
 
@@ -96,7 +96,9 @@ def test_the_picture_has_a_point_for_each_ratio() -> None:
     first, second, elsewhere = (history.record_of(run_of(s)) for s in (0.5, 1.0, 3.0))
     elsewhere["machine"] = {"processor": "another", "cores": 64}
     drawn = ElementTree.fromstring(history.drawing([first, second, elsewhere]))
-    points = [one for one in drawn.findall(".//{*}circle") if one.find("{*}title") is not None]
+    points = [
+        circle for circle in drawn.findall(".//{*}circle") if circle.find("{*}title") is not None
+    ]
     assert [point.findtext("{*}title") for point in points] == [
         "0.25 of shard_map",
         "0.50 of shard_map",

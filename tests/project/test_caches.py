@@ -21,7 +21,7 @@ FEW = {
     "optimization_barrier": "nothing",
     "sharded": "dimensions of arrays",
 }
-# In graphdist.viz: what is shown is read once, by a process of its own or a cell of a notebook.
+# In graphdist.viz: a process of its own, or a cell of a notebook, reads a program once.
 SHOWN_ONCE = "graphdist.viz"
 
 
@@ -29,11 +29,13 @@ def unlimited(module: Module) -> Iterator[str]:
     """Yield the functions of a module whose cache has no limit."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef):
-            names = {ast.unparse(one) for one in node.decorator_list}
+            names = {ast.unparse(decorator) for decorator in node.decorator_list}
             if names & {"cache", "functools.cache", "lru_cache(maxsize=None)", "lru_cache(None)"}:
                 yield node.name
 
 
 def test_caches_without_a_limit_are_known(modules: list[Module]) -> None:
-    ours = [one for one in modules if one.is_ours and not one.name.startswith(SHOWN_ONCE)]
-    assert sorted(name for one in ours for name in unlimited(one)) == sorted(FEW)
+    ours = [
+        module for module in modules if module.is_ours and not module.name.startswith(SHOWN_ONCE)
+    ]
+    assert sorted(name for module in ours for name in unlimited(module)) == sorted(FEW)

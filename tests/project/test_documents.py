@@ -1,4 +1,4 @@
-"""The documents say what is so.
+"""The documents are true: their programs run, and their links lead somewhere.
 
 Every ```python block of README.md and docs/ is run. The blocks of a page are one program, as if
 they had been copied to a file `train.py` one after the other; a ```text block after one shows what

@@ -16,8 +16,8 @@ import pytest
 if TYPE_CHECKING:  # pytest alone imports a conftest
     from tests.project.conftest import Module
 
-# Our layers, the lowest first. A layer imports itself and those of the rows before its own. Above
-# all stand graphdist/__init__.py, which imports everything, and the tools.
+# Our layers, the lowest first. A layer imports itself and the layers of the rows before its own.
+# The last are graphdist/__init__.py, which imports everything, and the tools.
 LEVELS: list[list[str]] = [
     ["graphdist.ir", "graphdist.version"],
     ["graphdist.tracing", "graphdist.passes", "graphdist.runtime"],

@@ -76,7 +76,8 @@ def test_every_decision_has_a_date() -> None:
 
 def test_the_oldest_jax_is_named_once(project: dict[str, Any], jax_versions: ModuleType) -> None:
     oldest = jax_versions.oldest_jax()
-    bounds = [one for one in project["project"]["dependencies"] if one.startswith("jax")]
+    dependencies = project["project"]["dependencies"]
+    bounds = [bound for bound in dependencies if bound.startswith("jax")]
     assert bounds == [f"jax>={oldest}", f"jaxlib>={oldest}"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", oldest)  # `==` then names one release
 
@@ -88,8 +89,8 @@ def test_the_tests_of_jax_versions_are_there(jax_versions: ModuleType) -> None:
 def test_the_oldest_python_is_the_lowest_classifier(project: dict[str, Any]) -> None:
     metadata = project["project"]
     minors = [
-        numbers(one.rpartition(" ")[2])
-        for one in metadata["classifiers"]
-        if re.search(r":: 3\.\d+$", one)
+        numbers(classifier.rpartition(" ")[2])
+        for classifier in metadata["classifiers"]
+        if re.search(r":: 3\.\d+$", classifier)
     ]
     assert metadata["requires-python"] == ">=" + ".".join(map(str, min(minors)))

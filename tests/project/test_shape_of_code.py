@@ -1,4 +1,4 @@
-"""Sizes, names and habits that hold over the whole tree."""
+"""Sizes, names and habits that hold in the entire tree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Users' programs, as mypy sees them: what is distributed keeps the types that it is given.
+"""Users' programs, as mypy sees them: distributed values keep the types that they are given.
 
 `mypy` checks this file with the rest of the project, and finds an `assert_type` that does not hold.
-The tests run the same programs, so that what is checked also works. Nothing here needs a cast.
+The tests run the same programs, so that checked programs also work. Nothing here needs a cast.
 """
 
 from __future__ import annotations
