@@ -52,13 +52,20 @@ def record_of(run: Run) -> Record:
         "target": run.target,
         "versions": versions(),
         "programs": _programs(run.measurements),
-        "overheads": {one.name: {"ours": one.ours, "peer": one.peer} for one in run.overheads},
+        "overheads": {
+            overhead.name: {"ours": overhead.ours, "peer": overhead.peer}
+            for overhead in run.overheads
+        },
         "passes": [effect.to_json() for effect in run.passes],
     }
 
 
 def _programs(measurements: Sequence[Measurement]) -> Record:
-    ours = {one.program: one for one in measurements if one.system == OURS}
+    ours = {
+        measurement.program: measurement
+        for measurement in measurements
+        if measurement.system == OURS
+    }
     programs: Record = {}
     for measurement in measurements:
         mine, module = ours.get(measurement.program), measurement.module
