@@ -51,7 +51,7 @@ def newest_python() -> str:
 def passes(python: str, requirements: Sequence[str], folder: Path) -> bool:
     """Return whether the tests pass in a new environment of a Python, and print what they say."""
     subprocess.run([python, "-m", "venv", folder], check=True)
-    inside = folder / "bin" / "python"
+    inside = str(folder / "bin" / "python")
     install = [inside, "-m", "pip", "install", "-q", "-e", f"{ROOT}[test]", *requirements]
     subprocess.run(install, check=True)
     version = "import jax, sys; print('JAX', jax.__version__, 'on Python', sys.version.split()[0])"

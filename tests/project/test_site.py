@@ -23,7 +23,7 @@ import graphdist.compat.v1
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = (gd, gd.aot, gd.cluster, gd.data, gd.experimental, gd.metrics, gd.train, gd.viz)
-SHOWN = re.compile(r"^::: (\S+)((?:\n    .*)*)", re.MULTILINE)
+SHOWN = re.compile(r"^::: (?P<path>\S+)(?P<options>(?:\n    .*)*)", re.MULTILINE)
 ON_THEIR_OWN_PAGE = "docs/errors.md"  # the classes of errors
 
 
@@ -98,12 +98,17 @@ def test_examples_in_docstrings_become_code() -> None:
     assert fenced("Add.\n\n* an item") == "Add.\n\n* an item"
 
 
-def documented() -> Iterator[str]:
-    """Yield the paths of all objects that the pages of the reference show."""
+def shown() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what the pages of the reference show, as dotted paths with their options."""
     for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
         for match in SHOWN.finditer(page.read_text(encoding="utf-8")):
-            members = re.findall(r"^ +- (\w+)$", match[2], re.MULTILINE)
-            yield from [f"{match[1]}.{name}" for name in members] or [match[1]]
+            yield match["path"], (yaml.safe_load(match["options"]) or {}).get("options", {})
+
+
+def documented() -> Iterator[str]:
+    """Yield the paths of all objects that are shown; of a module the members that are named."""
+    for path, options in shown():
+        yield from [f"{path}.{name}" for name in options.get("members", [])] or [path]
 
 
 def identity(module: ModuleType, name: str) -> int | str:
@@ -114,14 +119,15 @@ def identity(module: ModuleType, name: str) -> int | str:
 
 def test_every_public_name_is_documented_once() -> None:
     paths = [path.rpartition(".") for path in documented()]
-    shown = Counter(identity(importlib.import_module(module), name) for module, _, name in paths)
+    counts = Counter(identity(importlib.import_module(module), name) for module, _, name in paths)
     errors = (ROOT / ON_THEIR_OWN_PAGE).read_text(encoding="utf-8")
-    missing, repeated = [], []
+    missing: list[str] = []
+    repeated: list[str] = []
     for module in PUBLIC:
         for name in module.__all__:
             if inspect.ismodule(getattr(module, name)) or f"**`gd.{name}`**" in errors:
                 continue
-            count = shown[identity(module, name)]
+            count = counts[identity(module, name)]
             if count != 1:
                 (repeated if count else missing).append(f"{module.__name__}.{name}")
     assert not missing, f"docs/reference does not show {missing}"
@@ -136,3 +142,13 @@ def test_the_older_names_are_documented() -> None:
         if getattr(getattr(module, name), "__module__", None) == module.__name__
     }
     assert own <= set(documented())
+
+
+def test_inherited_members_are_there() -> None:
+    found = dict(shown())
+    for path, options in found.items():
+        module, _, name = path.rpartition(".")
+        for member in options.get("inherited_members", []):
+            assert hasattr(getattr(importlib.import_module(module), name), member), (path, member)
+    named = found["graphdist.Strategy"]["inherited_members"]
+    assert {"run", "reduce", "scope", "experimental_distribute_dataset"} <= set(named)
