@@ -107,6 +107,8 @@ def test_the_picture_has_a_point_for_each_ratio() -> None:
     heights = [float(point.attrib["cy"]) for point in points]
     assert heights[0] > heights[1] > heights[2]
     assert len(drawn.findall(".//{*}path")) == 1  # none leads to the run on another machine
+    second["target"] = "8 CPU devices"
+    assert "<path" not in history.drawing([first, second])
 
 
 def test_a_file_without_runs_is_an_empty_picture() -> None:

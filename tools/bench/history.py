@@ -141,8 +141,8 @@ def drawing(records: Sequence[Record]) -> str:
             f'<rect class="page" width="{WIDTH}" height="{height}"/>',
             f'<text class="title" x="16" y="26">{escape(title)}</text>',
             *_legend(),
-            f'<text class="note" x="16" y="64">{escape(runs)}; a line joins runs on one machine; '
-            f"below 1 graphdist is quicker</text>",
+            f'<text class="note" x="16" y="64">{escape(runs)}; a line joins runs on the same '
+            f"devices; below 1 graphdist is quicker</text>",
             *(line for i, name in enumerate(names) for line in _panel(name, timed, i)),
             "</svg>",
             "",
@@ -181,12 +181,12 @@ def _panel(program: str, records: Sequence[Record], index: int) -> Iterator[str]
         yield f'<text class="axis" x="{left - 6}" y="{y + 4:.1f}">{value:g}</text>'
     for system in PEERS:
         places = [
-            (x, y_of(found[system]), record["machine"], found[system])
+            (x, y_of(found[system]), (record["machine"], record["target"]), found[system])
             for x, found, record in zip(xs, ratios, records, strict=True)
             if system in found
         ]
-        for (x, y, machine, _), (next_x, next_y, next_machine, _) in pairwise(places):
-            if machine == next_machine:
+        for (x, y, where, _), (next_x, next_y, next_where, _) in pairwise(places):
+            if where == next_where:
                 yield f'<path class="{system}" d="M{x:.1f} {y:.1f}L{next_x:.1f} {next_y:.1f}"/>'
         for x, y, _, value in places:
             yield f'<circle class="{system}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
