@@ -189,5 +189,9 @@ def test_readme_has_the_commands_to_start_with(command: str) -> None:
     assert command in "".join(text for _, text in blocks_of("README.md")).splitlines()
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 if __name__ == "__main__":
     main(sys.argv[1:])
