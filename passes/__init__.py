@@ -39,8 +39,8 @@ from graphdist.passes.stage_collectives import StageCollectives
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
 
 PASSES = {
-    one.name: one
-    for one in (
+    entry.name: entry
+    for entry in (
         Pass("infer_distribution", infer_distribution.infer_distribution, _LOGICAL),
         Pass("place_variables", place_variables.place_variables, _LOGICAL, Stage.PLACED),
         Pass("shard_inputs", shard_inputs.shard_inputs, _PLACED),
@@ -77,9 +77,9 @@ class Target:
     """What a program is compiled for, as far as passes differ by it.
 
     `platform` is "cpu", "gpu" or "tpu"; `shard_update` says whether updates are shared out over the
-    replicas, None for those whose size makes it worth it there; `bytes_per_pack` how much goes into
-    one packed collective, 0 for what was measured to be best there; `num_slices` in how many parts
-    the devices lie that only a network joins; `packs_variables` whether small variables may share a
+    replicas, None: where their size makes it worth it; `bytes_per_pack` is the size of a packed
+    collective, 0 for the size that was measured to be best; `num_slices` is the number of TPU
+    slices, which only a network joins; `packs_variables` says whether small variables may share a
     buffer.
     """
 
@@ -99,7 +99,7 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
 
     Without `allow_reassociation` those are left out that change how results are rounded.
 
-    >>> [one.name for one in pipeline("cpu")][:2]
+    >>> [entry.name for entry in pipeline("cpu")][:2]
     ['infer_distribution', 'place_variables']
     """
     if isinstance(target, str):
@@ -135,7 +135,7 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         Pass("pack_variables", PackVariables(packing), _SPMD),
         Pass("compute_on_packs", ComputeOnPacks(packing), _SPMD),
         PASSES["eliminate_dead_code"],
-        # Last, on what is left: buckets are filled in the order in which values are ready.
+        # Last: buckets are filled in the order in which values are ready.
         PASSES["order_collectives"],
         Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
         *((PASSES["stage_collectives"],) if is_staged else ()),

@@ -1,8 +1,8 @@
-"""Compute once, for a packed buffer, what is computed alike for every piece of it.
+"""Compute on a packed buffer once, where every piece of it is computed alike.
 
-An optimizer does the same to each variable. Where the variables lie in one buffer
-(`pack_variables.py`), their gradients are packed in the same order and reduced, and the update is
-one computation of the whole: a hundred small kernels fewer to compile and to run.
+An optimizer does the same to each variable. Where variables share a buffer (`pack_variables.py`),
+their gradients are packed in the same order and reduced, and one computation updates the entire
+buffer: a hundred small kernels fewer to compile and to run.
 
 Before:  %a, %b = unpack(%p)  %ra = all_reduce(%ga)  %rb = all_reduce(%gb)
          %a2 = sub(%a, %ra)  %b2 = sub(%b, %rb)  %q = pack(%a2, %b2)
@@ -17,9 +17,9 @@ flat value if it is
   row of their operands, where the last of them stood;
 * results of one elementwise operation whose operands' rows become flat values.
 
-Any other row would be packed as it stands. What a pack is made of may rest on one such row, since
-it was one pack before too, and on as many reduced rows as it likes, which would be packed anyway.
-Rows are looked at with a list of what is still to do, not by recursion: updates may be deep.
+Any other row would be packed as it stands. A new pack may need one such row, since it was one pack
+before too, and any number of reduced rows, which would be packed anyway. A list of pending rows
+takes the place of recursion: updates may be deep.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _key(operand: Operand) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a row becomes one value: `kind`, and what that takes."""
+    """How a row becomes one value: `kind`, and its parts."""
 
     kind: str
     operand: Operand | None = None
@@ -104,7 +104,7 @@ class _Rows:
             if key in self.plans:
                 pending.pop()
                 continue
-            needed = [one for one in self._operand_rows(current) if _row_key(one) not in self.plans]
+            needed = [row for row in self._operand_rows(current) if _row_key(row) not in self.plans]
             if needed:
                 pending += needed
                 continue
@@ -114,15 +114,15 @@ class _Rows:
 
     def _planned(self, row: Row, key: Key) -> _Plan:
         as_it_stands = _Plan("packed", packed=frozenset((key,)))
-        if len({_key(one) for one in row}) == 1 and not row[0].type.shape:
+        if len({_key(operand) for operand in row}) == 1 and not row[0].type.shape:
             return _Plan("same", row[0])
         nodes = self._producers(row)
         if nodes is None:
             return as_it_stands
         first = nodes[0]
         if first.op is UNPACK and all(node is first for node in nodes):
-            is_whole = row == first.results and not first.params.get("axes")
-            return _Plan("buffer", first.operands[0]) if is_whole else as_it_stands
+            takes_all = row == first.results and not first.params.get("axes")
+            return _Plan("buffer", first.operands[0]) if takes_all else as_it_stands
         if len(set(map(id, nodes))) < len(nodes) or not _are_alike(nodes):
             return as_it_stands
         if first.op.name == _BROADCAST and _is_broadcast_of_one(nodes):
@@ -130,8 +130,12 @@ class _Rows:
         if first.op is ALL_REDUCE and self._are_reduced_together(nodes):
             return _Plan("reduced", nodes=nodes, operands=_operand_rows(nodes))
         operands = self._operand_rows(row)
-        packed = frozenset().union(*(self.of_operand(one, row).packed for one in operands))
-        is_of_scalars = all(self.of_operand(one, row).kind == "same" for one in operands)
+        packed = frozenset().union(
+            *(self.of_operand(needed_row, row).packed for needed_row in operands)
+        )
+        is_of_scalars = all(
+            self.of_operand(needed_row, row).kind == "same" for needed_row in operands
+        )
         if is_of_scalars or len(packed) > 1:
             return as_it_stands
         return _Plan("computed", nodes=nodes, operands=operands, packed=packed)
@@ -149,11 +153,11 @@ class _Rows:
         if nodes is None or nodes[0].op.name not in ELEMENTWISE or not _are_alike(nodes):
             return []
         rows = _operand_rows(nodes)
-        return rows if all(_fits(one, row) for one in rows) else []
+        return rows if all(_fits(needed_row, row) for needed_row in rows) else []
 
     def _producers(self, row: Row) -> list[Node] | None:
         made_by = producers(self.graph)
-        found = [made_by.get(one) if isinstance(one, Value) else None for one in row]
+        found = [made_by.get(operand) if isinstance(operand, Value) else None for operand in row]
         nodes = [node for node in found if node is not None]
         return nodes if len(nodes) == len(row) else None
 
@@ -172,8 +176,8 @@ def _fits(operands: Row, row: Row) -> bool:
     """Return whether operands are, in each place, of the shape there, or one scalar for all."""
     if all(a.type.shape == b.type.shape for a, b in zip(operands, row, strict=True)):
         return len({operand.type.dtype for operand in operands}) == 1
-    is_one = len({_key(operand) for operand in operands}) == 1
-    return is_one and not operands[0].type.shape and all(one.type.shape for one in row)
+    is_same = len({_key(operand) for operand in operands}) == 1
+    return is_same and not operands[0].type.shape and all(operand.type.shape for operand in row)
 
 
 def _row_key(row: Row) -> Key:
@@ -269,7 +273,7 @@ class _Rewriting:
         (operands,) = _operand_rows(nodes)
         packed = self.builder.add(PACK, substitute(self.environment, operands), at=at)
         (total,) = self.builder.add(ALL_REDUCE, packed, nodes[0].params, at=at)
-        shapes = tuple(one.type.shape for one in row)
+        shapes = tuple(operand.type.shape for operand in row)
         apart = {"shapes": shapes, **self.rows.packing.apart(len(row))}
         pieces = self.builder.add(UNPACK, (total,), apart, at=at)
         self.made[_row_key(row)] = total
@@ -285,7 +289,9 @@ class _Rewriting:
                 pending.pop()
                 continue
             plan = self.rows.plans[key]
-            needed = [one for one in plan.operands if self._missing(one, current)]
+            needed = [
+                needed_row for needed_row in plan.operands if self._missing(needed_row, current)
+            ]
             if plan.kind == "computed" and needed:
                 pending += needed
                 continue
@@ -306,7 +312,7 @@ class _Rewriting:
         return self.packed[key]
 
     def _made(self, row: Row, plan: _Plan, at: Source) -> Operand:
-        size = sum(one.type.size for one in row)
+        size = sum(operand.type.size for operand in row)
         if plan.kind in ("same", "buffer"):
             assert plan.operand is not None
             return substitute(self.environment, (plan.operand,))[0]
@@ -320,6 +326,6 @@ class _Rewriting:
             scalar = substitute(self.environment, (plan.operand,))
             params = {**first.params, "shape": (size,), "broadcast_dimensions": ()}
             return self.builder.add(first.op, scalar, params, at=source, types=(type,))[0]
-        operands = [self._operand(one, row, at) for one in plan.operands]
+        operands = [self._operand(needed_row, row, at) for needed_row in plan.operands]
         types = None if first.op.rule else (type,)
         return self.builder.add(first.op, operands, first.params, at=source, types=types)[0]

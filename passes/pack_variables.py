@@ -11,7 +11,7 @@ After:   (%p: f32[5] = @pack_0)  %a, %b = unpack(%p)  ..
 
 How it works. Variables that have a place in a pack already (`Variable.piece`) keep it: another
 program made that pack, and two programs that made packs of their own would move values forth and
-back. What lies between the pieces that this program knows is passed on as it is. Of the other
+back. The parts between the pieces that this program knows are passed on as they are. Of the other
 variables those are packed that are assigned, mirrored, small, and updated by the same computation,
 since `compute_on_packs` can then update them as one.
 
@@ -105,7 +105,7 @@ def _around(name: str, variables: Sequence[Variable]) -> _Pack:
 def _new(graph: Graph, largest: int) -> list[_Pack]:
     """Return packs for small variables that the graph assigns and that are in none."""
     alike: dict[Hashable, list[Variable]] = defaultdict(list)
-    candidates = [one for one in graph.assigned if _is_packable(one, largest)]
+    candidates = [variable for variable in graph.assigned if _is_packable(variable, largest)]
     kinds = _update_kinds(graph) if len(candidates) >= FEWEST else {}
     for variable in candidates if kinds else ():
         alike[variable.type.dtype, kinds[variable.name]].append(variable)
@@ -148,8 +148,12 @@ class _Rewriting:
         self.graph, self.packs, self.packing = graph, packs, packing
         self.builder = Builder(NAME)
         self.environment: dict[Operand, Operand] = {}
-        self.inputs = dict(zip((one.name for one in graph.variables), graph.inputs, strict=False))
-        self.assigned = dict(zip((one.name for one in graph.assigned), graph.outputs, strict=False))
+        self.inputs = dict(
+            zip((variable.name for variable in graph.variables), graph.inputs, strict=False)
+        )
+        self.assigned = dict(
+            zip((variable.name for variable in graph.assigned), graph.outputs, strict=False)
+        )
 
     def packed(self) -> Graph:
         graph, packs = self.graph, self.packs
@@ -212,7 +216,7 @@ class _Rewriting:
 def _update_kinds(graph: Graph) -> dict[str, Hashable]:
     """Return for each assigned variable what computes its new value: equal where that is alike.
 
-    Variables of one kind that lie in one buffer can be updated as one.
+    Variables of one kind that share a buffer can be updated as one.
     """
     numbers: dict[Hashable, int] = {}
     kinds: dict[Operand, int] = {}

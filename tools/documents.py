@@ -4,7 +4,7 @@
 table of operations, `errors.md` of the error classes. `--check` writes nothing; it names the pages
 that are not what the code says now, and exits with 1 if there are any.
 
-Docstrings are taken as they are: paragraphs and lists are wrapped anew, examples and the graphs
+Docstrings are taken as they are: paragraphs and lists are wrapped again, examples and the graphs
 after `Before:` become code.
 """
 
@@ -130,19 +130,19 @@ def passes_page() -> str:
     """Return the page of the passes."""
     rows = [
         (
-            f"[`{one.name}`](#{one.name})",
-            _stages(one.takes),
-            one.gives.value if one.gives else "the same",
-            summary(_module(one).__doc__),
+            f"[`{entry.name}`](#{entry.name})",
+            _stages(entry.takes),
+            entry.gives.value if entry.gives else "the same",
+            summary(_module(entry).__doc__),
         )
-        for one in PASSES.values()
+        for entry in PASSES.values()
     ]
     pipelines: dict[str, list[str]] = {}
     for platform in PLATFORMS:
-        names = " → ".join(f"`{_with_options(one)}`" for one in passes.pipeline(platform))
+        names = " → ".join(f"`{_with_options(entry)}`" for entry in passes.pipeline(platform))
         pipelines.setdefault(names, []).append(f"`{platform}`")
     sections = [
-        f"## {one.name}\n\n{markdown(rest(_module(one).__doc__))}" for one in PASSES.values()
+        f"## {entry.name}\n\n{markdown(rest(_module(entry).__doc__))}" for entry in PASSES.values()
     ]
     return _page(
         "The passes",
@@ -158,9 +158,9 @@ def passes_page() -> str:
     )
 
 
-def _module(one: Pass) -> ModuleType:
+def _module(entry: Pass) -> ModuleType:
     """Return the module of a pass, whose docstring describes it."""
-    run = one.run if inspect.isfunction(one.run) else type(one.run)
+    run = entry.run if inspect.isfunction(entry.run) else type(entry.run)
     module = inspect.getmodule(run)
     assert module is not None
     return module
@@ -170,11 +170,11 @@ def _stages(stages: Sequence[Stage]) -> str:
     return "any" if tuple(stages) == ANY_STAGE else ", ".join(stage.value for stage in stages)
 
 
-def _with_options(one: Pass) -> str:
+def _with_options(entry: Pass) -> str:
     """Return the name of a pass, with its options if it has some."""
-    if inspect.isfunction(one.run):
-        return one.name
-    return one.name + repr(one.run).removeprefix(type(one.run).__name__).removesuffix("()")
+    if inspect.isfunction(entry.run):
+        return entry.name
+    return entry.name + repr(entry.run).removeprefix(type(entry.run).__name__).removesuffix("()")
 
 
 _CONTROL_FLOW = frozenset({SCAN, WHILE, COND})
@@ -218,20 +218,20 @@ def ops_page() -> str:
 def errors_page() -> str:
     """Return the page of the errors."""
     classes = [getattr(errors, name) for name in errors.__all__]
-    classes.sort(key=lambda one: one is not errors.GraphdistError)
+    classes.sort(key=lambda kind: kind is not errors.GraphdistError)
     return _page(
         "The errors",
         markdown(rest(ir_errors.__doc__)),
         markdown(_OF_ERRORS),
-        *(markdown(f"{_named(one)}: {one.__doc__}") for one in classes),
+        *(markdown(f"{_named(kind)}: {kind.__doc__}") for kind in classes),
     )
 
 
-def _named(one: type[BaseException]) -> str:
-    """Return the name of a class, and those of the classes it is derived from."""
-    public = "gd" if one.__name__ in gd.__all__ else "gd.errors"
-    bases = ", ".join(f"`{base.__name__}`" for base in one.__bases__)
-    return f"**`{public}.{one.__name__}`** ({bases})"
+def _named(kind: type[BaseException]) -> str:
+    """Return the name of a class, and the names of its bases."""
+    public = "gd" if kind.__name__ in gd.__all__ else "gd.errors"
+    bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
+    return f"**`{public}.{kind.__name__}`** ({bases})"
 
 
 PAGES: dict[str, Callable[[], str]] = {

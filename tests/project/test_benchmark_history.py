@@ -13,7 +13,7 @@ import pytest
 from graphdist.tools.bench import history
 from graphdist.tools.bench.command import main
 from graphdist.tools.bench.measure import Measurement, Module
-from graphdist.tools.bench.overheads import Result
+from graphdist.tools.bench.overheads import Overhead
 from graphdist.tools.bench.programs import PROGRAMS
 from graphdist.tools.bench.report import Run
 
@@ -28,7 +28,7 @@ def run_of(seconds: float) -> Run:
         Measurement("small", "shard_map", turns=((2.0,), (2.0,)), compile_seconds=0.5),
     ]
     run = Run("2 CPU devices", 2, {"small": "50 layers of 16"}, measurements)
-    run.overheads.append(Result("a call", 1e-5, 2e-5, "at most 2x"))
+    run.overheads.append(Overhead("a call", 1e-5, 2e-5, "at most 2x"))
     return run
 
 

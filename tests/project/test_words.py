@@ -21,12 +21,15 @@ DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", 
 SOURCES = ("graphdist", "passes", "runtime", "tools", "docs/site", "tests/project")
 
 NOT_YET = (
-    *("graphdist/aot", "graphdist/cluster", "graphdist/compat", "graphdist/data", "graphdist/ir"),
-    *("graphdist/metrics", "graphdist/program", "graphdist/state", "graphdist/strategies"),
-    *("graphdist/tracing", "graphdist/train", "graphdist/values", "graphdist/viz"),
+    "graphdist/aot",
+    "graphdist/program",
+    "graphdist/state",
+    "graphdist/values",
     *(f"graphdist/{path.name}" for path in (ROOT / "graphdist").glob("*.py")),
-    *("passes", "runtime", "tools", "ARCHITECTURE.md"),
-    *("docs/errors.md", "docs/ops.md", "docs/passes.md"),  # written from docstrings
+    *(f"runtime/{path.name}" for path in (ROOT / "runtime").glob("*.py")),
+    "docs/errors.md",
+    "docs/ops.md",
+    "docs/passes.md",
 )
 """Files, and folders of files, that are not checked yet. Take away what has become clean."""
 

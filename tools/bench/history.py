@@ -32,7 +32,7 @@ from typing import Any  # Any: JSON
 
 from graphdist.tools.bench.measure import OURS, Measurement
 from graphdist.tools.bench.programs import PROGRAMS
-from graphdist.tools.bench.report import Run, versions
+from graphdist.tools.bench.report import Run, package_versions
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "docs" / "figures" / "benchmarks.jsonl"
@@ -50,7 +50,7 @@ def record_of(run: Run) -> Record:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": {"processor": _processor(), "cores": os.cpu_count()},
         "target": run.target,
-        "versions": versions(),
+        "versions": package_versions(),
         "programs": _programs(run.measurements),
         "overheads": {
             overhead.name: {"ours": overhead.ours, "peer": overhead.peer}
