@@ -36,11 +36,12 @@ CLASSES_NOT_YET = {
     "Failed": "data.failures and runtime.processes.messages",
     "Node": "ir.graph and data.sources",
     "Owner": "tracing.sources and runtime.files.checkpoint_owner",
+    "PassEffect": "program.explanation and tools.bench.passes_saved",
     "Program": "program.program, viz.program and tools.bench.programs",
     "Side": "tracing.axis_name and tools.bench.passes_saved",
     "Source": "ir.source and data.adapters",
     "Stage": "ir.graph and program.stages",
-    "Step": "program.explanation, data.worker_input, viz.program and runtime.bound_step",
+    "Step": "data.worker_input, viz.program and runtime.bound_step",
     "Target": "passes and tools.viz_targets",
     "Variable": "ir.graph, a variable as the graph knows it, and state.variable, the user's",
 }
