@@ -40,8 +40,7 @@ CLASSES_NOT_YET = {
     "Program": "program.program, viz.program and tools.bench.programs",
     "Side": "tracing.axis_name and tools.bench.passes_saved",
     "Source": "ir.source and data.adapters",
-    "Stage": "ir.graph and program.stages",
-    "Step": "data.worker_input, viz.program and runtime.bound_step",
+    "Step": "data.worker_input, viz.program and runtime.executable",
     "Target": "passes and tools.viz_targets",
     "Variable": "ir.graph, a variable as the graph knows it, and state.variable, the user's",
 }
