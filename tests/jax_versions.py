@@ -22,9 +22,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = (
-    *("tests/test_tiny.py", "tests/test_stages.py", "tests/ir", "tests/passes"),
+    *("tests/test_tiny.py", "tests/program/test_stages.py", "tests/ir", "tests/passes"),
     *("tests/strategies", "tests/errors/test_jax_errors.py", "tests/train/test_checkpoint.py"),
-    *("tests/numerics/test_variables.py", "tests/numerics/test_axis_names.py"),
+    *("tests/numerics/test_variables.py", "tests/tracing"),
     *("tests/numerics/test_values.py", "tests/numerics/test_accumulation.py"),
 )
 NEWEST_PYTHONS = ("python3.14", "python3.13", "python3.12", "python3.11")
