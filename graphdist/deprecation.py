@@ -9,13 +9,13 @@ from graphdist.tracing.sources import here
 _warned: set[str] = set()
 
 
-def warn_once(old: str, new: str) -> None:
+def warn_of_older_name(old: str, new: str) -> None:
     """Warn of an older name at the user's line, the first time it is used.
 
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
-    ...     warn_once("Strategy.older", "Strategy.newer")
-    ...     warn_once("Strategy.older", "Strategy.newer")
+    ...     warn_of_older_name("Strategy.older", "Strategy.newer")
+    ...     warn_of_older_name("Strategy.older", "Strategy.newer")
     >>> [str(warning.message) for warning in caught]
     ['Strategy.older is an older name: use Strategy.newer']
     """

@@ -7,7 +7,7 @@ from typing import Any  # Any: what users pass as resolver
 
 import jax
 
-from graphdist.deprecation import warn_once
+from graphdist.deprecation import warn_of_older_name
 from graphdist.options import (
     CollectiveHints,
     CommunicationImplementation,
@@ -54,7 +54,9 @@ class MultiWorkerMirroredStrategy(
         devices: Sequence[str | jax.Device] | None = None,
     ) -> None:
         """Take the devices of this process."""
-        warn_once("experimental.MultiWorkerMirroredStrategy", "MultiWorkerMirroredStrategy")
+        warn_of_older_name(
+            "experimental.MultiWorkerMirroredStrategy", "MultiWorkerMirroredStrategy"
+        )
         options = CommunicationOptions(implementation=communication)
         super().__init__(cluster_resolver, options, devices=devices)
 
@@ -74,7 +76,7 @@ class TPUStrategy(tpu.TPUStrategy, metaclass=_SameClass):
         num_slices: int = 1,
     ) -> None:
         """Take the devices."""
-        warn_once("experimental.TPUStrategy", "TPUStrategy")
+        warn_of_older_name("experimental.TPUStrategy", "TPUStrategy")
         super().__init__(
             tpu_cluster_resolver, device_assignment, topology=topology, num_slices=num_slices
         )

@@ -16,7 +16,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import dtype_name
 from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import array_of, is_array, kind_of
+from graphdist.values.distributed import checked_array, is_array, type_name
 from graphdist.values.reducible import summable
 
 
@@ -36,7 +36,7 @@ def compute_average_loss(
     Array(0.625, dtype=float32)
     """
     _require_replica_context("compute_average_loss")
-    loss = array_of(per_example_loss, "compute_average_loss of")
+    loss = checked_array(per_example_loss, "compute_average_loss of")
     if loss.ndim == 0:
         raise ArgumentError(
             "compute_average_loss of a scalar: it takes the loss of each example",
@@ -58,7 +58,7 @@ def compute_average_loss(
 
 def _weights(sample_weight: Any, loss: jax.Array) -> jax.Array:
     """Return the weights with the rank of the loss, their dimensions counted from the first."""
-    weights = array_of(sample_weight, "compute_average_loss with weights", loss.dtype)
+    weights = checked_array(sample_weight, "compute_average_loss with weights", loss.dtype)
     aligned = weights.reshape(weights.shape + (1,) * (loss.ndim - weights.ndim))
     fits = weights.ndim <= loss.ndim and all(
         one in (1, other) for one, other in zip(aligned.shape, loss.shape, strict=True)
@@ -73,9 +73,11 @@ def _weights(sample_weight: Any, loss: jax.Array) -> jax.Array:
 
 
 def _batch_size(size: Any) -> jax.Array:
-    array = array_of(size, "compute_average_loss with global_batch_size")
+    array = checked_array(size, "compute_average_loss with global_batch_size")
     if array.ndim or not jnp.issubdtype(array.dtype, jnp.integer):
-        kind = dtype_name(array.dtype) + str(list(array.shape)) if is_array(size) else kind_of(size)
+        kind = (
+            dtype_name(array.dtype) + str(list(array.shape)) if is_array(size) else type_name(size)
+        )
         raise ArgumentTypeError(
             f"global_batch_size is of type {kind}: it is one integer",
             source=here(),
@@ -93,7 +95,7 @@ def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
     Array(6., dtype=float32)
     """
     _require_replica_context("scale_regularization_loss")
-    loss = array_of(regularization_loss, "scale_regularization_loss of")
+    loss = checked_array(regularization_loss, "scale_regularization_loss of")
     total = jnp.sum(summable(loss, "mean", "scale_regularization_loss"))
     return total / get_replica_context().num_replicas_in_sync
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar  # Any: values that may be no member
 
 import jax.numpy as jnp
 
-from graphdist.deprecation import warn_once
+from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
 
@@ -226,7 +226,7 @@ def CollectiveHints(
     bytes_per_pack: int = 0, timeout_seconds: float | None = None
 ) -> CommunicationOptions:
     """Return the `CommunicationOptions`, of which this is the older name."""
-    warn_once("CollectiveHints", "CommunicationOptions")
+    warn_of_older_name("CollectiveHints", "CommunicationOptions")
     return CommunicationOptions(bytes_per_pack, timeout_seconds)
 
 

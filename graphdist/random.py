@@ -22,7 +22,7 @@ from graphdist.options import VariableAggregation
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 
 def replica_key(key: jax.Array) -> jax.Array:
@@ -52,7 +52,7 @@ def replica_key(key: jax.Array) -> jax.Array:
 def _check_key(key: Any) -> None:
     if not isinstance(key, jax.Array):
         raise ArgumentTypeError(
-            f"the key is of type {kind_of(key)}, which is no key of jax.random",
+            f"the key is of type {type_name(key)}, which is no key of jax.random",
             source=here(),
             hint="make one: jax.random.key(seed)",
         )

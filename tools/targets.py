@@ -32,7 +32,7 @@ from graphdist.program.function import BoundFunction, Function
 from graphdist.program.stages import Traced
 from graphdist.strategies.base import CommonStrategy
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 Factory: TypeAlias = Callable[..., Any]
 StepCall: TypeAlias = tuple[Function | BoundFunction, tuple[Any, ...]]
@@ -85,7 +85,7 @@ def load_factory(target: str) -> Factory:
         near = difflib.get_close_matches(name, own, n=3) or [
             other for other in own if other.startswith("make")
         ]
-        what = "has no function" if factory is None else f"has a {kind_of(factory)}, no function,"
+        what = "has no function" if factory is None else f"has a {type_name(factory)}, no function,"
         raise ArgumentError(
             f"{place} {what} {name!r}",
             source=here(),
@@ -282,20 +282,20 @@ def _definition(factory: Factory) -> Source:
 def _checked(target: str, made: Any) -> StepCall:
     if not isinstance(made, tuple) or len(made) != 2:
         raise ArgumentError(
-            f"{target} returned a {kind_of(made)}, not (function, args)",
+            f"{target} returned a {type_name(made)}, not (function, args)",
             source=here(),
             hint="end the factory with: return step, (batch,)",
         )
     function, args = made
     if not isinstance(function, Function | BoundFunction):
         raise ArgumentError(
-            f"{target} returned a {kind_of(function)} as its function, not a gd.function",
+            f"{target} returned a {type_name(function)} as its function, not a gd.function",
             source=here(),
             hint="decorate the step with @gd.function",
         )
     if not isinstance(args, tuple):
         raise ArgumentError(
-            f"{target} returned a {kind_of(args)} as the arguments, not a tuple",
+            f"{target} returned a {type_name(args)} as the arguments, not a tuple",
             source=here(),
             hint="write (batch,) for one argument",
         )

@@ -12,9 +12,15 @@ from graphdist.aot.manifest import interface_from_json
 from graphdist.errors import ArgumentError, GraphdistError, RuntimeFailure
 from graphdist.ir.graph import Graph
 from graphdist.program.binding import Binding
-from graphdist.program.interface import OUTPUT, Interface, OneForAll
+from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.program.program import Program
-from graphdist.program.signature import UnusableLeaf, difference, input_type, is_static, leaf_key
+from graphdist.program.signature import (
+    UnusableLeaf,
+    input_type,
+    is_static,
+    leaf_key,
+    signature_difference,
+)
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.executable import Executable
 from graphdist.state.layout import Layout
@@ -95,7 +101,7 @@ class LoadedStep:
         if keys != wanted:
             raise ArgumentError(
                 f"step {self.name!r} was compiled for other arguments: "
-                f"{difference(expected.names, wanted, keys)}",
+                f"{signature_difference(expected.names, wanted, keys)}",
                 source=here(),
                 hint="compile it for these shapes, or call it with those",
             )
@@ -117,14 +123,14 @@ def _require_interface(interface: Interface, graph: Graph) -> None:
         if variable.held(graph.num_replicas)[:2] != value.type[:2]:
             raise ValueError(f"variable {variable.name!r} is not {value.type}")
     results = len(graph.outputs) - len(graph.assigned)
-    leaves = sum(leaf is OUTPUT or isinstance(leaf, OneForAll) for leaf in interface.statics)
+    leaves = sum(leaf is OUTPUT or isinstance(leaf, MirroredLeaf) for leaf in interface.statics)
     if not results == leaves == len(interface.per_replica) == len(interface.shapes):
         raise ValueError(f"the result has {leaves} arrays, the step returns {results}")
     for shapes_of_each in interface.shapes:
         if shapes_of_each is not None and len(shapes_of_each) != graph.num_replicas:
             raise ValueError(f"{len(shapes_of_each)} shapes for {graph.num_replicas} replicas")
     for leaf in interface.statics:
-        if isinstance(leaf, OneForAll) and leaf.num_replicas != graph.num_replicas:
+        if isinstance(leaf, MirroredLeaf) and leaf.num_replicas != graph.num_replicas:
             raise ValueError(f"a value of {leaf.num_replicas} replicas, not {graph.num_replicas}")
 
 

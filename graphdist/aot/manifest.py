@@ -17,7 +17,7 @@ from graphdist.errors import UnsupportedError
 from graphdist.ir.boundary import input_distributions
 from graphdist.ir.graph import Graph, Stage, Value, Variable
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
-from graphdist.program.interface import OUTPUT, Interface, OneForAll
+from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.program.signature import LeafKey, StaticValue, is_static, static_key
 from graphdist.runtime.executable import jax_dtype
 from graphdist.strategy_base import StrategyBase
@@ -167,7 +167,7 @@ def _tree_to_json(structure: Any, statics: Iterator[Any]) -> Any:
         leaf = next(statics)
         if leaf is OUTPUT:
             return {"leaf": "output"}
-        if isinstance(leaf, OneForAll):
+        if isinstance(leaf, MirroredLeaf):
             return {"leaf": "mirrored", "num_replicas": leaf.num_replicas}
         if isinstance(leaf, _PLAIN):
             return {"leaf": "static", "value": leaf}
@@ -200,7 +200,7 @@ def _tree_from_json(found: Any, statics: list[Any]) -> Any:
             case "output":
                 statics.append(OUTPUT)
             case "mirrored":
-                statics.append(OneForAll(int(found["num_replicas"])))
+                statics.append(MirroredLeaf(int(found["num_replicas"])))
             case _:
                 statics.append(found["value"])
         return 0

@@ -56,7 +56,7 @@ from graphdist.runtime.files.serialization import (
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 from graphdist.version import versions
 
 
@@ -74,7 +74,7 @@ def save(
     _require_path(path, "gd.aot.save")
     if not isinstance(compiled, Compiled):
         raise ArgumentTypeError(
-            f"gd.aot.save is given {kind_of(compiled)}, not a compiled step",
+            f"gd.aot.save is given {type_name(compiled)}, not a compiled step",
             source=here(),
             hint="compile it for its arguments: gd.aot.save(path, step.trace(x).lower().compile())",
         )
@@ -116,7 +116,7 @@ def save(
 def _require_path(path: Any, what: str) -> None:
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(
-            f"the path given to {what} is of type {kind_of(path)}",
+            f"the path given to {what} is of type {type_name(path)}",
             source=here(),
             hint='write gd.aot.save("step.gdx", compiled) and gd.aot.load("step.gdx")',
         )

@@ -10,7 +10,7 @@ from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentTypeError
 from graphdist.runtime.devices import count_accelerators
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 
 class ClusterResolver(abc.ABC):
@@ -121,13 +121,13 @@ class SimpleClusterResolver(ClusterResolver):
     ) -> None:
         if not isinstance(cluster_spec, ClusterSpec):
             raise ArgumentTypeError(
-                f"cluster_spec is of type {kind_of(cluster_spec)}, not a ClusterSpec",
+                f"cluster_spec is of type {type_name(cluster_spec)}, not a ClusterSpec",
                 source=here(),
                 hint='write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})',
             )
         if not isinstance(master, str):
             raise ArgumentTypeError(
-                f"master is of type {kind_of(master)}, not a string", source=here()
+                f"master is of type {type_name(master)}, not a string", source=here()
             )
         self._cluster_spec, self._master = cluster_spec, master
         self._task_type, self._task_id = task_type, task_id

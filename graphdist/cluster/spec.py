@@ -7,7 +7,7 @@ from typing import Any, TypeAlias  # Any: what users pass, before it is checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 Tasks: TypeAlias = "list[str] | dict[int, str]"
 """The addresses of one job: a list if task numbers have no gap, else a dict by number."""
@@ -34,7 +34,7 @@ class ClusterSpec:
             cluster = cluster.as_dict()
         if not isinstance(cluster, Mapping):
             raise ArgumentTypeError(
-                f"a cluster is of type {kind_of(cluster)}, not a dict of jobs",
+                f"a cluster is of type {type_name(cluster)}, not a dict of jobs",
                 source=here(),
                 hint='write gd.cluster.ClusterSpec({"worker": ["host:port", ...]})',
             )
@@ -114,7 +114,7 @@ def _addresses(job: str, tasks: Any) -> dict[int, str]:
         tasks = dict(enumerate(tasks))
     if not isinstance(tasks, Mapping):
         raise ArgumentTypeError(
-            f"the tasks of job {job!r} are of type {kind_of(tasks)}, not a list of addresses or a "
+            f"the tasks of job {job!r} are of type {type_name(tasks)}, not a list of addresses or a "
             f"dict of them by number",
             source=here(),
         )

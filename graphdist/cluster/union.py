@@ -9,7 +9,7 @@ from graphdist.cluster.resolver import ClusterResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec, Tasks
 from graphdist.errors import ArgumentError, ArgumentTypeError, ClusterError
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 
 class UnionResolver(ClusterResolver):
@@ -47,7 +47,7 @@ class UnionResolver(ClusterResolver):
         for resolver in resolvers:
             if not isinstance(resolver, ClusterResolver):
                 raise ArgumentTypeError(
-                    f"UnionResolver is given a value of type {kind_of(resolver)}, which is no "
+                    f"UnionResolver is given a value of type {type_name(resolver)}, which is no "
                     f"ClusterResolver",
                     source=here(),
                 )

@@ -16,7 +16,7 @@ import jax
 
 from graphdist.context import has_strategy, in_cross_replica_context
 from graphdist.data.input import InputContext, InputReplicationMode
-from graphdist.deprecation import warn_once
+from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import UnsupportedError
 from graphdist.options import (
     CollectiveHints,
@@ -102,7 +102,7 @@ class Strategy(CommonStrategy):
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Do what `run` does."""
-        warn_once("Strategy.experimental_run_v2", "Strategy.run")
+        warn_of_older_name("Strategy.experimental_run_v2", "Strategy.run")
         return self.run(fn, args, kwargs)
 
     def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
@@ -110,7 +110,9 @@ class Strategy(CommonStrategy):
 
         `session` is accepted for `tf.distribute`'s sake.
         """
-        warn_once("Strategy.experimental_make_numpy_dataset", "gd.data.Dataset.from_tensor_slices")
+        warn_of_older_name(
+            "Strategy.experimental_make_numpy_dataset", "gd.data.Dataset.from_tensor_slices"
+        )
         return self.extended.experimental_make_numpy_dataset(numpy_input, session)
 
 

@@ -34,7 +34,7 @@ from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Ba
 from graphdist.data.transformations import observed_spec
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 from graphdist.values.specs import ArraySpec
 
 _NO_END = 2**48
@@ -71,7 +71,7 @@ class DatasetSource:
         """
         if self._is_used_up:
             raise ArgumentError(
-                f"a {kind_of(self.elements)} can be iterated once, and this one was",
+                f"a {type_name(self.elements)} can be iterated once, and this one was",
                 source=here(),
                 hint="distribute a list, or an object whose __iter__ starts again",
             )
@@ -97,7 +97,7 @@ def dataset_source(dataset: Any) -> DatasetSource:
         return _of_tf_data(dataset)
     if hasattr(dataset, "with_format") and hasattr(dataset, "features"):
         dataset = dataset.with_format("numpy")
-    kind = kind_of(dataset)
+    kind = type_name(dataset)
     if isinstance(dataset, Mapping | str | bytes | np.ndarray | jax.Array):
         raise DatasetError(
             f"a dataset is an iterable of batches, and this {kind} would be a single one",

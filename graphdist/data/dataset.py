@@ -53,7 +53,7 @@ from graphdist.data.transformations import (
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 
 class Dataset:
@@ -71,7 +71,7 @@ class Dataset:
         """Take the last transformation."""
         if not isinstance(node, DatasetNode):
             raise ArgumentTypeError(
-                f"gd.data.Dataset is made of {kind_of(node)}",
+                f"gd.data.Dataset is made of {type_name(node)}",
                 source=here(),
                 hint="write gd.data.Dataset.from_tensor_slices(arrays) or from_generator(..)",
             )
@@ -116,7 +116,7 @@ class Dataset:
         """
         if not callable(generator):
             raise ArgumentTypeError(
-                f"generator is of type {kind_of(generator)}, not a function that returns one",
+                f"generator is of type {type_name(generator)}, not a function that returns one",
                 source=here(),
                 hint="give the function itself: each iteration calls it again",
             )
@@ -295,7 +295,7 @@ class Dataset:
         """Return the dataset with options set in addition to its own."""
         if not isinstance(options, Options):
             raise ArgumentTypeError(
-                f"options is of type {kind_of(options)}, not gd.data.Options", source=here()
+                f"options is of type {type_name(options)}, not gd.data.Options", source=here()
             )
         return Dataset(self.node, self._options.merge(options))
 
@@ -361,7 +361,7 @@ def _size(method: str, name: str, value: Any, least: int) -> int:
         size = operator.index(value)
     except TypeError:
         raise ArgumentTypeError(
-            f"{name} of {method} is of type {kind_of(value)}, not int", source=here()
+            f"{name} of {method} is of type {type_name(value)}, not int", source=here()
         ) from None
     if size < least:
         raise ArgumentError(f"{name} of {method} is {size}: it is at least {least}", source=here())
@@ -371,7 +371,7 @@ def _size(method: str, name: str, value: Any, least: int) -> int:
 def _checked_function(function: Any, method: str) -> Callable[..., Any]:
     if not callable(function):
         raise ArgumentTypeError(
-            f"{method} takes a function, not a {kind_of(function)}", source=here()
+            f"{method} takes a function, not a {type_name(function)}", source=here()
         )
     return function
 
@@ -379,7 +379,7 @@ def _checked_function(function: Any, method: str) -> Callable[..., Any]:
 def _check_dataset(dataset: Any, method: str) -> None:
     if not isinstance(dataset, Dataset):
         raise ArgumentTypeError(
-            f"{method} takes a gd.data.Dataset, not a {kind_of(dataset)}",
+            f"{method} takes a gd.data.Dataset, not a {type_name(dataset)}",
             source=here(),
             hint="make one with gd.data.Dataset.from_generator(lambda: iterable)",
         )

@@ -25,7 +25,7 @@ from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_strategy, is_first_replica
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values.distributed import PerReplica, array_of, kind_of
+from graphdist.values.distributed import PerReplica, checked_array, type_name
 
 
 class Metric:
@@ -109,7 +109,7 @@ class Metric:
     def _argument(self, value: Any) -> Any:
         if value is None or isinstance(value, PerReplica):
             return value
-        return array_of(value, f"metric {self.name!r} is given")
+        return checked_array(value, f"metric {self.name!r} is given")
 
     def _update(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Update on all replicas, from cross-replica context inside a function."""
@@ -136,7 +136,7 @@ class Metric:
         given = self.contributions(*arrays, **named)
         if not isinstance(given, list | tuple):
             raise ArgumentTypeError(
-                f"{where} {kind_of(given)}, which is no list",
+                f"{where} {type_name(given)}, which is no list",
                 source=here(),
                 hint="return a list with one array for each variable",
             )

@@ -12,7 +12,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_function
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -44,7 +44,7 @@ def accumulate(
     """
     if isinstance(microbatches, bool) or not isinstance(microbatches, int):
         raise ArgumentTypeError(
-            f"accumulate over {kind_of(microbatches)} microbatches: it is an int", source=here()
+            f"accumulate over {type_name(microbatches)} microbatches: it is an int", source=here()
         )
     if microbatches < 1:
         raise ArgumentError(
@@ -99,7 +99,7 @@ def _as_part(result: Any) -> jax.Array:
             return array
         what = f"an array of {array.dtype}"
     else:
-        what = f"a value of type {kind_of(result)}"
+        what = f"a value of type {type_name(result)}"
     raise ArgumentTypeError(
         f"an accumulated function returned {what}: parts are added up",
         source=here(),

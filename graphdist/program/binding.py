@@ -24,7 +24,7 @@ from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers
 from graphdist.runtime.executable import Step
 from graphdist.state.layout import Layout
 from graphdist.strategy_base import StrategyBase
-from graphdist.values.components import as_array, buffer_gone, shape_without_value
+from graphdist.values.components import argument_array, buffer_gone, shape_without_value
 from graphdist.values.distributed import Mirrored, PerReplicaArray
 from graphdist.values.pytrees import unflatten
 
@@ -95,8 +95,8 @@ def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Call
     dtype = value.type.dtype
     if is_per_replica(key):
         if is_converted(key):
-            return lambda leaf: as_array(leaf, strategy, name).astype(numpy_dtype(dtype))
-        return lambda leaf: as_array(leaf, strategy, name)
+            return lambda leaf: argument_array(leaf, strategy, name).astype(numpy_dtype(dtype))
+        return lambda leaf: argument_array(leaf, strategy, name)
     mirrored = strategy.devices.mirrored
 
     def one_value(leaf: Any) -> Any:

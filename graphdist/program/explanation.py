@@ -112,11 +112,11 @@ def explanation(
 ) -> Explanation:
     """Return what the passes of a pipeline did, given the graphs that they returned."""
     steps = []
-    before, measured = traced, measure(traced)
+    before, measured = traced, graph_measure(traced)
     for one, record in zip(pipeline, history, strict=True):
         after = record.graph
         is_same = after is before
-        measured_after = measured if is_same else measure(after)
+        measured_after = measured if is_same else graph_measure(after)
         declined = tuple(getattr(one.run, "declined", _nothing)(before))
         steps.append(PassEffect(record.pass_name, measured, measured_after, not is_same, declined))
         before, measured = after, measured_after
@@ -127,7 +127,7 @@ def _nothing(graph: Graph) -> Sequence[str]:
     return ()
 
 
-def measure(graph: Graph) -> Measure:
+def graph_measure(graph: Graph) -> Measure:
     """Return what a graph costs a device in a step."""
     kinds: Counter[str] = Counter()
     moved = 0.0

@@ -48,8 +48,8 @@ from graphdist.program.signature import (
     KEYS,
     LeafKey,
     UnusableLeaf,
-    difference,
     refusal,
+    signature_difference,
 )
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import (
@@ -276,7 +276,7 @@ class Function(Generic[Parameters, Result_co]):
         else:
             paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
             names = [argument_name(self.fn, path) for path, _ in paths]
-            reason = difference(names, last[1], signature[1])
+            reason = signature_difference(names, last[1], signature[1])
             advice = "Pass what changes as an array of one shape."
         if self._kept.num_dropped:
             advice += (

@@ -64,7 +64,7 @@ class _Parts:
         )
 
 
-class OneForAll:
+class MirroredLeaf:
     """A leaf that is one value which every replica holds."""
 
     def __init__(self, num_replicas: int) -> None:
@@ -98,7 +98,7 @@ def take_apart(result: Any, interface: Interface) -> list[Any]:
             for part in arrays:
                 add(part.array, True, (part.shape,) * len(leaf.parts))
         elif isinstance(leaf, Mirrored):
-            interface.statics[-1] = OneForAll(leaf.num_replicas)
+            interface.statics[-1] = MirroredLeaf(leaf.num_replicas)
             add(leaf.array, False, None)
         elif is_array(leaf):
             add(leaf, False, None)
@@ -113,4 +113,4 @@ def filled(leaf: Any, results: Iterator[Any]) -> Any:
     """Return a leaf of the result, with the next of the outputs if it is one."""
     if leaf is OUTPUT:
         return next(results)
-    return leaf.put_together(results) if isinstance(leaf, _Parts | OneForAll) else leaf
+    return leaf.put_together(results) if isinstance(leaf, _Parts | MirroredLeaf) else leaf

@@ -24,8 +24,8 @@ from graphdist.values.distributed import (
     PerReplicaArray,
     Shapes,
     TracedPerReplica,
-    kind_of,
     largest,
+    type_name,
     unequal,
 )
 from graphdist.values.pytrees import argument_name
@@ -88,7 +88,7 @@ class StaticArgument(StaticValue):
             super().__init__(value)
         except TypeError:
             raise ArgumentTypeError(
-                f"static argument {name!r} is a {kind_of(value)}, which has no hash",
+                f"static argument {name!r} is a {type_name(value)}, which has no hash",
                 source=here(),
                 hint="pass a value with a hash, such as a tuple in place of a list",
             ) from None
@@ -201,7 +201,7 @@ def _rare_key(leaf: Any) -> LeafKey:
         return static_key(leaf)
     except TypeError:
         raise UnusableLeaf(
-            f"is a {kind_of(leaf)}, which is neither an array nor hashable",
+            f"is a {type_name(leaf)}, which is neither an array nor hashable",
             "pass arrays, pytrees of them, or hashable values such as strings and tuples",
         ) from None
 
@@ -232,7 +232,7 @@ def _components_key(leaf: PerReplica) -> LeafKey:
             hash(value)
         except TypeError:
             raise UnusableLeaf(
-                f"is a PerReplica, of which a component is a {kind_of(value)}, which is neither an "
+                f"is a PerReplica, of which a component is a {type_name(value)}, which is neither an "
                 f"array nor hashable",
                 "give all replicas arrays, or hashable values such as strings and tuples",
             ) from None
@@ -252,7 +252,7 @@ def is_per_replica(key: LeafKey) -> bool:
 def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
     """Return the graph's type of an input; raises `ArgumentError`, which says its name."""
     if key[0] is _PER_REPLICA:
-        type = Type(canonical(key[2].dtype), *key[2][1:])
+        type = Type(program_dtype(key[2].dtype), *key[2][1:])
         return type.distributed(MIRRORED) if num_replicas == 1 else type
     if key[0] is _COMPONENTS:
         if len(key[1]) != num_replicas:
@@ -270,17 +270,17 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
                     source=here(),
                     hint="give all replicas arrays of one rank and dtype",
                 )
-        name = canonical(dtype_name(dtype))
+        name = program_dtype(dtype_name(dtype))
         shape = largest([one for one, _ in key[1]])
         return Type(name, shape, MIRRORED if num_replicas == 1 else PER_REPLICA)
     aval = input_aval(leaf, key)
     return Type(dtype_name(aval.dtype), tuple(aval.shape), MIRRORED)
 
 
-def canonical(dtype: str) -> str:
+def program_dtype(dtype: str) -> str:
     """Return what a dtype becomes in a program: without `jax_enable_x64` 64 bits become 32.
 
-    >>> canonical("i64"), canonical("bf16")
+    >>> program_dtype("i64"), program_dtype("bf16")
     ('i32', 'bf16')
     """
     if dtype not in ("f64", "i64", "u64", "c128"):
@@ -293,7 +293,7 @@ def is_converted(key: LeafKey) -> bool:
     if key[0] not in (_PER_REPLICA, _ARRAY):
         return False
     name = key[2].dtype if key[0] is _PER_REPLICA else dtype_name(key[2])
-    return canonical(name) != name
+    return program_dtype(name) != name
 
 
 def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:
@@ -330,7 +330,9 @@ def rows_of(leaf: Any, key: LeafKey) -> tuple[int, ...] | None:
     return rows if len(set(rows)) > 1 else None
 
 
-def difference(names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]) -> str:
+def signature_difference(
+    names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]
+) -> str:
     """Return the first thing in which two signatures differ, in words."""
     if len(old) != len(new):
         return f"{len(old)} leaves before, {len(new)} now"

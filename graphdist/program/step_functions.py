@@ -17,7 +17,7 @@ from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.program.signature import StaticArgument
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 _ASYNC = "an async def: its body runs when it is awaited"
 _YIELDS = "a generator: it has `yield`, and its body runs when it is iterated over"
@@ -34,7 +34,7 @@ def require_function(fn: Any, what: str) -> None:
     """
     if not callable(fn):
         raise ArgumentTypeError(
-            f"{what} takes a function, not a value of type {kind_of(fn)}",
+            f"{what} takes a function, not a value of type {type_name(fn)}",
             source=here(),
             hint="give it the function itself, not what a call of it returned",
         )
@@ -50,13 +50,13 @@ def require_call(fn: Any, args: Any, kwargs: Any, what: str) -> None:
     require_function(fn, what)
     if not isinstance(args, list | tuple):
         raise ArgumentError(
-            f"args is of type {kind_of(args)}, not a tuple or list",
+            f"args is of type {type_name(args)}, not a tuple or list",
             source=here(),
             hint="write args=(x,) for one argument",
         )
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise ArgumentError(
-            f"kwargs is of type {kind_of(kwargs)}, not a dict",
+            f"kwargs is of type {type_name(kwargs)}, not a dict",
             source=here(),
             hint="write kwargs={'name': value}",
         )
@@ -106,7 +106,7 @@ def require_options(name: Any, compiler_options: Any) -> None:
         )
     if not isinstance(compiler_options, Mapping | None):
         raise ArgumentTypeError(
-            f"compiler_options is of type {kind_of(compiler_options)}, not a dict",
+            f"compiler_options is of type {type_name(compiler_options)}, not a dict",
             source=here(),
             hint="write compiler_options={'name of an option of XLA': value}",
         )
@@ -127,7 +127,7 @@ def _as_pass(one: Pass | Callable[..., Any]) -> Pass:
         return one
     if not callable(one):
         raise ArgumentTypeError(
-            f"a pass is a function from graph to graph, not a value of type {kind_of(one)}",
+            f"a pass is a function from graph to graph, not a value of type {type_name(one)}",
             source=here(),
             hint="take passes from graphdist.passes.PASSES, or write a function",
         )

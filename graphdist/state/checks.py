@@ -13,7 +13,7 @@ from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.declaration import Declaration
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import TraceError, current_trace
-from graphdist.values.distributed import PerReplica, array_of
+from graphdist.values.distributed import PerReplica, checked_array
 
 
 def checked_name(name: Any) -> str:
@@ -65,7 +65,7 @@ def checked_value(variable: Declaration, value: Any) -> jax.Array:
             source=here(),
             hint="make it one value first: strategy.reduce('MEAN', value, axis=None)",
         )
-    array = array_of(value, f"variable {variable.name!r} is assigned")
+    array = checked_array(value, f"variable {variable.name!r} is assigned")
     if array.shape != variable.shape:
         raise ArgumentError(
             f"variable {variable.name!r} has shape {list(variable.shape)}, "
@@ -153,5 +153,5 @@ def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
                 source=here(),
                 hint="give the initial value as a function: gd.Variable(lambda: jnp.zeros(3))",
             )
-        array = array_of(value, f"variable {name!r} is made from", dtype)
+        array = checked_array(value, f"variable {name!r} is made from", dtype)
         return _of_dtype(array, array.dtype)

@@ -22,7 +22,7 @@ from graphdist.options import VariableAggregation
 from graphdist.state.turns import warn_of_changes_in_turn
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 
 @jax.tree_util.register_dataclass
@@ -112,7 +112,7 @@ def _check(variable: Any, method: str, slices: Any) -> None:
     """Raise the error for a scatter update that has no meaning for the variable."""
     if not isinstance(slices, IndexedSlices):
         raise ArgumentTypeError(
-            f"{method} of variable {variable.name!r} with a {kind_of(slices)}, "
+            f"{method} of variable {variable.name!r} with a {type_name(slices)}, "
             f"not with gd.IndexedSlices",
             source=here(),
             hint="write gd.IndexedSlices(values, indices)",

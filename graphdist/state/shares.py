@@ -36,10 +36,10 @@ def share_of_total(total: jax.Array, replicas: int) -> jax.Array:
     if jnp.issubdtype(total.dtype, jnp.floating):
         quotient = _short_quotient(total, replicas)
         return jnp.where(replica == 0, total - quotient * (replicas - 1), quotient)
-    return whole_on_the_first(total, replicas)
+    return total_on_first_replica(total, replicas)
 
 
-def whole_on_the_first(total: jax.Array, replicas: int) -> jax.Array:
+def total_on_first_replica(total: jax.Array, replicas: int) -> jax.Array:
     """Return, inside a function, a total on replica 0 and zero on the others."""
     if replicas == 1:
         return total

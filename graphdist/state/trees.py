@@ -9,7 +9,7 @@ import jax
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.state.variable import Variable
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import PerReplica, kind_of, structure_text
+from graphdist.values.distributed import PerReplica, structure_text, type_name
 from graphdist.values.pytrees import unflatten_exactly
 
 Tree = TypeVar("Tree")
@@ -130,7 +130,7 @@ def assign(tree: Any, values: Any) -> None:
     for path, target, _ in pairs:
         if not isinstance(target, Variable):
             raise ArgumentTypeError(
-                f"gd.assign to leaf {jax.tree_util.keystr(path) or 0} of type {kind_of(target)}, "
+                f"gd.assign to leaf {jax.tree_util.keystr(path) or 0} of type {type_name(target)}, "
                 f"which is not a variable",
                 source=here(),
                 hint="make variables of all leaves: gd.variables(tree)",

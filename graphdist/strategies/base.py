@@ -36,7 +36,7 @@ from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.components import per_replica_of
 from graphdist.values.copying import is_part_of_a_copy, refuse_to_pickle
-from graphdist.values.distributed import DistributedValues, NumpyArray, kind_of, structure_text
+from graphdist.values.distributed import DistributedValues, NumpyArray, structure_text, type_name
 from graphdist.values.pytrees import unflatten
 from graphdist.values.reducible import gather_axis
 from graphdist.values.replica_warnings import warn_of_unequal_values
@@ -56,7 +56,7 @@ class CommonStrategy(AbstractStrategy):
         if not isinstance(extended, StrategyExtended):
             raise ArgumentTypeError(
                 f"{type(self).__name__} is made with a StrategyExtended, "
-                f"not with {'nothing' if extended is None else kind_of(extended)}",
+                f"not with {'nothing' if extended is None else type_name(extended)}",
                 source=here(),
                 hint="make one of its subclasses, such as gd.MirroredStrategy()",
             )

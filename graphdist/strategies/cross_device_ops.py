@@ -25,7 +25,7 @@ from graphdist.state.variable import Variable
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values.distributed import PerReplicaArray, kind_of
+from graphdist.values.distributed import PerReplicaArray, type_name
 
 
 class CrossDeviceOps:
@@ -119,7 +119,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         """Take the hints; raises `ArgumentTypeError` for an `accumulation_fn` that is none."""
         if accumulation_fn is not None and not callable(accumulation_fn):
             raise ArgumentTypeError(
-                f"accumulation_fn is of type {kind_of(accumulation_fn)}, not a function",
+                f"accumulation_fn is of type {type_name(accumulation_fn)}, not a function",
                 source=here(),
             )
         self.reduce_to_device = reduce_to_device
@@ -189,7 +189,7 @@ def checked_ops(ops: Any) -> CrossDeviceOps | None:
     """Return what a strategy is given; raises `ArgumentTypeError` for another kind."""
     if not isinstance(ops, CrossDeviceOps | None):
         raise ArgumentTypeError(
-            f"cross_device_ops is of type {kind_of(ops)}, not CrossDeviceOps",
+            f"cross_device_ops is of type {type_name(ops)}, not CrossDeviceOps",
             source=here(),
             hint="leave it out, or write gd.NcclAllReduce()",
         )
@@ -198,7 +198,9 @@ def checked_ops(ops: Any) -> CrossDeviceOps | None:
 
 def _packs(count: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int):
-        raise ArgumentTypeError(f"num_packs is of type {kind_of(count)}, not an int", source=here())
+        raise ArgumentTypeError(
+            f"num_packs is of type {type_name(count)}, not an int", source=here()
+        )
     if count < 0:
         raise ArgumentError(
             f"num_packs is {count}: it is at least 0",

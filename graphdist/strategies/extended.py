@@ -38,7 +38,7 @@ from graphdist.values.distributed import (
     PerReplica,
     TracedPerReplica,
     is_array,
-    kind_of,
+    type_name,
 )
 from graphdist.values.pytrees import map_leaves
 
@@ -322,7 +322,7 @@ class StrategyExtended:
 
 
 def _named(value: Any) -> str:
-    return f"variable {value.name!r}" if isinstance(value, Variable) else f"a {kind_of(value)}"
+    return f"variable {value.name!r}" if isinstance(value, Variable) else f"a {type_name(value)}"
 
 
 def _pair(place: int, pair: Any) -> tuple[Any, Any]:
@@ -345,7 +345,7 @@ def _destination(destinations: Any) -> jax.Device | None:
     if isinstance(destinations, DistributedValues | Variable | jax.Array):
         return None
     raise ArgumentTypeError(
-        f"destinations is of type {kind_of(destinations)}: it is a device, a variable or a "
+        f"destinations is of type {type_name(destinations)}: it is a device, a variable or a "
         f"distributed value",
         source=here(),
         hint="for all devices of the strategy give the value itself as its destination",

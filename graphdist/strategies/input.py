@@ -37,8 +37,8 @@ from graphdist.values.distributed import (
     PerReplica,
     PerReplicaArray,
     Shapes,
-    kind_of,
     largest,
+    type_name,
     unequal,
 )
 
@@ -114,7 +114,7 @@ class InputMethods:
         given = checked_input_options(options)
         if not callable(dataset_fn):
             raise ArgumentTypeError(
-                f"dataset_fn is of type {kind_of(dataset_fn)}, not a function",
+                f"dataset_fn is of type {type_name(dataset_fn)}, not a function",
                 source=here(),
                 hint="give a function of the InputContext that returns the dataset",
             )

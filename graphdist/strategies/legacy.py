@@ -15,14 +15,14 @@ import jax
 
 from graphdist.data.dataset import Dataset
 from graphdist.data.input import InputReplicationMode
-from graphdist.deprecation import warn_once
+from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.legacy_input import DatasetIterator, InputFunctionIterator
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 if TYPE_CHECKING:
     from graphdist.state.variable import Variable
@@ -35,12 +35,12 @@ def experimental_run(
 
     Raises `ArgumentTypeError` for an iterator without `get_next`.
     """
-    warn_once("Strategy.experimental_run", "Strategy.run(fn, args=(next(iterator),))")
+    warn_of_older_name("Strategy.experimental_run", "Strategy.run(fn, args=(next(iterator),))")
     if input_iterator is None:
         return strategy.run(fn)
     if not callable(getattr(input_iterator, "get_next", None)):
         raise ArgumentTypeError(
-            f"the input iterator is of type {kind_of(input_iterator)}, which has no get_next",
+            f"the input iterator is of type {type_name(input_iterator)}, which has no get_next",
             source=here(),
             hint="give what make_dataset_iterator returns, or iter(distributed_dataset)",
         )
@@ -52,7 +52,7 @@ def make_dataset_iterator(strategy: AbstractStrategy, dataset: Any) -> DatasetIt
 
     Raises what `experimental_distribute_dataset` and the first element of it raise.
     """
-    warn_once("Strategy.make_dataset_iterator", "Strategy.experimental_distribute_dataset")
+    warn_of_older_name("Strategy.make_dataset_iterator", "Strategy.experimental_distribute_dataset")
     distributed = strategy.experimental_distribute_dataset(dataset)
     if isinstance(dataset, Dataset):  # which says what it holds, so that it is refused here
         _ = distributed.element_spec
@@ -70,7 +70,9 @@ def make_input_fn_iterator(
     for each is left out), or a function that returns an element when called. Raises `ArgumentError`
     for another replication mode, and for another result of `input_fn`.
     """
-    warn_once("Strategy.make_input_fn_iterator", "Strategy.distribute_datasets_from_function")
+    warn_of_older_name(
+        "Strategy.make_input_fn_iterator", "Strategy.distribute_datasets_from_function"
+    )
     mode = member_of(InputReplicationMode, replication_mode, "replication_mode")
     if mode is not InputReplicationMode.PER_WORKER:
         raise ArgumentError(
@@ -85,7 +87,7 @@ def distribute_datasets_from_function(
     strategy: AbstractStrategy, dataset_fn: Callable[..., Any], options: Any = None
 ) -> Any:
     """Do what `distribute_datasets_from_function` does."""
-    warn_once(
+    warn_of_older_name(
         "Strategy.experimental_distribute_datasets_from_function",
         "Strategy.distribute_datasets_from_function",
     )
@@ -94,7 +96,7 @@ def distribute_datasets_from_function(
 
 def unwrap(strategy: AbstractStrategy, value: Any) -> tuple[Any, ...]:
     """Return the components of a value."""
-    warn_once("Strategy.unwrap", "Strategy.experimental_local_results")
+    warn_of_older_name("Strategy.unwrap", "Strategy.experimental_local_results")
     return strategy.experimental_local_results(value)
 
 
@@ -165,5 +167,5 @@ def colocate_vars_with(
     strategy: AbstractStrategy, colocate_with_variable: Variable
 ) -> AbstractContextManager[None]:
     """Do what `extended.colocate_vars_with` does."""
-    warn_once("Strategy.colocate_vars_with", "Strategy.extended.colocate_vars_with")
+    warn_of_older_name("Strategy.colocate_vars_with", "Strategy.extended.colocate_vars_with")
     return strategy.extended.colocate_vars_with(colocate_with_variable)

@@ -21,7 +21,7 @@ from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
 from graphdist.values.components import per_replica_of
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 
 class DatasetIterator:
@@ -57,7 +57,7 @@ class InputFunctionIterator:
         made = input_fn(InputContext(1, 0, strategy.num_replicas_in_sync))
         if not callable(made) and (not isinstance(made, Iterable) or isinstance(made, str)):
             raise ArgumentError(
-                f"input_fn returned a value of type {kind_of(made)}, which is neither a dataset "
+                f"input_fn returned a value of type {type_name(made)}, which is neither a dataset "
                 f"nor a function",
                 source=here(),
                 hint="return a gd.data.Dataset, or a function that returns one element",

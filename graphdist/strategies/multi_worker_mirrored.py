@@ -37,7 +37,7 @@ from graphdist.runtime.processes.cluster_workers import (
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 
 class MultiWorkerExtended(StrategyExtended):
@@ -212,7 +212,7 @@ def resolver_or_default(resolver: Any) -> ClusterResolver:
         return TFConfigClusterResolver()
     if not isinstance(resolver, ClusterResolver):
         raise ArgumentError(
-            f"cluster_resolver is of type {kind_of(resolver)}, not a ClusterResolver",
+            f"cluster_resolver is of type {type_name(resolver)}, not a ClusterResolver",
             source=here(),
             hint="leave it out: the default reads TF_CONFIG",
         )
@@ -236,7 +236,7 @@ def options_or_default(options: Any) -> CommunicationOptions:
     """Return the options, or the default ones; raises `ArgumentError` for another kind."""
     if not isinstance(options, CommunicationOptions | None):
         raise ArgumentError(
-            f"communication_options is of type {kind_of(options)}, not CommunicationOptions",
+            f"communication_options is of type {type_name(options)}, not CommunicationOptions",
             source=here(),
             hint="write gd.CommunicationOptions(...)",
         )

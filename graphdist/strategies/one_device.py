@@ -10,7 +10,7 @@ from graphdist.runtime.devices import Devices, find_device
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 
 class OneDeviceBase(CommonStrategy):
@@ -26,7 +26,7 @@ class OneDeviceBase(CommonStrategy):
         self.axis_name = checked_axis_name(axis_name)
         if not isinstance(device, str | jax.Device | None):
             raise ArgumentTypeError(
-                f"device is of type {kind_of(device)}, not a name or a jax.Device",
+                f"device is of type {type_name(device)}, not a name or a jax.Device",
                 source=here(),
                 hint="for several devices make a gd.MirroredStrategy",
             )

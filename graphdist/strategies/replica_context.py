@@ -25,7 +25,7 @@ from graphdist.values.distributed import (
     Mirrored,
     NumpyArray,
     TracedPerReplica,
-    array_of,
+    checked_array,
     is_array,
 )
 from graphdist.values.pytrees import map_leaves
@@ -179,7 +179,7 @@ class ReplicaContext:
 
         def gather(leaf: Any) -> Any:
             refuse_slices(leaf, "all_gather")
-            array = array_of(leaf, "all_gather of")
+            array = checked_array(leaf, "all_gather of")
             dimension = gather_dimension(array, gather_axis(axis, "all_gather"), "all_gather")
             if not self._is_running():
                 return array
@@ -303,7 +303,7 @@ def reducible(leaf: Any, op: ReduceOp, what: str) -> tuple[jax.Array, str]:
 
     The mean of an integer that all replicas hold is the largest, which is an integer.
     """
-    array, trace = array_of(leaf, f"{what} of"), current_trace()
+    array, trace = checked_array(leaf, f"{what} of"), current_trace()
     if op is ReduceOp.MEAN and trace is not None and is_array(leaf):
         array, is_one = trace.marked_mean(array)
         if is_one:

@@ -38,11 +38,11 @@ from graphdist.values.distributed import (
     TracedParts,
     TracedPerReplica,
     is_array,
-    kind_of,
+    type_name,
 )
 from graphdist.values.pytrees import map_leaves
 from graphdist.values.reducible import gather_dimension, summable, without_padding
-from graphdist.values.replica_warnings import warn_of_whole_batch
+from graphdist.values.replica_warnings import warn_of_unsplit_batch
 
 
 def is_distributed(leaf: Any) -> bool:
@@ -60,7 +60,7 @@ def run(
     trace = current_trace()
     assert trace is not None
     trace.claim(strategy)
-    warn_of_whole_batch(strategy, fn, args, kwargs, trace.is_from_outside)
+    warn_of_unsplit_batch(strategy, fn, args, kwargs, trace.is_from_outside)
     run, by_number = trace.next_run()
     arguments = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
     many = strategy.num_replicas_in_sync > 1
@@ -131,7 +131,7 @@ def _run_once(
 
 def _not_traced(value: PerReplica, what: str) -> GraphdistError:
     """Return the error for a PerReplica that is no input of the program."""
-    kinds = {kind_of(part) for part in value.values if not is_array(part)}
+    kinds = {type_name(part) for part in value.values if not is_array(part)}
     if not kinds:
         return _closed_over()
     return ArgumentTypeError(

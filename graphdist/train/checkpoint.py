@@ -28,7 +28,7 @@ from graphdist.train.entries import Objects, entries_of, outside_scopes
 from graphdist.train.index import SavedCheckpoint, Snapshot, snapshot
 from graphdist.train.status import LoadStatus
 from graphdist.train.writing import finish_writing, start_writing
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 StrPath: TypeAlias = str | os.PathLike[str]
 _T = TypeVar("_T")
@@ -272,7 +272,7 @@ class Checkpoint(Objects):
             )
 
     def __repr__(self) -> str:
-        return f"Checkpoint({', '.join(f'{n}={kind_of(o)}' for n, o in self.objects.items())})"
+        return f"Checkpoint({', '.join(f'{n}={type_name(o)}' for n, o in self.objects.items())})"
 
 
 def _take(writer: CheckpointWriter, path: Path) -> None:

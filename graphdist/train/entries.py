@@ -36,7 +36,7 @@ from graphdist.random import Generator
 from graphdist.runtime.files.checkpoint_arrays import can_be_written
 from graphdist.state.variable import Variable
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import PerReplica, kind_of
+from graphdist.values.distributed import PerReplica, type_name
 
 Array: TypeAlias = np.ndarray[Any, Any]
 PutBack: TypeAlias = Callable[[Any], None]
@@ -235,7 +235,7 @@ class Entries:
         else:
             is_per_replica = isinstance(leaf, PerReplica)
             raise ArgumentTypeError(
-                f"entry {name!r} of a checkpoint is of type {kind_of(leaf)}, which cannot be saved",
+                f"entry {name!r} of a checkpoint is of type {type_name(leaf)}, which cannot be saved",
                 source=here(),
                 hint="make it one value first: strategy.reduce('MEAN', value, axis=None)"
                 if is_per_replica

@@ -31,7 +31,7 @@ from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions, StrPath
 from graphdist.train.status import LoadStatus
 from graphdist.train.writing import finish_writing
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 _log = logging.getLogger("graphdist")
 _restores = itertools.count()
@@ -79,7 +79,7 @@ class CheckpointManager:
         """Manage a folder and the checkpoints in it; raises `ArgumentError` for wrong options."""
         if not isinstance(checkpoint, Checkpoint):
             raise ArgumentTypeError(
-                f"the checkpoint of a manager is of type {kind_of(checkpoint)}",
+                f"the checkpoint of a manager is of type {type_name(checkpoint)}",
                 source=here(),
                 hint="make one: gd.train.Checkpoint(params=params, step=0)",
             )

@@ -21,7 +21,7 @@ from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.sources import here
 from graphdist.train.checkpoint import Checkpoint, StrPath
 from graphdist.train.manager import CheckpointManager
-from graphdist.values.distributed import kind_of
+from graphdist.values.distributed import type_name
 
 _log = logging.getLogger("graphdist")
 _handlers = itertools.count()
@@ -200,7 +200,7 @@ def _manager_of(given: Any, folder: StrPath | None) -> CheckpointManager:
         )
     if not isinstance(given, Checkpoint):
         raise ArgumentTypeError(
-            f"checkpoint_or_manager is of type {kind_of(given)}",
+            f"checkpoint_or_manager is of type {type_name(given)}",
             source=here(),
             hint="give a gd.train.Checkpoint or a gd.train.CheckpointManager",
         )

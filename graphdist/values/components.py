@@ -15,8 +15,8 @@ from graphdist.values.distributed import (
     PerReplica,
     PerReplicaArray,
     Shapes,
-    kind_of,
     largest,
+    type_name,
     unequal,
 )
 
@@ -79,7 +79,7 @@ def _description(value: Any) -> Any:
     if isinstance(value, str | None):
         return {"value": value}
     raise ArgumentError(
-        f"a component is a {kind_of(value)}, which other workers cannot be told of",
+        f"a component is a {type_name(value)}, which other workers cannot be told of",
         source=here(),
         hint="give arrays, numbers, strings or None",
     )
@@ -107,7 +107,7 @@ def _padded(value: Any, shape: tuple[int, ...]) -> jax.Array:
     return jnp.pad(value, ends)
 
 
-def as_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
+def argument_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
     """Return the array of a per-replica argument; raises where the strategy cannot take it."""
     if not isinstance(value, PerReplicaArray):
         if not isinstance(value, PerReplica):

@@ -68,7 +68,7 @@ class PerReplica(PerReplicaOperators, DistributedValues):
         """Hold these values, one a replica; arrays become one array on the devices when needed."""
         if not isinstance(values, Iterable) or isinstance(values, str):
             raise ArgumentTypeError(
-                f"a PerReplica is made of {kind_of(values)}, not of values, one a replica",
+                f"a PerReplica is made of {type_name(values)}, not of values, one a replica",
                 source=here(),
                 hint="write gd.PerReplica([value of replica 0, value of replica 1])",
             )
@@ -101,7 +101,9 @@ class PerReplica(PerReplicaOperators, DistributedValues):
                 hint="pass it to the replica function through the args of run",
             )
         component = self.values[context.known_number()]
-        return lambda: array_of(np.asarray(component), "the replica's component of a PerReplica is")
+        return lambda: checked_array(
+            np.asarray(component), "the replica's component of a PerReplica is"
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise _not_one_array()
@@ -308,7 +310,7 @@ def unequal(shapes: Sequence[tuple[int, ...]]) -> Shapes | None:
     return None if len(set(shapes)) == 1 else tuple(shapes)
 
 
-def kind_of(value: Any) -> str:
+def type_name(value: Any) -> str:
     """Return the name of the type of a value as users know it."""
     return "jax.Array" if isinstance(value, jax.Array) else type(value).__name__
 
@@ -329,7 +331,7 @@ def is_array(value: Any) -> bool:
     return bool(value.dtype != jax.dtypes.float0)
 
 
-def array_of(value: Any, what: str, dtype: Any = None) -> jax.Array:
+def checked_array(value: Any, what: str, dtype: Any = None) -> jax.Array:
     """Return the value as an array; raises `ArgumentTypeError`, which begins with `what`."""
     if isinstance(value, np.ndarray):
         value = np.array(value)  # JAX may copy it later, when the caller has changed it
@@ -339,7 +341,7 @@ def array_of(value: Any, what: str, dtype: Any = None) -> jax.Array:
         raise
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
-            f"{what} a {kind_of(value)}, which is not an array or a number"
+            f"{what} a {type_name(value)}, which is not an array or a number"
             f"{'' if dtype is None else f' of dtype {dtype}'}",
             source=here(),
         ) from error

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.sources import here
-from graphdist.values.distributed import array_of
+from graphdist.values.distributed import checked_array
 
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
     """Return a leaf as an array that can be reduced; a mean is taken of floats."""
-    array = array_of(leaf, f"{what} of")
+    array = checked_array(leaf, f"{what} of")
     if array.dtype == jnp.bool_:
         raise ArgumentTypeError(
             f"{what} by {reducer.upper()} of bool values: it takes numbers",

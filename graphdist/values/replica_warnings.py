@@ -98,7 +98,7 @@ def _listed(rows: Rows) -> str:
 # A global batch that every replica gets whole.
 
 
-def warn_of_whole_batch(
+def warn_of_unsplit_batch(
     strategy: StrategyBase,
     fn: Callable[..., Any],
     args: tuple[Any, ...],

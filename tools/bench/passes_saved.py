@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import graphdist as gd
 from graphdist.errors import ArgumentError
 from graphdist.passes import pipeline
-from graphdist.program.explanation import measure
+from graphdist.program.explanation import graph_measure
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench.measure import Module, module_of
 from graphdist.tools.bench.models import Mlp, ReplicaOperations, Tree
@@ -189,7 +189,7 @@ def _side(running: Graphdist, strategy: gd.Strategy) -> CompiledSide:
     compiled = lowered.compile().executable.compiled
     devices = strategy.devices
     module = module_of(compiled, len(devices), devices.platform)
-    return CompiledSide(module, measure(lowered.graph).held)
+    return CompiledSide(module, graph_measure(lowered.graph).held)
 
 
 def effects(where: str, names: Sequence[str] = ()) -> list[PassSaving]:
