@@ -1,4 +1,4 @@
-"""Gradient accumulation: a batch in small parts, one after the other, in the memory of one."""
+"""Gradient accumulation: a batch is computed in parts, one after the other, to save memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def accumulate(
 ) -> Callable[Parameters, Result]:
     """Return a function that calls `fn` on parts of the batch in a loop, and combines the results.
 
-    The positional arguments `batch_argnums`, by default the last, are pytrees of arrays whose first
-    dimension, all of one length, is cut into `microbatches` equal parts. The results of `fn`, a
-    pytree of arrays, are averaged or summed, in float32 at least, and have the dtypes of `fn`'s; a
-    mean of integers is a float32, a sum of booleans an int32. Where `fn` reduces over the replicas,
+    The positional arguments `batch_argnums`, by default the last, are pytrees of arrays with first
+    dimensions of one length, which are cut into `microbatches` equal parts. The results of `fn`, a
+    pytree of arrays, are averaged or summed, in float32 at least, and keep their dtypes; but a mean
+    of integers is a float32, and a sum of booleans an int32. Where `fn` reduces over the replicas,
     as in `all_reduce("MEAN", gradients)`, the compiler reduces the total, once.
 
-    Raises `ArgumentError` where a batch cannot be cut, `ArgumentTypeError` for a number of parts or
-    a function that is none, and for results that are no numbers.
+    Raises `ArgumentError` where a batch cannot be cut, `ArgumentTypeError` for arguments of another
+    type and for results that are not numbers.
 
     >>> def loss(w, x):
     ...     return jnp.mean((x @ w) ** 2)
@@ -64,8 +64,8 @@ def accumulate(
         positions = _positions(places, len(args))
         parts = {place: _cut(args[place], microbatches) for place in positions}
 
-        def call(of_turn: dict[int, Any]) -> Any:
-            replaced = [of_turn.get(place, argument) for place, argument in enumerate(args)]
+        def call(part: dict[int, Any]) -> Any:
+            replaced = [part.get(place, argument) for place, argument in enumerate(args)]
             return fn(*replaced, **kwargs)
 
         return _summed(call, parts, microbatches, op)
@@ -74,9 +74,9 @@ def accumulate(
 
 
 def _summed(call: Callable[[Any], Any], parts: Any, microbatches: int, op: ReduceOp) -> Any:
-    """Return the sum or mean of what calls on the parts give."""
-    one = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), parts)
-    shapes = jax.eval_shape(lambda of_turn: jax.tree.map(_as_part, call(of_turn)), one)
+    """Return the sum or mean of the results of `call` on the parts."""
+    first = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), parts)
+    shapes = jax.eval_shape(lambda part: jax.tree.map(_as_part, call(part)), first)
 
     def add(total: Any, part: Any) -> tuple[Any, None]:
         return jax.tree.map(lambda t, x: t + jnp.asarray(x, t.dtype), total, call(part)), None
@@ -128,7 +128,7 @@ def _positions(places: Sequence[int], count: int) -> list[int]:
     for place in places:
         if not -count <= place < count:
             raise ArgumentError(
-                f"argument {place} of an accumulated function is its batch, and it was called with "
+                f"argument {place} of an accumulated function is its batch, but it was called with "
                 f"{count} positional arguments",
                 source=here(),
                 hint="pass the batch by position, and say which it is: batch_argnums=1",
@@ -137,13 +137,13 @@ def _positions(places: Sequence[int], count: int) -> list[int]:
 
 
 def _cut(batch: Any, microbatches: int) -> Any:
-    """Return the batch with a dimension of microbatches in front of its rows."""
+    """Return the batch with leaves of shape [microbatches, rows of each, ...]."""
     rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(rows) != 1 or rows == {()}:
         found = ", ".join(str(list(jnp.shape(leaf))) for leaf in jax.tree.leaves(batch)) or "none"
         raise ArgumentError(
             f"the batch of an accumulated function has leaves of shape {found}: they need a first "
-            f"dimension of one length",
+            f"dimension of the same length",
             source=here(),
         )
     ((length,),) = rows

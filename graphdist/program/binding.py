@@ -1,8 +1,9 @@
 """A compiled step bound to the user's arguments and results and to its variables' storage.
 
 `feeds` turn the leaves of a call's arguments into inputs, `run` runs the step on them and on the
-variables' buffers, `take` makes the user's result of the outputs. All three belong together: where
-variables are stored otherwise, a program gets a new binding in place of the old one.
+variables' buffers, `take` builds the user's result from the outputs. A binding never changes: when
+variables move to other storage, the program replaces it. So a call that has read the binding once
+uses feeds, step and result of the same program, whatever other threads do.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from graphdist.values.pytrees import unflatten
 
 
 class Binding:
-    """What a call of a program goes through, as its variables are stored by now."""
+    """A step, and the conversions around it, for the current storage of its variables."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Binding:
         layout: Layout,
         output_shapes: Sequence[tuple[int, ...]],
     ) -> None:
-        """Bind a step to where the layout has put its variables.
+        """Bind a step to the storage that the layout gave its variables.
 
         `output_shapes` are the shapes of the user's results, as they were traced.
         """
@@ -54,7 +55,7 @@ class Binding:
         self.take = self._taker()
 
     def moved(self) -> Binding:
-        """Return the binding for where the layout has put the variables by now."""
+        """Return a binding of the same step to the current storage of the layout's variables."""
         return Binding(self.step, self.interface, self.layout, self.output_shapes)
 
     def _state(self) -> StateBuffers:
@@ -70,7 +71,7 @@ class Binding:
         return StateBuffers(borrowed, range(len(holders)), assigned, version)
 
     def _taker(self) -> Callable[[list[jax.Array]], Any]:
-        """Return what makes the user's result of a step's outputs."""
+        """Return the function that builds the user's result from a step's outputs."""
         interface, num_assigned = self.interface, len(self.assigned)
         if any(interface.per_replica) or any(leaf is not OUTPUT for leaf in interface.statics):
             described = _described(interface, self.layout, self.output_shapes)
@@ -81,7 +82,7 @@ class Binding:
 
 
 def _feeds(interface: Interface, layout: Layout) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Return for each input which leaf it is, and what turns that into an array."""
+    """Return for each input the number of its leaf, and the function that makes it an array."""
     inputs = layout.graph.inputs[len(layout.graph.variables) :]
     dynamic = [i for i, key in enumerate(interface.keys) if not is_static(key)]
     return [
@@ -91,7 +92,7 @@ def _feeds(interface: Interface, layout: Layout) -> list[tuple[int, Callable[[An
 
 
 def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Callable[[Any], Any]:
-    """Return what turns a leaf of an argument into an input of the executable."""
+    """Return the function that turns a leaf of an argument into an input of the executable."""
     dtype = value.type.dtype
     if is_per_replica(key):
         if is_converted(key):
@@ -99,7 +100,7 @@ def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Call
         return lambda leaf: argument_array(leaf, strategy, name)
     mirrored = strategy.devices.mirrored
 
-    def one_value(leaf: Any) -> Any:
+    def shared(leaf: Any) -> Any:
         if HOLDS_BUFFERS[type(leaf)]:
             if leaf.is_deleted():
                 raise buffer_gone(name)
@@ -108,21 +109,21 @@ def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Call
                 return leaf
             return jax.device_put(leaf, mirrored)
         if isinstance(leaf, Mirrored):
-            return one_value(leaf.array)
+            return shared(leaf.array)
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise shape_without_value(leaf, name)
-        # A copy: JAX may go on showing the caller's memory while the step runs.
+        # A copy: JAX may read the caller's memory while the step runs, after the caller changed it.
         return np.array(leaf, numpy_dtype(dtype))
 
     if is_converted(key):
-        return lambda leaf: one_value(leaf).astype(numpy_dtype(dtype))
-    return one_value
+        return lambda leaf: shared(leaf).astype(numpy_dtype(dtype))
+    return shared
 
 
 def _described(
     interface: Interface, layout: Layout, output_shapes: Sequence[tuple[int, ...]]
 ) -> list[tuple[Any, ...] | None]:
-    """Return what `PerReplicaArray` takes for each output that is one value a replica."""
+    """Return the arguments of `PerReplicaArray` for each per-replica output, else None."""
     results = layout.graph.outputs[len(layout.graph.assigned) :]
     outputs = zip(output_shapes, results, interface.per_replica, interface.shapes, strict=True)
     return [
@@ -136,7 +137,7 @@ def _described(
 def _put_together(
     interface: Interface, described: Sequence[tuple[Any, ...] | None], outputs: list[jax.Array]
 ) -> Any:
-    """Return the user's result, in which each output that is described is one value a replica."""
+    """Return the user's result; each output that is described becomes a `PerReplicaArray`."""
     results = iter(
         [
             array if of_each is None else PerReplicaArray(array, interface.strategy, *of_each)

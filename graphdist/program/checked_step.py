@@ -1,8 +1,9 @@
 """A step whose numbers are checked, as `jax_debug_nans` and `jax_debug_infs` ask for.
 
-The step donates nothing, so that the variables get back what they held if a number is refused. It
-is checked after the lock of the stores is free, since whoever waits for the devices must not hold
-it: another thread's step may have replaced the new buffers by then, and keeps its own.
+The step donates nothing, so that the variables get their old buffers back if a number is refused.
+The numbers are checked after the lock of the stores is released: the check waits for the devices,
+and nobody may do that under the lock. Meanwhile another thread's step may have replaced the new
+buffers; the buffers of that step stay.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from graphdist.state.layout import Layout
 
 
 class CheckedStep(BoundStep):
-    """A step that is undone if it gives numbers that are refused."""
+    """A step that is undone if its outputs hold nan or infinities that JAX is set to refuse."""
 
     def __init__(self, step: Step, state: StateBuffers, layout: Layout) -> None:
         """Bind a step that has a check."""
         super().__init__(step, state)
         assert step.check is not None
         self._check, self._assigned, self._holders = step.check, layout.assigned, layout.holders
-        # The step computes on copies of variables that are stored elsewhere.
+        # Such a step runs on copies: the store holds neither its inputs nor its outputs.
         self._moves = step.devices.parameter_device is not None or isinstance(
             state.store, BorrowedBuffers
         )

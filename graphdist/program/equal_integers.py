@@ -1,9 +1,10 @@
-"""Which means of integers are means of one integer that all replicas hold.
+"""Which means of integers are means of an integer that is the same on all replicas.
 
-On several replicas the distributions say so. On one replica everything is one value, and the mean
-is to have the dtype that it has on several. There an integer counts as one if it follows from
-mirrored variables and constants alone: an argument may be what several replicas have each its own
-of, and so may what is computed from the replica's number.
+Such a mean stays an integer. On several replicas the distributions prove it. On one replica every
+value is trivially the same, but the mean must have the dtype that it has on several replicas. There
+an integer counts as the same if it follows from mirrored variables and constants alone: with
+several replicas an argument may differ between them, and so may values computed from the replica's
+number.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from graphdist.ir.types import MIRRORED
 from graphdist.passes.infer_distribution import diverges, infer_distribution
 from graphdist.tracing.integer_means import IntegerMeans, MeanNumber
 
-_GIVE_ONE = (REDUCE, ALL_REDUCE, GATHER, ALL_GATHER)
+_MIRRORED_RESULTS = (REDUCE, ALL_REDUCE, GATHER, ALL_GATHER)
 
 
 def proven_equal(
@@ -28,24 +29,24 @@ def proven_equal(
 ) -> frozenset[MeanNumber]:
     """Return the means in a logical graph whose integers are the same on all replicas.
 
-    `on_read` names the variables of which each replica has a value of its own.
+    `on_read` names the variables that hold a different value on each replica.
     """
-    is_one: Callable[[Value], bool]
+    is_same: Callable[[Value], bool]
     if graph.num_replicas > 1:
-        is_one = _mirrored(graph).__contains__
+        is_same = _mirrored(graph).__contains__
     elif means.replica_was_asked:
         return frozenset()
     else:
-        is_one = partial(_is_independent, graph, Sources(graph), on_read)
+        is_same = partial(_is_independent, graph, Sources(graph), on_read)
 
     def is_equal(operand: Operand | None) -> bool:
-        return is_one(operand) if isinstance(operand, Value) else operand is not None
+        return is_same(operand) if isinstance(operand, Value) else operand is not None
 
     return frozenset(number for number, of in means.operands.items() if all(map(is_equal, of)))
 
 
 def _mirrored(graph: Graph) -> set[Value]:
-    """Return the values that are the same on all replicas, where all replicas come to them."""
+    """Return the mirrored values of a graph, except inside nodes whose control flow diverges."""
     found: set[Value] = set()
     try:
         pending = [(graph, infer_distribution(graph))]
@@ -63,7 +64,7 @@ def _mirrored(graph: Graph) -> set[Value]:
 
 
 def _is_independent(graph: Graph, sources: Sources, on_read: Collection[str], value: Value) -> bool:
-    """Return whether a value follows from nothing of which replicas may have their own."""
+    """Return whether a value depends on nothing that may differ between replicas."""
     pending, seen = list[Operand]([value]), set[Operand]()
     while pending:
         current = pending.pop()
@@ -73,15 +74,15 @@ def _is_independent(graph: Graph, sources: Sources, on_read: Collection[str], va
         node = sources.made_by.get(current)
         if current in graph.inputs or (node is not None and _is_own(node, on_read)):
             return False
-        if node is None or node.op not in (READ, *_GIVE_ONE):
+        if node is None or node.op not in (READ, *_MIRRORED_RESULTS):
             pending += sources.of(current)
     return True
 
 
 def _is_own(node: Node, on_read: Collection[str]) -> bool:
-    """Return whether several replicas would each have a result of their own, as it stands."""
+    """Return whether the result of a node could differ between several replicas."""
     if node.op is READ:
         variable = cast(Variable, node.params["variable"])
         return variable.is_local or variable.name in on_read
-    exchanges = node.op.is_collective and node.op not in _GIVE_ONE
+    exchanges = node.op.is_collective and node.op not in _MIRRORED_RESULTS
     return exchanges or node.op.varies or node.op is REPLICA_ID

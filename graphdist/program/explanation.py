@@ -1,9 +1,10 @@
-"""What each pass did to a program and saved, and what passes declined to do: `stage.explain()`.
+"""What each pass changed, saved and declined in a program: `stage.explain()`.
 
-Computed from the graphs before and after each pass, so that no pass has to keep account. Bytes
-moved are what a device sends in a step when collectives go around a ring: all_reduce 2 b (R-1)/R of
-the b bytes it puts in, reduce_scatter b (R-1)/R, all_gather b (R-1). Bytes held are those of the
-variables between steps. A pass that leaves something alone for a reason says it itself: `declined`.
+It is computed from the graphs before and after each pass, so that passes need not keep account.
+Bytes moved are the bytes that a device sends in a step if collectives go around a ring: for b bytes
+that it puts in, an all_reduce sends 2 b (R-1)/R, a reduce_scatter b (R-1)/R, an all_gather b (R-1).
+Bytes held are the bytes of the variables between steps. A pass that could have changed something
+and did not gives the reason itself, in its function `declined`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from graphdist.passes.manager import Pass, PassRecord
 from graphdist.program.amounts import size_text
 
 _KINDS_MOVED = {"reduce": "all_reduce", "gather": "all_gather"}
-"""Collectives by what their words for cross-replica code become."""
+"""The collective that each operation of cross-replica code is lowered to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a graph costs a device in a step: nodes, collectives by kind, bytes."""
+    """The cost of a graph for a device in a step: nodes, collectives by kind, bytes."""
 
     nodes: int
     collectives: Mapping[str, int]
@@ -35,7 +36,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class PassEffect:
-    """What one pass did: its measures before and after, and what it declined, with the reason."""
+    """One pass: the measures before and after it, and the reasons for which it declined changes."""
 
     name: str
     before: Measure
@@ -53,7 +54,7 @@ class Explanation:
     steps: tuple[PassEffect, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the explanation as JSON has it."""
+        """Return the explanation as an object of JSON."""
         return {
             "name": self.name,
             "target": self.target,
@@ -94,7 +95,7 @@ def _row(name: str, measure: Measure) -> str:
 
 
 def savings(step: PassEffect) -> list[str]:
-    """Return in words what a pass saved on each device."""
+    """Return the savings of a pass on each device, in words."""
     before, after = step.before, step.after
     said = []
     fewer = sum(before.collectives.values()) - sum(after.collectives.values())
@@ -110,14 +111,14 @@ def savings(step: PassEffect) -> list[str]:
 def explanation(
     target: str, traced: Graph, pipeline: Sequence[Pass], history: Sequence[PassRecord]
 ) -> Explanation:
-    """Return what the passes of a pipeline did, given the graphs that they returned."""
+    """Explain the passes of a pipeline; `history` holds the graphs that they returned."""
     steps = []
     before, measured = traced, graph_measure(traced)
-    for one, record in zip(pipeline, history, strict=True):
+    for graph_pass, record in zip(pipeline, history, strict=True):
         after = record.graph
         is_same = after is before
         measured_after = measured if is_same else graph_measure(after)
-        declined = tuple(getattr(one.run, "declined", _nothing)(before))
+        declined = tuple(getattr(graph_pass.run, "declined", _nothing)(before))
         steps.append(PassEffect(record.pass_name, measured, measured_after, not is_same, declined))
         before, measured = after, measured_after
     return Explanation(traced.name, target, tuple(steps))
@@ -128,7 +129,7 @@ def _nothing(graph: Graph) -> Sequence[str]:
 
 
 def graph_measure(graph: Graph) -> Measure:
-    """Return what a graph costs a device in a step."""
+    """Return the cost of a graph for a device in a step."""
     kinds: Counter[str] = Counter()
     moved = 0.0
     replicas = graph.num_replicas
@@ -143,7 +144,7 @@ def graph_measure(graph: Graph) -> Measure:
 
 
 def bytes_sent(kind: str, put_in: int, replicas: int) -> float:
-    """Return what a device sends around a ring for a collective it puts so many bytes into.
+    """Return the bytes that a device sends around a ring for a collective that it puts bytes into.
 
     >>> bytes_sent("all_reduce", 100, 4), bytes_sent("all_gather", 25, 4)
     (150.0, 75)

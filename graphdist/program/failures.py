@@ -1,7 +1,7 @@
-"""What a failed call means to the user: which of their lines it was, and which values are lost.
+"""What a failed call means to the user: the line that made it, and the values that are lost.
 
-A step takes the buffers of the variables that it assigns. If it fails on the devices they are gone
-with it, and the user must hear so at once, not when the next step reads them.
+A step takes over the buffers of the variables that it assigns. If it fails on the devices, their
+values are lost, and the user must hear of it at once, not when the next step reads them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from graphdist.tracing.sources import here
 
 
 def raise_explained(error: BaseException, name: str, layout: Layout) -> NoReturn:
-    """Raise what a call of the step `name` failed with, or an error that says more.
+    """Raise the error of a call of the step `name`, or an error that says more.
 
-    Raises `RuntimeFailure` where the step took variables along, where a variable has no value, and
-    where the step was called in a function that JAX traces.
+    Raises `RuntimeFailure` if values of variables are lost with the step, if a variable has no
+    value, and if the step was called in a function that JAX traces.
     """
     if isinstance(error, OtherSettings):
         raise error
     if isinstance(error, ValueError) and not HOLDS_BUFFERS[type(jnp.zeros(()))]:
-        # JAX takes compiler options at the outermost level alone.
+        # A traced call of a function with compiler options is a ValueError of JAX: it takes them at
+        # the outermost level alone.
         error = called_while_traced()
     for storage in layout.storages:
         if isinstance(storage.holder.held, jax.ShapeDtypeStruct):
@@ -46,19 +47,21 @@ def _raise_if_lost(error: Exception, name: str, layout: Layout) -> None:
     lost = [storage.name for storage in _lost(layout)]
     if lost:
         raise RuntimeFailure(
-            f"step {name!r} failed after the buffers of {', '.join(map(repr, lost))} were given to "
-            f"it: their values are lost",
+            f"step {name!r} failed after the buffers of {', '.join(map(repr, lost))} were given "
+            f"to it: their values are lost",
             source=here(),
-            hint="restore them from a checkpoint, or assign them anew",
+            hint="restore them from a checkpoint, or assign them again",
         ) from error
 
 
 def _lost(layout: Layout) -> list[Storage]:
-    """Return the variables whose buffers the step took and nobody has replaced."""
+    """Return the variables whose buffers the step took over and nobody has replaced."""
     assigned = set(layout.assigned)
     taken = [storage for storage in layout.storages if storage.holder in assigned]
     held = {storage.holder: storage.holder.held for storage in taken}
-    gone = {holder for holder, array in held.items() if is_lost(array)}  # waits: without the lock
-    with BufferStore.lock:  # what another thread's step has taken meanwhile is not lost
+    gone = {
+        holder for holder, array in held.items() if is_lost(array)
+    }  # waits, so not under the lock
+    with BufferStore.lock:  # a buffer that another thread's step replaced meanwhile is not lost
         gone = {holder for holder in gone if holder.held is held[holder]}
     return [storage for storage in taken if storage.holder in gone]

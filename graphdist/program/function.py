@@ -1,8 +1,8 @@
-"""`@gd.function`: a Python function compiled for the strategy it uses, once a signature.
+"""`@gd.function`: a Python function compiled for the strategy it uses, once for each signature.
 
-The way of a call: flatten the arguments, find the program of their signature, put the variables'
-buffers and the arguments in, take the new buffers and the results out. The way to a program: trace
-(`tracing`), run the passes (`passes`), emit and compile (`runtime`).
+A call flattens the arguments, looks up the program of their signature and runs it. A new signature
+is compiled first: the function is traced (`tracing`), transformed (`passes`), emitted and compiled
+(`runtime`).
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ class Function(Generic[Parameters, Result_co]):
         return self._like(self.fn, list(self._static))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function[..., Any]:
-        """Return a function without programs, of the copy if it is a method of what is copied."""
+        """Return a function without programs; a method of a copied object is the copy's."""
         return self._like(copy.deepcopy(self.fn, memo), list(self._static))
 
     def __reduce__(self) -> str:
-        """Return the name, by which another process finds the function in its module."""
+        """Return the name by which another process finds the function in its module."""
         path = str(getattr(self, "__qualname__", ""))
         found: Any = sys.modules.get(str(getattr(self, "__module__", "")))
         for name in path.split("."):
@@ -154,12 +154,12 @@ class Function(Generic[Parameters, Result_co]):
         try:
             if instance not in self._bound:
                 self._bound[instance] = self._bound_to(weakref.ref(instance))
-        except TypeError:  # neither compared nor referred to weakly
+        except TypeError:  # it cannot be the key of a weak dictionary
             return BoundFunction(self, instance)
         return self._bound[instance]
 
     def _bound_to(self, instance: Callable[[], Any]) -> Function[..., Any]:
-        """Return the function of one instance, which goes with it."""
+        """Return a function for one instance; it holds the instance weakly, and its programs."""
         fn: Callable[..., Any] = self.fn
 
         @wraps(fn)
@@ -183,7 +183,7 @@ class Function(Generic[Parameters, Result_co]):
         )
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
-        """Run the function on these arguments; inside another function it is part of that one."""
+        """Run the function on these arguments; inside another function it is inlined."""
         if current_trace() is not None:
             return self.fn(*args, **kwargs)
         try:
@@ -193,18 +193,19 @@ class Function(Generic[Parameters, Result_co]):
                 try:
                     result = program.call(leaves)
                 except OtherSettings:
-                    pass
+                    pass  # JAX is set otherwise than when it was compiled: look for another one
                 else:
                     program.last_call = next_call()
                     return result
-            program = self._program(args, kwargs, signature)  # held here, and maybe nowhere else
+            # Held by this variable: another thread may drop it from the kept programs meanwhile.
+            program = self._program(args, kwargs, signature)
             return program.call(leaves)
         except Exception as error:
             hide_frames(error)
             raise
 
     def _program(self, args: Any, kwargs: Any, signature: Signature) -> Program:
-        """Return the program for how JAX is set, compiled if there is none."""
+        """Return the program for the current settings of JAX; compile it if there is none."""
         program = self._kept.for_context(signature)
         if program is None:
             with compiling(self.name):
@@ -228,14 +229,14 @@ class Function(Generic[Parameters, Result_co]):
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Sequence[Any], Signature]:
-        """Return the leaves of the arguments, and what of them decides which program runs."""
+        """Return the leaves of the arguments, and the signature that selects the program."""
         if self._static:
             args, kwargs = hide_static(self._static, args, kwargs)
         entry = current_entry()
         strategy = None if entry is None else entry.strategy
         try:
             if not kwargs:
-                # Arrays alone, as most steps take: flattening would cost more than all the rest.
+                # Most steps take arrays alone: flattening them would cost more than all the rest.
                 keys = []
                 for leaf in args:
                     key_of = ARRAY_KEYS[type(leaf)]
@@ -270,7 +271,7 @@ class Function(Generic[Parameters, Result_co]):
         last = self._last_signature
         if last is None:
             return
-        if last[:3] == signature[:3]:  # all but JAX's settings
+        if last[:3] == signature[:3]:  # only JAX's settings differ
             reason = changed_setting(self._last_settings, all_settings())
             advice = "Set it once, before the first call."
         else:
@@ -280,7 +281,7 @@ class Function(Generic[Parameters, Result_co]):
             advice = "Pass what changes as an array of one shape."
         if self._kept.num_dropped:
             advice += (
-                f" Of its programs it keeps {self._kept.most} (max_programs): those not called for "
+                f" It keeps {self._kept.most} programs (max_programs): those not called for "
                 f"longest are dropped, {self._kept.num_dropped} so far, and compiled again when "
                 f"they are called."
             )
@@ -351,11 +352,11 @@ def function(
 
     Use it as `@gd.function` or `@gd.function(...)`. Arrays, pytrees of them and distributed values
     are inputs, Python numbers are weakly typed scalars, anything else is static: the function is
-    compiled once for each signature. `static_argnames` names arguments to be static as well.
-    `passes` replaces the default pipeline (`graphdist.passes.pipeline`); without
-    `allow_reassociation` that leaves out the passes that change how results are rounded.
-    `compiler_options` go to XLA. Of its programs a function keeps `max_programs`, None for all: the
-    one that was not called for longest makes room for a new one, and is compiled again if called.
+    compiled once for each signature. `static_argnames` names more static arguments. `passes`
+    replaces the default pipeline (`graphdist.passes.pipeline`), which omits the passes that change
+    how results are rounded if `allow_reassociation` is False. `compiler_options` are options of
+    XLA. The function keeps at most `max_programs` programs, None for all: a new one replaces the
+    one that was not called for longest, which is compiled again if it is called.
 
     Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before
     anything runs.

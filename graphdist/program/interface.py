@@ -1,6 +1,7 @@
 """How leaves of a function's arguments and results correspond to inputs and outputs of its graph.
 
-Of a result arrays become outputs, anything else is kept as it is; a call puts both together again.
+The arrays of a result are outputs of the graph. Its other leaves are kept as they were traced, and
+every call puts them back between the outputs.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ class Interface:
     names: list[str]
     strategy: StrategyBase
     paths: tuple[str, ...] = ()
-    """Of each leaf of the arguments, where it stands in `(args, kwargs)`."""
+    """The path of each leaf of the arguments in `(args, kwargs)`."""
     structure: Any = None
     statics: list[Any] = field(default_factory=list)
-    """Each leaf of the result that is not an array; `OUTPUT` where it is one."""
+    """The leaves of the result; `OUTPUT` in place of each array."""
     per_replica: list[bool] = field(default_factory=list)
-    """Of each output, whether the user gets it as one value a replica."""
+    """For each output, whether the user gets it as a per-replica value."""
     shapes: list[Shapes | None] = field(default_factory=list)
-    """Of each output its shape on each replica, where they differ."""
+    """For each output, its shape on each replica; None if they are equal."""
     rows: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Of outputs that come from unequal numbers of rows, how many each replica had."""
+    """For outputs computed from unequal numbers of rows, the number of each replica."""
 
 
 OUTPUT = object()
 
 
 class _Parts:
-    """A leaf of which each replica has a part: a Python value, or its component of an output."""
+    """A per-replica leaf whose components are Python values or components of outputs."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = [OUTPUT if isinstance(part, Slot) else part for part in parts]
@@ -65,18 +66,18 @@ class _Parts:
 
 
 class MirroredLeaf:
-    """A leaf that is one value which every replica holds."""
+    """A leaf that the user gets as a `Mirrored` value."""
 
     def __init__(self, num_replicas: int) -> None:
         self.num_replicas = num_replicas
 
     def put_together(self, results: Iterator[Any]) -> Mirrored:
-        """Return the leaf, with the next of the outputs."""
+        """Return the leaf around the next output."""
         return Mirrored(next(results), self.num_replicas)
 
 
 def take_apart(result: Any, interface: Interface) -> list[Any]:
-    """Return the arrays of a result, and note in the interface what else it is made of."""
+    """Return the arrays of a result; note its structure and its other leaves in the interface."""
     leaves, interface.structure = jax.tree.flatten(
         result, is_leaf=lambda leaf: isinstance(leaf, PerReplica | Mirrored)
     )
@@ -103,14 +104,14 @@ def take_apart(result: Any, interface: Interface) -> list[Any]:
         elif is_array(leaf):
             add(leaf, False, None)
         else:
-            # The gradient of an integer: a tracer that stands for nothing.
+            # The gradient of an integer is a tracer of dtype float0, which no device holds.
             is_float0 = getattr(leaf, "dtype", None) == jax.dtypes.float0
             interface.statics[-1] = np.zeros(leaf.shape, leaf.dtype) if is_float0 else leaf
     return outputs
 
 
 def filled(leaf: Any, results: Iterator[Any]) -> Any:
-    """Return a leaf of the result, with the next of the outputs if it is one."""
+    """Return a leaf of the result; leaves that hold outputs take the next ones from `results`."""
     if leaf is OUTPUT:
         return next(results)
     return leaf.put_together(results) if isinstance(leaf, _Parts | MirroredLeaf) else leaf

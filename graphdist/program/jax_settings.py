@@ -1,11 +1,12 @@
-"""Settings of JAX's, as far as they decide which program runs.
+"""Settings of JAX that decide which program runs.
 
-Which settings a traced function depends on is JAX's to say: its trace context. It costs a
-microsecond to ask, so that calls do not ask: a step is a `jax.jit` function, which JAX traces again
-under other settings, and that is where a program finds out that it was not made for them
-(`OtherSettings`). Three settings that JAX does not go by are part of a signature instead.
-`jax_debug_nans` and `jax_debug_infs` make another executable, which keeps what the variables held
-before the step. `jax_default_prng_impl` is the kind of key that a seed becomes.
+JAX's trace context holds the settings on which a traced function depends. Reading it costs a
+microsecond, so calls do not read it. Instead they rely on `jax.jit`: a step is a jitted function,
+JAX traces it again under other settings, and that trace raises `OtherSettings`.
+
+Three settings are not in the trace context, and are part of a signature instead. `jax_debug_nans`
+and `jax_debug_infs` need another executable, one that keeps the variables' values from before the
+step. `jax_default_prng_impl` decides which kind of key a seed becomes.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ Settings: TypeAlias = tuple[bool, bool, str]
 
 
 class OtherSettings(BaseException):
-    """A program is called under other settings of JAX's than it was made for: take another.
+    """A program is called under other settings of JAX than it was made for: another must run.
 
-    Not an `Exception`: JAX spends milliseconds on the tracebacks of these.
+    It is not an `Exception`, since JAX spends milliseconds on filtering tracebacks of exceptions.
     """
 
 
 def settings_of_calls() -> Settings:
-    """Return the settings that are part of a signature; they are read at every call."""
+    """Return the settings that are part of a signature; every call reads them."""
     return jax.debug_nans.value, jax.debug_infs.value, jax.default_prng_impl.value
 
 
 def require_same_settings() -> Callable[[], None]:
-    """Return a function that raises `OtherSettings` where JAX is not set as it is now.
+    """Return a function that raises `OtherSettings` unless JAX is set as it is now.
 
     >>> require = require_same_settings()
     >>> require()
@@ -56,7 +57,7 @@ def require_same_settings() -> Callable[[], None]:
 
 
 def checked_numbers() -> frozenset[str]:
-    """Return which numbers no step may give, as JAX is set: of "nan" and "inf".
+    """Return the kinds of numbers that JAX is set to refuse: "nan", "inf", both or none.
 
     >>> with jax.debug_nans(True):
     ...     checked_numbers()
@@ -68,10 +69,10 @@ def checked_numbers() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """What JAX reads while a traced program is folded, emitted and lowered.
+    """The settings that JAX reads while a traced program is folded, emitted and lowered.
 
-    A program means what it was traced to mean, also where its stages are made one by one, some of
-    them under other settings.
+    They are stored at the trace and restored for every later stage, since the user may make the
+    stages one by one, under other settings: the program must keep its meaning.
     """
 
     enable_x64: bool
@@ -79,12 +80,12 @@ class Arithmetic:
 
     @staticmethod
     def current() -> Arithmetic:
-        """Return how JAX is set."""
+        """Return the current settings."""
         return Arithmetic(jax.enable_x64.value, jax.threefry_partitionable.value)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Set JAX so again, in this thread.
+        """Restore these settings in this thread for the duration of a `with` block.
 
         >>> with jax.enable_x64(True):
         ...     was = Arithmetic.current()
@@ -100,12 +101,12 @@ class Arithmetic:
 
 
 def all_settings() -> dict[str, Any]:
-    """Return all settings that have a name, as they are for this thread."""
+    """Return all settings that have a name, with their values in this thread."""
     return dict(jax.config.values)
 
 
 def changed_setting(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return in words the first setting that differs, or that it is one without a name.
+    """Describe the first setting that differs; some parts of the context have no name.
 
     >>> changed_setting({"jax_enable_x64": False}, {"jax_enable_x64": True})
     'jax_enable_x64 was False, is True'

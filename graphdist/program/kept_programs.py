@@ -1,10 +1,13 @@
-"""Which programs a function keeps, up to a limit: what is called for the longest not at all goes.
+"""The programs that a function keeps, up to a limit; the least recently called are dropped.
 
-One program is kept for each signature and each of JAX's trace contexts. `current` has those of the
-contexts of the last calls, and is all that a call looks at. A call notes its number in the program,
-which costs less than an order of programs would, so that the oldest are looked for when there are
-too many. A program that goes takes its executable with it: nothing else holds it, but for calls
-that are under way and stages that the user has asked for.
+The key of a program is its signature and JAX's trace context. A call looks up the signature alone,
+in `current`, because reading the context costs a microsecond: `current` holds, for each signature,
+the program of the context in which it was called last. If the context has changed since, the
+program raises `OtherSettings`, and the full key is looked up.
+
+A call stores its number in the program. That costs less at each call than a list in order of use
+would, and only a drop has to sort. A dropped program frees its executable, unless a call is under
+way or the user holds one of its stages.
 """
 
 from __future__ import annotations
@@ -21,18 +24,18 @@ from graphdist.tracing.trace_context import trace_context
 MOST = 128
 """How many programs a function keeps, if it is not told.
 
-A small one takes 2 or 3 MiB, a large one tens: the lengths of texts up to 1,024 in steps of 8 have
-room, and a function that is given other shapes for ever does not fill the memory.
+A small program takes 2 or 3 MiB, a large one tens. The limit leaves room for texts of lengths up to
+1,024 in steps of 8, and a function that gets new shapes for ever does not fill the memory.
 """
 
 next_call = count(1).__next__
-"""Return the number of a call, in the order of all calls of the process."""
+"""Return the next number for a call; calls of all functions of the process are numbered."""
 
 
 class KeptPrograms:
-    """The programs of one function; `most` is how many at once, None for all.
+    """The programs of one function, `most` at once, None for all.
 
-    `num_dropped` is how many have gone since, to make room.
+    `num_dropped` counts the programs that were dropped to make room.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -46,7 +49,7 @@ class KeptPrograms:
         return len(self._programs())
 
     def for_context(self, signature: Hashable) -> Program | None:
-        """Return the program for how JAX is set, and make it current; None if there is none."""
+        """Return the program for the current settings of JAX and make it current; or None."""
         program = self._of_contexts.get((signature, trace_context().reference))
         if program is not None:
             program.last_call = next_call()
@@ -54,18 +57,19 @@ class KeptPrograms:
         return program
 
     def keep(self, signature: Hashable, program: Program) -> bool:
-        """Keep a program for how JAX is set; return whether the oldest has gone for the first time.
+        """Keep a program for the current settings; return whether this is the first to drop others.
 
-        Those go first for whose settings JAX has no context any more: they are not found again.
+        The key refers to the context weakly: once JAX has cleared a context, its programs cannot be
+        found again, and are dropped first.
         """
-        forgotten = {one for key, one in list(self._of_contexts.items()) if key[1]() is None}
-        self._drop(forgotten)
+        programs = list(self._of_contexts.items())
+        self._drop({program for (_, context), program in programs if context() is None})
         program.last_call = next_call()
         self._of_contexts[signature, trace_context().reference] = program
         self.current[signature] = program
         if self.most is None:
             return False
-        by_age = sorted(self._programs(), key=lambda one: one.last_call)
+        by_age = sorted(self._programs(), key=lambda kept: kept.last_call)
         oldest = by_age[: max(0, len(by_age) - self.most)]
         self._drop(set(oldest))
         self.num_dropped += len(oldest)
@@ -75,12 +79,12 @@ class KeptPrograms:
         return {*self._of_contexts.values(), *self.current.values()}
 
     def _drop(self, programs: set[Program]) -> None:
-        """Let go of programs; another thread may be adding some."""
+        """Drop programs; the dicts are copied first, since another thread may be adding to them."""
         if not programs:
             return
         for kept in self._dicts():
-            for key, one in list(kept.items()):
-                if one in programs:
+            for key, program in list(kept.items()):
+                if program in programs:
                     kept.pop(key, None)
 
     def _dicts(self) -> Iterator[dict[Any, Program]]:
@@ -89,7 +93,7 @@ class KeptPrograms:
 
 
 def checked_limit(max_programs: Any) -> int | None:
-    """Return how many programs a function keeps; raises `ArgumentError` for less than one.
+    """Return the limit; raises `ArgumentError` below 1, `ArgumentTypeError` for other types.
 
     >>> checked_limit(8), checked_limit(None)
     (8, None)

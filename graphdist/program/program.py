@@ -1,13 +1,13 @@
-"""One compiled program of a function: how it is compiled, and what a call of it does.
+"""One compiled program of a function: its compilation and its calls.
 
-To compile, in order: run the passes for how the variables are stored by now; store them as the
+To compile, in order: run the passes, given the current storage of the variables; store them as the
 final graph says; agree with the other workers on the program; emit and compile it; bind it to the
 storage (`binding.py`).
 
 To call, in order: turn the arguments into inputs; run the step on them and on the variables'
-buffers (`runtime/bound_step.py`); make the user's result of the outputs. Where another program has
-stored variables otherwise since, they are laid out again if that is all it takes, or else the
-program is compiled for what it finds; then the call begins again.
+buffers (`runtime/bound_step.py`); build the user's result from the outputs. Another program may
+have moved variables to other storage since. Then their layout is restored if that is possible, or
+else the program is compiled again for the storage it finds; and the call starts over.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ def compile_program(traced: Traced, interface: Interface) -> Program:
 
 
 def _compiled(traced: Traced, interface: Interface, require: Callable[[], None]) -> Binding:
-    """Return a traced function compiled for how its variables are stored by now."""
+    """Compile a traced function for the current storage of its variables."""
     if traced.devices.is_absent:
         traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
     strategy = interface.strategy
     lowered = traced.lower()
     layout = Layout(lowered.graph, _storages(traced), strategy)
-    with BufferStore.lock:
+    with BufferStore.lock:  # no step and no other program may move variables between the two
         graph = as_stored(traced.graph, traced.variables, strategy)
         if is_current := graph is traced.graph:
             layout.apply()
-    if not is_current:  # another thread's program has stored them otherwise since it was traced
+    if not is_current:  # another thread's program has moved variables since the trace
         return _compiled(replace(traced, graph=graph), interface, require)
+    # Workers whose programs differ would wait for each other in different collectives.
     agree_on(lowered.graph, traced.devices, here())
     step = step_of(lowered, interface, require)
     wait_until_compiled(lowered.graph, traced.devices, here())
@@ -61,7 +62,7 @@ def _compiled(traced: Traced, interface: Interface, require: Callable[[], None])
 
 
 def _storages(traced: Traced) -> dict[str, Storage]:
-    """Return the storage of each variable by the graph's name of it."""
+    """Return the storage of each variable by its name in the graph."""
     named = [variable.name for variable in traced.graph.variables if not variable.is_local]
     variables = zip(named, traced.variables, strict=True)
     return {name: variable.storage for name, variable in variables}
@@ -76,14 +77,14 @@ class Program:
         traced: Traced | None = None,
         require: Callable[[], None] | None = None,
     ) -> None:
-        """Take what calls go through, and the traced function that it was compiled of.
+        """Take the binding, and the traced function that it was compiled from.
 
-        `require` raises if JAX is set otherwise than it was then. A program without a traced
-        function cannot be compiled again: it has the variables stored as it takes them.
+        `require` raises if JAX's settings differ from the settings at the trace. A program without
+        a traced function, loaded from a file, cannot be compiled again: it moves the variables.
         """
         self.name, self._traced, self._require = binding.layout.graph.name, traced, require
         self.last_call = 0
-        """The number of the last call, among those of all programs."""
+        """The number of the last call; calls of all programs are numbered in order."""
         self._changing = RLock()
         self._bind(binding)
 
@@ -97,7 +98,7 @@ class Program:
         binding = self._binding
         try:
             inputs = []
-            for leaf, feed in binding.feeds:  # not a comprehension, which is a call of its own
+            for leaf, feed in binding.feeds:  # a comprehension would be one more call of Python
                 inputs.append(feed(leaves[leaf]))
             outputs = binding.run(inputs)
         except BaseException as error:
@@ -108,8 +109,8 @@ class Program:
         return binding.take(outputs)
 
     def _follow(self, binding: Binding) -> None:
-        """Have a binding for how the variables are stored by now, in place of this one."""
-        with self._changing:  # one thread compiles, others find what it compiled
+        """Replace this binding by a binding to the current storage of the variables."""
+        with self._changing:  # one thread compiles, the others find its binding
             if self._binding is not binding:
                 return
             with BufferStore.lock:
@@ -131,11 +132,11 @@ class Program:
         return _compiled(replace(traced, graph=graph), interface, require)
 
     def assigns(self, holder: Holder) -> bool:
-        """Return whether steps assign the variable or the pack that has this storage."""
+        """Return whether steps of the program assign this variable or pack."""
         return any(assigned is holder for assigned in self._binding.assigned)
 
     def assignment(self, storage: Storage) -> Source | None:
-        """Return the user's line that assigns a variable; None where it is not known."""
+        """Return the user's line that assigns a variable; None if it is not known."""
         names = {} if self._traced is None else _storages(self._traced)
         name = next((name for name, found in names.items() if found is storage), None)
         for node in () if self._traced is None or name is None else walk(self._traced.graph):

@@ -1,9 +1,9 @@
-"""A line on the terminal while a program is compiled, where that takes more than some seconds.
+"""A line on the terminal while a program is compiled, if that takes several seconds.
 
-It names the function and what is being done, is written anew each second, and ends as one line that
-says what took how long. There is none where stderr is no terminal, so no log is filled, and none
-once `gd.config.show_compilation(False)` was called. Code that compiles says `compiling`, its parts
-say `phase`; what is compiled within another compilation is part of that.
+The line names the function and the current phase. It is rewritten every second, and ends with the
+time of each phase. It is shown only where stderr is a terminal, so that no log fills with it, and
+not after `gd.config.show_compilation(False)`. Code that compiles enters `compiling`, its parts
+enter `phase`. A compilation inside another one counts as a part of it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TextIO
 from graphdist.config import shows_compilation
 
 FIRST_AFTER = 3.0
-"""Seconds before anything is said."""
+"""Seconds before the line appears."""
 EVERY = 1.0
-"""Seconds between one writing of the line and the next."""
+"""Seconds between two updates of the line."""
 
 
 class Progress:
@@ -34,7 +34,7 @@ class Progress:
     """
 
     def __init__(self, name: str) -> None:
-        """Begin with no phase."""
+        """Start without a phase."""
         self.name, self.seconds = name, dict[str, float]()
         self.is_done = False
         self._current: tuple[str, float] | None = None
@@ -50,17 +50,17 @@ class Progress:
             self._current = outer
             spent = time.perf_counter() - start
             self.seconds[what] = self.seconds.get(what, 0.0) + spent
-            if outer is not None:  # it is not counted twice
+            if outer is not None:  # it will count these seconds too
                 self.seconds[outer[0]] = self.seconds.get(outer[0], 0.0) - spent
 
     def line(self) -> str:
-        """Return what is being done, for how long."""
+        """Return the current phase and its seconds."""
         what, start = self._current or ("between two phases", time.perf_counter())
         spent = time.perf_counter() - start
         return f"graphdist: compiling {self.name}: {what}, {spent:.0f} s"
 
     def summary(self) -> str:
-        """Return what took how long."""
+        """Return the seconds of all phases."""
         parts = ", ".join(f"{what} {spent:.1f} s" for what, spent in self.seconds.items())
         done = f"compiled {self.name} in" if self.is_done else f"{self.name} is not compiled, after"
         return f"graphdist: {done} {sum(self.seconds.values()):.1f} s: {parts}"
@@ -92,7 +92,7 @@ def compiling(name: str) -> Iterator[Progress]:
 
 @contextmanager
 def phase(what: str) -> Iterator[None]:
-    """Say what is being done in the `with` block, to whoever shows the compilation."""
+    """Name the work of the `with` block, for the line that shows the compilation."""
     if _state.current is None:
         yield
         return
@@ -105,7 +105,7 @@ def _is_shown(stream: TextIO | None) -> bool:
 
 
 class _Writer:
-    """A thread that writes the line, from the first few seconds on."""
+    """A thread that writes the line after the first few seconds."""
 
     def __init__(self, progress: Progress, stream: TextIO) -> None:
         self._progress, self._stream = progress, stream
@@ -128,6 +128,6 @@ class _Writer:
         self._stream.flush()
 
     def end(self) -> None:
-        """Write what it took, if anything was written; waits for that."""
+        """Write the summary if the line was shown, and wait for the thread."""
         self._ended.set()
         self._thread.join()

@@ -1,14 +1,16 @@
 """How often a function is traced for one call, and what each trace is told.
 
-It is traced again
+A function is traced again for two reasons.
 
-* with the replica's number as a Python value, or the replicas' name bound throughout, where it
-  turns out to need them;
-* with means of integers that stay integers. The first trace has floats in their place. Another one
-  follows if it proves integers to be the same on all replicas, or if it fails, since a float may be
-  what does not fit. There all are taken for equal but those that were seen not to be, since more
-  follow from an integer that stays one. What a trace takes for equal must be proven of that very
-  trace. A program that cannot be traced like that, or not twice, keeps what the first trace gave.
+* It turns out to need the replica's number as a Python value, or the axis name of the replicas
+  throughout the trace.
+* A mean of integers should stay an integer where all replicas hold the same integer. The first
+  trace makes every mean a float. A second trace follows if the first one proves integers to be the
+  same on all replicas, or if it fails, since the float may be the cause. The second trace takes all
+  integers for the same except those that are known not to be, because one mean that stays an
+  integer may make others provable. Each assumption of a trace must be proven from that trace;
+  assumptions that fail are dropped, and the function is traced again. If such a trace fails, or
+  too many are needed, the result of the first trace stands.
 """
 
 from __future__ import annotations
@@ -22,21 +24,21 @@ from graphdist.tracing.state import NeedsNameThroughout, NeedsReplicaNumber, Tra
 Result = TypeVar("Result")
 
 _MOST = 4
-"""How often a program is traced again for its integers."""
+"""The most traces of one program for its means of integers."""
 
 
 class RepeatedTraces(Generic[Result]):
-    """The traces of one function for the arguments of one call; `run_trace` makes one of them."""
+    """The traces of one function for the arguments of one call; `run_trace` runs one trace."""
 
     def __init__(self, run_trace: Callable[[Trace], Result]) -> None:
-        """Know nothing of what the function needs."""
+        """Start without knowing what the function needs."""
         self._run_trace = run_trace
         self._by_number: set[int] = set()
         self._axis: tuple[str, int] | None = None
         self._means = IntegerMeans()
 
     def run(self, is_first: bool) -> Result:
-        """Return what the last trace gave; the first alone may make variables, if it `is_first`."""
+        """Return the result of the last trace; if `is_first`, the first may make variables."""
         try:
             result = self._as_needed(is_first, None)
         except Exception:
@@ -58,11 +60,11 @@ class RepeatedTraces(Generic[Result]):
                 self._axis = needs.axis
 
     def _with_integers(self, unlike: frozenset[MeanNumber]) -> Result | None:
-        """Return what a trace gives in which equal integers stay such, or None."""
+        """Return the result of a trace in which equal integers stay integers; None if it fails."""
         for _ in range(_MOST):
             try:
                 result = self._as_needed(False, unlike)
-            except Exception:  # whatever the program does with an integer that it cannot do
+            except Exception:  # the program may do with the mean what no integer allows
                 return None
             if self._means.unproven <= unlike:
                 return result

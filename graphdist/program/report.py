@@ -1,9 +1,9 @@
 """What a compiled step needs and moves: memory, operations, collectives, an estimate of its time.
 
-Memory is the compiler's word, operations are counted on the graph (`graphdist.ir.cost`), and
-collectives are taken from both sides: what the graph asks for, with the pass and the user's line
-that did, and what the compiler made of it, read from the compiled module. The estimate of the time
-is a roofline over published peaks (`graphdist.runtime.targets.roofline`), and no measurement.
+The compiler reports the memory. Operations are counted in the graph (`graphdist.ir.cost`).
+Collectives are listed twice: as the graph has them, with the pass or the user's line that made
+them, and as the compiled module has them. The time is an estimate, a roofline over published peaks
+(`graphdist.runtime.targets.roofline`), and no measurement.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from graphdist.runtime.devices import Devices
 
 LARGE_CONSTANT = 2**20
-"""Bytes above which a constant in the program is warned of."""
+"""The size in bytes from which a constant of the program causes a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveUse:
-    """A collective of the graph, and what the compiler made of it.
+    """A collective of the graph, and the collective of the module that does its work.
 
-    `bytes` is what each replica puts in, each time; `times` how often it runs in a step. `became`
-    is empty where the compiler left nothing that can be told from others.
+    `bytes` are the bytes that each replica puts in, each time; `times` counts its runs in a step.
+    `became` describes the collective of the module in words.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class CollectiveUse:
 
 @dataclass(frozen=True, slots=True)
 class LargeConstant:
-    """A value that is baked into the program, where it was likely meant as an argument."""
+    """A large value that is part of the program, and was likely meant as an argument."""
 
     bytes: int
     type: str
@@ -66,11 +66,11 @@ class LargeConstant:
 
 @dataclass(frozen=True)
 class Report:
-    """What a step needs on each device and moves; bytes, seconds.
+    """What a step needs on each device and moves, in bytes and seconds.
 
-    `needed_bytes` is the most the program holds at once, `available_bytes` what a device has; both
-    are 0 where nobody says. `refusal` is what the compiler said where it refused the program, of
-    which there is then no module.
+    `needed_bytes` is the most the program holds at once, `available_bytes` the memory of a device;
+    0 means unknown. `refusal` is the compiler's message if it refused the program; then there is no
+    module.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Report:
 
     @property
     def fits(self) -> bool:
-        """Return whether a device has the memory the step needs; True where nobody knows."""
+        """Return whether a device has the memory the step needs; True if that is unknown."""
         if self.refusal:
             return False
         return not self.available_bytes or self.needed_bytes <= self.available_bytes
@@ -104,16 +104,16 @@ class Report:
 
     @property
     def collective_bytes(self) -> dict[str, int]:
-        """Return the bytes each device puts into collectives in a step, by kind, as asked for."""
-        return _total((one.kind, one.bytes * one.times) for one in self.collectives)
+        """Return the bytes each device puts into the graph's collectives in a step, by kind."""
+        return _total((use.kind, use.bytes * use.times) for use in self.collectives)
 
     @property
     def module_bytes(self) -> dict[str, int]:
-        """Return the same of the compiled module, whose kinds are XLA's choice."""
-        return _total((one.kind, one.bytes * one.times) for one in self.module_collectives)
+        """Return the same for the compiled module; XLA may have chosen other kinds."""
+        return _total((found.kind, found.bytes * found.times) for found in self.module_collectives)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON has it."""
+        """Return the report as an object of JSON."""
         return {
             **asdict(self),
             "fits": self.fits,
@@ -151,7 +151,7 @@ def report_of_refused(lowered: Lowered, error: DeviceMemoryError) -> Report:
 
 
 def boundary_bytes(graph: Graph) -> tuple[int, int, int]:
-    """Return the bytes of a replica's arguments and outputs, and of those they share."""
+    """Return the bytes of a replica's arguments, of its outputs, and of the buffers they share."""
     arguments = sum(value.type.bytes for value in graph.inputs)
     outputs = sum(output.type.bytes for output in graph.outputs)
     shared = sum(output.type.bytes for output in graph.outputs[: len(graph.assigned)])
@@ -159,7 +159,7 @@ def boundary_bytes(graph: Graph) -> tuple[int, int, int]:
 
 
 def peak_of_boundary(graph: Graph) -> int:
-    """Return the bytes that are there at the end of a step whatever the compiler does."""
+    """Return the bytes that a step needs for arguments and outputs, whatever the compiler does."""
     arguments, outputs, shared = boundary_bytes(graph)
     return arguments + outputs - shared
 
@@ -175,7 +175,7 @@ def _report(
     counted = cost(graph)
     uses = collective_uses(graph, module, is_known=not refusal)
     topology = devices.topology
-    asked = [(one.kind, one.bytes * one.times) for one in uses]
+    asked = [(use.kind, use.bytes * use.times) for use in uses]
     if topology is not None and not available:
         available = topology.chip.memory_bytes // topology.chip.devices
     return Report(
@@ -203,7 +203,7 @@ def _report(
 def collective_uses(
     graph: Graph, module: tuple[ModuleCollective, ...], *, is_known: bool
 ) -> tuple[CollectiveUse, ...]:
-    """Return the collectives of a graph with what became of them, in the graph's order."""
+    """Return the collectives of a graph, matched with the module's, in the graph's order."""
     times = {id(node): count for node, count in executions(graph)}
     nodes, matching = collectives(graph), Matching(module)
     found = {}
@@ -239,7 +239,7 @@ def _use(node: Node, times: int, found: ModuleCollective | str | None) -> Collec
 
 
 def _became(kind: str, found: ModuleCollective | None) -> str:
-    """Return in words what the compiler made of a collective."""
+    """Describe the collective of the module that does the work of a collective of the graph."""
     if found is None:
         return "removed, or reshaped into others"
     words = [found.name]
@@ -263,7 +263,7 @@ def large_constants(graph: Graph) -> tuple[LargeConstant, ...]:
     for node in nodes:
         if node.op is CONSTANT and node.results[0].type.bytes >= LARGE_CONSTANT:
             (value,) = node.results
-            # A value from outside the program has no line in it but that of its first use.
-            line = next((one.source for one in nodes if value in one.operands), node.source)
+            # A value from outside the function has no line in it: its first use is shown.
+            line = next((user.source for user in nodes if value in user.operands), node.source)
             found.append(LargeConstant(value.type.bytes, str(value.type), str(line)))
-    return tuple(sorted(found, key=lambda one: -one.bytes))
+    return tuple(sorted(found, key=lambda constant: -constant.bytes))

@@ -65,7 +65,7 @@ def _collectives(report: Report) -> Iterator[str]:
         f"{size_text(total)} from each device a step"
     )
     yield f"compiled: {_module(report)}"
-    largest = sorted(report.collectives, key=lambda one: -one.bytes * one.times)
+    largest = sorted(report.collectives, key=lambda use: -use.bytes * use.times)
     for use in largest[:LINES_OF_COLLECTIVES]:
         yield _collective(use)
     left = largest[LINES_OF_COLLECTIVES:]
@@ -78,10 +78,10 @@ def _module(report: Report) -> str:
     if report.refusal:
         return "there is none, since it was refused"
     by_kind = report.module_bytes
-    counts = [one.kind for one in report.module_collectives]
+    kinds = [found.kind for found in report.module_collectives]
     return (
         ", ".join(
-            f"{counts.count(kind)} {kind} of {size_text(size)}" for kind, size in by_kind.items()
+            f"{kinds.count(kind)} {kind} of {size_text(size)}" for kind, size in by_kind.items()
         )
         or "there are none"
     )

@@ -1,9 +1,12 @@
-"""What a call looks like to the compiler: which leaves are arrays, and what is static.
+"""The signature of a call: the keys of its leaves, which decide which program runs.
 
-Arrays and distributed values are described by shape and dtype; Python numbers are weakly typed
-scalars, as in JAX; everything else is static and part of the signature by value, and must have a
-hash. One program is compiled for each signature. Static values are one where they make one program:
-1, 1.0 and True do not, nor do 0.0 and -0.0; all that is no number does, though it equals nothing.
+The key of an array or a distributed value holds its shape and dtype; the key of a Python number its
+class, since it becomes a weakly typed scalar, as in JAX. Every other leaf is static: its key holds
+the value, which must have a hash. One program is compiled for each signature.
+
+Two static values have the same key if the same program is traced from them. So 1, 1.0 and True
+differ although they are equal, and 0.0 differs from -0.0, while nan has one key although it is not
+equal to itself.
 """
 
 from __future__ import annotations
@@ -41,11 +44,11 @@ _LEAKED = "return it from the function that computed it, or keep it in a gd.Vari
 
 
 class UnusableLeaf(Exception):
-    """A leaf that cannot be an argument, before it is known which one: `refusal` says that."""
+    """A leaf that cannot be an argument; `refusal` finds out which one, and names it."""
 
 
 class StaticValue:
-    """A value that is part of a program, equal to those that make the same program."""
+    """A value that is part of a program; it equals the values that make the same program."""
 
     def __init__(self, value: Any) -> None:
         """Raise `TypeError` for a value that has no hash."""
@@ -64,7 +67,10 @@ class StaticValue:
 
 
 def _identity(value: Any) -> Any:
-    """Return what is equal for values that make one program; a class of the user's says itself."""
+    """Return an object that is equal for values that make one program.
+
+    For objects of other classes it is the class and the object: their `__eq__` decides.
+    """
     kind = type(value)
     if isinstance(value, float):
         return kind, value.hex()
@@ -80,7 +86,7 @@ def _identity(value: Any) -> Any:
 
 
 class StaticArgument(StaticValue):
-    """An argument the user named as static; it is one leaf, whatever it holds."""
+    """An argument the user named as static; it is a single leaf even if it is a pytree."""
 
     def __init__(self, value: Any, name: str) -> None:
         """Hide the value; raises `ArgumentTypeError` if it has no hash."""
@@ -100,12 +106,16 @@ def static_key(value: Any) -> LeafKey:
 
 
 def leaf_key(leaf: Any, python_numbers_are_static: bool) -> LeafKey:
-    """Return what of a leaf decides which program runs."""
+    """Return the key of a leaf: the properties that decide which program runs."""
     return KEYS[python_numbers_are_static][type(leaf)](leaf)
 
 
 class _Keys(dict[type, Callable[[Any], LeafKey]]):
-    """The function that describes leaves of a type: finding it is dear, calling it is not."""
+    """The function that returns the key of a leaf, by the leaf's type.
+
+    It is kept by type, since every call looks it up: a chain of `isinstance` would cost more than
+    the key itself.
+    """
 
     def __missing__(self, kind: type) -> Callable[[Any], LeafKey]:
         self[kind] = found = _key_function(kind)
@@ -113,11 +123,14 @@ class _Keys(dict[type, Callable[[Any], LeafKey]]):
 
 
 KEYS = (_Keys({kind: lambda leaf: (_NUMBER, type(leaf)) for kind in _NUMBERS}), _Keys())
-"""By whether Python numbers are static."""
+"""Indexed by whether Python numbers are static."""
 
 
 class _ArrayKeys(dict[type, Callable[[Any], LeafKey] | None]):
-    """The same for arrays of all kinds, which are leaves of every pytree; None for other types."""
+    """The same for types of arrays; None for every other type.
+
+    An array is always a leaf of a pytree, so arguments of these types need no flattening.
+    """
 
     def __missing__(self, kind: type) -> Callable[[Any], LeafKey] | None:
         found = _key_function(kind)
@@ -150,7 +163,7 @@ def _jax_key(leaf: Any) -> LeafKey:
 def refusal(
     fn: Callable[..., Any], name: str, args: Any, kwargs: Any, python_numbers_are_static: bool
 ) -> ArgumentTypeError:
-    """Return the error for arguments of which one is an `UnusableLeaf`."""
+    """Return the error for the first argument that raises `UnusableLeaf`, with its name."""
     for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
         try:
             leaf_key(leaf, python_numbers_are_static)
@@ -208,20 +221,20 @@ def _rare_key(leaf: Any) -> LeafKey:
 
 def _unknown_dimension(spec: ArraySpec | PerReplicaSpec) -> UnusableLeaf:
     return UnusableLeaf(
-        f"is {spec}, of which a dimension is not known",
+        f"is {spec}, with a dimension that is not known",
         "write the spec with the size that the function is traced for",
     )
 
 
 def _components_key(leaf: PerReplica) -> LeafKey:
-    """Describe the components: arrays and numbers are inputs, anything else the replica's own."""
+    """Return the key of components: arrays and numbers are inputs, other values are static."""
     if all(isinstance(value, _NUMBERS + _ARRAYS) for value in leaf.values):
         try:
             arrays = [np.asarray(value) for value in leaf.values]
             return _COMPONENTS, tuple(_array_key(array)[1:3] for array in arrays)
         except UnusableLeaf as unusable:
             what, hint = unusable.args
-            raise UnusableLeaf(f"is a PerReplica, of which a component {what}", hint) from None
+            raise UnusableLeaf(f"is a PerReplica with a component that {what}", hint) from None
     for value in leaf.values:
         if isinstance(value, _ARRAYS):
             raise UnusableLeaf(
@@ -232,8 +245,8 @@ def _components_key(leaf: PerReplica) -> LeafKey:
             hash(value)
         except TypeError:
             raise UnusableLeaf(
-                f"is a PerReplica, of which a component is a {type_name(value)}, which is neither an "
-                f"array nor hashable",
+                f"is a PerReplica with a component of type {type_name(value)}, which is neither "
+                f"an array nor hashable",
                 "give all replicas arrays, or hashable values such as strings and tuples",
             ) from None
     return static_key((PerReplica, *leaf.values))
@@ -250,7 +263,7 @@ def is_per_replica(key: LeafKey) -> bool:
 
 
 def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
-    """Return the graph's type of an input; raises `ArgumentError`, which says its name."""
+    """Return the graph's type of the input `name`; `ArgumentError` for unequal components."""
     if key[0] is _PER_REPLICA:
         type = Type(program_dtype(key[2].dtype), *key[2][1:])
         return type.distributed(MIRRORED) if num_replicas == 1 else type
@@ -271,14 +284,14 @@ def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
                     hint="give all replicas arrays of one rank and dtype",
                 )
         name = program_dtype(dtype_name(dtype))
-        shape = largest([one for one, _ in key[1]])
+        shape = largest([shape for shape, _ in key[1]])
         return Type(name, shape, MIRRORED if num_replicas == 1 else PER_REPLICA)
     aval = input_aval(leaf, key)
     return Type(dtype_name(aval.dtype), tuple(aval.shape), MIRRORED)
 
 
 def program_dtype(dtype: str) -> str:
-    """Return what a dtype becomes in a program: without `jax_enable_x64` 64 bits become 32.
+    """Return the dtype that a program has for this one: 32 bits for 64 without `jax_enable_x64`.
 
     >>> program_dtype("i64"), program_dtype("bf16")
     ('i32', 'bf16')
@@ -289,7 +302,7 @@ def program_dtype(dtype: str) -> str:
 
 
 def is_converted(key: LeafKey) -> bool:
-    """Return whether the leaf has 64 bits, from a time of `jax_enable_x64`, and the program 32."""
+    """Return whether the leaf, made under `jax_enable_x64`, has 64 bits and the program 32."""
     if key[0] not in (_PER_REPLICA, _ARRAY):
         return False
     name = key[2].dtype if key[0] is _PER_REPLICA else dtype_name(key[2])
@@ -297,7 +310,7 @@ def is_converted(key: LeafKey) -> bool:
 
 
 def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:
-    """Return shape, dtype and weak type of an input that is one value."""
+    """Return shape, dtype and weak type of an input that all replicas share."""
     if key[0] is _NUMBER:
         return jax.ShapeDtypeStruct((), jnp.result_type(key[1]), weak_type=True)
     _, shape, dtype, weak = key
@@ -307,21 +320,21 @@ def input_aval(leaf: Any, key: LeafKey) -> jax.ShapeDtypeStruct:
 
 
 def traced_leaf(key: LeafKey, tracer: Any, num_replicas: int) -> Any:
-    """Return what the traced function sees of an input."""
+    """Return the value that the traced function gets for an input."""
     if not is_per_replica(key) or num_replicas == 1:
         return tracer
     return TracedPerReplica(tracer, _shapes(key))
 
 
 def _shapes(key: LeafKey) -> Shapes | None:
-    """Return the replicas' shapes of a per-replica input, where they differ."""
-    return unequal([one for one, _ in key[1]]) if key[0] is _COMPONENTS else key[3]
+    """Return the shapes of a per-replica input on the replicas; None if they are equal."""
+    return unequal([shape for shape, _ in key[1]]) if key[0] is _COMPONENTS else key[3]
 
 
 def rows_of(leaf: Any, key: LeafKey) -> tuple[int, ...] | None:
-    """Return how many rows the replicas have of an input, or had of what it comes from.
+    """Return the number of rows that each replica has of an input; None if all have equally many.
 
-    None where they have equally many.
+    For a value that was computed from unequal rows it is the numbers of those rows.
     """
     shapes = _shapes(key) if is_per_replica(key) else None
     if shapes is None:
@@ -333,7 +346,7 @@ def rows_of(leaf: Any, key: LeafKey) -> tuple[int, ...] | None:
 def signature_difference(
     names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]
 ) -> str:
-    """Return the first thing in which two signatures differ, in words."""
+    """Return the first difference between two signatures, in words."""
     if len(old) != len(new):
         return f"{len(old)} leaves before, {len(new)} now"
     for name, before, now in zip(names, old, new, strict=False):

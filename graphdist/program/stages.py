@@ -33,17 +33,17 @@ from graphdist.values.copying import refuse_to_pickle
 
 
 class Viewer(Protocol):
-    """What shows a stage; the package of views hands itself in."""
+    """An object that shows stages; `graphdist.viz` sets it."""
 
     def show(self, shown: FunctionStage, format: str) -> None:
-        """Show it: in a notebook there, else in a browser or as text."""
+        """Show the stage: inside a notebook, else in a browser or as text."""
 
     def notebook_cell(self, shown: FunctionStage) -> str:
-        """Return it as HTML for the cell of a notebook."""
+        """Return the stage as HTML for the cell of a notebook."""
 
 
 def set_viewer(viewer: Viewer) -> None:
-    """Say what shows stages."""
+    """Set the object that shows stages."""
     global _viewer
     _viewer = viewer
 
@@ -55,8 +55,9 @@ _viewer: Viewer
 class Collective:
     """One collective of a program.
 
-    `bytes` is what each replica puts in, `group_size` the number of replicas that take part,
-    `pass_name` the pass that made it ("" when the user's program did), `source` the user's line.
+    `bytes` are the bytes that each replica puts in, `group_size` is the number of replicas that
+    take part, `pass_name` the pass that made it ("" when the user's program did), `source` the
+    user's line.
     """
 
     kind: str
@@ -85,14 +86,14 @@ def _collective(node: Node) -> Collective:
 
 @dataclass(frozen=True, repr=False)
 class FunctionStage:
-    """What every stage holds: its graph, and the passes run so far."""
+    """The base of all stages: a graph, and the passes run so far."""
 
     graph: Graph
     devices: Devices
     history: tuple[PassRecord, ...] = field(default=(), kw_only=True)
 
     logical: Graph | None = field(default=None, kw_only=True)
-    """The graph before all passes, where the stage knows it."""
+    """The graph before all passes, if the stage knows it."""
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
@@ -100,11 +101,11 @@ class FunctionStage:
         return tuple(_collective(node) for node in collectives(self.graph))
 
     def as_text(self, form: str = "graph") -> str:
-        """Return the graph as text; stages know more forms."""
+        """Return the graph as text; some stages have more forms."""
         raise NotImplementedError
 
     def show(self, format: str = "html") -> None:
-        """Show the program and what each pass did to it: in a notebook here, else in a browser.
+        """Show the program and the changes of each pass: inside a notebook, else in a browser.
 
         `format` "text" prints the graph. See `graphdist.viz.render` for the formats.
         """
@@ -138,7 +139,7 @@ class FunctionStage:
 
 @contextmanager
 def _blames_the_caller() -> Iterator[None]:
-    """Give an error that no node is to blame for the line that wants the program compiled."""
+    """Give an error without a line the user's line that asked for the compilation."""
     try:
         yield
     except GraphdistError as error:
@@ -149,24 +150,24 @@ def _blames_the_caller() -> Iterator[None]:
 
 @dataclass(frozen=True, repr=False)
 class Traced(FunctionStage):
-    """A traced function: the logical graph, in the strategy's words.
+    """A traced function: the logical graph, with the strategy's operations.
 
-    `variables` are the variables it touches, in the graph's order.
+    `variables` are the variables it uses, in the graph's order.
     """
 
     variables: tuple[Variable, ...] = ()
     pipeline: Sequence[Pass] = ()
     compiler_options: Mapping[str, Any] | None = None
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None
-    """How a call gives the function's own inputs that are no arrays on the devices, by place."""
+    """Types of the arguments that calls do not pass as arrays on the devices, by place."""
     interface: Interface | None = None
     """How leaves of arguments and results correspond to inputs and outputs of the graph."""
     arithmetic: Arithmetic = field(default_factory=Arithmetic.current)
-    """How JAX was set."""
+    """The settings of JAX at the trace."""
 
     @collection_put_off()
     def lower(self) -> Lowered:
-        """Run the passes and return the SPMD program; raises `DistributionError` if refused."""
+        """Run the passes and return the SPMD program; raises `DistributionError`."""
         with frames_hidden, self.arithmetic.restored(), _blames_the_caller(), phase("passes"):
             history = run_passes(
                 self.graph,
@@ -193,8 +194,10 @@ class Traced(FunctionStage):
         return str(self.graph)
 
     def unpacked(self) -> Traced:
-        """Return the function as it is lowered for variables that are in no packs."""
-        variables = tuple(replace(one, piece=None, alone=True) for one in self.graph.variables)
+        """Return the traced function with every variable in a buffer of its own, not in a pack."""
+        variables = tuple(
+            replace(variable, piece=None, alone=True) for variable in self.graph.variables
+        )
         return replace(self, graph=self.graph.replace(variables=variables))
 
 
@@ -209,16 +212,16 @@ class Lowered(FunctionStage):
     donates: bool = True
     """Whether a step takes over the buffers of the variables that it assigns."""
     when_traced: Callable[[], None] | None = None
-    """What JAX calls whenever it traces the step, under new settings for instance; it may raise."""
+    """A function that JAX calls whenever it traces the step, say under new settings."""
 
     @property
     def stablehlo(self) -> jax.stages.Lowered:
-        """Return JAX's lowered stage of the graph, made when it is first asked for."""
+        """Return JAX's lowered stage of the graph; the first access makes it."""
         return self.emitted.lowered
 
     @cached_property
     def emitted(self) -> Emitted:
-        """Return what the graph became in JAX, made when it is first asked for."""
+        """Return the graph as a function of JAX; the first access emits it."""
         with collection_put_off(), self.arithmetic.restored(), phase("emission"):
             return emitted(
                 self.graph,
@@ -240,7 +243,7 @@ class Lowered(FunctionStage):
     def report(self, compiler_options: Mapping[str, Any] | None = None) -> Report:
         """Compile, and return the report, also of a program that the compiler refuses as too large.
 
-        Raises what `compile` does, `DeviceMemoryError` apart.
+        Raises the errors of `compile` except `DeviceMemoryError`.
         """
         try:
             return self.compile(compiler_options).report()
@@ -250,9 +253,9 @@ class Lowered(FunctionStage):
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
         """Compile for the strategy's devices.
 
-        `compiler_options` are XLA's, over those the function was made with. Raises
-        `DeviceMemoryError` where the compiler says that the program needs more memory than a device
-        has, and `ArgumentError` for options that it does not take.
+        `compiler_options` are options of XLA; they override the options of the function. Raises
+        `DeviceMemoryError` for a program that needs more memory than a device has, and
+        `CompilerOptionError` for options that the compiler refuses.
         """
         options = {**(self.compiler_options or {}), **(compiler_options or {})}
         with frames_hidden, _blames_the_caller(), compiling(self.graph.name):
@@ -271,7 +274,7 @@ class Lowered(FunctionStage):
         )
 
     def explain(self) -> Explanation:
-        """Return what each pass did and saved, and what it declined and why: print it."""
+        """Return the changes and savings of each pass, and the changes it declined: print it."""
         if self.traced is None:
             raise ArgumentError(
                 f"{self.graph.name!r} was not lowered here: what its passes did is not known",
@@ -295,15 +298,15 @@ class Compiled(FunctionStage):
         return self.executable.memory
 
     def report(self) -> Report:
-        """Return what the step needs and moves, and an estimate of its time: print it."""
+        """Return memory, operations, collectives and an estimate of a step's time: print it."""
         return report_of(self)
 
     def explain(self) -> Explanation:
-        """Return what each pass did and saved, and what it declined and why: print it."""
+        """Return the changes and savings of each pass, and the changes it declined: print it."""
         return self.lowered.explain()
 
     def unpacked(self) -> Compiled:
-        """Return the step that takes every variable in a buffer of its own, compiled if need be."""
+        """Return the step for variables outside packs; compile it if it is another one."""
         traced = self.lowered.traced
         if traced is None or not any(variable.pieces for variable in self.graph.variables):
             return self
@@ -311,7 +314,7 @@ class Compiled(FunctionStage):
 
     @property
     def cost(self) -> dict[str, float]:
-        """Return XLA's own cost estimates by name; hints, not promises."""
+        """Return XLA's own cost estimates by name; they are rough."""
         return self.executable.cost
 
     def as_text(self, form: str = "graph") -> str:

@@ -1,7 +1,7 @@
-"""What `gd.function` and `run` are given: a function, its arguments, options.
+"""Checks of the arguments of `gd.function` and `run`: the function, its arguments, options.
 
-What may be compiled are functions that Python runs from beginning to end when they are called. A
-generator and an `async def` are called and have not run: what they would do is not in the trace.
+Only functions that Python runs from beginning to end when they are called can be traced. A call of
+a generator or an `async def` returns before the body runs, so the trace would be empty.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _INSTEAD = {
 
 
 def require_function(fn: Any, what: str) -> None:
-    """Raise `ArgumentTypeError` for what is no function, or one that does not run when called.
+    """Raise `ArgumentTypeError` unless `fn` is a function whose body runs when it is called.
 
-    `what` takes it: "gd.function", say.
+    `what` names the caller in the error, such as "gd.function".
     """
     if not callable(fn):
         raise ArgumentTypeError(
             f"{what} takes a function, not a value of type {type_name(fn)}",
             source=here(),
-            hint="give it the function itself, not what a call of it returned",
+            hint="give it the function itself, not the result of a call",
         )
     kind = _kind(fn)
     if kind:
@@ -63,9 +63,9 @@ def require_call(fn: Any, args: Any, kwargs: Any, what: str) -> None:
 
 
 def require_result(result: Any, what: str) -> None:
-    """Raise `ArgumentTypeError` for what a wrapped generator or `async def` returns.
+    """Raise `ArgumentTypeError` for the result of a wrapped generator or `async def`.
 
-    `what` returned it.
+    `what` names the function that returned it.
     """
     if isinstance(result, CoroutineType):
         result.close()  # or Python would warn that nobody awaited it
@@ -75,14 +75,14 @@ def require_result(result: Any, what: str) -> None:
     else:
         return
     raise ArgumentTypeError(
-        f"{what} returns what a call of {result.__name__} gives, which is {kind}",
+        f"{what} returns the result of a call of {result.__name__}, which is {kind}",
         source=here(),
         hint=_INSTEAD[kind],
     )
 
 
 def _kind(fn: Any) -> str:
-    """Return in what way a function does not run when it is called; "" if it does."""
+    """Return why the body of a function does not run when it is called; "" if it does."""
     while isinstance(fn, partial):
         fn = fn.func
     if not (inspect.isroutine(fn) or inspect.isclass(fn)):
@@ -99,7 +99,7 @@ def _name(fn: Any) -> str:
 
 
 def require_options(name: Any, compiler_options: Any) -> None:
-    """Raise `ArgumentTypeError` for a name or options for the compiler that are none."""
+    """Raise `ArgumentTypeError` for a name or compiler options of another type."""
     if not isinstance(name, str | None):
         raise ArgumentTypeError(
             f"name is {name!r}, not a string", source=here(), hint='write name="train_step"'
@@ -115,23 +115,23 @@ def require_options(name: Any, compiler_options: Any) -> None:
 def pipeline_of(
     passes: Sequence[Pass | Callable[..., Any]] | None, allow_reassociation: bool
 ) -> Callable[[Target], Sequence[Pass]]:
-    """Return what gives the passes for a target: these, or the default ones."""
+    """Return the function that gives the passes for a target: these, or the default ones."""
     if passes is None:
         return partial(pipeline, allow_reassociation=allow_reassociation)
     given = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
     return lambda target: given
 
 
-def _as_pass(one: Pass | Callable[..., Any]) -> Pass:
-    if isinstance(one, Pass):
-        return one
-    if not callable(one):
+def _as_pass(given: Pass | Callable[..., Any]) -> Pass:
+    if isinstance(given, Pass):
+        return given
+    if not callable(given):
         raise ArgumentTypeError(
-            f"a pass is a function from graph to graph, not a value of type {type_name(one)}",
+            f"a pass is a function from graph to graph, not a value of type {type_name(given)}",
             source=here(),
             hint="take passes from graphdist.passes.PASSES, or write a function",
         )
-    return Pass(getattr(one, "__name__", type(one).__name__), one)
+    return Pass(getattr(given, "__name__", type(given).__name__), given)
 
 
 def static_positions(fn: Callable[..., Any], names: Sequence[str] | str) -> dict[str, int]:

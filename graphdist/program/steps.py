@@ -1,9 +1,9 @@
-"""What runs a program, as JAX is set: compiled, or evaluated node by node, or checked for nan.
+"""The step of a program, as the settings of JAX ask for it.
 
 1. Under `jax.disable_jit()` a program is not compiled, but evaluated node by node.
 2. Under other settings than it was made for, a step raises `OtherSettings`.
-3. Under `jax_debug_nans` and `jax_debug_infs` a step takes no buffers over, so that variables get
-   back what they held if what it gives is refused.
+3. Under `jax_debug_nans` and `jax_debug_infs` a step donates nothing, so that variables keep their
+   old values if its outputs are refused.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from graphdist.tracing.sources import here
 
 
 def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None]) -> Step:
-    """Return what runs a program.
+    """Return the step of a program; `require` raises `OtherSettings` for other settings.
 
-    `require` raises for other settings. Raises `UnsupportedError` under `jax.disable_jit()` on
-    several workers.
+    Raises `UnsupportedError` under `jax.disable_jit()` on several workers.
     """
     graph, devices, refused = lowered.graph, lowered.devices, checked_numbers()
     step: Step
@@ -38,7 +37,7 @@ def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None])
         if devices.workers is not None:
             raise UnsupportedError(
                 f"jax.disable_jit() is on, and {graph.name!r} runs on {len(devices.workers)} "
-                f"workers: node by node it is evaluated in one process",
+                f"workers: evaluation node by node runs in one process",
                 source=here(),
                 hint="look at it on one worker",
             )
@@ -46,7 +45,7 @@ def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None])
         step.function = preceded(require, step.function)
     else:
         step = replace(lowered, donates=not refused, when_traced=require).compile().executable
-        if devices.workers is not None:  # whose steps JAX does not trace again
+        if devices.workers is not None:  # they call the executable, so JAX does not trace again
             step.function = preceded(require, step.function)
     if refused:
         inputs, outputs = _in_words(lowered, interface)
@@ -61,7 +60,7 @@ def _jit_is_disabled() -> bool:
 
 
 def _in_words(lowered: Lowered, interface: Interface) -> tuple[list[Named], list[Named]]:
-    """Return the names by which the user knows inputs and outputs of a placed graph."""
+    """Return the user's names of the inputs and outputs of the final graph."""
     graph, logical = lowered.graph, lowered.logical
     assert logical is not None
     sizes = {variable.name: variable.type.size for variable in logical.variables}

@@ -1,7 +1,7 @@
 """How a function is traced for the arguments of a call.
 
-Arguments become tracers and distributed values of them, the user's function runs on these, and its
-result is taken apart: arrays become outputs of the graph, anything else is kept as it is.
+Arguments become tracers and distributed values of tracers. The user's function runs on them, and
+its result is taken apart: arrays become outputs of the graph, other leaves are kept.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """A function to be traced for the arguments of one call, whose leaves have these keys."""
+    """A function to be traced for the arguments of one call; `keys` describe its leaves."""
 
     fn: Callable[..., Any]
     name: str
@@ -72,7 +72,7 @@ class TraceRequest:
 
 @collection_put_off()
 def trace_program(request: TraceRequest, is_first: bool) -> tuple[Traced, Interface]:
-    """Trace a function; variables may be made in the first trace of a function alone."""
+    """Trace a function; variables may be made only in its first trace."""
     return RepeatedTraces(lambda trace: _trace(request, trace)).run(is_first)
 
 
@@ -105,6 +105,7 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
 
     with phase("tracing"):
         closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
+    # After the trace, since a variable that the function uses may decide the strategy.
     strategy = _settle(trace, interface)
     target = strategy.target.packing(trace.bytes_per_pack)
     graph = _imported(closed, _hint(name), trace, interface, inputs)
@@ -132,7 +133,7 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
 def _imported(
     closed: Any, name: str, trace: Trace, interface: Interface, inputs: Sequence[Value]
 ) -> Graph:
-    """Return the logical graph; the axis is bound, since loops may be traced again on the way."""
+    """Return the logical graph; the axis is bound, since the import may trace loops again."""
     size = interface.strategy.num_replicas_in_sync
     return bound(
         interface.strategy.axis_name,
@@ -152,7 +153,7 @@ def _imported(
 def _note_unequal_rows(
     interface: Interface, graph: Graph, arguments: Iterable[tuple[Any, LeafKey]]
 ) -> None:
-    """Warn of means over replicas with unequal numbers of rows; note which outputs come of them."""
+    """Warn of means over unequal numbers of rows; note the rows of outputs computed from them."""
     found = [rows_of(leaf, key) for leaf, key in arguments]
     inputs = [
         (value, rows) for value, rows in zip(graph.inputs, found, strict=True) if rows is not None
@@ -166,7 +167,7 @@ def _note_unequal_rows(
 def _strategy_of(
     leaves: Sequence[Any], keys: Sequence[LeafKey], names: Sequence[str]
 ) -> StrategyBase:
-    """Return the strategy that is current, or else the default one until the program says more."""
+    """Return the current strategy, or an argument's, or the default one for now."""
     entry = current_entry()
     if entry is not None:
         return entry.strategy
@@ -198,7 +199,7 @@ def _in_scope(trace: Trace, call: Callable[[], Result]) -> Result:
 
 
 def _settle(trace: Trace, interface: Interface) -> StrategyBase:
-    """Return the program's strategy once all of it is known; its variables must belong to it."""
+    """Return the program's strategy after the trace; its variables must belong to it."""
     strategy: StrategyBase = trace.strategy
     interface.strategy = strategy
     for variable in trace.variables:
@@ -215,7 +216,7 @@ def _settle(trace: Trace, interface: Interface) -> StrategyBase:
 
 
 def _aval(leaf: Any, key: LeafKey, value: Value) -> jax.ShapeDtypeStruct:
-    """Return what the trace is told of an input: of a per-replica one, what a replica holds."""
+    """Return the type of an input in the trace; for a per-replica input, of one component."""
     if not is_per_replica(key):
         return input_aval(leaf, key)
     if isinstance(leaf, PerReplica) and not isinstance(leaf, PerReplicaArray):
@@ -232,7 +233,7 @@ def _all_given(
     avals: Sequence[jax.ShapeDtypeStruct],
     strategy: StrategyBase,
 ) -> dict[int, jax.ShapeDtypeStruct]:
-    """Return what a call gives for inputs, by their places among the function's own inputs."""
+    """Return the types of inputs that are not passed as arrays on the devices, by place."""
     given = [_given(leaf, aval, strategy) for leaf, aval in zip(leaves, avals, strict=True)]
     return {place: aval for place, aval in enumerate(given) if aval is not None}
 
@@ -240,7 +241,11 @@ def _all_given(
 def _given(
     leaf: Any, aval: jax.ShapeDtypeStruct, strategy: StrategyBase
 ) -> jax.ShapeDtypeStruct | None:
-    """Return what a call gives for an input, unless it is an array on the devices as any other."""
+    """Return the type that a call passes for an input; None for an ordinary array on the devices.
+
+    JAX compiles once for each of these: an array on the devices, a weakly typed array, and an
+    array on the host. The program must be lowered for what its calls pass.
+    """
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | Mirrored) and aval.weak_type:
         return aval.update(sharding=strategy.devices.mirrored)
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | DistributedValues | PerReplicaSpec):
