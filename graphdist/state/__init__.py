@@ -1,1 +1,1 @@
-"""Variables: what they are, what each read and write means, and where their values lie."""
+"""Variables: what they are, what each read and write means, and how their values are stored."""

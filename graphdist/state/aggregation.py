@@ -1,4 +1,4 @@
-"""What the copies of an ON_READ variable are as one value: combined as its aggregation says."""
+"""The copies of an ON_READ variable combined to one value, as its aggregation says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphdist.values.reducible import summable
 
 
 def combined(variable: Declaration, local: jax.Array) -> jax.Array:
-    """Return the one value of an ON_READ variable's copies, of which `local` is the replica's."""
+    """Return the combined value of an ON_READ variable; `local` is the replica's copy."""
     require_aggregation(variable, "read")
     size = variable.strategy.num_replicas_in_sync
     if variable.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
@@ -27,7 +27,7 @@ def combined(variable: Declaration, local: jax.Array) -> jax.Array:
 
 
 def require_aggregation(variable: Declaration, done: str) -> None:
-    """Raise `ArgumentError` for a variable whose copies nothing says how to combine."""
+    """Raise `ArgumentError` for a variable without an aggregation to combine its copies."""
     if variable.aggregation is VariableAggregation.NONE:
         raise ArgumentError(
             f"variable {variable.name!r}, ON_READ with aggregation NONE, is {done} in "

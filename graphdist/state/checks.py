@@ -1,4 +1,4 @@
-"""What a variable may be made of and assigned: options, initial values, shapes and dtypes."""
+"""Checks of variables: their options, initial values, and the values assigned to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphdist.values.distributed import PerReplica, checked_array
 
 
 def checked_name(name: Any) -> str:
-    """Return the name of a variable; raises `ArgumentTypeError` for what is no string."""
+    """Return the name of a variable; raises `ArgumentTypeError` unless it is a string or None."""
     if not isinstance(name, str | None):
         raise ArgumentTypeError(
             f"name of a variable is {name!r}, not a string",
@@ -28,7 +28,7 @@ def checked_name(name: Any) -> str:
 
 
 def check_options(variable: Declaration) -> None:
-    """Raise `ArgumentError` for options that do not go together."""
+    """Raise `ArgumentError` for options that contradict each other."""
     if variable.is_plain:
         return
     if variable.synchronization is VariableSynchronization.NONE:
@@ -58,7 +58,7 @@ def check_options(variable: Declaration) -> None:
 
 
 def checked_value(variable: Declaration, value: Any) -> jax.Array:
-    """Return what is assigned as an array of the variable's shape and dtype."""
+    """Return the assigned value as an array of the variable's shape and dtype."""
     if isinstance(value, PerReplica) and not in_replica_context_of_a_run():
         raise ArgumentTypeError(
             f"a PerReplica is assigned to variable {variable.name!r}, which takes one array",
@@ -90,7 +90,7 @@ def checked_value(variable: Declaration, value: Any) -> jax.Array:
 
 
 def _fits(array: jax.Array, dtype: Any) -> bool:
-    """Return whether numbers of Python's are of no wider kind: 0.5 is no integer."""
+    """Return whether a dtype can hold a Python number's kind: an integer cannot hold 0.5."""
     return all(
         jnp.issubdtype(dtype, wide) or not jnp.issubdtype(array.dtype, kind)
         for kind, wide in (
@@ -101,14 +101,14 @@ def _fits(array: jax.Array, dtype: Any) -> bool:
 
 
 def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
-    """Return the array with a dtype of its own: one made of a Python number would give way."""
+    """Return the array with this dtype, not weakly typed: other operands must not change it."""
     if array.dtype == dtype and not getattr(array, "weak_type", False):  # a key has none
         return array
     return jax.lax.convert_element_type(array, dtype)
 
 
 def require_no_jax_trace(variable: Declaration, array: jax.Array, done: str) -> None:
-    """Raise `TraceError` for an array that JAX traces, outside of every function of ours."""
+    """Raise `TraceError` for an array that JAX traces outside every `gd.function`."""
     if isinstance(array, jax.core.Tracer):
         if not isinstance(jnp.zeros(()), jax.core.Tracer):
             raise TraceError(
@@ -126,9 +126,9 @@ def require_no_jax_trace(variable: Declaration, array: jax.Array, done: str) -> 
 
 
 def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
-    """Return the concrete initial value, or its shape if that is all there is or will be.
+    """Return the concrete initial value; its shape if it is given so, or devices are not here.
 
-    A later trace may not make variables.
+    Raises `ContextError` in every trace of a function but the first.
     """
     name = variable.name
     trace = current_trace()

@@ -1,8 +1,8 @@
-"""What the user declared of a variable: name, type, how copies relate, how writes are combined."""
+"""The declaration of a variable: name, type, how copies relate, how writes are combined."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any  # Any: dtypes, those of random keys included
+from typing import TYPE_CHECKING, Any  # Any: dtypes, also of random keys
 
 from graphdist.context import require_same_strategy
 from graphdist.ir.graph import Variable as GraphVariable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Declaration:
-    """The declared part of a variable; `Variable` adds the value, and reads and writes of it."""
+    """The declared properties of a variable; `Variable` adds its value, with reads and writes."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Declaration:
     is_mirrored: bool
     """Whether all replicas hold the same value."""
     distribution: Distribution
-    """What the replicas know of the value."""
+    """MIRRORED or PER_REPLICA: whether the replicas hold the same value or values of their own."""
 
     @property
     def ndim(self) -> int:
@@ -45,12 +45,12 @@ class Declaration:
     def is_plain(self) -> bool:
         """Whether it has one copy, which programs of all strategies share.
 
-        In a replica function of several replicas it is written by one after the other.
+        Replicas write to it one after the other.
         """
         return self.strategy.makes_plain_variables
 
     def spec(self, name: str) -> GraphVariable:
-        """Return the variable as a graph knows it, under this name."""
+        """Return the variable of a graph that stands for this one, under a name."""
         return GraphVariable(
             name,
             Type(dtype_name(self.dtype), self.shape, self.distribution),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn  # Any: whatever stands on the right
+from typing import Any, NoReturn  # Any: the right operand
 
 from graphdist.errors import UnsupportedError
 from graphdist.tracing.sources import here

@@ -1,12 +1,16 @@
 """How the variables of a program are stored: as its final graph says.
 
-Passes decide (`shard_update` on slices, `pack_variables` on packs). Before a program is traced for
-the devices, its logical graph is told how the variables are stored by now (`as_stored`), so that
-programs agree where they can. Once it is compiled, its variables are stored as its final graph says
-(`Layout.apply`). Another program may change that: every buffer store counts such changes, and a
-step that meets another count than its own is laid out again, or compiled for what it found.
+Passes decide it: `shard_update` chooses slices, `pack_variables` packs. Before the passes run, the
+logical graph receives the current storage of its variables (`as_stored`), so that programs choose
+the same storage where they can. Before compilation, the variables are moved to the storage that the
+final graph asks for (`Layout.apply`).
 
-All of this happens between steps, under the lock of the stores.
+Another program may move them later. Every buffer store counts the moves in `layout`. A step
+compares the count with the count at its own layout (`version`), which costs one comparison a call;
+if it differs, the program restores the layout, or is compiled for the storage it finds.
+
+All of this happens between steps, under the lock of the stores: a step that ran meanwhile would
+read some variables in their old buffers and some in new ones.
 """
 
 from __future__ import annotations
@@ -25,9 +29,9 @@ Holder: TypeAlias = Storage | VariablePack
 
 
 def as_stored(graph: Graph, variables: Sequence[Variable], strategy: StrategyBase) -> Graph:
-    """Return a logical graph that says how its variables are stored by now.
+    """Return a logical graph with the current storage of its variables.
 
-    It is the graph itself if it says so already.
+    Returns the graph itself if it has that storage already: callers compare by identity.
     """
     names = {variable.name for variable in graph.variables}
     packs: dict[VariablePack, str] = {}
@@ -39,8 +43,8 @@ def as_stored(graph: Graph, variables: Sequence[Variable], strategy: StrategyBas
             pack = "" if storage.pack is None else _name_of(storage.pack, packs, names)
             variable = storage.described(variable, pack, strategy)
         described.append(variable)
-    is_said = tuple(described) == graph.variables
-    return graph if is_said else graph.replace(variables=tuple(described))
+    is_current = tuple(described) == graph.variables
+    return graph if is_current else graph.replace(variables=tuple(described))
 
 
 def _name_of(pack: VariablePack, packs: dict[VariablePack, str], taken: set[str]) -> str:
@@ -54,7 +58,7 @@ def _name_of(pack: VariablePack, packs: dict[VariablePack, str], taken: set[str]
 
 
 class Layout:
-    """The storage of one program's variables, and whether it is still as the program takes it."""
+    """The storage of one program's variables, in the form that its step takes them."""
 
     def __init__(
         self, graph: Graph, storages: Mapping[str, Storage], strategy: StrategyBase
@@ -64,9 +68,9 @@ class Layout:
         stores = [storage.strategy.buffers for storage in storages.values()]
         self._stores = set(stores) or {strategy.buffers}
         self.holders: tuple[Holder, ...] = ()
-        """What owns the buffer of each variable of the graph."""
+        """The owner of the buffer of each variable of the graph: a storage or a pack."""
         self.version = 0
-        """The count of the stores when the variables were stored as the graph says."""
+        """The sum of the stores' counts of moves when this layout was applied."""
 
     @property
     def storages(self) -> list[Storage]:
@@ -75,7 +79,7 @@ class Layout:
 
     @property
     def assigned(self) -> list[Holder]:
-        """Return what owns the buffers that steps assign."""
+        """Return the owners of the buffers that steps assign."""
         pairs = zip(self.holders, self.graph.variables, strict=True)
         return [holder for holder, variable in pairs if variable.assigned]
 
@@ -97,9 +101,10 @@ class Layout:
         return pieces[0].pack or VariablePack(pieces)
 
     def restore(self) -> bool:
-        """Store variables in slices again that are not; return whether no more was changed.
+        """Store full variables in slices again; return whether the layout is restored by that.
 
-        More are packs: a program cannot be called once a variable entered or left one.
+        It is not if a variable entered or left a pack, or is sliced along another dimension: then
+        the step takes other buffers, and the program must be compiled again.
         """
         if any(storage.pack is not self._packs[name] for name, storage in self._storages.items()):
             return False

@@ -1,7 +1,7 @@
 """A pack: one buffer of a strategy with a piece for each of several variables.
 
-The pass `pack_variables` decides which variables share a buffer. Only their storage sees it:
-reading takes a piece out, assigning puts one in.
+The pass `pack_variables` decides which variables share a buffer. Users do not notice: the storage
+of a variable copies its piece out of the pack, or into it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class VariablePack:
     """The values of several variables in one buffer."""
 
     def __init__(self, pieces: Sequence[Storage]) -> None:
-        """Move values of one dtype and strategy together; between steps, under the store's lock."""
+        """Move values of one dtype and strategy into one buffer, under the lock of the stores."""
         self.strategy: StrategyBase = pieces[0].strategy
         values = [np.asarray(piece.buffer).reshape(-1) for piece in pieces]
         self.size = sum(value.size for value in values)
         home = self.strategy.devices.home(MIRRORED)
-        with jax.enable_x64(True):  # 64 bits stay 64, however JAX is set by now
+        with jax.enable_x64(True):  # values made under `jax_enable_x64` keep 64 bits
             buffer = jax.device_put(np.concatenate(values), home, may_alias=False)
         self.place = self.strategy.buffers.add(buffer)
         weakref.finalize(self, self.strategy.buffers.release, self.place)
@@ -40,20 +40,20 @@ class VariablePack:
         for piece, value in zip(pieces, values, strict=True):
             piece.enter(self, start)
             start += value.size
-        self.strategy.buffers.layout += 1
+        self.strategy.buffers.layout += 1  # steps that take the pieces alone must not run any more
 
     @property
     def held(self) -> jax.Array:
-        """Return the array with all pieces, which the next step may donate."""
+        """Return the array with all pieces; the next step may donate it."""
         array: jax.Array = self.strategy.buffers.buffers[self.place]
         return array
 
     def read(self, start: int, shape: tuple[int, ...]) -> jax.Array:
-        """Return a copy of the piece of this shape at an element."""
+        """Return a copy of the piece that starts at an element."""
         return _taken(self.held, start, shape=shape)
 
     def write(self, start: int, array: jax.Array) -> None:
-        """Put a value in the place of the piece at an element."""
+        """Replace the piece that starts at an element."""
         buffer = _put(self.held, array, start)
         home = self.strategy.devices.home(MIRRORED)
         self.strategy.buffers.buffers[self.place] = jax.device_put(buffer, home)

@@ -1,17 +1,16 @@
 """Scatter updates: some rows of a variable changed, by index.
 
 In cross-replica context they change the variable's value. In replica context the replicas' slices
-are combined as the variable's aggregation says: SUM applies all of them, MEAN all of them with 1/R
-of the values, ONLY_FIRST_REPLICA those of replica 0. The smallest, the largest or the last of
-several slices is neither a sum nor a mean, so that `scatter_min`, `scatter_max` and
-`scatter_update` are refused for those aggregations, as in `tf.distribute`, and all of them for
-ON_READ variables.
+are combined as the variable's aggregation says: SUM applies the slices of all replicas, MEAN the
+same with values divided by R, ONLY_FIRST_REPLICA the slices of replica 0. A minimum, a maximum or a
+replacement is neither a sum nor a mean, so SUM and MEAN refuse `scatter_min`, `scatter_max` and
+`scatter_update`, as in `tf.distribute`. ON_READ variables refuse every scatter update.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any  # Any: arrays and what JAX makes of them
+from typing import Any  # Any: arrays, and pytree nodes of JAX
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +59,7 @@ class ScatterUpdates:
     """The scatter updates of a variable."""
 
     def scatter_add(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Add slices to rows of the value; replicas add as the aggregation says."""
+        """Add slices to rows of the value; the aggregation combines the replicas' slices."""
         return self._scatter("scatter_add", slices, read_value)
 
     def scatter_sub(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
@@ -84,7 +83,7 @@ class ScatterUpdates:
         return self._scatter("scatter_max", slices, read_value)
 
     def scatter_update(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Put slices in the place of rows of the value."""
+        """Replace rows of the value by slices."""
         return self._scatter("scatter_update", slices, read_value)
 
     def _scatter(self: Any, method: str, slices: IndexedSlices, read_value: bool) -> Any:
@@ -97,7 +96,7 @@ class ScatterUpdates:
         self.claim(trace)
         entry = current_entry()
         context = None if entry is None else entry.replica_context
-        # Replicas write a plain variable one after the other: as if one did with the slices of all.
+        # Replicas write to a plain variable one after the other: the slices of all are applied.
         in_turn = self.is_plain and method != "scatter_update"
         if context is not None and in_turn and context.num_replicas_in_sync > 1:
             warn_of_changes_in_turn(self, method, context.num_replicas_in_sync)
@@ -121,7 +120,7 @@ def _check(variable: Any, method: str, slices: Any) -> None:
         raise UnsupportedError(
             f"{method} of variable {variable.name!r}, which is ON_READ",
             source=here(),
-            hint="assign its whole value: v.assign(v.read_value().at[indices].add(values))",
+            hint="assign the full value: v.assign(v.read_value().at[indices].add(values))",
         )
     many = variable.strategy.num_replicas_in_sync > 1
     if many and method in _NOT_COMBINED and variable.aggregation in _COMBINED:

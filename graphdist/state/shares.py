@@ -1,21 +1,21 @@
-"""What each replica gets of a total: shares as even as they can be, whose sum is the total again.
+"""The shares of the replicas in a total: as even as possible, with exactly the total as their sum.
 
-An ON_READ variable with aggregation SUM reads as the sum of its copies. A value assigned to it in
-cross-replica context, or restored, is shared out so that it reads back as it was, in whatever
-order the copies are added up; but negative zero reads as zero, as a sum has it.
+An ON_READ variable with aggregation SUM reads as the sum of its copies. A value that is assigned to
+it in cross-replica context, or restored, is shared out so that the same value is read back,
+whatever the order in which the copies are added up. (Negative zero reads as zero, as in any sum.)
 
-* Integers: what does not divide goes to the first replicas, one each.
+* Integers: each replica gets the quotient, and the first replicas 1 more each for the remainder.
 * Floats: the quotient is rounded to so few bits that every sum of shares is exact, and replica 0
-  gets the rest. Where a dtype has too few bits for so many replicas, and of infinities and what is
-  no number, replica 0 gets all.
-* Others get it on replica 0.
+  gets the rest. Replica 0 gets the total if the dtype has too few bits for so many replicas, and if
+  the total is infinite or nan.
+* Other dtypes: replica 0 gets the total.
 
-TensorFlow gives all replicas the quotient, and loses what does not divide.
+TensorFlow gives every replica the quotient, and loses the remainder.
 """
 
 from __future__ import annotations
 
-from typing import Any  # Any: dtypes, and what ml_dtypes says of them without types
+from typing import Any  # Any: dtypes, and untyped results of ml_dtypes
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from graphdist.tracing.primitives import replica_id_p
 
 
 def share_of_total(total: jax.Array, replicas: int) -> jax.Array:
-    """Return, inside a function, what each replica holds of a total."""
+    """Return, inside a function, the replica's share of a total."""
     if replicas == 1:
         return total
     replica = replica_id_p.bind(group_size=replicas)
@@ -52,17 +52,17 @@ def _largest(dtype: Any) -> int:
 
 
 def _short_quotient(total: jax.Array, replicas: int) -> jax.Array:
-    """Return a quotient so short that its multiples, and the total less these, are exact.
+    """Return the quotient, rounded so that its multiples, and the total minus them, are exact.
 
-    A quotient by n is up to ceil(log2(n)) places below the total. Without as many of its own last
-    bits it is a multiple of the total's last place; and it is rounded up by less than an n-th, so
-    that no sum of shares exceeds the total.
+    The exponent of a quotient by n is up to ceil(log2(n)) below the total's. If as many of its last
+    bits are zero, the quotient is a multiple of the total's last place. Rounding increases it by
+    less than an n-th, so that no sum of shares exceeds the total.
     """
     format: Any = ml_dtypes.finfo(total.dtype)  # type: ignore[no-untyped-call]
     lost = (replicas - 1).bit_length()
     if format.nmant < 2 * lost:
         return jnp.zeros_like(total)
     quotient = jax.lax.reduce_precision(total / replicas, format.nexp, format.nmant - lost)
-    # The bits below are counted of numbers that have all of theirs.
+    # Subnormal quotients have fewer bits than the count above assumes.
     has_all_bits = jnp.abs(total) >= format.tiny * 2**lost
     return jnp.where(has_all_bits & jnp.isfinite(quotient), quotient, jnp.zeros_like(total))

@@ -1,11 +1,12 @@
 """How the value of a variable is stored between steps.
 
-It is stored in a buffer that steps donate, so a value that is read is a copy. A mirrored value is
-complete on every replica or, once a step has shared its update out, in slices, one a replica. Read
-as an array it is the full value either way. Small values share a buffer (`packs.py`).
+The value is stored in a buffer that steps donate, so every read returns a copy: a donated buffer
+that is used again is a segmentation fault. A mirrored value is stored in full on every replica or,
+once a program has sharded its update, in slices, one a replica; a read returns the full value
+either way. Small values share a buffer (`packs.py`).
 
-The final graph of a program says how its variables are stored (`layout.py` follows it). This module
-carries out a single change, and keeps a value that a failed step has taken from being read.
+The final graph of a program says how its variables are stored, and `layout.py` follows it. This
+module carries out a single move, and refuses to read a value that was lost with a failed step.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ class Storage:
     ) -> None:
         """Keep a buffer as long as the variable lives; a shape stands for a value still to come.
 
-        `shape` is the variable's: the buffer has as many of it as the replicas keep apart.
+        `shape` is the shape of one copy; the buffer of a PER_REPLICA variable holds R of them.
         """
         self.name, self.shape, self.dtype = name, shape, buffer.dtype
         self.strategy, self.distribution = strategy, distribution
         self.sharded_along: int | None = None
-        """The dimension along which the replicas share the value out; None: they do not."""
+        """The dimension along which each replica stores its slice; None: the full value."""
         self.pack: VariablePack | None = None
         """The pack that holds the value; None: it has a buffer of its own."""
         self.start = 0
@@ -64,20 +65,21 @@ class Storage:
         self._release = weakref.finalize(self, self.strategy.buffers.release, self.place)
 
     def enter(self, pack: VariablePack, start: int) -> None:
-        """Store the value in a pack, which has it already, and no longer alone."""
+        """Release the own buffer: the pack already holds the value."""
         self._release()
         self.pack, self.start = pack, start
 
     @property
     def holder(self) -> VariablePack | Storage:
-        """Return what owns the buffer that steps take: the pack, or this."""
+        """Return the owner of the buffer that steps take: the pack, or this storage."""
         return self.pack or self
 
     @property
     def buffer(self) -> Any:
-        """Return the array that holds the value, which the next step may donate; of a piece a copy.
+        """Return the array that holds the value; the next step may donate it.
 
-        For a variable declared by its shape that is not assigned yet it is the shape.
+        For a piece of a pack it is a copy, for a variable declared by its shape and not assigned
+        yet it is the shape.
         """
         if self.pack is not None:
             return self.pack.read(self.start, self.shape)
@@ -86,18 +88,20 @@ class Storage:
     @buffer.setter
     def buffer(self, array: jax.Array) -> None:
         held = self.holder.held
-        is_known_lost = self.pack is not None and is_lost(held)  # waits: without the lock
+        is_known_lost = self.pack is not None and is_lost(held)  # waits, so not under the lock
         with self.strategy.buffers.lock:
             if self.pack is None:
                 self.strategy.buffers.buffers[self.place] = array
-            elif is_known_lost and self.pack.held is held:  # the other pieces stay lost
+            elif (
+                is_known_lost and self.pack.held is held
+            ):  # a lost pack cannot be written, and its other pieces stay lost
                 self._leave_pack(array)
             else:
                 self.pack.write(self.start, array)
 
     @property
     def held(self) -> Any:
-        """Return the array in the buffer that steps take, without a copy."""
+        """Return the array that steps take, without a copy."""
         return self.strategy.buffers.buffers[self.place]
 
     def _leave_pack(self, array: jax.Array) -> None:
@@ -113,10 +117,10 @@ class Storage:
     def described(
         self, variable: GraphVariable, pack: str, strategy: StrategyBase
     ) -> GraphVariable:
-        """Return a graph's variable that says how this is stored, before a step of a strategy.
+        """Return a graph's variable with the current storage, for a program of a strategy.
 
-        `pack` is the graph's name of the pack it is in. A variable stays alone once it has left a
-        pack, or two programs would move it forth and back.
+        `pack` is the graph's name of the pack that holds the value. A variable that has left a pack
+        is marked `alone` for ever, or two programs would move it back and forth.
         """
         held = self.holder.held
         is_array = isinstance(held, jax.Array) and not held.is_deleted()
@@ -130,7 +134,7 @@ class Storage:
         )
 
     def lay_out(self, sharded_along: int | None) -> None:
-        """Store the value so, in a buffer of its own; between steps, under the store's lock."""
+        """Store the value in its own buffer, in slices or in full, under the stores' lock."""
         if self.sharded_along == sharded_along and self.pack is None:
             return
         if self.pack is not None:
@@ -142,21 +146,26 @@ class Storage:
             self.buffer = jax.device_put(self.buffer, home, may_alias=False)
 
     def require_kept(self, *, waits: bool = False) -> Any:
-        """Return the held array; `RuntimeFailure` where a step is known to have lost the value.
+        """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
 
-        The step that computes it is waited for if asked, and on CPU. Elsewhere reading is one more
-        thing for the devices to do, and the host goes on.
+        Waits for the step that computes it if `waits`, and always on CPU. On other platforms a read
+        is dispatched behind that step, and the host continues.
         """
         held = self.holder.held
-        # Without the lock, which code that the step calls back may need.
+        # Not under the lock: the step may call back code that reads a variable and needs the lock.
         is_gone = (waits or self.strategy.devices.platform == "cpu") and is_lost(held)
         with self.strategy.buffers.lock:
-            is_known_lost = is_gone and self.holder.held is held  # no other thread's step took it
+            is_known_lost = (
+                is_gone and self.holder.held is held
+            )  # not replaced meanwhile by another step
             require_value(self, is_known_lost=is_known_lost)
         return held
 
     def renew_if_lost(self) -> None:
-        """Put zeros in the place of a lost value, for a step that assigns it without reading it."""
+        """Replace a lost value by zeros, for a step that assigns the variable without reading it.
+
+        The step takes the buffer although it ignores the value, and a lost buffer cannot be passed.
+        """
         held = self.holder.held
         is_here = isinstance(held, jax.Array) and self.strategy.devices.workers is None
         is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
@@ -168,7 +177,7 @@ class Storage:
                     self.buffer = buffer
 
     def copy_of_value(self) -> jax.Array:
-        """Return a copy of the buffer, taken between steps; a mirrored value is complete in it."""
+        """Return a copy of the value, taken between steps; a sliced value is put together."""
         self.require_kept()
         with self.strategy.buffers.lock:
             if self.pack is not None:
@@ -185,13 +194,13 @@ class Storage:
 
     @property
     def is_complete_here(self) -> bool:
-        """Return whether this process holds the full value, and can read it without others."""
+        """Return whether this process holds the full value, and reads it alone."""
         held = self.holder.held
         is_here = not isinstance(held, jax.Array) or held.is_fully_addressable
         return self.distribution is MIRRORED and (self.sharded_along is None or is_here)
 
     def host_copy(self) -> Any:
-        """Return a copy in the memory of the host; None where the devices must make it first."""
+        """Return a copy in the memory of the host; None where the devices must build it."""
         if self.pack is not None or not self.is_complete_here:
             return None
         held = self.require_kept(waits=True)
@@ -200,9 +209,9 @@ class Storage:
 
 
 def require_value(storage: Storage, *, is_known_lost: bool = False) -> None:
-    """Raise `RuntimeFailure` for a variable declared by its shape, or lost in a step.
+    """Raise `RuntimeFailure` for a variable that was declared by its shape, or is lost.
 
-    Under the lock of the buffers: between two steps only what is deleted is lost.
+    Call it under the lock of the stores: during a step the buffers it donated are deleted, too.
     """
     held = storage.holder.held
     if isinstance(held, jax.ShapeDtypeStruct):
@@ -223,13 +232,13 @@ def require_value(storage: Storage, *, is_known_lost: bool = False) -> None:
             f"given to it",
             source=here(),
             other=step and step.assignment(storage),
-            hint="restore it from a checkpoint, or assign it anew; jax.block_until_ready on what "
+            hint="restore it from a checkpoint, or assign it again; jax.block_until_ready on what "
             "the step returns shows why it failed",
         )
 
 
 def _last_to_assign(storage: Storage) -> Any:
-    """Return the program that was called last of those that assign a variable, None if unknown."""
+    """Return the last called of the programs that assign a variable; None if unknown."""
     writers = list(storage.strategy.buffers.writers)
     programs = [program for program in writers if program.assigns(storage.holder)]
     return max(programs, key=lambda program: program.last_call, default=None)

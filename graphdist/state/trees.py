@@ -17,8 +17,8 @@ Leaf = TypeVar("Leaf", bound=jax.typing.ArrayLike | jax.ShapeDtypeStruct)
 Key = TypeVar("Key")
 Name = TypeVar("Name")
 
-# Type checkers are told of arrays that become variables, and back, in the pytrees that parameters
-# most often are. Of any other they take the type for that of the arrays and of the variables.
+# The overloads tell type checkers the types for the commonest pytrees of parameters. For any other
+# pytree they assume that variables have the type of the arrays.
 
 
 @overload
@@ -42,7 +42,7 @@ def variables(tree: Tree, **options: Any) -> Tree: ...
 def variables(tree: Any, **options: Any) -> Any:
     """Return the pytree with every array replaced by a `Variable` named after its place.
 
-    `options` are those of `Variable`, the same for all. A Python number becomes a variable too; a
+    `options` are options of `Variable`, the same for all. A Python number becomes a variable too; a
     function, such as a layer's activation, stays as it is. Raises `ArgumentTypeError` for a leaf of
     another kind, and for a pytree whose class cannot hold variables.
 
@@ -64,7 +64,7 @@ def _variable(path: Any, leaf: Any, options: dict[str, Any]) -> Variable:
 
 
 def _is_function(leaf: Any) -> bool:
-    """Return whether a leaf is part of the program: arrays of any library are no functions."""
+    """Return whether a leaf is a function; arrays of some libraries are callable, too."""
     return callable(leaf) and not hasattr(leaf, "__array__")
 
 
@@ -99,9 +99,9 @@ def read(tree: Any) -> Any:
 def assign(tree: Any, values: Any) -> None:
     """Assign a pytree of values to the pytree of variables of the same structure.
 
-    A function among the leaves stays what it is. Raises `ArgumentError` when the structures differ
-    or a value does not fit its variable, and `ArgumentTypeError` for a leaf that is no variable and
-    would change; nothing is assigned then.
+    Functions among the leaves stay. Raises `ArgumentError` when the structures differ or a value
+    does not fit its variable, and `ArgumentTypeError` for a leaf that is not a variable and would
+    change; then nothing is assigned.
 
     >>> import jax.numpy as jnp
     >>> params = variables({"b": jnp.zeros(3)})
@@ -135,14 +135,14 @@ def assign(tree: Any, values: Any) -> None:
                 source=here(),
                 hint="make variables of all leaves: gd.variables(tree)",
             )
-    # All are checked before the first is written: a refused call leaves no half of it behind.
+    # All are checked before the first is written: a refused call must not assign half of them.
     arrays = [target.checked(value) for _, target, value in pairs]
     for (_, target, _), array in zip(pairs, arrays, strict=True):
         target.write("assign", array)
 
 
 def _difference(targets: list[Any], sources: list[Any]) -> str:
-    """Return which leaves only one of two pytrees has, or nothing if the places are the same."""
+    """Describe the first leaf that only one of two pytrees has; "" if the paths are the same."""
     only = [
         f"only the {name} have a leaf {jax.tree_util.keystr(missing[0])}"
         for name, missing in (

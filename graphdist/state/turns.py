@@ -1,4 +1,4 @@
-"""What replicas that write to one copy of a variable leave there, one after the other."""
+"""Writes of several replicas to the only copy of a variable, one replica after the other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from graphdist.values.replica_warnings import warn_once
 
 
 def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
-    """Return what replicas that write to one copy of a variable leave there, one after the other.
+    """Return the array to write once for writes of all replicas, one after the other.
 
-    Of values it is the last one's, of changes to be added their sum.
+    For `assign` it is the value of the last replica, otherwise the sum of all changes.
     """
     size = num_replicas_running()
     if size == 1:
@@ -33,7 +33,7 @@ def in_turn(variable: Declaration, method: str, array: jax.Array) -> jax.Array:
 def warn_of_changes_in_turn(variable: Declaration, method: str, num_replicas: int) -> None:
     """Warn of a change that every replica makes to a variable made outside the scope.
 
-    One with aggregation SUM says that it is meant; sums of metrics are such variables.
+    A variable with aggregation SUM is meant to be changed so, as the sums of metrics are.
     """
     if variable.aggregation is VariableAggregation.SUM:
         return

@@ -1,21 +1,23 @@
-"""Variables: named state that lives on the strategy's devices between steps.
+"""Variables: named state that stays on the strategy's devices between steps.
 
-A variable belongs to the strategy current when it was made. It owns one buffer that nobody else
-holds: steps donate it, so that a value read outside a function is a copy, as is an initial value.
+A variable belongs to the strategy that was current when it was made. Steps donate its buffer, so
+nobody else may hold it: an initial value is copied in, and a value read outside a function is a
+copy.
 
-How the copies on the replicas relate is `VariableSynchronization`, how replicas' writes are
-combined is `VariableAggregation`; every combination means what it means in `tf.distribute`, except
-that writing different values where nothing says how to combine them is an error instead of a silent
-divergence:
+`VariableSynchronization` says how the copies on the replicas relate, `VariableAggregation` how the
+replicas' writes are combined. Every combination means the same as in `tf.distribute`, except that
+replicas that write different values to a variable without an aggregation get an error, where
+TensorFlow lets the copies diverge:
 
-* ON_WRITE, AUTO: mirrored. A write in replica context is combined first.
-* ON_READ: each replica its own. Cross-replica reads are combined, writes go to all, parts of a SUM.
+* ON_WRITE, AUTO: mirrored. Values written in replica context are combined first.
+* ON_READ: each replica has its own value. A read in cross-replica context combines them; a write
+  there sets all copies, with aggregation SUM to shares of the value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Self  # Any: pytrees and initial values
+from typing import Any, NoReturn, Self  # Any: pytrees and initial values
 
 import jax
 import jax.numpy as jnp
@@ -52,24 +54,21 @@ from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.distributed import DistributedValues, PerReplicaArray, no_values_yet
 from graphdist.values.one_line import LARGEST, devices_of, values_of
 
-if TYPE_CHECKING:
-    pass
-
-
 _NOTHING = object()
 
 
 class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, DistributedValues):
-    """State of one shape and dtype, which takes part in arithmetic and indexing as its value.
+    """State of one shape and dtype; in arithmetic and indexing it stands for its value.
 
     A function of `jax.numpy` takes arrays only: give it `variable[...]`.
 
-    `initial_value` is an array, a number, a function without arguments that returns one, or a
-    `jax.ShapeDtypeStruct`: then it has no value before it is assigned, and functions that use it
-    can be compiled, not run. On devices that are not here every variable is a shape. Made inside a
-    function it must be concrete, and the function's first trace is the only one that may make it;
-    made in a replica function it has replica 0's. `constraint` is kept for optimizers. Raises
-    `ArgumentError` for options that do not go together, `ContextError` if made in a later trace.
+    `initial_value` is an array, a number, a function without arguments that returns either, or a
+    `jax.ShapeDtypeStruct`. With a shape the variable has no value before it is assigned, and
+    functions that use it can be compiled but not run. On devices that are not here every variable
+    has only a shape. Inside a function the initial value must be concrete, and only the function's
+    first trace may make variables; in a replica function the value of replica 0 is taken.
+    `constraint` is kept for optimizers. Raises `ArgumentError` for options that contradict each
+    other, `ContextError` in a later trace.
 
     >>> import graphdist as gd
     >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
@@ -120,7 +119,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
     _is_made = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
-        """Make an object; replicas that are traced one by one make one variable together."""
+        """Make an object; replicas that are traced separately get the same object."""
         entry = current_entry()
         context = None if entry is None else entry.replica_context
         make = super().__new__
@@ -130,7 +129,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
     def values(self) -> tuple[jax.Array, ...]:
         """Return a copy of each replica's value, in replica order; outside functions only.
 
-        Where there is one copy for all replicas it is the only one.
+        A variable with a single copy for all replicas has a single value.
         """
         self.require_same_strategy()
         if current_trace() is not None:
@@ -143,13 +142,13 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         return PerReplicaArray(copy, self.strategy, self.shape).values
 
     def claim(self, trace: Trace) -> None:
-        """Make the variable's strategy that of the program; a plain one leaves it open."""
+        """Make its strategy the strategy of the traced program; a plain variable leaves it open."""
         trace.claim(self.strategy, firmly=not self.is_plain)
 
     def read_value(self) -> jax.Array:
         """Return the value: the replica's own in replica context, the combined one elsewhere.
 
-        Outside a function the array is a copy, valid whatever happens to the variable later. Raises
+        Outside a function the array is a copy, which later steps do not change. Raises
         `ArgumentError` for an ON_READ variable with aggregation NONE in cross-replica context.
         """
         self.require_same_strategy()
@@ -172,8 +171,8 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
     def host_value(self) -> Any:
         """Return a copy of the value in the memory of the host, taken between steps.
 
-        A NumPy array, of random keys an array of JAX. As with `read_value`, all processes read it
-        together where none holds the full value. Outside functions only.
+        It is a NumPy array, for random keys an array of JAX. If no process holds the full value,
+        all processes must call it together, as with `read_value`. Outside functions only.
         """
         is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
         copy = None if is_key or not self.is_mirrored else self.storage.host_copy()
@@ -184,11 +183,11 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
 
     @property
     def is_read_by_all(self) -> bool:
-        """Whether all processes must read the value together, since none holds all of it."""
+        """Whether all processes must read the value together, since none holds the full value."""
         return not (self.is_mirrored and self.storage.is_complete_here)
 
     def copies(self) -> jax.Array:
-        """Return, inside a function, what each replica holds, whatever the context."""
+        """Return, inside a function, each replica's own copy, whatever the context."""
         self.require_same_strategy()
         trace = current_trace()
         assert trace is not None
@@ -198,10 +197,11 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
     def assign(self, value: Any, *, read_value: bool = True) -> Any:
         """Set the value, combined over the replicas as the aggregation says.
 
-        Returns the variable; inside a function, and of an ON_READ one, the new value; None without
-        `read_value`. `value` has the variable's shape and dtype; Python numbers take its dtype.
-        Raises `ArgumentError` where they differ, and `DistributionError` when the program is
-        compiled, for values that may differ between replicas and an aggregation of NONE.
+        `value` has the variable's shape and dtype; Python numbers take its dtype. Returns the
+        variable, or the new value inside a function and for an ON_READ variable; None if
+        `read_value` is False. Raises `ArgumentError` for another shape or dtype. Raises
+        `DistributionError`, when the program is compiled, if the value may differ between replicas
+        and the aggregation is NONE.
         """
         with frames_hidden:
             return self._written("assign", value, read_value)
@@ -224,22 +224,24 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         return self.result_of_write(read_value)
 
     def result_of_write(self, read_value: bool) -> Any:
-        """Return what a method that writes returns."""
+        """Return the result of a method that writes: None, the variable, or its new value."""
         if not read_value:
             return None
         return self if current_trace() is None and self.is_mirrored else self.read_value()
 
     def write(self, method: str, array: jax.Array) -> None:
-        """Do what `assign`, `assign_add` or `assign_sub` does, without reading the new value.
+        """Carry out `assign`, `assign_add` or `assign_sub`, without reading the new value.
 
-        `array` is what `checked` returned.
+        `array` is a result of `checked`.
         """
         trace = current_trace()
         if trace is None:
             require_no_jax_trace(self, array, "assigned")
             if method == "assign" and self.is_mirrored:
                 buffer = self.strategy.place_variable(array, self.storage.stored)
-                require_no_jax_trace(self, buffer, "assigned")  # JAX traces an array's copy too
+                require_no_jax_trace(
+                    self, buffer, "assigned"
+                )  # under a trace of JAX the copy is traced
                 self.storage.buffer = buffer
             else:
                 storage = self.storage
@@ -273,22 +275,22 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
             trace.write(self, combined(self, trace.read(self)) + delta, "cross")
 
     def _part(self, value: jax.Array, in_replica: bool) -> jax.Array:
-        """Return what each copy gets: of an ON_READ total its share."""
+        """Return the array for the replica's copy: its share of a total, or the value."""
         if in_replica or self.is_mirrored or self.aggregation is not VariableAggregation.SUM:
             return value
         return self.share(value)
 
     def share(self, total: jax.Array) -> jax.Array:
-        """Return, inside a function, what each replica gets of a total assigned to all."""
+        """Return, inside a function, the replica's share of a total that is assigned to all."""
         return share_of_total(total, self.strategy.num_replicas_in_sync)
 
     def checked(self, value: Any) -> jax.Array:
-        """Return the value as what `write` takes: an array of the variable's shape and dtype."""
+        """Return the value as an array of the variable's shape and dtype, for `write`."""
         self.require_same_strategy()
         return checked_value(self, value)
 
     def through_function(self, method: str, *arguments: Any) -> Any:
-        """Do outside a function what would be done inside, by compiling one."""
+        """Call a method inside a function that is compiled for it, and kept."""
         implicit = self._implicit.get(method)
         if implicit is None:
             implicit = self.strategy.compiled(getattr(self, method), f"{self.name}_{method}")
@@ -299,7 +301,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
     _as_array = read_value
 
     def how_to_read(self) -> str:
-        """Return how users write the value, where that is possible."""
+        """Return how users write the value, for errors."""
         if self.is_mirrored or self.aggregation is not VariableAggregation.NONE:
             return super().how_to_read()
         if in_replica_context_of_a_run():
@@ -310,11 +312,11 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         )
 
     def is_compared_with(self, other: object) -> bool:
-        """Return whether `==` is about values: between variables it asks whether they are one."""
+        """Return whether `==` compares values; between variables it compares identities."""
         return not isinstance(other, Variable) and super().is_compared_with(other)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a variable of its own with the same options and values, of the same strategy."""
+        """Return a new variable with the same options, value and strategy."""
         self.require_same_strategy()
         copy = object.__new__(type(self))
         vars(copy).update(vars(self), _implicit={}, storage=self.storage.copied())
