@@ -1,7 +1,7 @@
-"""Arithmetic for things that stand for an array: variables and mirrored values.
+"""Arithmetic for objects that stand for an array: variables and mirrored values.
 
-Each operator takes the array by `__jax_array__` and leaves the rest to it. They are written out so
-that type checkers and readers see them.
+Each operator gets the array from `__jax_array__` and calls the same operator of the array. They are
+written out so that type checkers and readers see them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.tracing.sources import here
 
 _JAX_CORE = getattr(jax.typeof, "__globals__", None)
-"""The names of the module in which JAX looks at what its compiled functions are given."""
+"""The names of the module in which JAX inspects the arguments of its compiled functions."""
 
 
 def is_asked_by_a_function_of_jax(frame: FrameType) -> bool:
-    """Return whether the frame that asks for `__jax_array__` will not call it, but refuse."""
-    return frame.f_globals is _JAX_CORE and frame.f_code.co_name != "bind"  # which hides our error
+    """Return whether the frame looks `__jax_array__` up only to refuse the argument."""
+    return (
+        frame.f_globals is _JAX_CORE and frame.f_code.co_name != "bind"
+    )  # `bind` would hide our error
 
 
 class ArrayOperators:
-    """Arithmetic, comparison and indexing by way of `__jax_array__`.
+    """Arithmetic, comparison and indexing with the array from `__jax_array__`.
 
-    `==` compares element by element with arrays, numbers and what stands for them, and with nothing
-    else. The hash is that of the object, so that it may be a key.
+    `==` compares element by element with arrays, numbers and objects that stand for them, and by
+    identity with everything else. The hash is the object's identity, so that it may be a key.
     """
 
     __array_priority__ = 100  # as jax.Array: a NumPy array on the left leaves the operator to us
 
     @property
     def __jax_array__(self) -> Callable[[], jax.Array]:
-        """Return what gives the array.
+        """Return the function that gives the array.
 
-        A property, since compiled functions of JAX never call it: they ask whether there is one,
-        before an error of their own, which has no line of the user's.
+        It is a property because compiled functions of JAX never call it: they check that it exists
+        and raise an error without the user's line. The property raises a better one first.
         """
         if is_asked_by_a_function_of_jax(sys._getframe(1)):
             raise ArgumentError(
@@ -56,9 +58,9 @@ class ArrayOperators:
 
     def how_to_read(self) -> str:
         """Return how users write the value."""
-        one = "value" if vars(self).get("name") is None else "v"
-        tree = ", gd.read(tree) of a pytree of variables" if one == "v" else ""
-        return f"give it the value: {one}[...]{' of one' if tree else ''}{tree}"
+        if vars(self).get("name") is None:
+            return "give it the value: value[...]"
+        return "give it the value: v[...] of one, gd.read(tree) of a pytree of variables"
 
     def _in_words(self) -> str:
         """Return what this is, for errors."""
@@ -108,7 +110,7 @@ class ArrayOperators:
         raise UnsupportedError(
             f"an element of {self._in_words()} is assigned in place",
             source=here(),
-            hint="assign the whole: v.assign(v[...].at[index].set(value)), or rows of it with "
+            hint="assign the full value: v.assign(v[...].at[index].set(value)), or rows of it with "
             "v.scatter_update",
         )
 
@@ -227,7 +229,7 @@ class ArrayOperators:
     __hash__ = object.__hash__
 
     def is_compared_with(self, other: object) -> bool:
-        """Return whether `==` compares element by element; else it asks whether both are one."""
+        """Return whether `==` compares element by element; otherwise it compares identities."""
         return isinstance(other, _ARRAYS)
 
 

@@ -1,4 +1,10 @@
-"""Components of per-replica values on their way to the devices."""
+"""Components of per-replica values on their way to the devices.
+
+Components of one rank and dtype become one array: each component is padded to the largest shape and
+copied to its replica's device, and the parts make a global array. The copies matter. The value must
+not change when the caller changes a NumPy array afterwards, and a step may not take over a buffer
+that the caller still holds. Other components stay Python values.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def per_replica_of(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
-    """Return the per-replica value of these components.
+    """Return the per-replica value with these components.
 
-    Arrays of one rank and dtype go to the devices; anything else is kept as it is.
+    Arrays of one rank and dtype are copied to the devices; other values are kept as they are.
     """
     if strategy.devices.workers is not None:
         return per_replica_of_workers(values, strategy)
@@ -47,60 +53,61 @@ def per_replica_of(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
 
 
 def per_replica_of_workers(values: Sequence[Any], strategy: StrategyBase) -> PerReplica:
-    """Return the per-replica value of which this worker's replicas have these components.
+    """Return the per-replica value; `values` are the components of this worker's replicas.
 
-    All workers call it at once. Numbers are arrays. Of other values, which JSON holds, every worker
-    gets all. Raises `ArgumentError` for components of several kinds, or that JSON does not hold.
+    All workers call it together, since each describes its components to the others: every worker
+    must know the kind and the largest shape of all. Numbers become arrays. Strings and None go to
+    every worker. Raises `ArgumentError` for components of different kinds and for other values.
     """
     workers = strategy.devices.workers
     assert workers is not None
-    local = [np.asarray(one) if isinstance(one, bool | int | float) else one for one in values]
+    local = [np.asarray(x) if isinstance(x, bool | int | float) else x for x in values]
     described = [_description(value) for value in local]
     key = f"components {workers.ordinal('components')}"
     given = workers.exchange(key, described, "a per-replica value", here())
-    all_described = [one for of_worker in given for one in of_worker]
-    kinds = {one[0] if isinstance(one, list) else None for one in all_described}
-    ranks = {len(one[1]) for one in all_described if isinstance(one, list)}
+    components = [component for of_worker in given for component in of_worker]
+    kinds = {component[0] if isinstance(component, list) else None for component in components}
+    ranks = {len(component[1]) for component in components if isinstance(component, list)}
     if len(kinds) > 1 or len(ranks) > 1:
         raise ArgumentError(
-            f"the replicas' components are of several kinds: {', '.join(map(str, all_described))}",
+            f"the replicas' components are of several kinds: {', '.join(map(str, components))}",
             source=here(),
             hint="give all replicas arrays of one rank and dtype, or none",
         )
     if None in kinds:
-        return PerReplica([one["value"] for one in all_described])
-    return _on_devices(local, strategy, tuple(tuple(shape) for _, shape in all_described))
+        return PerReplica([component["value"] for component in components])
+    return _on_devices(local, strategy, tuple(tuple(shape) for _, shape in components))
 
 
 def _description(value: Any) -> Any:
-    """Return dtype and shape of an array, and what is no array itself, as JSON holds it."""
+    """Return, as JSON, dtype and shape of an array, or the value if it is a string or None."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return [str(jax.dtypes.canonicalize_dtype(value.dtype)), list(np.shape(value))]
     if isinstance(value, str | None):
         return {"value": value}
     raise ArgumentError(
-        f"a component is a {type_name(value)}, which other workers cannot be told of",
+        f"a component is a {type_name(value)}, which cannot be sent to other workers",
         source=here(),
         hint="give arrays, numbers, strings or None",
     )
 
 
 def _on_devices(values: Sequence[Any], strategy: StrategyBase, shapes: Shapes) -> PerReplicaArray:
-    """Return the value of these arrays of this process's replicas; all replicas have `shapes`."""
+    """Return the value; `values` are this process's components, `shapes` are all replicas'."""
     devices, shape = strategy.devices, largest(shapes)
     parts = [
         jax.device_put(_padded(value, shape).reshape(shape or (1,)), devices.devices[replica])
         for value, replica in zip(values, devices.local_replicas, strict=True)
     ]
-    whole = (len(shapes) * parts[0].shape[0], *parts[0].shape[1:])
-    array = jax.make_array_from_single_device_arrays(whole, devices.per_replica, parts)
+    global_shape = (len(shapes) * parts[0].shape[0], *parts[0].shape[1:])
+    array = jax.make_array_from_single_device_arrays(global_shape, devices.per_replica, parts)
     return PerReplicaArray(array, strategy, shape, shapes=unequal(shapes))
 
 
 def _padded(value: Any, shape: tuple[int, ...]) -> jax.Array:
-    """Return a copy of its own, with zeros up to a shape."""
+    """Return a copy, padded with zeros up to a shape."""
     if isinstance(value, np.ndarray):
-        value = np.array(value)  # JAX may copy it later, when the caller has changed it
+        value = np.array(value)  # JAX may read it later, after the caller has changed it
     if np.shape(value) == shape:
         return jnp.array(value)
     ends = [(0, full - part) for full, part in zip(shape, np.shape(value), strict=True)]
@@ -108,14 +115,14 @@ def _padded(value: Any, shape: tuple[int, ...]) -> jax.Array:
 
 
 def argument_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
-    """Return the array of a per-replica argument; raises where the strategy cannot take it."""
+    """Return the array of a per-replica argument; raises `ArgumentError` without one."""
     if not isinstance(value, PerReplicaArray):
         if not isinstance(value, PerReplica):
             raise shape_without_value(value, name)
         components = [np.asarray(component) for component in value.values]
         converted = per_replica_of(components, strategy)
         assert isinstance(converted, PerReplicaArray)  # the signature has seen shapes and dtypes
-        if len(components) == 1:  # one value, and a scalar is no row of several
+        if len(components) == 1:  # one replica: its scalar stays a scalar, not a row
             return converted.array.reshape(converted.type.shape)
         return converted.array
     if value.strategy is not strategy:
@@ -125,7 +132,7 @@ def argument_array(value: Any, strategy: StrategyBase, name: str) -> jax.Array:
             source=here(),
             hint="distribute the value with the strategy that uses it",
         )
-    if value.array.is_deleted():  # it would take the process down
+    if value.array.is_deleted():  # passed to a step, it would crash the process
         raise buffer_gone(name)
     return value.array
 
@@ -135,12 +142,12 @@ def buffer_gone(name: str) -> ArgumentError:
     return ArgumentError(
         f"argument {name!r} is an array whose buffer is gone: it was donated or deleted",
         source=here(),
-        hint="use what the step that took the array returned, or pass that step a copy",
+        hint="use the array that the step returned in its place, or pass the step a copy",
     )
 
 
 def shape_without_value(value: Any, name: str) -> ArgumentError:
-    """Return the error for an argument that only describes a value."""
+    """Return the error for an argument that is a shape instead of a value."""
     return ArgumentError(
         f"argument {name!r} is {value}: a shape, without a value to run with",
         source=here(),

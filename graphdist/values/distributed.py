@@ -2,9 +2,9 @@
 
 Outside a function a `PerReplica` holds one array, the replicas' parts concatenated along dimension
 0 (R scalars are an array of shape [R]), or one mirrored array if the compiler proved the parts
-equal. Inside a trace it is a `TracedPerReplica` around a tracer of local shape. Only the traced
-form is a pytree: outside, the array behind a `PerReplica` is nobody's business, and mapping over it
-would show the concatenation.
+equal. So a step takes and returns it like any other array, and a reduction need not collect parts.
+Inside a trace it is a `TracedPerReplica` around a tracer with the shape of one part. Only the
+traced form is a pytree: outside, `jax.tree.map` would apply a function to the concatenation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 _JAX_OPERATOR = "_operator_"
-"""How the functions are called that are JAX's operators of arrays."""
+"""The first letters of the names of the functions that are operators of `jax.Array`."""
 
 
 class DistributedValues:
@@ -52,7 +52,7 @@ class DistributedValues:
 
 
 class PerReplica(PerReplicaOperators, DistributedValues):
-    """One value a replica, possibly different; operators work on each replica by itself.
+    """One value for each replica, possibly different; operators apply to each replica's value.
 
     Made by `Strategy.run`, by distributed datasets and by
     `experimental_distribute_values_from_function`.
@@ -65,7 +65,7 @@ class PerReplica(PerReplicaOperators, DistributedValues):
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        """Hold these values, one a replica; arrays become one array on the devices when needed."""
+        """Hold these values, one a replica; a step that takes arrays copies them to the devices."""
         if not isinstance(values, Iterable) or isinstance(values, str):
             raise ArgumentTypeError(
                 f"a PerReplica is made of {type_name(values)}, not of values, one a replica",
@@ -82,10 +82,11 @@ class PerReplica(PerReplicaOperators, DistributedValues):
 
     @property
     def __jax_array__(self) -> Callable[[], jax.Array]:
-        """Return what gives a replica that closes over the value its own component.
+        """Return the function that gives a replica function, which closes over this, its component.
 
-        A property, since JAX only asks whether there is one before it gives an error of its own.
-        An operator of an array on the left finds none, and leaves the operation to us.
+        It is a property because JAX only checks that it exists before it raises an error of its
+        own. An operator of an array on the left must not find it: then Python calls the reflected
+        operator of the `PerReplica`.
         """
         if sys._getframe(1).f_code.co_name.startswith(_JAX_OPERATOR):
             raise AttributeError("left to the operator of the PerReplica")
@@ -95,7 +96,7 @@ class PerReplica(PerReplicaOperators, DistributedValues):
             raise _not_one_array()
         if is_asked_by_a_function_of_jax(sys._getframe(1)):
             raise ArgumentError(
-                "a PerReplica that the replica function was not given as an argument is given to a "
+                "a PerReplica that is not an argument of the replica function is given to a "
                 "function of JAX, which takes arrays",
                 source=here(),
                 hint="pass it to the replica function through the args of run",
@@ -115,7 +116,7 @@ class PerReplica(PerReplicaOperators, DistributedValues):
 
 
 def no_values_yet() -> ArgumentError:
-    """Return the error for components asked for while tracing."""
+    """Return the error for a read of the components in a trace."""
     return ArgumentError(
         "the values of a PerReplica are asked for inside a function, where they do not exist yet",
         source=here(),
@@ -135,8 +136,8 @@ def _not_one_array() -> ArgumentError:
 class PerReplicaArray(PerReplica):
     """One array a replica, of one dtype and rank, as one array on the strategy's devices.
 
-    Where the replicas' arrays differ in shape each is padded to the largest; `shapes` has the true
-    ones.
+    If the replicas' arrays differ in shape, each is padded to the largest, since the parts of a
+    sharded array are equally large; `shapes` holds the true shapes.
     """
 
     def __init__(
@@ -148,9 +149,9 @@ class PerReplicaArray(PerReplica):
         shapes: Shapes | None = None,
         rows: tuple[int, ...] | None = None,
     ) -> None:
-        """Wrap `array`; `shape` is what one replica holds, with the padding.
+        """Wrap `array`; `shape` is the shape of one replica's part, with the padding.
 
-        `rows` says, of what comes from unequal numbers of rows, how many each replica had.
+        `rows` are the numbers of rows of the replicas if the value was computed from unequal ones.
         """
         self.array = array
         self.strategy = strategy
@@ -168,7 +169,7 @@ class PerReplicaArray(PerReplica):
     def __reduce__(self) -> NoReturn:
         refuse_to_pickle(
             "a PerReplica, which is arrays on devices of this process,",
-            "pickle its values: [np.asarray(one) for one in "
+            "pickle its values: [np.asarray(x) for x in "
             "strategy.experimental_local_results(value)]",
         )
 
@@ -187,7 +188,7 @@ class PerReplicaArray(PerReplica):
             self.strategy.devices.refuse_to_run("the value of a PerReplica", here())
         order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
         shards = sorted(self.array.addressable_shards, key=lambda shard: order[shard.device])
-        with jax.ensure_compile_time_eval():  # asked for inside a trace, they would be tracers
+        with jax.ensure_compile_time_eval():  # inside a trace they would be tracers
             parts = [shard.data.reshape(self.type.shape) for shard in shards]
             if self.shapes is None:
                 return tuple(parts)
@@ -200,10 +201,10 @@ class PerReplicaArray(PerReplica):
 
 @jax.tree_util.register_pytree_node_class
 class TracedPerReplica(PerReplica):
-    """A per-replica value inside a trace: a tracer of the shape one replica holds.
+    """A per-replica value inside a trace: a tracer with the shape of one replica's part.
 
-    Where the replicas' shapes differ the tracer is padded to the largest, with zeros, and `shapes`
-    has the true ones.
+    If the replicas' shapes differ, the tracer is padded to the largest with zeros, and `shapes`
+    holds the true shapes.
     """
 
     def __init__(self, local: Any, shapes: Shapes | None = None) -> None:
@@ -230,9 +231,9 @@ class TracedPerReplica(PerReplica):
 
 @jax.tree_util.register_pytree_node_class
 class TracedParts(PerReplica):
-    """Values of different kinds inside a trace: of each replica a Python value or a slot.
+    """Values of different kinds inside a trace: for each replica a Python value or a slot.
 
-    A slot's array holds the replica's value on that replica alone.
+    A slot's array holds the replica's value on that replica only.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -265,13 +266,13 @@ class TracedParts(PerReplica):
 
 @dataclass(frozen=True)
 class _Static:
-    """A Python value, which is never taken for the shape of an array."""
+    """A Python value; the class keeps it apart from a tuple that is the shape of an array."""
 
     value: Any
 
 
 class Mirrored(ArrayOperators, DistributedValues):
-    """One value that every replica holds; it takes part in arithmetic as that value."""
+    """One value that every replica holds; in arithmetic it stands for that value."""
 
     def __init__(self, array: jax.Array, num_replicas: int) -> None:
         """Wrap an array replicated on the strategy's devices."""
@@ -311,12 +312,12 @@ def unequal(shapes: Sequence[tuple[int, ...]]) -> Shapes | None:
 
 
 def type_name(value: Any) -> str:
-    """Return the name of the type of a value as users know it."""
+    """Return the name of a value's type as users know it, "jax.Array" for every array of JAX."""
     return "jax.Array" if isinstance(value, jax.Array) else type(value).__name__
 
 
 def structure_text(structure: Any) -> str:
-    """Return the structure of a pytree as it is written, leaves as stars.
+    """Return the structure of a pytree as text, with a star for each leaf.
 
     >>> structure_text(jax.tree.structure({"w": 1, "b": [2]}))
     "{'b': [*], 'w': *}"
@@ -325,16 +326,16 @@ def structure_text(structure: Any) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array that devices hold; the gradient of an integer is none."""
+    """Return whether a value is an array that devices can hold, unlike a float0 gradient."""
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
         return False
     return bool(value.dtype != jax.dtypes.float0)
 
 
 def checked_array(value: Any, what: str, dtype: Any = None) -> jax.Array:
-    """Return the value as an array; raises `ArgumentTypeError`, which begins with `what`."""
+    """Return the value as an array, or raise `ArgumentTypeError` that begins with `what`."""
     if isinstance(value, np.ndarray):
-        value = np.array(value)  # JAX may copy it later, when the caller has changed it
+        value = np.array(value)  # JAX may read it later, after the caller has changed it
     try:
         return jnp.asarray(value, dtype)
     except GraphdistError:

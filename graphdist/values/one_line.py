@@ -1,4 +1,4 @@
-"""Values in one line, for the `repr` of what holds them: where they live, and what they are."""
+"""Parts of a one-line `repr`: the devices of arrays, and small values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["LARGEST", "devices_of", "values_of"]
 
 LARGEST = 16
-"""The most elements of an array that is shown."""
+"""The largest number of elements of an array that is shown."""
 
 
 def devices_of(arrays: Sequence[jax.Array]) -> str:
@@ -21,11 +21,12 @@ def devices_of(arrays: Sequence[jax.Array]) -> str:
     'cpu:0'
     """
     found = {device for array in arrays for device in array.devices()}
-    return ", ".join(f"{one.platform}:{one.id}" for one in sorted(found, key=lambda one: one.id))
+    ordered = sorted(found, key=lambda device: device.id)
+    return ", ".join(f"{device.platform}:{device.id}" for device in ordered)
 
 
 def values_of(values: Sequence[Any]) -> str:
-    """Return the end of a `repr`: each of these values, or nothing where one is large.
+    """Return the end of a `repr`: all of these values, or nothing if any of them is large.
 
     >>> values_of([jax.numpy.ones(2), jax.numpy.zeros(2)]), values_of([jax.numpy.ones(100)])
     (': [1. 1.] | [0. 0.]', '')
@@ -33,5 +34,5 @@ def values_of(values: Sequence[Any]) -> str:
     arrays = [value for value in values if isinstance(value, jax.Array | np.ndarray)]
     if any(array.size > LARGEST for array in arrays):
         return ""
-    texts = [str(one) if isinstance(one, jax.Array) else repr(one) for one in values]
+    texts = [str(value) if isinstance(value, jax.Array) else repr(value) for value in values]
     return f": {' '.join(' | '.join(texts).split())}"

@@ -1,10 +1,10 @@
-"""Arithmetic of per-replica values: on each replica, with what the replica has.
+"""Arithmetic of per-replica values, replica by replica.
 
-It is what `run` gives for the operator as the replica function: `x * 2` is
-`strategy.run(operator.mul, args=(x, 2))`, inside a function and outside. In a replica function a
-value takes part as the replica's own component. `==` asks for the same object. Elsewhere than there
-a value has no index, since `x[0]` would be taken for the value of replica 0, and is no number. The
-operators are written out so that type checkers and readers see them.
+An operator runs as a replica function: `x * 2` is `strategy.run(operator.mul, args=(x, 2))`, inside
+a function and outside. In a replica function a value stands for the replica's own component.
+Everywhere else it cannot be converted to a number, and cannot be indexed, since `x[0]` would look
+like the value of replica 0. `==` compares identities. The operators are written out so that type
+checkers and readers see them.
 """
 
 from __future__ import annotations
@@ -173,14 +173,14 @@ class PerReplicaOperators:
 
 
 def _of_each(operation: Callable[..., Any], *operands: Any) -> Any:
-    """Return what the operation gives on each replica, as `run` returns it."""
+    """Return the result of the operation on each replica, as `run` returns it."""
     entry = current_entry()
     if entry is not None and entry.replica_context is not None:
         return operation(*map(_own_component, operands))
     given = operands
     try:
         if current_trace() is None and operation is not operator.pow:
-            operands = tuple(map(_as_input, operands))  # or each number would make a program
+            operands = tuple(map(_as_input, operands))  # or each number would be compiled
         return _strategy_of(operands).run(operation, args=operands)
     except GraphdistError:
         raise
@@ -218,11 +218,11 @@ def _in_words(operation: Callable[..., Any], operands: tuple[Any, ...]) -> str:
     """Return an operation as it is written, with the kinds of its operands."""
     kinds = [
         "PerReplica"
-        if isinstance(one, PerReplicaOperators)
+        if isinstance(operand, PerReplicaOperators)
         else "jax.Array"
-        if isinstance(one, jax.Array)
-        else type(one).__name__
-        for one in operands
+        if isinstance(operand, jax.Array)
+        else type(operand).__name__
+        for operand in operands
     ]
     symbol = _SYMBOLS.get(operation)
     if symbol is None:
@@ -231,7 +231,7 @@ def _in_words(operation: Callable[..., Any], operands: tuple[Any, ...]) -> str:
 
 
 def _one_value(value: PerReplicaOperators, what: str) -> Any:
-    """Return the replica's component in a replica function; elsewhere there is no one value."""
+    """Return the replica's component in a replica function; raises elsewhere."""
     entry = current_entry()
     if entry is None or entry.replica_context is None:
         raise ArgumentTypeError(

@@ -1,9 +1,9 @@
-"""Pytrees that hold what their classes do not expect.
+"""Pytrees whose leaves are of other types than their classes expect.
 
-Where a user's pytree has arrays, ours has variables or distributed values, and JAX makes it by a
-call of the user's class. Most classes keep what they are given. Some look at it first, in
-`__init__` or `__post_init__`, and fail. As JAX itself makes pytrees of plain objects, such classes
-let these pass: they are made of plain objects, in whose places the leaves are put.
+Where a user's pytree has arrays, ours has variables or distributed values, and JAX builds it by a
+call of the user's class. Most classes keep the leaves they get. Some check them in `__init__` or
+`__post_init__`, and fail. Such classes accept plain objects, of which JAX itself builds pytrees, so
+they are built of plain objects, which are then replaced by the leaves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAF = jax.tree.structure(0)
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     """Return the pytree of this structure with these leaves, which its classes may not expect.
 
-    Raises `ArgumentTypeError` for a class that keeps them in no way.
+    Raises `ArgumentTypeError` for a class that cannot hold them.
 
     >>> unflatten(jax.tree.structure({"a": 1, "b": (2,)}), ["x", "y"])
     {'a': 'x', 'b': ('y',)}
@@ -36,7 +36,7 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def unflatten_exactly(structure: Any, leaves: Sequence[Any]) -> Any:
-    """Do the same for leaves that a class may also have converted."""
+    """Do the same, and make sure that no class has converted a leaf."""
     tree = unflatten(structure, leaves)
     given = jax.tree.leaves(tree)
     if len(given) == len(leaves) and all(map(_is_same, given, leaves)):
@@ -45,17 +45,17 @@ def unflatten_exactly(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
-    """Return the pytree with `fn` of each leaf, which the pytree's classes may not expect."""
+    """Apply `fn` to each leaf; the pytree's classes may not expect the results."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_leaf)
     return unflatten(structure, [fn(leaf) for leaf in leaves])
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    return one is other
+def _is_same(leaf: Any, other: Any) -> bool:
+    return leaf is other
 
 
 def _built(structure: Any, leaves: Iterator[Any]) -> Any:
-    """Return the pytree, made node by node."""
+    """Return the pytree, built node by node."""
     if structure == _LEAF:
         return next(leaves)
     if structure.num_nodes == 1:  # an empty container, or None
@@ -75,7 +75,7 @@ def _built(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _of_plain_objects(node: Any, children: Sequence[Any], failure: Exception | None) -> Any:
-    """Return one node, made of plain objects, in whose places its children are put."""
+    """Return a node that is built of plain objects, which its children then replace."""
     places = [object() for _ in children]
     try:
         made = jax.tree.unflatten(node, places)
@@ -99,12 +99,12 @@ def _of_plain_objects(node: Any, children: Sequence[Any], failure: Exception | N
 
 
 def _holds(node: Any, made: Any, children: Sequence[Any]) -> bool:
-    """Return whether what was made has these very children."""
+    """Return whether the children of a built node are these very objects."""
     return all(map(_is_same, node.flatten_up_to(made), children))
 
 
 def argument_name(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
-    """Return how the user would write a leaf of `(args, kwargs)`: `batch['image']`."""
+    """Return a leaf of `(args, kwargs)` as the user would write it: `batch['image']`."""
     group, key, *rest = path
     if getattr(group, "idx", 0) == 1:
         name = str(key.key)

@@ -1,4 +1,4 @@
-"""What may be reduced and gathered, and along which axis."""
+"""Checks of values to be reduced or gathered, and of the axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphdist.values.distributed import checked_array
 
 
 def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
-    """Return a leaf as an array that can be reduced; a mean is taken of floats."""
+    """Return a leaf as an array that can be reduced, converted to floats for a mean."""
     array = checked_array(leaf, f"{what} of")
     if array.dtype == jnp.bool_:
         raise ArgumentTypeError(
@@ -32,7 +32,7 @@ def summable(leaf: Any, reducer: str, what: str) -> jax.Array:
 
 
 def gather_axis(axis: Any, what: str) -> int:
-    """Return `axis`; raises `ArgumentTypeError` for what is not an int."""
+    """Return `axis`; raises `ArgumentTypeError` unless it is an int."""
     if axis is None:
         raise ArgumentError(f"{what} without an axis", source=here(), hint="say which: axis=0")
     if isinstance(axis, bool) or not isinstance(axis, int):
@@ -41,7 +41,7 @@ def gather_axis(axis: Any, what: str) -> int:
 
 
 def gather_dimension(array: Any, axis: int, what: str) -> int:
-    """Return `axis` as a dimension of the array; raises `ArgumentError` where there is none."""
+    """Return `axis` as a dimension of the array; raises `ArgumentError` outside its rank."""
     rank = array.ndim
     if rank == 0:
         raise ArgumentError(
@@ -59,13 +59,13 @@ def gather_dimension(array: Any, axis: int, what: str) -> int:
 
 
 def without_padding(
-    whole: jax.Array, lengths: Sequence[int], longest: int, dimension: int
+    gathered: jax.Array, lengths: Sequence[int], longest: int, dimension: int
 ) -> jax.Array:
-    """Return a gathered array without what made the replicas' parts equally long."""
+    """Return a gathered array without the padding that made the replicas' parts equally long."""
     if all(length == longest for length in lengths):
-        return whole
+        return gathered
     parts = [
-        jax.lax.slice_in_dim(whole, longest * i, longest * i + length, axis=dimension)
+        jax.lax.slice_in_dim(gathered, longest * i, longest * i + length, axis=dimension)
         for i, length in enumerate(lengths)
     ]
     return jnp.concatenate(parts, axis=dimension)

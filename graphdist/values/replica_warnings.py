@@ -1,7 +1,7 @@
 """Warnings of programs that are right on one replica and mean something else on several.
 
-Each is given once for a line of the user's, in a process. Such a program does what `tf.distribute`
-does, and now and then that is what is meant: so it is no error.
+Each warning is given once in a process for each line of the user. Such a program does the same as
+in `tf.distribute`, and sometimes that is intended, so it is no error.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _warned: set[tuple[str, str, int]] = set()
 
 
 def warn_once(what: str, message: str, source: Source) -> None:
-    """Warn at the user's line, unless it was warned of the same there before."""
+    """Warn at the user's line, once for each line and kind of warning `what`."""
     frame = source.frame
     file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
     if (what, file, line) in _warned:
         return
     warnings.warn_explicit(message, ReplicaWarning, file, line)
-    _warned.add((what, file, line))  # not before: where warnings are errors each call raises
+    _warned.add((what, file, line))  # only now: if warnings are errors, every call must raise
 
 
 # Means over replicas with unequal numbers of rows.
@@ -51,9 +51,9 @@ def warn_once(what: str, message: str, source: Source) -> None:
 def warn_of_unequal_means(
     graph: Graph, inputs: Sequence[tuple[Value, Rows]]
 ) -> list[tuple[frozenset[Operand], Rows]]:
-    """Warn of means over replicas of what comes from inputs with these numbers of rows.
+    """Warn of means over replicas of values computed from inputs with these numbers of rows.
 
-    Returns the values that come from them, for each distribution of rows.
+    Returns for each distribution of rows the values that were computed from it.
     """
     found = []
     for rows in dict.fromkeys(rows for _, rows in inputs):
@@ -65,7 +65,7 @@ def warn_of_unequal_means(
 
 
 def warn_of_unequal_values(value: Any) -> None:
-    """Warn of a mean over replicas, outside functions, of what comes from unequal rows."""
+    """Warn of a mean over replicas, outside functions, of values computed from unequal rows."""
     for leaf in jax.tree.leaves(value):
         if isinstance(leaf, PerReplicaArray) and leaf.rows is not None:
             _warn_of_mean(leaf.rows, here())
@@ -95,7 +95,7 @@ def _listed(rows: Rows) -> str:
     return f"{', '.join(map(str, rows[:-1]))} and {rows[-1]}"
 
 
-# A global batch that every replica gets whole.
+# A global batch that every replica gets without being split.
 
 
 def warn_of_unsplit_batch(

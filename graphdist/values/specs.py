@@ -1,14 +1,13 @@
 """Shapes and dtypes in place of values that are not there yet.
 
-A dimension that varies from element to element of a dataset is None. A spec that came from a
-dataset also knows the shape its first element has, so that a function can be traced with it all the
-same.
+A dimension that varies from element to element of a dataset is None. A spec from a dataset also
+knows the shape of the first element, so that a function can be traced with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias  # Any: whatever numpy takes for a dtype
+from typing import TYPE_CHECKING, Any, TypeAlias  # Any: everything that numpy accepts as a dtype
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ Dimensions: TypeAlias = tuple[int | None, ...]
 class ArraySpec(jax.ShapeDtypeStruct):
     """Shape and dtype of an array; a dimension that varies is None.
 
-    With all dimensions known it does what a `jax.ShapeDtypeStruct` does, also in JAX's functions.
+    With all dimensions known it works like a `jax.ShapeDtypeStruct`, also in JAX's functions.
 
     >>> ArraySpec((None, 28, 28), jnp.float32)
     ArraySpec(shape=(None, 28, 28), dtype=float32)
@@ -34,10 +33,10 @@ class ArraySpec(jax.ShapeDtypeStruct):
     def __init__(
         self, shape: Sequence[int | None], dtype: Any, example: tuple[int, ...] | None = None
     ) -> None:
-        """Describe an array; `example` is a shape seen, for dimensions that vary."""
+        """Describe an array; `example` is the shape of an element, for dimensions that vary."""
         known = tuple(0 if size is None else size for size in shape)
         super().__init__(known, dtype)  # type: ignore[no-untyped-call]
-        # JAX's class takes numbers alone, and its instances do not change once they are made.
+        # The constructor of JAX's class takes numbers alone, and its instances are immutable.
         object.__setattr__(self, "shape", tuple(shape))
         self.example = example
 
@@ -51,7 +50,7 @@ class ArraySpec(jax.ShapeDtypeStruct):
 
 
 class PerReplicaSpec:
-    """Shape and dtype of what each replica holds, in place of a `PerReplica` not there yet.
+    """Shape and dtype of each replica's component, in place of a `PerReplica`.
 
     >>> PerReplicaSpec((16, 8), jnp.float32)
     PerReplicaSpec(shape=(16, 8), dtype=float32)
@@ -66,8 +65,8 @@ class PerReplicaSpec:
     ) -> None:
         """Describe one replica's component.
 
-        `examples` are shapes seen, one a replica, or one for all; `strategy` is the replicas', None
-        for the one in whose scope the spec is used.
+        `examples` are shapes of an element, one for each replica, or one for all. `strategy` None
+        stands for the strategy in whose scope the spec is used.
         """
         self.shape: Dimensions = tuple(shape)
         self.dtype = jnp.dtype(dtype)

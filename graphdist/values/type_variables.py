@@ -1,14 +1,14 @@
 """Type variables of the public classes that are generic.
 
-They have defaults, so that `gd.Function` and `gd.DistributedDataset` without brackets mean those of
-anything. `typing` has defaults from Python 3.13 on; type checkers know them from
+They have defaults, so that `gd.Function` and `gd.DistributedDataset` without brackets stand for all
+type arguments. `typing` has defaults from Python 3.13 on; type checkers know them from
 `typing_extensions`, which need not be installed.
 
-To a type checker a distributed value has the type of what one replica holds of it: `run` returns
-what the replica function returns, `reduce` the type of what it reduces.
+For a type checker a distributed value has the type of one replica's component: `run` returns the
+result type of the replica function, and `reduce` the type of its argument.
 """
 
-from typing import TYPE_CHECKING, Any  # Any: what is left open
+from typing import TYPE_CHECKING, Any  # Any: the default
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
