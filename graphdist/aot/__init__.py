@@ -1,4 +1,4 @@
-"""A compiled step in a file, and from it: `gd.aot`."""
+"""`gd.aot`: compiled steps are saved in files, and loaded from them."""
 
 from graphdist.aot.loaded_step import LoadedStep
 from graphdist.aot.steps import load, save

@@ -1,4 +1,4 @@
-"""A step that was read from a file: bound to variables, and called as the function was."""
+"""A step that was loaded from a file: bound to variables, and called like the function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from graphdist.tracing.sources import here
 
 
 class LoadedStep:
-    """A step from a file: call it with what the function was called with."""
+    """A step from a file; it takes the arguments of the function that was compiled."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class LoadedStep:
         variables: Sequence[Variable],
         executable: Executable,
     ) -> None:
-        """Bind an executable to variables; `load` does it."""
+        """Bind an executable to variables; call `load` to make a step."""
         self.manifest = manifest
         self.report: dict[str, Any] = json.loads(members["report.json"])
-        """What was reported when it was compiled."""
+        """The report of the compilation, as JSON."""
         self.graph_text = members["graph.txt"].decode()
         self.strategy = strategy
         self.name = graph.name
@@ -54,7 +54,7 @@ class LoadedStep:
         named = zip(graph.variables, variables, strict=True)
         storages = {wanted.name: variable.storage for wanted, variable in named}
         layout = Layout(graph, storages, strategy)
-        with BufferStore.lock:
+        with BufferStore.lock:  # no step may run while variables move
             layout.apply()
         self._program = Program(Binding(executable, self._interface, layout, shapes))
 
@@ -64,8 +64,8 @@ class LoadedStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step.
 
-        Raises `ArgumentError` for other arguments than it was compiled for, `RuntimeFailure` where
-        it fails on the devices.
+        Raises `ArgumentError` for other arguments than it was compiled for, `RuntimeFailure` if it
+        fails on the devices.
         """
         paths, _ = jax.tree_util.tree_flatten_with_path((args, kwargs))
         leaves = [leaf for _, leaf in paths]
@@ -75,7 +75,7 @@ class LoadedStep:
         except (jax.errors.JaxRuntimeError, LookupError, TypeError, ValueError) as error:
             if isinstance(error, GraphdistError):
                 raise
-            # The arguments are those it was compiled for: it is the step that does not run.
+            # The arguments were checked, so the step itself is at fault.
             raise RuntimeFailure(
                 f"the loaded step {self.name!r} failed: {str(error).strip() or repr(error):.500}",
                 source=here(),
@@ -90,7 +90,9 @@ class LoadedStep:
             raise ArgumentError(
                 f"step {self.name!r} is called with {len(places)} leaves, it was compiled for "
                 f"{len(expected.paths)}: "
-                + ", ".join([*(f"no {one}" for one in missing), *(f"{one} too" for one in added)]),
+                + ", ".join(
+                    [*(f"no {name}" for name in missing), *(f"{name} too" for name in added)]
+                ),
                 source=here(),
             )
         try:
@@ -109,13 +111,12 @@ class LoadedStep:
 
 def _require_interface(interface: Interface, graph: Graph) -> None:
     """Raise ValueError where arguments and results do not fit inputs and outputs of the graph."""
-    dynamic = [
-        one for one in zip(interface.names, interface.keys, strict=True) if not is_static(one[1])
-    ]
+    arguments = zip(interface.names, interface.keys, strict=True)
+    dynamic = [(name, key) for name, key in arguments if not is_static(key)]
     inputs = graph.inputs[len(graph.variables) :]
     for (name, key), value in zip(dynamic, inputs, strict=True):
         stated = input_type(None, key, graph.num_replicas, name)
-        # A single value a replica has become a row of an array.
+        # The scalars of several replicas are the rows of an array.
         shapes = (stated.shape, stated.shape or (1,))
         if value.type.dtype != stated.dtype or value.type.shape not in shapes:
             raise ValueError(f"argument {name!r} is {stated}, the step takes {value.type}")
@@ -135,5 +136,5 @@ def _require_interface(interface: Interface, graph: Graph) -> None:
 
 
 def _loose(key: Any) -> Any:
-    """Return a leaf's key without whether it was weakly typed, which a compiled step ignores."""
+    """Return a leaf's key as if it were not weakly typed: a compiled step makes no difference."""
     return (*key[:3], False) if key[0] == "array" else key

@@ -1,9 +1,8 @@
-"""The interface of a step as JSON, and back: what a saved step is called with and what it returns.
+"""The interface of a step, its arguments and results, as JSON and back.
 
-Arguments may be pytrees of any kind: a call is matched leaf by leaf with where each stands, as
-`jax.tree_util.keystr` writes it. Results are put together again, which takes code for any container
-but dicts, lists and tuples, and the file of a step holds none; so others are refused when a step is
-saved.
+Arguments may be pytrees of any class: a call is compared with the file leaf by leaf, by the paths
+that `jax.tree_util.keystr` writes. Results must be built by the loaded step. Building any container
+but dicts, lists and tuples takes code, and the file must not hold code; so saving refuses others.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
         "name": graph.name,
         "num_replicas": graph.num_replicas,
         "inputs": [
-            {**type_to_json(value.type), "lies": str(lies)}
-            for value, lies in zip(graph.inputs, input_distributions(graph), strict=True)
+            {**type_to_json(value.type), "lies": str(distribution)}
+            for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True)
         ],
         "outputs": [type_to_json(output.type) for output in graph.outputs],
         "output_shapes": [list(shape) for shape in output_shapes],
@@ -78,27 +77,27 @@ def boundary_from_json(found: Any) -> Graph:
         str(found["name"]),
         Stage.SPMD,
         int(found["num_replicas"]),
-        tuple(Value(type_from_json(one)) for one in found["inputs"]),
+        tuple(Value(type_from_json(value)) for value in found["inputs"]),
         (),
-        tuple(Value(type_from_json(one)) for one in found["outputs"]),
+        tuple(Value(type_from_json(value)) for value in found["outputs"]),
         tuple(
             Variable(
-                one["name"],
-                type_from_json(one["type"]),
-                one["synchronization"],
-                one["aggregation"],
-                one["trainable"],
-                assigned=one["donated"],
-                sharded_along=one["sharded_along"],
+                variable["name"],
+                type_from_json(variable["type"]),
+                variable["synchronization"],
+                variable["aggregation"],
+                variable["trainable"],
+                assigned=variable["donated"],
+                sharded_along=variable["sharded_along"],
             )
-            for one in found["variables"]
+            for variable in found["variables"]
         ),
         tuple(map(bool, found["returns_per_replica"])),
     )
 
 
 def interface_to_json(interface: Interface) -> dict[str, Any]:
-    """Return an interface as JSON; raises `UnsupportedError` for what JSON cannot say."""
+    """Return an interface as JSON; raises `UnsupportedError` if JSON cannot describe it."""
     return {
         "arguments": [
             {"place": path, "name": name, **_key_to_json(key, name)}
@@ -108,7 +107,7 @@ def interface_to_json(interface: Interface) -> dict[str, Any]:
         ],
         "result": _tree_to_json(interface.structure, iter(interface.statics)),
         "per_replica": list(interface.per_replica),
-        "shapes": [shapes and [list(one) for one in shapes] for shapes in interface.shapes],
+        "shapes": [shapes and [list(shape) for shape in shapes] for shapes in interface.shapes],
     }
 
 
@@ -117,10 +116,10 @@ def interface_from_json(found: Any, strategy: StrategyBase) -> Interface:
     statics: list[Any] = []
     template = _tree_from_json(found["result"], statics)
     return Interface(
-        tuple(_key_from_json(one, strategy) for one in found["arguments"]),
-        [str(one["name"]) for one in found["arguments"]],
+        tuple(_key_from_json(leaf, strategy) for leaf in found["arguments"]),
+        [str(leaf["name"]) for leaf in found["arguments"]],
         strategy,
-        tuple(str(one["place"]) for one in found["arguments"]),
+        tuple(str(leaf["place"]) for leaf in found["arguments"]),
         structure=jax.tree.structure(template),
         statics=statics,
         per_replica=list(map(bool, found["per_replica"])),
@@ -135,15 +134,15 @@ def _key_to_json(key: LeafKey, name: str) -> dict[str, Any]:
         case ("number", kind):
             return {"kind": "number", "type": kind.__name__}
         case ("per_replica", _, component, shapes):
-            every = shapes and [list(one) for one in shapes]
-            return {"kind": "per_replica", "type": type_to_json(component), "shapes": every}
+            listed = shapes and [list(shape) for shape in shapes]
+            return {"kind": "per_replica", "type": type_to_json(component), "shapes": listed}
         case ("static", StaticValue(value=value)) if isinstance(value, _PLAIN):
             return {"kind": "static", "value": value}
     what = f"a {type(key[1].value).__name__}" if is_static(key) else "a PerReplica of single values"
     raise UnsupportedError(
         f"argument {name!r} is {what}, which the file of a step cannot describe",
         source=here(),
-        hint="pass arrays, numbers, strings, and what a distributed dataset gives",
+        hint="pass arrays, numbers, strings, and elements of a distributed dataset",
     )
 
 
@@ -162,7 +161,7 @@ def _key_from_json(found: Any, strategy: StrategyBase) -> LeafKey:
 
 
 def _tree_to_json(structure: Any, statics: Iterator[Any]) -> Any:
-    """Return the structure of a result, with the leaves that are no outputs."""
+    """Return the structure of a result as JSON, with the values of leaves that are not arrays."""
     if jax.tree_util.treedef_is_leaf(structure) and structure.num_leaves == 1:
         leaf = next(statics)
         if leaf is OUTPUT:

@@ -1,8 +1,8 @@
-"""What the manifest of a saved step looks like, and the first place where one does not.
+"""The schema of a saved step's manifest, and the check of a manifest against it.
 
-Hashes are no signature: a manifest may hold anything that JSON can say. What is read of it is
-described here, so that who reads it meets nothing else. Whether module and manifest agree is asked
-where both are known.
+The hashes of a file are no signature, so a manifest may hold anything that JSON can hold. Every
+field that is read is described here and checked first: code that reads a manifest can rely on it.
+`loaded_step.py` checks whether manifest and module agree.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from graphdist.runtime.files.serialization import PLATFORMS
 
 MOST_REPLICAS = 2**20
 DEEPEST_RESULT = 100
-"""The most containers of a result inside each other."""
+"""The largest depth of nested containers in a result."""
 LARGEST_SIZE = 2**48
-"""The most elements that a value may have, of all replicas together."""
+"""The largest number of elements of a value, on all replicas together."""
 
 Wanted: TypeAlias = Any
-"""A class; a dict with what its keys need; a list with what each element needs; what says of a
-value how it is wrong, or None."""
+"""A class; a dict of keys, each with what its value must be; a list with what each element must be;
+or a function that returns what is wrong with a value, or None."""
 
 
 def mismatch(found: Any, wanted: Wanted, at: str = "") -> str | None:
-    """Return the first thing in JSON that is not as wanted, and where, or None.
+    """Return the first value in JSON that is not as wanted, and its place, or None.
 
     >>> mismatch({"sizes": [1, "2"]}, {"sizes": [int]})
     "sizes[1] is '2', not an int"
@@ -35,19 +35,19 @@ def mismatch(found: Any, wanted: Wanted, at: str = "") -> str | None:
     if isinstance(wanted, dict):
         if not isinstance(found, dict):
             return _wrong(at, found, "not an object")
-        for key, one in wanted.items():
+        for key, wanted_value in wanted.items():
             if key not in found:
                 return f"{at or 'the manifest'} has no {key}"
-            if said := mismatch(found[key], one, f"{at}.{key}" if at else key):
+            if said := mismatch(found[key], wanted_value, f"{at}.{key}" if at else key):
                 return said
         return None
     if isinstance(wanted, list):
         if not isinstance(found, list):
             return _wrong(at, found, "not a list")
-        each = (mismatch(one, wanted[0], f"{at}[{i}]") for i, one in enumerate(found))
+        each = (mismatch(element, wanted[0], f"{at}[{i}]") for i, element in enumerate(found))
         return next(filter(None, each), None)
     if isinstance(wanted, type):
-        # To Python true is an integer.
+        # In Python `True` is an `int`.
         if isinstance(found, wanted) and (wanted is bool or not isinstance(found, bool)):
             return None
         return _wrong(at, found, f"not {'an' if wanted is int else 'a'} {wanted.__name__}")
@@ -72,7 +72,7 @@ def _count(least: int, most: int) -> Callable[[Any, str], str | None]:
 
 def _one_of(*known: Any) -> Callable[[Any, str], str | None]:
     def check(found: Any, at: str) -> str | None:
-        if any(found == one and type(found) is type(one) for one in known):
+        if any(found == value and type(found) is type(value) for value in known):
             return None
         return _wrong(at, found, f"not one of {', '.join(map(repr, known))}")
 
@@ -100,7 +100,7 @@ def _dtype(found: Any, at: str) -> str | None:
 
 
 def _long_dtype(found: Any, at: str) -> str | None:
-    """Say what is wrong with a dtype that is named as numpy does."""
+    """Return what is wrong with a dtype that has NumPy's name, or None."""
     return _dtype(dtype_name(found) if isinstance(found, str) else found, at)
 
 
@@ -108,7 +108,7 @@ def _distribution(found: Any, at: str) -> str | None:
     known = (["mirrored", None], ["per_replica", None])
     if found is None or found in known:
         return None
-    return mismatch(found, [lambda one, place: None], at) or (
+    return mismatch(found, [lambda element, place: None], at) or (
         None
         if len(found) == 2 and found[0] == "sharded" and not _count(0, 31)(found[1], at)
         else _wrong(at, found, "no distribution")
@@ -142,7 +142,7 @@ def _argument(found: Any, at: str) -> str | None:
 
 
 def _tree(found: Any, at: str, depth: int = 0) -> str | None:
-    """Say what is wrong in the description of a result."""
+    """Return what is wrong in the description of a result, or None."""
     if depth > DEEPEST_RESULT:
         return f"the result has more than {DEEPEST_RESULT} containers inside each other"
     if isinstance(found, dict) and "leaf" in found:
@@ -152,7 +152,7 @@ def _tree(found: Any, at: str, depth: int = 0) -> str | None:
         return said
     if found["node"] == "none":
         return None
-    inside = {"children": [lambda one, place: _tree(one, place, depth + 1)]}
+    inside = {"children": [lambda child, place: _tree(child, place, depth + 1)]}
     if found["node"] == "dict":
         inside["keys"] = [str]
     if said := mismatch(found, inside, at):
@@ -165,7 +165,7 @@ def _tree(found: Any, at: str, depth: int = 0) -> str | None:
 def _options(found: Any, at: str) -> str | None:
     if not isinstance(found, dict):
         return _wrong(at, found, "not an object")
-    return next(filter(None, (_plain(one, f"{at}.{key}") for key, one in found.items())), None)
+    return next(filter(None, (_plain(value, f"{at}.{key}") for key, value in found.items())), None)
 
 
 MANIFEST: Wanted = {
@@ -200,4 +200,4 @@ MANIFEST: Wanted = {
         "shapes": [_SHAPES],
     },
 }
-"""What is read of a manifest; `artifact.py` looks at `format`, `members` and `hash` before."""
+"""The fields that are read; `artifact.py` has checked `format`, `members` and `hash` before."""

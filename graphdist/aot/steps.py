@@ -6,11 +6,12 @@
     step = gd.aot.load("step.gdx", strategy=strategy, variables=params)
     loss = step(batch)
 
-The file has the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it:
-loading compiles it for the devices that are here, once another process has read it
-(`runtime/files/module_check.py`). `executable.bin` is what the compiler made, which runs on the
-same kind of devices with the same versions alone, and which JAX stores as a pickle: loading it runs
-code from the file. It is used only if asked for.
+The file holds the program twice. `module.mlir` is portable StableHLO, as `jax.export` writes it. To
+load it, a process of its own reads it first, since a damaged module can crash the reader
+(`runtime/files/module_check.py`); then it is compiled for the devices that are here.
+`executable.bin` is the compiler's executable. It runs on the same kind of devices with the same
+versions only, and JAX stores it as a pickle: loading it runs code from the file, so it is used only
+on request.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ from graphdist.version import versions
 def save(
     path: str | os.PathLike[str], compiled: Compiled, *, platforms: Sequence[str] | None = None
 ) -> None:
-    """Write a compiled step to a file, by custom `name.gdx`.
+    """Write a compiled step to a file; its name usually ends in `.gdx`.
 
-    The portable module is for the platform it was compiled for, or for `platforms`: "cpu", "gpu",
-    "tpu". Values of variables are not in the file. Raises `UnsupportedError` for arguments and
-    results that the file cannot describe and for programs that are no portable module,
-    `MissingExtraError` without flatbuffers, and OSError where the file cannot be written, of which
-    nothing is left then.
+    The portable module is for the platform that the step was compiled for, or for `platforms`:
+    "cpu", "gpu", "tpu". Values of variables are not in the file. Raises `UnsupportedError` for
+    arguments and results that the file cannot describe and for programs with callbacks or custom
+    calls, `MissingExtraError` without flatbuffers, and OSError if the file cannot be written; then
+    no part of it remains.
     """
     _require_path(path, "gd.aot.save")
     if not isinstance(compiled, Compiled):
@@ -78,7 +79,7 @@ def save(
             source=here(),
             hint="compile it for its arguments: gd.aot.save(path, step.trace(x).lower().compile())",
         )
-    # Whoever loads it has variables of their own, in packs that this process does not know.
+    # The process that loads it stores its variables in packs of its own, or in none.
     compiled = compiled.unpacked()
     traced = compiled.lowered.traced
     assert traced is not None
@@ -123,7 +124,7 @@ def _require_path(path: Any, what: str) -> None:
 
 
 def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:
-    """Return the portable module; raises `UnsupportedError` for callbacks and calls of its own."""
+    """Return the portable module; raises `UnsupportedError` for callbacks and custom calls."""
     try:
         return export_module(compiled.lowered.emitted, platforms, here())
     except (NotImplementedError, ValueError) as error:
@@ -144,27 +145,28 @@ def load(
     trusted: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> LoadedStep:
-    """Return the step in a file, to be called as the function was.
+    """Load the step in a file; call it with the arguments of the function that was compiled.
 
-    `strategy` runs it: by default the current one, or else a `MirroredStrategy` of as many devices
-    as the step has replicas. `variables` is a pytree that holds the step's variables, made in that
-    strategy's scope with the names, shapes and dtypes they had; others in it are left alone.
+    `strategy` runs it: by default the current one, or else a `MirroredStrategy` with as many
+    devices as the step has replicas. `variables` is a pytree that holds the step's variables, made
+    in that strategy's scope with the same names, shapes and dtypes; other variables in it are
+    ignored.
 
-    By default the file's portable module is read by another process first, which costs about a
-    second, once for each module in a process. One that crashes the reader, needs too much time or
-    memory, or has custom calls beyond those of JAX's linear algebra and sharding is refused. For
-    files that are `trusted` as programs are, that is left out.
+    By default another process reads the file's portable module first, which costs about a second,
+    once for each module. A module is refused if it crashes the reader, needs too much time or
+    memory, or has custom calls other than JAX's for linear algebra and sharding. `trusted` skips
+    this check, for files that you trust like a program.
 
-    Then the module is compiled for the devices here, with `compiler_options`, or else with those
-    of the file that are numbers and switches. Text can name a file for the compiler to write, so a
-    file that has such options is refused until they are given here.
+    Then the module is compiled for the devices here, with `compiler_options`, or else with the
+    options in the file that are numbers or switches. An option that is a text can name a file for
+    the compiler to write, so a file with such options is refused until you pass them here.
 
-    With `native` the compiler's own executable is loaded, which starts at once and needs the same
+    With `native` the compiler's own executable is loaded. It starts at once, and needs the same
     kind of devices, versions and flags. It is a pickle, and loading it RUNS CODE FROM THE FILE: ask
     for it only with files you trust.
 
-    Raises `ArtifactError` for a file that is damaged or was changed, and for one that was made by
-    other versions or for other devices; `ArgumentError` for variables that are missing.
+    Raises `ArtifactError` for a file that is damaged, was changed, or was made by other versions or
+    for other devices; `ArgumentError` for variables that are missing.
     """
     _require_path(path, "gd.aot.load")
     if native and compiler_options is not None:
@@ -197,7 +199,10 @@ def load(
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Make an error of ours of whatever the contents of a file raise, whose hashes are right."""
+    """Turn every error while the contents of a file are read into an `ArtifactError`.
+
+    The hashes were right, so the contents were made wrong, and any library may raise.
+    """
     try:
         yield
     except GraphdistError:
@@ -211,7 +216,7 @@ def _contradiction(name: str, reason: str) -> ArtifactError:
     return ArtifactError(
         f"{name} has a manifest and a module that describe no step: {reason:.500}",
         source=here(),
-        hint="the file was damaged or changed: get it again, or compile the step anew",
+        hint="the file was damaged or changed: get it again, or compile the step again",
     )
 
 
@@ -241,7 +246,7 @@ def _compiled(
 def _options(
     name: str, manifest: Any, devices: Devices, given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return XLA's options for the portable module; raises for those a file may not choose."""
+    """Return XLA's options for the portable module; raises `ArtifactError` for text in the file."""
     if given is not None:
         return dict(given)
     if devices.platform != manifest["target"]["platform"]:
@@ -272,9 +277,9 @@ def _target(devices: Devices) -> dict[str, Any]:
 
 
 def _layout(devices: Devices) -> str:
-    """Return how many chips lie along each dimension of how many slices; of TPUs alone.
+    """Return the numbers of slices and of chips along each dimension, for TPUs; "" for others.
 
-    It is read from the devices, so that those of a topology and those that are here compare.
+    It is read from the devices, so that devices of a topology compare with devices that are here.
     """
     places = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
     if not all(places):
@@ -303,12 +308,12 @@ def _check_versions(name: str, manifest: Any) -> None:
                 f"{name} was made with {package} {made_by[package]}, here is {package} "
                 f"{here_are[package]}",
                 source=here(),
-                hint=f"install {package}=={made_by[package]}, or compile the step anew",
+                hint=f"install {package}=={made_by[package]}, or compile the step again",
             )
 
 
 def _check_native(name: str, manifest: Any, devices: Devices) -> None:
-    """Raise `ArtifactError` where the native executable would not be the program it was."""
+    """Raise `ArtifactError` unless devices and flags are the same as at the compilation."""
     made, found = manifest["target"], _target(devices)
     pairs = [
         ("devices", f"{made['num_devices']} {made['device_kind']}",
@@ -331,7 +336,7 @@ def _check_native(name: str, manifest: Any, devices: Devices) -> None:
 def _strategy_for(
     name: str, manifest: Any, graph: Graph, strategy: StrategyBase | None
 ) -> StrategyBase:
-    """Return the strategy that runs the step; raises where its devices are others."""
+    """Return the strategy that runs the step; raises `ArtifactError` if its devices do not fit."""
     entry = current_entry()
     if strategy is None and entry is not None:
         strategy = entry.strategy

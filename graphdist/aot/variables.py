@@ -1,7 +1,7 @@
-"""Which of the variables that are given to `gd.aot.load` a saved step reads and assigns.
+"""Finds the variables of a saved step among the variables given to `gd.aot.load`.
 
-A file knows names, shapes and dtypes. Where two variables have all of them in common, none is
-taken.
+A file holds their names, shapes and dtypes. If two given variables fit the same description,
+neither is taken, and an error says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) ->
     for wanted in graph.variables:
         match = _match(name, left, wanted)
         if match is None:
-            names = ", ".join(f"{one.name!r} {one.spec(one.name).type}" for one in left[:8])
+            names = ", ".join(f"{given.name!r} {given.spec(given.name).type}" for given in left[:8])
             raise ArgumentError(
                 f"{name} needs a variable {wanted.name!r} {wanted.type}, which is not among the "
                 f"{len(left)} given that are left{': ' if names else ''}{names}",
@@ -41,24 +41,24 @@ def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) ->
                 f"variable {match.name!r} belongs to {match.strategy}, the step runs on {strategy}",
                 source=here(),
             )
-        left = [one for one in left if one is not match]
+        left = [variable for variable in left if variable is not match]
         found.append(match)
     return found
 
 
 def _match(name: str, left: list[Variable], wanted: Any) -> Variable | None:
-    """Return the one variable that has the name and the type of one in the graph."""
+    """Return the variable with the name and the type of the graph's variable `wanted`, or None."""
     base, _, number = wanted.name.rpartition("_")
-    # The graph numbers those of one name; one that has the name as it is goes first.
+    # A graph numbers variables of the same name; a variable with the number in its name goes first.
     for wanted_name in (wanted.name, base) if number.isdigit() else (wanted.name,):
-        named = [one for one in left if one.name == wanted_name]
-        found = [one for one in named if one.spec(wanted.name).type == wanted.type]
+        named = [variable for variable in left if variable.name == wanted_name]
+        found = [variable for variable in named if variable.spec(wanted.name).type == wanted.type]
         if len(found) > 1:
             raise ArgumentError(
-                f"{name} needs a variable {wanted.name!r} {wanted.type}, and {len(found)} of those "
-                f"given are called {wanted_name!r}: any of them could be meant",
+                f"{name} needs a variable {wanted.name!r} {wanted.type}, and {len(found)} of the "
+                f"given ones are called {wanted_name!r}: any of them could be meant",
                 source=here(),
-                hint="give variables names of their own where they are made, before the step is "
+                hint="give the variables different names where they are made, before the step is "
                 "saved",
             )
         if found:
