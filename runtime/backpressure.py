@@ -1,17 +1,20 @@
-"""How many steps may be on their way to the devices at once.
+"""The limit on the number of steps that are dispatched and not finished.
 
-JAX dispatches without waiting. On CPU that is a trap: when two steps with collectives over several
-devices are in flight on few cores, the threads of one can wait for the threads of the other for
-ever, and XLA aborts the process after a minute. So a step waits until fewer than the platform's
-bound are unfinished. On CPU the bound is 1; elsewhere the devices run steps in order, and the bound
-only keeps the host from running so far ahead that inputs pile up in memory.
+JAX dispatches without waiting. On CPU that can deadlock: when two steps with collectives over
+several devices run on few cores, the threads of each can wait for ever for threads of the other,
+and XLA aborts the process after a minute. So a step waits until fewer steps than the platform's
+bound are unfinished. On CPU the bound is 1. On other platforms the devices run steps in order, and
+the bound only keeps the host from running so far ahead that inputs fill the memory.
 
-Several threads may wait for one step, and only one of them dispatches the next: it looks once more
-whether there is room when it holds the lock of the variables, with which nobody waits.
+Nobody waits for a step under the lock of the variables, because the step may call back code that
+needs the lock. So several threads may wait for the same step, and all of them continue when it
+ends. Each takes the lock and checks again whether there is room; the first one dispatches, the
+others wait again.
 
-A step's token is one of its outputs. If a later step has consumed it (it was a variable's buffer),
-the next unfinished token stands for it. A step that failed is done: its error is kept for the next
-step of its program, and is nothing to the program that happens to wait for it.
+A step's token is one of its outputs; it is ready when the step is finished. A later step may have
+consumed the token (if it was a variable's buffer); then the next unfinished token stands for it,
+since the step that consumed it ends later. A failed step counts as finished. Its error is kept for
+the next step of its own program, since the waiting thread may run another program.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class Backpressure:
     """
 
     def __init__(self, bound: int) -> None:
-        """Allow `bound` unfinished steps."""
+        """Allow `bound` unfinished steps; the user may change `bound` later."""
         self.bound = bound
         self.tokens: deque[tuple[jax.Array, list[Exception]]] = deque()
         self._lock = Lock()
@@ -45,7 +48,7 @@ class Backpressure:
         return len(self.tokens)
 
     def wait(self) -> None:
-        """Return once another step may be dispatched, unless another thread does so first."""
+        """Wait until there is room for a step; another thread may take it first."""
         bound = self.bound
         while (first := self._unfinished(bound)) is not None:
             token, failures = first
@@ -54,21 +57,21 @@ class Backpressure:
                 try:
                     token.block_until_ready()
                 except Exception as error:
-                    if not token.is_deleted():  # by another thread's step, meanwhile
+                    if not token.is_deleted():  # then another thread's step consumed it meanwhile
                         failures.append(error)
             with self._lock:
                 if self.tokens and self.tokens[0] is first:
                     self.tokens.popleft()
-                if is_consumed:  # the next one stands for it, and is waited for in its place
+                if is_consumed:  # wait for the next token in its place, even if there is room now
                     bound = len(self.tokens) or bound
 
     def _unfinished(self, bound: int) -> tuple[jax.Array, list[Exception]] | None:
-        """Return the oldest of so many steps, or None if there are fewer."""
+        """Return the oldest unfinished step; None if there are fewer than `bound`."""
         with self._lock:
             return self.tokens[0] if len(self.tokens) >= bound else None
 
     def dispatched(self, token: jax.Array, failures: list[Exception]) -> None:
-        """Note a step that was dispatched, and where to put why it failed, if it does."""
+        """Add a step that was dispatched; its error is appended to `failures` if it fails."""
         self.tokens.append((token, failures))
 
 
@@ -76,9 +79,9 @@ _by_kind: dict[tuple[str, bool], Backpressure] = {}
 
 
 def backpressure(platform: str, *, spans_devices: bool) -> Backpressure:
-    """Return the one bound on steps in flight of a platform, over several devices or on one.
+    """Return the `Backpressure` of a platform; all its programs share it.
 
-    Steps on a single device wait for no other device, so that they need no such caution.
+    Steps on a single device have their own: they wait for no other device, so they cannot deadlock.
     """
     found = _by_kind.get((platform, spans_devices))
     if found is None:

@@ -1,13 +1,13 @@
-"""A step bound to the buffers of its variables: what happens to them when it is called.
+"""A step bound to the buffers of its variables.
 
-In order: wait until few enough steps are on their way, take the lock of the stores, see that the
-variables are still stored as the step takes them, read their buffers, dispatch, write the new
-buffers back. The lock is held from the reading to the writing, since the step may donate what was
-read: another step must find either the old buffers or the new ones.
+A call, in order: wait until there is room for another step, take the lock of the stores, check that
+the variables are still stored as the step takes them, read their buffers, dispatch, write the new
+buffers back. The lock is held from the read to the write, because the step may donate the buffers:
+another thread must find either the old buffers or the new ones, never donated ones.
 
-It is paid at every step, by code the step has just pushed out of the processor's caches: each
-Python function it goes through costs a microsecond or two (see the dispatch benchmark), so `run` is
-one function.
+Every step pays for this code, and the last step has pushed it out of the processor's caches: each
+call of a Python function costs a microsecond or two (see the dispatch benchmark), so `run` is a
+single function.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from graphdist.runtime.executable import Step
 
 @dataclass(frozen=True, slots=True)
 class StateBuffers:
-    """The buffers of a step's variables: their places in a store, and of those it assigns.
+    """The buffers of a step's variables in a store.
 
-    `layout` is the count of the store by which the variables are stored as the step takes them.
+    `places` are the places of all variables, `assigned` the places of the assigned ones. `layout`
+    is the store's count of moves when the step was bound: under another count the step must not
+    run, since a variable may be stored in another form.
     """
 
     store: BufferStore | BorrowedBuffers
@@ -60,12 +62,12 @@ class BoundStep:
         self._function, self._token = step.function, step.token
         self._backpressure, self._take_interrupted = step.backpressure, step.take_interrupted
         self._failures: list[Exception] = []
-        """Errors of steps that were dispatched, found when somebody waited for them."""
+        """Errors of earlier steps of this program, appended by whoever waited for them."""
 
     def run(self, inputs: Sequence[jax.Array]) -> list[jax.Array] | None:
-        """Run the step and return all its outputs; None where its variables were stored otherwise.
+        """Run the step and return all its outputs; None if variables have moved since the binding.
 
-        Raises what the step raises, and the error of an earlier step that took its variables along.
+        Raises the errors of the step, and the error of an earlier step that lost its variables.
         """
         store, steps, token = self._store, self._backpressure, self._token
         buffers = store.buffers
@@ -81,8 +83,8 @@ class BoundStep:
                 try:
                     if self._failures:
                         self._raise_if_lost()
-                    # One call of C: Ctrl-C after the step would else take what it returned, and
-                    # with it the only buffers the variables have.
+                    # `extend` stores the outputs in one call of C. Between a Python call and an
+                    # assignment Ctrl-C could lose them, and they are the only buffers left.
                     results.extend(starmap(self._function, ((*self._read(buffers), *inputs),)))
                     (outputs,) = results
                     if token is not None:
@@ -93,12 +95,12 @@ class BoundStep:
                 except BaseException as error:
                     given = results[0] if results else self._take_interrupted()
                     if given is not None and not isinstance(error, RuntimeFailure):
-                        self._write(buffers, given)  # interrupted before it was written
+                        self._write(buffers, given)  # it was interrupted before the write
                     raise
                 return outputs
 
     def _raise_if_lost(self) -> None:
-        """Raise the error of an earlier step, unless all variables have been assigned since."""
+        """Raise the error of an earlier step, unless all its variables have values again."""
         failure = self._failures.pop()
         self._failures.clear()
         if any(map(is_lost, self._read(self._store.buffers))):
@@ -108,7 +110,7 @@ class BoundStep:
 def called_while_traced() -> RuntimeFailure:
     """Return the error for a step that is called inside a function which JAX traces."""
     return RuntimeFailure(
-        "a step is called inside a function that JAX is tracing, which would keep what the "
-        "variables hold now for ever",
+        "a step is called inside a function that JAX is tracing, whose program would keep the "
+        "variables' current values for ever",
         hint="take jax.jit, jax.grad or jax.vmap inside a gd.function instead of around one",
     )

@@ -1,7 +1,8 @@
-"""StableHLO -> executable, and what XLA says when it refuses.
+"""StableHLO -> executable, and XLA's refusals as errors.
 
-XLA's refusals are texts. Those a user can act on become errors of ours: a program that needs more
-memory than a device has, and compiler options that the platform's compiler does not take.
+XLA refuses with a text. Two refusals become classes of errors, since users can act on them: a
+program that needs more memory than a device has, and compiler options that the platform's compiler
+does not take.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
 
 
 class PackingTarget(Protocol):
-    """What is compiled for: a platform, and how many bytes of collectives go together."""
+    """A platform, and the number of bytes that its collectives combine."""
 
     @property
     def platform(self) -> str:
@@ -36,7 +37,7 @@ class PackingTarget(Protocol):
 
 
 class DeviceMemoryError(GraphdistError, MemoryError):
-    """A program that needs more memory than a device has; bytes are 0 where nobody says."""
+    """A program that needs more memory than a device has; 0 bytes mean unknown."""
 
     needed_bytes = 0
     available_bytes = 0
@@ -49,10 +50,10 @@ class CompilerOptionError(GraphdistError, ValueError):
 def compile_lowered(
     lowered: Lowered, devices: Devices, compiler_options: Mapping[str, Any] | None = None
 ) -> Compiled:
-    """Compile for these devices; `compiler_options` go over those that the function has.
+    """Compile for these devices; `compiler_options` override the options of the function.
 
-    Raises `DeviceMemoryError` and `CompilerOptionError`; other errors are XLA's. Of several workers
-    one hears, while it compiles, that another has failed, and raises `WorkerError`.
+    Raises `DeviceMemoryError` and `CompilerOptionError`; other errors are XLA's. On several workers
+    it raises `WorkerError` as soon as another worker fails, even while XLA compiles.
     """
     options = dict(compiler_options or {}) or None
     try:
@@ -74,23 +75,23 @@ _COMBINING = {
     ),
     "tpu": ("xla_jf_crs_combiner_threshold_in_bytes",),
 }
-"""The options that say how many bytes of collectives XLA combines; on CPU we pack ourselves."""
+"""XLA's options for the bytes that it combines; on CPU the pass `bucket_collectives` packs."""
 
 
 def combining_options(target: PackingTarget) -> dict[str, Any]:
-    """Return XLA's options for a target's `bytes_per_pack`; none for 0, which leaves it to XLA."""
+    """Return XLA's options for a target's `bytes_per_pack`; none for 0: then XLA chooses."""
     size = target.bytes_per_pack
     return dict.fromkeys(_COMBINING.get(target.platform, ()), size) if size else {}
 
 
 def device_options(devices: Devices) -> dict[str, Any]:
-    """Return what devices ask of their compiler: for absent GPUs, where the rest of CUDA is."""
+    """Return the options that devices need; for absent GPUs it is the folder of CUDA's files."""
     folder = cuda_folder() if devices.is_absent and devices.platform == "gpu" else None
     return {} if folder is None else {"xla_gpu_cuda_data_dir": str(folder)}
 
 
 def refused(text: str, devices: Devices) -> GraphdistError | None:
-    """Return our error for what XLA said, or None for what only XLA can explain."""
+    """Return the error for a text of XLA; None if the text is no refusal that users can act on."""
     first = text.splitlines()[0]
     if "No such compile option" in text or "While setting option" in text:
         return CompilerOptionError(

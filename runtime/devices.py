@@ -1,9 +1,9 @@
-"""The devices of a strategy: their names, their mesh, and how arrays lie on them.
+"""The devices of a strategy: their names, their mesh, and the shardings of arrays on them.
 
-Devices are named "cpu:0", "gpu:1" (also "GPU:1", "/gpu:1", and as TensorFlow writes them), or given
-as `jax.Device`. A mirrored array is replicated over the mesh. A per-replica value is one array, the
-replicas' parts concatenated along dimension 0 and sharded over it, so that a shard is the replica's
-part. One device needs no mesh.
+Devices are named "cpu:0", "gpu:1" (also "GPU:1", "/gpu:1", and TensorFlow's full names), or given
+as `jax.Device`. A mirrored array is replicated over the mesh. A per-replica value is one array: the
+replicas' parts are concatenated along dimension 0, and the array is sharded along it, so that each
+shard is a replica's part. One device needs no mesh.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class DeviceError(GraphdistError, ValueError):
 class Devices:
     """The devices that replicas run on, one replica each, in order.
 
-    With a `parameter_device` variables lie there between steps, one copy of each. With a `topology`
-    the devices stand for hardware that is not here: programs are compiled for them and not run, and
-    arrays on them are shapes.
+    With a `parameter_device` variables are stored there between steps, in a single copy. With a
+    `topology` the devices stand for hardware that is not here: programs are compiled for them and
+    not run, and arrays on them are shapes.
 
-    With `workers` the devices are those of several processes, worker by worker, and each process
-    holds the parts of its own replicas alone; a step may take `timeout_seconds`.
+    With `workers` the devices belong to several processes, worker by worker, and each process holds
+    only the parts of its own replicas; a step may take `timeout_seconds`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Devices:
         workers: ClusterWorkers | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Take the devices as they are; see `find_devices` for checked names."""
+        """Take the devices unchecked; `find_devices` checks names."""
         self.devices = tuple(devices)
         self.parameter_device = parameter_device
         self.topology = topology
@@ -82,7 +82,7 @@ class Devices:
 
     @property
     def num_slices(self) -> int:
-        """Return in how many parts the devices lie that only a network joins: TPU slices."""
+        """Return the number of TPU slices: groups of devices that only a network connects."""
         return len({getattr(device, "slice_index", 0) for device in self.devices})
 
     @property
@@ -117,7 +117,7 @@ class Devices:
 
     @cached_property
     def mirrored(self) -> Sharding:
-        """Return the sharding of a value that every replica holds whole."""
+        """Return the sharding of a value that every replica holds in full."""
         if len(self) == 1:
             return SingleDeviceSharding(self.devices[0])
         return NamedSharding(self.mesh, PartitionSpec())
@@ -128,30 +128,30 @@ class Devices:
         return self.along(0)
 
     def along(self, dimension: int) -> Sharding:
-        """Return the sharding of a whole cut along a dimension, one slice a replica."""
+        """Return the sharding of an array along a dimension, one slice a replica."""
         if len(self) == 1:
             return self.mirrored
         return NamedSharding(self.mesh, self.spec_along(dimension))
 
     @staticmethod
     def spec_along(dimension: int) -> PartitionSpec:
-        """Return the partition spec of a whole cut along a dimension."""
+        """Return the partition spec of an array that is sharded along a dimension."""
         return PartitionSpec(*[None] * dimension, REPLICA)
 
     def sharding(self, distribution: Distribution | None) -> Sharding:
-        """Return the sharding of a value so distributed."""
+        """Return the sharding of a value with this distribution."""
         if distribution is MIRRORED:
             return self.mirrored
         return self.along((distribution and distribution.dimension) or 0)
 
     def home(self, distribution: Distribution | None) -> Sharding:
-        """Return where a variable so distributed lies between steps."""
+        """Return the sharding of a variable with this distribution between steps."""
         if self.parameter_device is not None:
             return SingleDeviceSharding(self.parameter_device)
         return self.sharding(distribution)
 
     def spec(self, distribution: Distribution | None) -> PartitionSpec:
-        """Return the partition spec of a value so distributed."""
+        """Return the partition spec of a value with this distribution."""
         if distribution is MIRRORED:
             return PartitionSpec()
         return self.spec_along((distribution and distribution.dimension) or 0)
@@ -194,7 +194,7 @@ def find_devices(names: Sequence[str | jax.Device] | None, at: Source = UNKNOWN)
 
 
 def _listed(given: Any) -> str:
-    """Return how a list of devices is written, of what was given in its place."""
+    """Return how to write a list of devices, for a value that was given in its place."""
     if isinstance(given, str):
         return str([name.strip() for name in given.split(",") if name.strip()])
     if isinstance(given, jax.sharding.Mesh):
@@ -262,7 +262,7 @@ def device_name(device: jax.Device) -> str:
 
 
 def backends_are_started() -> bool:
-    """Return whether JAX has begun to use devices, after which it joins no other processes."""
+    """Return whether JAX has started to use devices: from then on it cannot join processes."""
     settings: Any = jax.config
     count = settings.jax_num_cpu_devices
     try:

@@ -1,8 +1,8 @@
-"""SPMD graph -> a function of JAX arrays: what one device runs, node by node.
+"""SPMD graph -> a function of JAX arrays: the program of one device, node by node.
 
-The graph is the program: every node is bound once, in order, and nothing else is added. One
-collective node is one collective in the module, one a stage if it has `stages`. `REPLICA` is the
-mesh axis the collectives run over.
+Every node is bound once, in order, and nothing is added. A collective node becomes one collective
+in the module, or one for each of its `stages`. `REPLICA` is the mesh axis that the collectives run
+over.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _literal(operand: Operand) -> Array:
 
 
 def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
-    """Return the results of an operation of ours."""
+    """Return the results of an operation of graphdist."""
     rule = _RULES.get(node.op)
     if rule is None:
         raise VerifyError(
@@ -68,7 +68,7 @@ def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
 
 
 def _scope(node: Node) -> Any:  # Any: the two context managers share no public type
-    """Name a collective in the module by the user's line."""
+    """Return a scope that names a collective in the module after the user's line."""
     frame = node.source.frame if node.op.is_collective else None
     if frame is None:
         return nullcontext()
@@ -87,10 +87,10 @@ def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _extreme(x: Array, reducer: Any) -> Array:
-    """Reduce floats by max or min, as integers of the same order, nan beyond all numbers.
+    """Reduce floats by max or min as integers in the same order, with nan beyond all numbers.
 
-    Collectives may choose the number of a number and nan, and do on CPU: the largest of gradients
-    of which one is nan would look sound.
+    Collectives may prefer a number to nan, and do so on CPU: the maximum of gradients would then
+    hide a nan.
     """
     kind = np.float64 if x.dtype == np.float64 else np.float32
     integer = np.iinfo(np.int64 if kind is np.float64 else np.int32)
@@ -98,7 +98,9 @@ def _extreme(x: Array, reducer: Any) -> Array:
     nan = integer.max if reducer is lax.pmax else integer.min
 
     def flipped(bits: Array) -> Array:
-        return jnp.where(bits < 0, bits ^ integer.max, bits)  # of negatives larger bits are less
+        return jnp.where(
+            bits < 0, bits ^ integer.max, bits
+        )  # larger bits are smaller negative numbers
 
     bits = flipped(lax.bitcast_convert_type(wide, integer.dtype))
     chosen = reducer(jnp.where(jnp.isnan(wide), nan, bits), REPLICA)
@@ -106,10 +108,12 @@ def _extreme(x: Array, reducer: Any) -> Array:
 
 
 def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
-    axis, whole = cast(int, node.params["axis"]), operands[0]
+    axis, gathered = cast(int, node.params["axis"]), operands[0]
     for groups in reversed(_groups(cast("tuple[int, ...]", node.params.get("stages", ())))):
-        whole = lax.all_gather(whole, REPLICA, axis=axis, tiled=True, axis_index_groups=groups)
-    return [whole]
+        gathered = lax.all_gather(
+            gathered, REPLICA, axis=axis, tiled=True, axis_index_groups=groups
+        )
+    return [gathered]
 
 
 def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
@@ -133,7 +137,7 @@ def _all_to_all(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _groups(stages: tuple[int, ...]) -> list[Any]:
-    """Return the groups of replicas of each stage; None for all of them in one."""
+    """Return the groups of replicas of each stage; None for a single group of all."""
     if not stages:
         return [None]
     numbers = np.arange(np.prod(stages)).reshape(stages)
@@ -161,7 +165,7 @@ def _select_replica(node: Node, operands: list[Array]) -> list[Array]:
 def _scale(node: Node, operands: list[Array]) -> list[Array]:
     (x,) = operands
     factor = cast(float, node.params["factor"])
-    if jnp.iscomplexobj(x):  # each part by itself: infinity times 0j is nan
+    if jnp.iscomplexobj(x):  # each part on its own: infinity times 0j is nan
         real, imag = lax.real(x), lax.imag(x)
         return [lax.complex(real * real.dtype.type(factor), imag * imag.dtype.type(factor))]
     return [lax.mul(x, lax.full_like(x, factor))]
@@ -191,7 +195,7 @@ def _pack_slices(node: Node, operands: list[Array]) -> list[Array]:
 
 
 def _cut(x: Array, axis: int, count: int) -> Array:
-    """Return x with a dimension in two: which slice, and where in it."""
+    """Return x with a dimension split in two: the slice, and the position in it."""
     length = x.shape[axis] // count
     return lax.reshape(x, (*x.shape[:axis], count, length, *x.shape[axis + 1 :]))
 
@@ -205,12 +209,12 @@ def _unpack_slices(node: Node, operands: list[Array]) -> list[Array]:
         axis=1,
         at_run_time=STARTS_AT_RUN_TIME in node.params,
     )
-    wholes = []
+    arrays = []
     for row, result, axis in zip(rows, node.results, axes, strict=True):
         shape = result.type.shape
         slices = lax.reshape(row, (count, *shape[:axis], shape[axis] // count, *shape[axis + 1 :]))
-        wholes.append(lax.reshape(jnp.moveaxis(slices, 0, axis), shape))
-    return wholes
+        arrays.append(lax.reshape(jnp.moveaxis(slices, 0, axis), shape))
+    return arrays
 
 
 def _concatenate(node: Node, operands: list[Array]) -> list[Array]:
@@ -223,7 +227,7 @@ def _reshape(node: Node, operands: list[Array]) -> list[Array]:
 
 def _constant(node: Node, operands: list[Array]) -> list[Array]:
     value = cast(Array, node.params["value"])
-    # An array without elements, made an operand by JAX, is one XLA may fail on.
+    # JAX would pass an array without elements as an operand, and XLA may fail on it.
     is_empty = isinstance(value, np.ndarray) and not value.size
     return [lax.full(value.shape, 0, value.dtype) if is_empty else value]
 

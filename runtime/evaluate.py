@@ -1,8 +1,8 @@
-"""One JAX operation of a graph, done now, by JAX itself.
+"""One operation of JAX in a graph, carried out by JAX.
 
 1. The node's primitive is bound with the node's own parameters: nothing is translated.
-2. `bind_jax_node` works on whatever JAX works on, tracers included; `evaluate_jax_node` is the same
-   on one device for the reference interpreter, which holds numpy arrays.
+2. `bind_jax_node` takes everything that JAX takes, tracers included. `evaluate_jax_node` does the
+   same on one device for the reference interpreter, which holds NumPy arrays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["bind_jax_node", "evaluate_jax_node"]
 
 
 class _Primitive(Protocol):
-    """What we use of `jax.extend.core.Primitive`; graphs hold it as an opaque object."""
+    """The used part of `jax.extend.core.Primitive`; graphs hold it as an opaque object."""
 
     multiple_results: bool
 
@@ -29,14 +29,14 @@ class _Primitive(Protocol):
 
 
 def bind_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[jax.Array]:
-    """Apply the node's primitive to the operands, under whatever trace is current."""
+    """Apply the node's primitive to the operands, under the current trace of JAX."""
     primitive = cast(_Primitive, node.op.primitive)
     results = primitive.bind(*operands, **node.params)
     return list(results) if primitive.multiple_results else [results]
 
 
 def evaluate_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[Array]:
-    """Return the results as numpy arrays; random keys, which numpy does not know, stay JAX's.
+    """Return the results as numpy arrays; random keys, which NumPy does not have, stay JAX's.
 
     >>> from graphdist.ir.graph import Op
     >>> negative = jax.make_jaxpr(jax.lax.neg)(1.0).eqns[0].primitive

@@ -1,9 +1,9 @@
-"""SPMD graph -> a function of JAX arrays that evaluates it node by node, with values one can see.
+"""SPMD graph -> a function of JAX arrays that evaluates it node by node, with concrete values.
 
-It takes and gives what the executable of the graph does, arrays on the devices laid out as the
-graph says, and is run by the reference interpreter: each operation is done by JAX on the first
-device, for one replica after the other. It keeps its inputs, of which the executable would take
-some over. That is slow, and what `jax.disable_jit` asks for.
+It takes and returns the same arrays on the devices as the executable of the graph, but the
+reference interpreter runs it: JAX carries out each operation on the first device, for one replica
+after the other. It donates nothing. That is slow, and it is what `jax.disable_jit` asks for: users
+can look at every value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphdist.runtime.evaluate import evaluate_jax_node
 
 
 def evaluated(graph: Graph, devices: Devices) -> Callable[..., list[jax.Array]]:
-    """Return a function of a graph's inputs that evaluates it, as `jax.jit` of it would."""
+    """Return a function of a graph's inputs that evaluates the graph, in place of `jax.jit`."""
 
     def program(*arrays: Any) -> list[jax.Array]:
         outputs = evaluate_graph(graph, devices, held_inputs(graph, devices, arrays))
@@ -42,16 +42,16 @@ def evaluated(graph: Graph, devices: Devices) -> Callable[..., list[jax.Array]]:
 def evaluate_graph(
     graph: Graph, devices: Devices, inputs: Sequence[Held], observe: Observe | None = None
 ) -> list[Held]:
-    """Return what each replica holds of each output; `observe` is told of every node."""
+    """Return each output on each replica; `observe` is called for every node."""
     with jax.disable_jit(False), jax.default_device(devices.devices[0]):
         return interpret_placed(graph, inputs, _evaluate, observe)
 
 
 def _evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
-    """Evaluate an operation; what calls the user back does so here, not in a thread of XLA's."""
+    """Evaluate an operation; callbacks of the user run in this thread, not in a thread of XLA."""
     callback = node.params.get("callback")
     if not callable(callback):
-        return evaluate_jax_node(node, list(map(_as_it_is, operands)))
+        return evaluate_jax_node(node, list(map(_jax_array, operands)))
     results = callback(*operands) or ()
     return [
         np.asarray(result, numpy_dtype(value.type.dtype))
@@ -60,7 +60,7 @@ def _evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
 
 
 def held_inputs(graph: Graph, devices: Devices, arrays: Sequence[Any]) -> list[Held]:
-    """Return what each replica holds of each input, in memory of its own."""
+    """Return each input on each replica, in new memory."""
     return [
         _held(array, distribution, devices)
         for array, distribution in zip(arrays, input_distributions(graph), strict=True)
@@ -78,7 +78,7 @@ def _held(array: Any, distribution: Distribution | None, devices: Devices) -> He
 
 
 def _copied(array: jax.Array, devices: Devices) -> Array:
-    """Return a copy: NumPy would show the memory of a buffer that a later step takes over."""
+    """Return a copy: a NumPy array would share the buffer, which a later step may donate."""
     copy = jnp.array(array, copy=True)
     if jnp.issubdtype(copy.dtype, jax.dtypes.prng_key):
         return cast(Array, jax.device_put(copy, devices.devices[0]))
@@ -88,17 +88,17 @@ def _copied(array: jax.Array, devices: Devices) -> Array:
 def _placed(
     held: Held, type: Type, distribution: Distribution | None, devices: Devices
 ) -> jax.Array:
-    """Return what the replicas hold as one array on the devices, with buffers of its own."""
+    """Return the replicas' arrays as one array on the devices, with new buffers."""
     if distribution is MIRRORED:
-        whole = held[0]
+        array = held[0]
     else:
         dimension = (distribution and distribution.dimension) or 0
-        parts = held if type.shape else [array.reshape(1) for array in held]
-        whole = join_arrays(parts, dimension)
-    return jax.device_put(_as_it_is(whole), devices.sharding(distribution), may_alias=False)
+        parts = held if type.shape else [part.reshape(1) for part in held]
+        array = join_arrays(parts, dimension)
+    return jax.device_put(_jax_array(array), devices.sharding(distribution), may_alias=False)
 
 
-def _as_it_is(array: Array) -> jax.Array:
-    """Return a copy in an array of JAX's: 64 bits stay 64, however JAX is set by now."""
+def _jax_array(array: Array) -> jax.Array:
+    """Return a copy as an array of JAX, with 64 bits even if `jax_enable_x64` is off now."""
     with jax.enable_x64(True):
         return jnp.array(cast(Any, array), copy=True)

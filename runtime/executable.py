@@ -1,8 +1,8 @@
 """SPMD graph -> StableHLO -> executable.
 
 One executable is one compiled function with explicit shardings. The buffers of the variables that
-the program assigns are donated to it: each variable owns its buffer alone, so that none is donated
-twice or used after. `bound_step.py` calls it on those buffers.
+the program assigns are donated to it. Nobody else holds these buffers, so none is donated twice or
+used afterwards. `bound_step.py` calls the executable on them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from graphdist.runtime.processes.worker_steps import supervised
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What a graph became in JAX: a jitted function, and its StableHLO.
+    """A graph in JAX: a jitted function, and its StableHLO.
 
-    Compiling the one compiles the other: JAX keeps the executable.
+    Once `lowered` is compiled, `function` runs without another compilation: JAX caches it.
     """
 
     function: Any
     lowered: Lowered
     avals: tuple[jax.ShapeDtypeStruct, ...]
-    """What it was lowered for."""
+    """The inputs that it was lowered for."""
 
 
 def emitted(
@@ -52,16 +52,16 @@ def emitted(
 ) -> Emitted:
     """Emit an SPMD graph for these devices; `compiler_options` are XLA's.
 
-    `given` says how a call gives some of the inputs after the variables, by their places there,
-    where it is not as arrays on the devices: JAX compiles for the one or for the other. Unless it
-    `donates`, variables keep their buffers. JAX calls `when_traced` whenever it traces the
+    `given` are the types of inputs that calls do not pass as arrays on the devices, by place after
+    the variables: JAX compiles again if calls pass other types than it lowered for. `donates` says
+    whether variables give their buffers away. JAX calls `when_traced` whenever it traces the
     function. Raises `VerifyError` for a graph of another stage.
     """
     function = jitted(graph, devices, compiler_options, donates=donates, when_traced=when_traced)
     avals = placed_avals(graph, devices)
     for i, aval in (given or {}).items():
         avals[len(graph.variables) + i] = aval
-    traced = function.trace(*avals)  # names the node that should not be there, if there is one
+    traced = function.trace(*avals)  # first, since it names the node that is not of this stage
     if graph.stage is not Stage.SPMD:
         raise VerifyError(
             f"graph {graph.name!r} of stage {graph.stage.value} reaches emission, which takes "
@@ -72,7 +72,7 @@ def emitted(
 
 
 def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
-    """Return the inputs of a graph as arrays on the devices would be."""
+    """Return the types of a graph's inputs as arrays on the devices."""
     return [
         global_aval(value.type, distribution, len(devices)).update(
             sharding=devices.sharding(distribution)
@@ -89,7 +89,7 @@ def jitted(
     donates: bool = True,
     when_traced: Callable[[], None] | None = None,
 ) -> Any:
-    """Return `jax.jit` of what an SPMD graph emits, with shardings and donation."""
+    """Return an SPMD graph as a function of `jax.jit`, with shardings and donation."""
     inputs, outputs = input_distributions(graph), output_distributions(graph)
 
     def program(*arrays: jax.Array) -> list[jax.Array]:
@@ -113,7 +113,7 @@ def jitted(
 
 
 def preceded(first: Callable[[], None], then: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `first` and returns what `then` does."""
+    """Return a function that calls `first`, then returns the result of `then`."""
 
     def run(*arrays: jax.Array) -> Any:
         first()
@@ -132,7 +132,7 @@ def with_shardings(
 ) -> Any:
     """Return `jax.jit` of a function of the graph's inputs, with its shardings and donation.
 
-    `compiler_options` are XLA's, over those that the devices ask for.
+    `compiler_options` are options of XLA; they override the options that the devices need.
     """
     inputs, outputs = input_distributions(graph), output_distributions(graph)
     assigned = tuple(i for i, variable in enumerate(graph.variables) if variable.assigned)
@@ -147,7 +147,7 @@ def with_shardings(
 
 
 def _copying(graph: Graph, program: Any) -> Any:
-    """Keep JAX from handing an input back as an output: its owner may donate it."""
+    """Copy inputs that the program returns: JAX would return buffers that their owners donate."""
     inputs = set(graph.inputs)
     returned = [i for i, output in enumerate(graph.outputs) if output in inputs]
 
@@ -163,7 +163,7 @@ def _copying(graph: Graph, program: Any) -> Any:
 def global_shape(
     type: Type, distribution: Distribution | None, num_replicas: int
 ) -> tuple[int, ...]:
-    """Return the shape of the array that holds all replicas' parts of a value."""
+    """Return the shape of the array with the parts of all replicas."""
     if distribution is MIRRORED or num_replicas == 1:
         return type.shape
     dimension = (distribution and distribution.dimension) or 0
@@ -174,12 +174,12 @@ def global_shape(
 def global_aval(
     type: Type, distribution: Distribution | None, num_replicas: int
 ) -> jax.ShapeDtypeStruct:
-    """Return shape and dtype of the array that holds all replicas' parts of a value."""
+    """Return shape and dtype of the array with the parts of all replicas."""
     dtype = jax_dtype(type.dtype)
     return jax.ShapeDtypeStruct(global_shape(type, distribution, num_replicas), dtype)
 
 
-def jax_dtype(name: str) -> Any:  # Any: random keys have a dtype that numpy does not know
+def jax_dtype(name: str) -> Any:  # Any: random keys have a dtype that NumPy lacks
     """Return the dtype of a short name, random keys included."""
     if name.startswith("key<"):
         implementation = _KEY_IMPLEMENTATIONS.get(name[4:-1], name[4:-1])
@@ -191,16 +191,16 @@ _KEY_IMPLEMENTATIONS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg
 
 
 class Step:
-    """A step that can be run: a function of a graph's inputs, and what a call of it needs."""
+    """A step: a function of a graph's inputs, with the devices, token and limit of its calls."""
 
     def __init__(
         self, graph: Graph, devices: Devices, function: Callable[..., list[jax.Array]]
     ) -> None:
-        """Take the function; it gives the graph's outputs, as arrays on the devices."""
+        """Take the function; it returns the graph's outputs as arrays on the devices."""
         self.check: NumberCheck | None = None
         self.function = supervised(function, graph, devices)
         self.take_interrupted = getattr(self.function, "take_interrupted", _nothing)
-        """Returns, once, what a step gave although its caller was interrupted, or None."""
+        """Returns, once, the outputs of a step whose caller was interrupted, or None."""
         self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
         self.devices = devices
         self.state = [
@@ -210,7 +210,7 @@ class Step:
         self._num_assigned = len(graph.assigned)
         sizes = [output.type.bytes for output in graph.outputs]
         candidates = range(self._num_assigned, len(sizes)) or range(len(sizes))
-        # The token is kept until the step is done: the smallest output the user gets costs least.
+        # The token occupies memory until the step is done: it is the user's smallest output.
         self.token = min(candidates, key=sizes.__getitem__, default=None)
 
     def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
@@ -236,19 +236,19 @@ class Executable(Step):
         function: Callable[..., list[jax.Array]],
         compiled: Compiled,
     ) -> None:
-        """Take what was compiled, and the function that runs it."""
-        # Steps of several workers run on a thread, where settings of JAX's that were made by a
-        # context manager do not hold: JAX would compile the function anew, under others.
+        """Take the compiled program, and the jitted function that runs it."""
+        # Steps of several workers run on another thread, where settings made by a context manager
+        # of JAX do not hold: JAX would compile the function again, under other settings.
         super().__init__(graph, devices, function if devices.workers is None else compiled)
         self.compiled = compiled
 
     @property
     def memory(self) -> Memory:
-        """Return what the step needs on each device."""
+        """Return the memory that the step needs on each device."""
         return memory_of(self.compiled)
 
     @property
     def cost(self) -> dict[str, float]:
-        """Return XLA's own cost estimates by name, such as "flops"; hints, not promises."""
+        """Return XLA's own cost estimates by name, such as "flops"; they are rough."""
         analysis = self.compiled.cost_analysis()
         return dict(analysis) if analysis else {}

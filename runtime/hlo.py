@@ -1,13 +1,12 @@
 """The collectives of a compiled module, read from its text.
 
-XLA combines, splits, fuses and moves collectives after we have handed the program over; only its
-optimised module says what is left. Its text has one instruction a line:
+XLA combines, splits, fuses and moves collectives; only its optimised module shows the result. The
+text of a module has one instruction a line:
 
     %all-reduce.1 = (f32[8]{0}, f32[]) all-reduce(%a, %b), replica_groups={{0,1}}, ...
 
-in computations that begin `%name (..) -> .. {`. A computation that is the body of a `while` runs as
-often as the loop does, which is written in the instruction on some platforms and read from the
-condition on others.
+in computations that begin `%name (..) -> .. {`. The body of a `while` runs as often as the loop: on
+some platforms the count is written in the instruction, on others it is a constant of the condition.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _INSTRUCTION = re.compile(
     rf"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<opcode>{_OPCODES})(?P<start>-start)?\("
 )
 _SCATTERING = "all-reduce-scatter"
-"""In the name of a computation whose all-reduce the TPU compiler runs as a reduce-scatter."""
+"""Part of a computation's name if the TPU compiler runs its all-reduce as a reduce-scatter."""
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
 _SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
@@ -47,8 +46,8 @@ _CONSTANT = re.compile(r" = [su]32\[\]\S* constant\((\d+)\)")
 class ModuleCollective:
     """One collective of a compiled module.
 
-    `shapes` are dtype and number of elements of each value that takes part, as a replica puts it
-    in; `bytes` is all of them together, `times` how often it runs in a step.
+    `shapes` are dtype and number of elements of each value that a replica puts in, `bytes` the
+    bytes of all of them, `times` the number of runs in a step.
     """
 
     name: str
@@ -60,7 +59,7 @@ class ModuleCollective:
     is_async: bool
     is_fused: bool
     num_packed: int = 1
-    """How many values of the program lie in each of its buffers."""
+    """The number of values of the program in each of its buffers."""
 
 
 def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, ...]:
@@ -81,12 +80,14 @@ def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, .
             match = _INSTRUCTION.match(line)
             if not match or _is_local(match, line):
                 continue
-            one = _collective(match, line, computation, times.get(computation, 1), num_devices)
-            # On TPU a collective beside computation stands where it starts, goes on and ends.
+            collective = _collective(
+                match, line, computation, times.get(computation, 1), num_devices
+            )
+            # On TPU an asynchronous collective is written three times: start, continuation, end.
             chain = _CHAIN.search(line)
-            key = (chain[1], one.kind, one.shapes) if chain else None
+            key = (chain[1], collective.kind, collective.shapes) if chain else None
             if key not in chains:
-                found.append(one)
+                found.append(collective)
             if key is not None:
                 chains.add(key)
     return tuple(found)
@@ -109,7 +110,7 @@ def _computations(text: str) -> dict[str, list[str]]:
 
 
 def _executions(computations: Mapping[str, list[str]]) -> dict[str, int]:
-    """Return how often each computation runs, for those in loops."""
+    """Return the number of runs of each computation: more than one inside loops."""
     inside: dict[str, list[tuple[str, int]]] = {}
     for name, lines in computations.items():
         for line in lines:
@@ -134,7 +135,7 @@ def _executions(computations: Mapping[str, list[str]]) -> dict[str, int]:
 
 
 def _trips(condition: list[str]) -> int:
-    """Return the bound a condition compares with, 1 if it is not a single constant."""
+    """Return the bound in a loop's condition; 1 if it does not have a single constant."""
     bounds = {int(match[1]) for line in condition if (match := _CONSTANT.search(line))}
     return bounds.pop() if len(bounds) == 1 else 1
 
@@ -149,14 +150,14 @@ def _collective(
         for dtype, dimensions in _SHAPE.findall(match["type"])
     ]
     if kind == "network_send":
-        shapes = shapes[:1]  # what follows is a handle
+        shapes = shapes[:1]  # the others are a handle
     elif match["start"] and kind in ("all_gather", "reduce_scatter", "collective_permute"):
         shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results
     elif kind == "all_gather":
         shapes = [(dtype, size // group) for dtype, size in shapes]
     elif kind == "reduce_scatter":
         shapes = [(dtype, size * group) for dtype, size in shapes]
-    elif kind == "all_to_all" and len(shapes) == group:  # on CPU a slice for each replica
+    elif kind == "all_to_all" and len(shapes) == group:  # on CPU it has a value for each replica
         shapes = [(shapes[0][0], sum(size for _, size in shapes))]
     if kind == "all_reduce" and _SCATTERING in computation:
         kind = "reduce_scatter"
@@ -195,11 +196,11 @@ def _width(dtype: str) -> int:
 
 @dataclass(slots=True)
 class Matching:
-    """Which collectives of a module do what was asked for, by kind, dtype and size.
+    """Finds the collectives of a module that do the work of a graph's, by kind, dtype and size.
 
     A combined collective carries several values; each is taken once. A value that no collective of
-    its kind carries is looked for in those of other kinds, since XLA splits an all_reduce in a
-    reduce_scatter and an all_gather, and then under other dtypes, since it widens some.
+    its kind carries is searched in collectives of other kinds, since XLA splits an all_reduce into
+    a reduce_scatter and an all_gather, and then under other dtypes, since XLA widens some.
     """
 
     module: tuple[ModuleCollective, ...]
@@ -220,7 +221,7 @@ class Matching:
         return None
 
     def take_packed(self, kind: str, sizes: Sequence[int]) -> ModuleCollective | None:
-        """Return the collective one of whose buffers holds values of all these sizes, or None."""
+        """Return the collective with a buffer of exactly these sizes together, or None."""
         for i, collective in enumerate(self.module):
             for j, (_, elements) in enumerate(collective.shapes):
                 is_it = collective.kind == kind and elements == sum(sizes)
