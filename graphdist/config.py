@@ -6,14 +6,16 @@
 * `GRAPHDIST_PROGRESS=0` shows no line while a program is compiled;
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
 * `GRAPHDIST_WORKER_START_SECONDS`, `GRAPHDIST_WORKER_SILENCE_SECONDS` and
-  `GRAPHDIST_WORKER_STEP_SECONDS` are how long the workers of a cluster wait for each other, where
-  `set_worker_timeouts` does not say it;
-* `GRAPHDIST_JOB_TOKEN` is a secret that all workers of a job are given, `GRAPHDIST_JOB_ID` and
-  `GRAPHDIST_JOB_GENERATION` tell it from other jobs and from its own earlier starts;
-* `GRAPHDIST_WORKER_BIND` is the address that worker 0 listens at, if not its own in the cluster;
+  `GRAPHDIST_WORKER_STEP_SECONDS` set how long the workers of a cluster wait for each other;
+  `set_worker_timeouts` overrides them;
+* `GRAPHDIST_JOB_TOKEN` is a secret that all workers of a job share; `GRAPHDIST_JOB_ID` and
+  `GRAPHDIST_JOB_GENERATION` tell the job from other jobs and from its own earlier starts;
+* `GRAPHDIST_WORKER_BIND` is the address that worker 0 listens at; the default is its address in the
+  cluster;
 * `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow;
-* `SLURM_PROCID` and its neighbours describe the task of Slurm that this process is, `TPU_NAME` and
-  `TPU_WORKER_ID` the TPU of this host; `CUDA_VISIBLE_DEVICES` says which GPUs it may use.
+* `SLURM_PROCID` and the other variables of Slurm describe the task that this process runs,
+  `TPU_NAME` and `TPU_WORKER_ID` the TPU of this host;
+* `CUDA_VISIBLE_DEVICES` lists the GPUs that this process may use.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def reproducer_folder() -> Path:
 
 
 def show_compilation(shown: bool = True) -> None:
-    """Say whether a line on the terminal shows a compilation that takes more than some seconds.
+    """Turn the line on or off that a terminal shows during a compilation of several seconds.
 
     It is shown where stderr is a terminal, unless `GRAPHDIST_PROGRESS` is 0 in the environment.
 
@@ -111,10 +113,10 @@ def shows_compilation() -> bool:
 
 
 def prepare_compilers() -> None:
-    """Tell the TPU compiler that it works without TPUs; what the user has set is left alone.
+    """Tell the TPU compiler that this host has no TPUs; variables that the user has set stay.
 
-    Without it libtpu asks the cloud for the TPUs of this host, and allows one process at a time. On
-    a host that has TPUs nothing is told, since the same process may use them.
+    Otherwise libtpu asks the cloud for the TPUs of this host, and allows one process at a time. On
+    a host with TPUs nothing is set, since the same process may use them.
     """
     if any(Path("/dev").glob("accel*")) or Path("/dev/vfio").is_dir():
         return
@@ -131,7 +133,7 @@ def prepare_compilers() -> None:
 
 
 def compiler_flags() -> dict[str, str]:
-    """Return the flags that the environment gives to XLA's compilers, those set alone."""
+    """Return the flags that the environment sets for XLA's compilers, by variable."""
     names = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
@@ -142,7 +144,7 @@ def wants_no_colour() -> bool:
 
 
 def cluster_config() -> dict[str, Any]:
-    """Return what `TF_CONFIG` holds, {} without it; `ArgumentError` if it is no JSON object."""
+    """Return the object in `TF_CONFIG`, {} without it; `ArgumentError` if it is no JSON object."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:
         found = json.loads(text)
@@ -158,7 +160,7 @@ def cluster_config() -> dict[str, Any]:
 
 
 def slurm_variable(name: str) -> str | None:
-    """Return what Slurm says of this task, such as "PROCID"; None outside Slurm."""
+    """Return a variable of this task of Slurm, such as "PROCID"; None outside Slurm."""
     return os.environ.get(f"SLURM_{name}")
 
 
@@ -178,7 +180,7 @@ def tpu_name() -> str | None:
 
 
 def tpu_worker_id() -> int | None:
-    """Return the number of this host among those of its TPU, if it is known."""
+    """Return the number of this host among the hosts of its TPU, if it is known."""
     text = os.environ.get("TPU_WORKER_ID", "")
     return int(text) if text.isdecimal() else None
 
@@ -190,12 +192,12 @@ def set_worker_timeouts(
 ) -> None:
     """Set how long the workers of a cluster wait for each other, in seconds.
 
-    `start_seconds` is how long all may take to be there, and to come to the same point of the
-    program: 300 by default. A worker that is not heard of for `silence_seconds`, 60 by default,
-    counts as dead; one whose process ends is noticed at once. A step that has not ended after
-    `step_seconds`, 1800 by default, is given up: `float("inf")` lets it take any time, and
+    Within `start_seconds`, 300 by default, all workers must start, and reach the same point of the
+    program. A worker that sends nothing for `silence_seconds`, 60 by default, counts as dead; a
+    worker whose process ends counts as dead at once. A step that has not ended after
+    `step_seconds`, 1800 by default, fails: `float("inf")` lets it take any time, and
     `CommunicationOptions(timeout_seconds)` has precedence. Call it before the strategy is made.
-    Raises `ArgumentError` for what is no positive number.
+    Raises `ArgumentError` for a value that is not a positive number.
 
     >>> set_worker_timeouts(start_seconds=600)
     """
@@ -240,9 +242,9 @@ def _number_or_text(text: str) -> float | str:
 
 
 def job_identity() -> JobIdentity:
-    """Return which job this process belongs to: as told, or as Slurm says.
+    """Return the job of this process, as the environment or else Slurm names it.
 
-    Raises `ArgumentError` for a generation that is no number.
+    Raises `ArgumentError` for a generation that is not a number.
     """
     allocation, step = slurm_variable("JOB_ID"), slurm_variable("STEP_ID")
     of_slurm = f"slurm {allocation}.{step}" if allocation else ""
@@ -262,16 +264,17 @@ def job_identity() -> JobIdentity:
 
 
 def worker_bind_address() -> str:
-    """Return the address that worker 0 is to listen at; "" for its own in the cluster."""
+    """Return the address that worker 0 is to listen at; "" for its address in the cluster."""
     return os.environ.get(BIND_VARIABLE, "")
 
 
 def worker_environment(
     addresses: Sequence[str], index: int, job: JobIdentity, devices_per_worker: int = 0
 ) -> dict[str, str]:
-    """Return the environment of the process of a worker of a job, at addresses on this host.
+    """Return the environment for the process of one worker; all workers run on this host.
 
-    With `devices_per_worker` it sees as many GPUs of its own, or has as many logical CPU devices.
+    With `devices_per_worker` it sees that many GPUs, which no other worker sees, or has that many
+    logical CPU devices.
     """
     task = {"type": "worker", "index": index}
     cluster = {"cluster": {"worker": list(addresses)}, "task": task}
@@ -284,7 +287,7 @@ def worker_environment(
     }
     if devices_per_worker:
         found["JAX_NUM_CPU_DEVICES"] = str(devices_per_worker)
-        gpus = [one for one in (visible_gpus() or "").split(",") if one]
+        gpus = [number for number in (visible_gpus() or "").split(",") if number]
         if len(gpus) >= len(addresses) * devices_per_worker:
             first = index * devices_per_worker
             own = gpus[first : first + devices_per_worker]

@@ -1,9 +1,9 @@
-"""Where the program stands: which strategy is current, and in which context.
+"""Which strategy is current, and whether code runs in replica or in cross-replica context.
 
 One entry is current at a time. `Strategy.scope()` enters cross-replica context; the tracing of a
 replica function enters replica context; `merge_call` enters cross-replica context again. Outside
 all of them the default strategy is current, whose context counts as replica context, as in
-`tf.distribute`. A new thread starts outside.
+`tf.distribute`. A new thread starts outside all of them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Made = TypeVar("Made")
 
 
 class RunningReplica(Protocol):
-    """A replica, as code that it runs sees it; `ReplicaContext` is more than that."""
+    """A replica as the code sees it that the replica runs; `ReplicaContext` adds to it."""
 
     @property
     def num_replicas_in_sync(self) -> int:
         """Return how many replicas run together."""
 
     def known_number(self) -> int:
-        """Return the replica's number, where it is traced on its own."""
+        """Return the replica's number; the replica is then traced on its own."""
 
     def made_once(self, make: Callable[[], Made]) -> Made:
-        """Return what `make` makes, the same object for all replicas."""
+        """Call `make` once for all replicas, and return the same object to each."""
 
     def merge_call(
         self,
@@ -55,7 +55,7 @@ class Entry:
     is_set: bool = False
     """Whether `experimental_set_strategy` made it, and no `with` will end it."""
     is_merging: bool = False
-    """Whether it is `merge_call` of the default strategy, which has no scope to be in."""
+    """Whether `merge_call` of the default strategy made it, which has no scope to enter."""
 
 
 _entry: ContextVar[Entry | None] = ContextVar("graphdist_entry", default=None)
@@ -79,11 +79,11 @@ def entered(entry: Entry) -> Iterator[None]:
 class Scope(Generic[Entered]):
     """The context manager of `Strategy.scope()`: cross-replica context of a strategy.
 
-    It may be entered again inside itself, not after it was left.
+    It may be entered again while it is entered, but not after it was left.
     """
 
     def __init__(self, strategy: Entered) -> None:
-        """Make it; nothing is entered yet."""
+        """Take the strategy; nothing is entered yet."""
         self._strategy = strategy
         self._tokens: list[Token[Entry | None]] = []
         self._was_left = False
@@ -102,7 +102,7 @@ class Scope(Generic[Entered]):
         return self._strategy
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Make current what was before."""
+        """Make the entry current again that was current before."""
         _entry.reset(self._tokens.pop())
         self._was_left = not self._tokens
         if isinstance(error, AttributeError) and (missing := missing_context(error)):
@@ -110,12 +110,12 @@ class Scope(Generic[Entered]):
 
 
 def set_entry(entry: Entry | None) -> None:
-    """Make an entry the current one of this thread, until another is; None ends that."""
+    """Make an entry current in this thread until the next call; None makes none current."""
     _entry.set(entry)
 
 
 def set_default_strategy(make: Callable[[], StrategyBase]) -> None:
-    """Say what makes the strategy that is current outside every scope, or returns it."""
+    """Set the function that returns the strategy which is current outside every scope."""
     global _default
     _default = make
 
@@ -136,7 +136,7 @@ _default: Callable[[], StrategyBase] | None = None
 
 
 def has_strategy() -> bool:
-    """Return whether the current strategy is another than the default one.
+    """Return whether the current strategy is not the default one.
 
     >>> has_strategy()
     False
@@ -146,7 +146,7 @@ def has_strategy() -> bool:
 
 
 def in_cross_replica_context() -> bool:
-    """Return whether code runs once for the whole strategy: inside `scope()`, outside `run`.
+    """Return whether code runs once for all replicas: inside `scope()`, outside `run`.
 
     >>> import graphdist as gd
     >>> with gd.OneDeviceStrategy("cpu:0").scope():
@@ -160,22 +160,22 @@ def in_cross_replica_context() -> bool:
 
 
 def num_replicas_running() -> int:
-    """Return how many replicas run the code together: 1 outside every replica function of one."""
+    """Return how many replicas the current strategy has; 1 outside every scope."""
     entry = current_entry()
     return 1 if entry is None else entry.strategy.num_replicas_in_sync
 
 
 def missing_context(error: AttributeError) -> ContextError | None:
-    """Return the error for what was asked of `get_replica_context()` where it is None.
+    """Return the error for a method of the replica context that was looked up on None, or None.
 
-    None is what it gives in cross-replica context, for users who ask for it. What only a replica
-    context has, and None was asked for, was meant for one.
+    `get_replica_context()` returns None in cross-replica context. An attribute that only a replica
+    context has was meant for its result.
     """
-    asked = ("all_reduce", "all_gather", "merge_call", "num_replicas_in_sync", _NUMBER)
-    if getattr(error, "obj", error) is not None or error.name not in asked:
+    known = ("all_reduce", "all_gather", "merge_call", "num_replicas_in_sync", _NUMBER)
+    if getattr(error, "obj", error) is not None or error.name not in known:
         return None
     return MissingContextError(
-        f"{error.name} is asked of None: gd.get_replica_context() is None in cross-replica "
+        f"{error.name} is looked up on None: gd.get_replica_context() is None in cross-replica "
         f"context, outside the function given to run",
         source=where_raised(error),
         hint=_OF_STRATEGY.get(error.name, "call it inside the function given to strategy.run"),
@@ -215,7 +215,7 @@ def require_cross_replica(what: str) -> None:
         raise ContextError(
             f"{what} is called in replica context, inside the function given to run",
             source=here(),
-            hint=_INSTEAD.get(what, "call it before run, and pass run what it returns"),
+            hint=_INSTEAD.get(what, "call it before run, and pass its result to run"),
         )
 
 
@@ -232,7 +232,7 @@ def require_same_strategy(strategy: StrategyBase, what: str, hint: str = "") -> 
 
 
 def alike(strategy: StrategyBase, other: StrategyBase) -> str:
-    """Return what to do about two strategies that look the same; "" for others."""
+    """Return the hint for two strategies that print the same; "" for others."""
     if str(strategy) != str(other):
         return ""
-    return "make the strategy once and share it: a second one, on the same devices too, is another"
+    return "make the strategy once and share it: two strategies differ even on the same devices"

@@ -1,4 +1,4 @@
-"""Older names warn, once each in a process, and say which name is used now."""
+"""Each older name warns once in a process, and says which name replaced it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """The error classes of the public API, in one place.
 
-Those of the graph come from `graphdist.ir.errors`, those of devices and steps from
-`graphdist.runtime`.
-
-The renderer is `GraphdistError.__str__`: what disagrees, the user's line, the node and pass, what
-to do.
+Errors of the graph are defined in `graphdist.ir.errors`, errors of devices and steps in
+`graphdist.runtime`. `GraphdistError.__str__` renders all of them: what disagrees, the user's line,
+the node and pass, and a hint.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ class ArgumentTypeError(GraphdistError, TypeError):
 
 
 class UnsupportedError(GraphdistError, NotImplementedError):
-    """A combination that has no meaning, or none that was defined."""
+    """A combination of features that has no defined meaning."""
 
 
 class ContextError(GraphdistError, RuntimeError):
@@ -87,14 +85,14 @@ class ContextError(GraphdistError, RuntimeError):
 
 
 class MissingContextError(ContextError, AttributeError):
-    """Something is asked of the replica context where there is none.
+    """An attribute of the replica context is used where there is no replica context.
 
-    `tf.distribute` gives None there, of which asking is an `AttributeError`.
+    `tf.distribute` returns None there, so that the use is an `AttributeError`.
     """
 
 
 class DatasetError(ArgumentTypeError, AttributeError):
-    """What is given as a dataset is none, or it is one that cannot be transformed.
+    """A value that is not a dataset, or a dataset that cannot be transformed.
 
     `tf.distribute` raises `AttributeError` for both.
     """
@@ -105,7 +103,7 @@ class BatchDimensionError(ArgumentError, IndexError):
 
 
 class UnmatchedError(CheckpointError, AssertionError):
-    """A checkpoint and objects of which one has entries that the other has not."""
+    """A checkpoint has entries that the objects lack, or the objects have others."""
 
 
 class OutOfRangeError(GraphdistError, IndexError):
@@ -113,7 +111,7 @@ class OutOfRangeError(GraphdistError, IndexError):
 
 
 class ClusterError(ArgumentError, KeyError):
-    """Clusters that do not go together, or a task that is not in one."""
+    """Clusters that contradict each other, or a task that its cluster does not have."""
 
     __str__ = GraphdistError.__str__  # KeyError quotes
 

@@ -1,4 +1,4 @@
-"""Names that `tf.distribute.experimental` has, where graphdist has them under newer names too."""
+"""Names of `tf.distribute.experimental`; graphdist has newer names for the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CollectiveCommunication = CommunicationImplementation
 
 
 class _SameClass(type):
-    """The class of a class that has the instances of the one it derives from too."""
+    """The metaclass of an older class: an instance of its base class is an instance of it."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.__mro__[1])
@@ -41,7 +41,7 @@ class _SameClass(type):
 class MultiWorkerMirroredStrategy(
     multi_worker_mirrored.MultiWorkerMirroredStrategy, metaclass=_SameClass
 ):
-    """The older form of `gd.MultiWorkerMirroredStrategy`, which has the same instances.
+    """The older form of `gd.MultiWorkerMirroredStrategy`; `isinstance` treats both alike.
 
     `communication` is the implementation of its `CommunicationOptions`.
     """
@@ -62,7 +62,7 @@ class MultiWorkerMirroredStrategy(
 
 
 class TPUStrategy(tpu.TPUStrategy, metaclass=_SameClass):
-    """The older form of `gd.TPUStrategy`, which has the same instances.
+    """The older form of `gd.TPUStrategy`; `isinstance` treats both alike.
 
     `device_assignment` is its `experimental_device_assignment`.
     """

@@ -1,7 +1,7 @@
 """Garbage collection is put off while a program is compiled.
 
-Tracing and lowering make many long-lived objects and next to no cyclic garbage, so that the
-collector walks an ever larger heap in vain: measured, a third of the time to trace and lower 5,000
+Tracing and lowering make many long-lived objects and next to no cyclic garbage. The collector would
+walk an ever larger heap and free nothing: it took a third of the time to trace and lower 5,000
 equations.
 """
 

@@ -1,7 +1,6 @@
-"""Losses of replicas: what each contributes to the loss of the whole global batch.
+"""Losses of replicas, scaled so that their sum over the replicas is the loss of the global batch.
 
-Summed over the replicas, what these return is the loss of the batch, and the sum of its gradients
-is the gradient.
+The sum of the replicas' gradients is then the gradient of that loss.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ def compute_average_loss(
 ) -> jax.Array:
     """Return the sum of a replica's losses divided by the global batch size.
 
-    `per_example_loss` has a dimension of examples first; `sample_weight` is broadcast to it from
-    there. `global_batch_size`, an int or an array of integers, is by default how many examples all
-    replicas have together, whatever each has. 0 gives 0. Integers have a float32 loss.
+    `per_example_loss` has shape [examples, ...]; `sample_weight` has its first dimensions, or 1 in
+    place of any. `global_batch_size`, an int or a scalar array of integers, is by default the
+    number of examples of all replicas together, which may have different numbers. A size of 0 gives
+    a loss of 0. The loss of integers is a float32.
 
     Raises `ContextError` in cross-replica context, `ArgumentError` for a scalar loss or weights
-    that do not fit, `ArgumentTypeError` for a batch size that is no integer.
+    that do not fit, `ArgumentTypeError` for a batch size that is not an integer.
 
     >>> compute_average_loss([1.0, 3.0], sample_weight=[1.0, 0.5], global_batch_size=4)
     Array(0.625, dtype=float32)
@@ -57,11 +57,11 @@ def compute_average_loss(
 
 
 def _weights(sample_weight: Any, loss: jax.Array) -> jax.Array:
-    """Return the weights with the rank of the loss, their dimensions counted from the first."""
+    """Return the weights with dimensions of size 1 appended up to the rank of the loss."""
     weights = checked_array(sample_weight, "compute_average_loss with weights", loss.dtype)
     aligned = weights.reshape(weights.shape + (1,) * (loss.ndim - weights.ndim))
     fits = weights.ndim <= loss.ndim and all(
-        one in (1, other) for one, other in zip(aligned.shape, loss.shape, strict=True)
+        size in (1, wanted) for size, wanted in zip(aligned.shape, loss.shape, strict=True)
     )
     if not fits:
         raise ArgumentError(
@@ -103,7 +103,7 @@ def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
 def _require_replica_context(what: str) -> None:
     if in_cross_replica_context():
         raise ContextError(
-            f"{what} is called in cross-replica context, where no replica's loss is",
+            f"{what} is called in cross-replica context, where there is no loss of a replica",
             source=here(),
             hint="call it inside the function given to run",
         )

@@ -15,11 +15,11 @@ from graphdist.tracing.sources import here
 Member = TypeVar("Member", bound=Enum)
 
 AXIS_NAME = "replica"
-"""What collectives of JAX call the replicas, unless a strategy says otherwise."""
+"""The axis name of the replicas in collectives of JAX, unless a strategy sets another."""
 
 
 def member_of(kind: type[Member], value: Any, what: str) -> Member:
-    """Return the member of an enum; `ArgumentError` for what is none."""
+    """Return the member of an enum; raises `ArgumentError` for a value that has none."""
     try:
         return kind(value)
     except ValueError:
@@ -48,7 +48,7 @@ def checked_sharding(shard_update: Any) -> bool | None:
 
 
 def checked_axis_name(axis_name: Any) -> str:
-    """Return the name of an axis; raises `ArgumentTypeError` for what is no name.
+    """Return the name of an axis; raises `ArgumentTypeError` for any other value.
 
     >>> checked_axis_name("batch")
     'batch'
@@ -142,9 +142,9 @@ class ValueContext:
 
 
 class RunOptions(NamedTuple):
-    """Options of `Strategy.run`, which reads none of them: they are `tf.distribute`'s for TPU.
+    """Options of `Strategy.run` that `tf.distribute` has for TPU; here they change nothing.
 
-    Replicas of different shapes run as they are, everywhere, and XLA's options are
+    Replicas may have different shapes on every platform. Options of XLA are given to
     `gd.function(compiler_options=...)`.
 
     >>> RunOptions().experimental_enable_dynamic_batch_size
@@ -168,16 +168,17 @@ class CommunicationImplementation(Enum):
 class CommunicationOptions:
     """Hints for collectives.
 
-    `bytes_per_pack` is how much is packed in one collective (0: measured and chosen per platform),
-    `timeout_seconds` how long one may take, `implementation` a member or its name. These are
-    accepted wherever `tf.distribute` takes them and change no result: the passes pack
-    (`bucket_collectives`), XLA implements.
+    `bytes_per_pack` is the most that is packed in one collective (0: a measured size for each
+    platform), `timeout_seconds` the most time a collective may take, `implementation` a member or
+    its name. They are accepted wherever `tf.distribute` takes them and change no result: the pass
+    `bucket_collectives` packs, XLA implements the collectives.
 
-    `reduce_dtype`, "float32" or "bfloat16" for instance, is what floats are converted to while
-    `all_reduce` adds them up, whatever they were computed in; the result has the values' own dtype.
+    `reduce_dtype`, "float32" or "bfloat16" for instance, is the dtype in which `all_reduce` adds up
+    floats, whatever dtype they have; the result has the values' own dtype.
 
     Raises `ArgumentError` for a negative `bytes_per_pack`, an unknown `implementation` or a
-    `reduce_dtype` that is none of floats, `ArgumentTypeError` for what is no number.
+    `reduce_dtype` that is not a dtype of floats, `ArgumentTypeError` for a value that is not a
+    number.
 
     >>> CommunicationOptions(100, 1.0, "RING").merge(CommunicationOptions(bytes_per_pack=5))
     CommunicationOptions(bytes_per_pack=5, timeout_seconds=1.0, \
@@ -218,20 +219,21 @@ implementation=<CommunicationImplementation.RING: 'RING'>, reduce_dtype=None)
         names = ("bytes_per_pack", "timeout_seconds", "implementation", "reduce_dtype")
         given = {name: getattr(options, name) for name in names}
         return replace(
-            self, **{name: one for name, one in given.items() if one != getattr(default, name)}
+            self,
+            **{name: value for name, value in given.items() if value != getattr(default, name)},
         )
 
 
 def CollectiveHints(
     bytes_per_pack: int = 0, timeout_seconds: float | None = None
 ) -> CommunicationOptions:
-    """Return the `CommunicationOptions`, of which this is the older name."""
+    """Return `CommunicationOptions`; this is their older name."""
     warn_of_older_name("CollectiveHints", "CommunicationOptions")
     return CommunicationOptions(bytes_per_pack, timeout_seconds)
 
 
 def check_communication_options(options: Any) -> None:
-    """Raise `ArgumentTypeError` for what is neither `CommunicationOptions` nor None."""
+    """Raise `ArgumentTypeError` unless the options are `CommunicationOptions` or None."""
     if not isinstance(options, CommunicationOptions | None):
         raise ArgumentTypeError(
             f"options is of type {type(options).__name__}, not CommunicationOptions",
@@ -241,7 +243,7 @@ def check_communication_options(options: Any) -> None:
 
 
 def _float_dtype(dtype: Any) -> Any:
-    """Return what `reduce_dtype` names; raises `ArgumentError` for what is no float's dtype."""
+    """Return `reduce_dtype` as a dtype; raises `ArgumentError` unless it is one of floats."""
     if dtype is None:
         return None
     try:

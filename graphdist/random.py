@@ -1,9 +1,9 @@
 """Random numbers of replicas.
 
-A key of JAX gives every replica the same numbers. `replica_key` makes of it a key of each replica's
-own, which depends on the key and the replica's number alone: not on the devices, nor on how many
-replicas there are. A `Generator` does the same for numbers drawn one after the other. Its state is
-one key, a mirrored variable, that every draw moves on, on all replicas alike.
+A key of JAX gives every replica the same numbers. `replica_key` derives a different key for each
+replica. It depends on the key and the replica's number alone, not on the devices and not on the
+number of replicas. A `Generator` does the same for numbers drawn one after the other. Its state is
+one key in a mirrored variable: every draw advances it, on all replicas alike.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from graphdist.values.distributed import type_name
 
 
 def replica_key(key: jax.Array) -> jax.Array:
-    """Return the key of the replica that calls: another for each, made of `key`.
+    """Derive from `key` a key for the calling replica; every replica gets a different one.
 
-    `key` is a key of `jax.random`, typed or raw. Outside every strategy the key is that of replica
-    0. Raises `ContextError` in cross-replica context, `ArgumentTypeError` for what is no key.
+    `key` is a key of `jax.random`, typed or raw. Outside every strategy the result is the key of
+    replica 0. Raises `ContextError` in cross-replica context, `ArgumentTypeError` for a value that
+    is not a key.
 
     >>> import graphdist as gd
     >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -41,7 +42,7 @@ def replica_key(key: jax.Array) -> jax.Array:
     """
     if in_cross_replica_context():
         raise ContextError(
-            "replica_key is called in cross-replica context, which no replica is in",
+            "replica_key is called in cross-replica context, where there is no replica",
             source=here(),
             hint="call it inside the function given to run, or use the key itself",
         )
@@ -59,10 +60,10 @@ def _check_key(key: Any) -> None:
 
 
 class Generator:
-    """Numbers drawn one after the other, other ones on each replica.
+    """Numbers drawn one after the other, different on each replica.
 
-    In a replica function each replica draws numbers of its own, elsewhere one draws for all. All
-    replicas draw equally often. Made in a scope it belongs to that strategy.
+    In a replica function each replica draws its own numbers; elsewhere one draw serves all. All
+    replicas draw equally often. A generator made in a scope belongs to that strategy.
 
     >>> import graphdist as gd
     >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -83,8 +84,8 @@ class Generator:
                 f"a generator is made with {list(key.shape)} keys, it takes one", source=here()
             )
         self._implementation = str(jax.random.key_impl(key))
-        # The replicas' new states are equal. Where that cannot be proved, as with replicas that
-        # draw numbers of other shapes, the first one's is taken.
+        # The replicas' new states are equal. Where that cannot be proved, because replicas draw
+        # numbers of different shapes, the aggregation takes the state of replica 0.
         self.state = Variable(
             lambda: jax.random.key_data(key),
             name="generator",
@@ -110,7 +111,7 @@ class Generator:
 
     @classmethod
     def from_non_deterministic_state(cls) -> Generator:
-        """Return a generator that no other run of the program has."""
+        """Return a generator with a random seed, different in every run of the program."""
         return cls.from_seed(secrets.randbits(31))
 
     def reset_from_seed(self, seed: int) -> None:

@@ -1,7 +1,6 @@
-"""What a strategy is to those below it: devices, the buffers of its variables, and options.
+"""The part of a strategy that variables, values and programs use: devices, buffers and options.
 
-Variables, values and programs belong to a strategy, and need no more of it than this. What it does
-for users is in `graphdist.strategies`.
+They import this class alone. `graphdist.strategies` derives from it the strategies that users make.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from graphdist.runtime.devices import Devices
 
 
 class StrategyBase:
-    """Devices that programs run on, one replica on each, and what is kept on them."""
+    """Devices, each of which runs one replica, and the buffers of the variables on them."""
 
     is_default = False
     makes_plain_variables = False
     """Whether its variables have one copy, which any other strategy's programs can use."""
     auto_synchronization = VariableSynchronization.AUTO
-    """What AUTO is called on its variables; it means ON_WRITE everywhere."""
+    """The synchronization that its variables report for AUTO; it means the same as ON_WRITE."""
     cluster_resolver: Any = None
-    """What says which processes there are; None when there is one."""
+    """The resolver that knows the processes of the cluster; None for a single process."""
     communication_options = CommunicationOptions()
-    """Those of its collectives that are given none."""
+    """The options of collectives that are called without options."""
     axis_name = AXIS_NAME
-    """What collectives of JAX call the replicas: `lax.psum(x, strategy.axis_name)`."""
+    """The axis name of the replicas in collectives of JAX: `lax.psum(x, strategy.axis_name)`."""
     shard_update: bool | None = False
-    """Whether updates of variables are shared out over the replicas; None: where it is worth it."""
+    """Whether each replica updates its own slice of variables; None: where it pays."""
     isolates_session_state = False
     """Whether it sets the option of that name in a configuration of TF1."""
 
@@ -52,14 +51,14 @@ class StrategyBase:
 
     @property
     def target(self) -> Target:
-        """Return what programs of the strategy are compiled for."""
+        """Return the target that programs of the strategy are compiled for."""
         devices = self.devices
         return Target(
             devices.platform,
             self.shard_update,
             self.communication_options.bytes_per_pack,
             devices.num_slices,
-            # A pack is one array of this process, on the devices that compute.
+            # A pack is one array of this process, on the devices that run the steps.
             packs_variables=devices.parameter_device is None and devices.workers is None,
         )
 
@@ -67,7 +66,7 @@ class StrategyBase:
         return f"<{type(self).__name__} on {self.devices}>"
 
     def beside(self, other: StrategyBase) -> str:
-        """Return what an error calls the strategy that names `other` too."""
+        """Return the strategy's name in an error that also names `other`."""
         return f"another {self}" if self is not other and str(self) == str(other) else str(self)
 
     def run(
@@ -77,25 +76,26 @@ class StrategyBase:
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
     ) -> Any:
-        """Call a function once on every replica; every strategy says how."""
+        """Call a function once on every replica; `graphdist.strategies` implements it."""
         raise NotImplementedError
 
     def compiled(self, body: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return a function compiled for the strategy; the package of programs says how."""
+        """Return a function compiled for the strategy; `graphdist.strategies` implements it."""
         raise NotImplementedError
 
     def place_variable(self, value: Any, distribution: Distribution) -> Any:
-        """Return a buffer of its own for a variable: the value, or PER_REPLICA one copy of it each.
+        """Return a new buffer with the value; a PER_REPLICA one holds a copy for each replica.
 
-        A value given by its shape, or on devices that are not here, is a shape there too.
+        The result is a shape if the value is one, and on devices that are not here.
         """
         if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(value.shape, value.dtype)
         if distribution is not PER_REPLICA:
             home = self.devices.home(distribution)
+            # Steps donate the buffer: nobody else may hold its memory, the caller's array included.
             return jax.device_put(jax.numpy.array(value, copy=True), home, may_alias=False)
         is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)  # unknown to numpy
         part = (value if is_key else np.asarray(value)).reshape(value.shape or (1,))
         join: Any = jax.numpy.concatenate if is_key else np.concatenate
-        whole = join([part] * self.num_replicas_in_sync)
-        return jax.device_put(whole, self.devices.home(distribution), may_alias=False)
+        copies = join([part] * self.num_replicas_in_sync)
+        return jax.device_put(copies, self.devices.home(distribution), may_alias=False)

@@ -1,16 +1,16 @@
-"""Tracebacks that show the user's lines: frames of ours and of JAX's are hidden.
+"""Tracebacks that show the user's lines: frames of graphdist and of JAX are hidden.
 
-A mistake in a replica function is raised below a dozen functions of ours and of JAX's, which say
-nothing of it. Where the public functions hand an error to their caller, these frames are taken out
-of its traceback, and out of those of its causes.
+A mistake in a replica function is raised below a dozen frames of graphdist and JAX, which do not
+help to find it. The public functions remove these frames from the traceback of an error that leaves
+them, and from the tracebacks of its causes.
 
 1. JAX's setting decides, as for JAX's own frames: `jax_traceback_filtering`, or the environment
    variable `JAX_TRACEBACK_FILTERING`. "off" hides nothing. "tracebackhide", and "auto" in IPython,
-   marks the frames, which IPython and pytest then leave out. Any other takes them out.
-2. An error whose last line outside of JAX and of installed libraries is one of ours is our mistake,
-   or the compiler's: its traceback is left whole. So is that of a `VerifyError`. Other errors of
-   ours are about the user's program, and what they were raised from is too.
-3. Frames of the user's and of other libraries stay. Ctrl-C and the like are left alone.
+   mark the frames, and IPython and pytest leave marked frames out. Any other setting removes them.
+2. If the last line outside JAX and installed libraries is a line of graphdist, the error is a
+   mistake of graphdist, and its traceback stays complete. So does the traceback of a `VerifyError`.
+   Every other `GraphdistError` is about the user's program, and so are the errors that caused it.
+3. Frames of the user and of other libraries stay. Ctrl-C and the like are left alone.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from graphdist.tracing.state import current_trace
 _SWITCH = "JAX_TRACEBACK_FILTERING"
 NOTE = f"graphdist has left its own lines and JAX's out of this traceback: {_SWITCH}=off shows them"
 _STACK_OF_JAX = "UnfilteredStackTrace"
-"""The class of the cause by which JAX shows all frames, where it is asked to."""
+"""The class of the cause in which JAX shows all frames, if its setting asks for them."""
 
 
 class _FramesHidden:
-    """Hides our frames in errors that leave a `with` block."""
+    """Hides frames of graphdist and JAX in errors that leave a `with` block."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class _FramesHidden:
 
 
 frames_hidden = _FramesHidden()
-"""Hides our frames in errors that leave a `with` block.
+"""Hides frames of graphdist and JAX in errors that leave a `with` block.
 
 >>> def users_function():
 ...     raise ValueError("a mistake of the user's")
@@ -60,19 +60,18 @@ ValueError: a mistake of the user's
 
 
 def hide_frames(error: Exception) -> None:
-    """Hide our frames in an error's traceback and in those of its causes; then raise it on.
+    """Hide frames in the tracebacks of an error and of its causes; the caller raises it again.
 
-    In a function that is being traced nothing is done: the caller of that function hides them all.
+    While a function is traced nothing is done: the caller of that function hides all frames.
     """
     mode = _mode()
     if mode == "off" or current_trace() is not None:
         return
-    errors = list(_users_errors(error))
-    for one in errors:
+    for users_error in list(_users_errors(error)):
         if mode == "tracebackhide":
-            _mark(one)
-        elif _take_out(one) and one is error:
-            _say_so(one)
+            _mark(users_error)
+        elif _remove_frames(users_error) and users_error is error:
+            _note_removal(users_error)
 
 
 def _mode() -> str:
@@ -84,29 +83,30 @@ def _mode() -> str:
 
 
 def _users_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield those about the user's program of an error, its causes, and what was being handled.
+    """Yield the errors about the user's program: of this error, its causes and its contexts.
 
-    What an error of ours about the user's program was raised from is about it too.
+    The causes of a `GraphdistError` about the user's program are about the program too.
     """
     pending: list[tuple[BaseException | None, bool]] = [(error, False)]
     seen: set[int] = set()
     while pending:
-        one, explains_ours = pending.pop()
-        if one is None or id(one) in seen or type(one).__name__ == _STACK_OF_JAX:
+        found, explains_ours = pending.pop()
+        if found is None or id(found) in seen or type(found).__name__ == _STACK_OF_JAX:
             continue
-        seen.add(id(one))
-        is_ours = isinstance(one, GraphdistError) and not isinstance(one, VerifyError)
-        if is_ours or explains_ours or _is_raised_by_user(one):
-            yield one
-        pending += ((cause, is_ours or explains_ours) for cause in (one.__cause__, one.__context__))
+        seen.add(id(found))
+        is_ours = isinstance(found, GraphdistError) and not isinstance(found, VerifyError)
+        if is_ours or explains_ours or _is_raised_by_user(found):
+            yield found
+        causes = (found.__cause__, found.__context__)
+        pending += ((cause, is_ours or explains_ours) for cause in causes)
 
 
 def _is_raised_by_user(error: BaseException) -> bool:
-    """Return whether the last line that is the user's or ours is the user's."""
+    """Return whether the last line of the user or of graphdist is a line of the user."""
     if isinstance(error, VerifyError):
         return False
     owners = (_owner(entry.tb_frame) for entry in reversed(_entries(error)))
-    return next((one for one in owners if one in _WRITERS), None) is CodeOwner.USER
+    return next((owner for owner in owners if owner in _WRITERS), None) is CodeOwner.USER
 
 
 _WRITERS = (CodeOwner.USER, CodeOwner.GRAPHDIST)
@@ -129,8 +129,8 @@ def _is_hidden(entry: TracebackType) -> bool:
     return file == contextlib.__file__ or owner_of(file) in (CodeOwner.GRAPHDIST, CodeOwner.JAX)
 
 
-def _take_out(error: BaseException) -> bool:
-    """Take the frames out; return whether there were any."""
+def _remove_frames(error: BaseException) -> bool:
+    """Remove the hidden frames; return whether there were any."""
     entries = _entries(error)
     kept = [entry for entry in entries if not _is_hidden(entry)]
     following: TracebackType | None = None
@@ -140,8 +140,8 @@ def _take_out(error: BaseException) -> bool:
     return len(kept) < len(entries)
 
 
-def _say_so(error: BaseException) -> None:
-    """Note that frames are hidden, unless JAX has: our own errors show the user's line as it is."""
+def _note_removal(error: BaseException) -> None:
+    """Add a note that frames are hidden, unless JAX has: our errors name the user's line anyway."""
     notes = getattr(error, "__notes__", ())
     if not isinstance(error, GraphdistError) and not any(_SWITCH in note for note in notes):
         error.add_note(NOTE)

@@ -1,4 +1,4 @@
-"""The version of the project, and of what it stands on.
+"""The version of the project, and the versions of the packages that it compiles with.
 
 `VERSION` is the only place of the project's version: the package's metadata are made from it.
 """

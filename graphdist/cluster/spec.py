@@ -114,8 +114,8 @@ def _addresses(job: str, tasks: Any) -> dict[int, str]:
         tasks = dict(enumerate(tasks))
     if not isinstance(tasks, Mapping):
         raise ArgumentTypeError(
-            f"the tasks of job {job!r} are of type {type_name(tasks)}, not a list of addresses or a "
-            f"dict of them by number",
+            f"the tasks of job {job!r} are of type {type_name(tasks)}, not a list of addresses or "
+            f"a dict of them by number",
             source=here(),
         )
     found = {_number(job, index): address for index, address in tasks.items()}

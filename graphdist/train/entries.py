@@ -235,7 +235,8 @@ class Entries:
         else:
             is_per_replica = isinstance(leaf, PerReplica)
             raise ArgumentTypeError(
-                f"entry {name!r} of a checkpoint is of type {type_name(leaf)}, which cannot be saved",
+                f"entry {name!r} of a checkpoint is of type {type_name(leaf)}, which cannot be "
+                f"saved",
                 source=here(),
                 hint="make it one value first: strategy.reduce('MEAN', value, axis=None)"
                 if is_per_replica
