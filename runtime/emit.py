@@ -98,9 +98,8 @@ def _extreme(x: Array, reducer: Any) -> Array:
     nan = integer.max if reducer is lax.pmax else integer.min
 
     def flipped(bits: Array) -> Array:
-        return jnp.where(
-            bits < 0, bits ^ integer.max, bits
-        )  # larger bits are smaller negative numbers
+        # Of negative floats the smaller has the larger bits.
+        return jnp.where(bits < 0, bits ^ integer.max, bits)
 
     bits = flipped(lax.bitcast_convert_type(wide, integer.dtype))
     chosen = reducer(jnp.where(jnp.isnan(wide), nan, bits), REPLICA)

@@ -144,7 +144,7 @@ def graph_measure(graph: Graph) -> Measure:
 
 
 def bytes_sent(kind: str, put_in: int, replicas: int) -> float:
-    """Return the bytes that a device sends around a ring for a collective that it puts bytes into.
+    """Return the bytes that a device sends around a ring if it puts in `put_in` bytes.
 
     >>> bytes_sent("all_reduce", 100, 4), bytes_sent("all_gather", 25, 4)
     (150.0, 75)

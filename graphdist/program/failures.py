@@ -59,9 +59,9 @@ def _lost(layout: Layout) -> list[Storage]:
     assigned = set(layout.assigned)
     taken = [storage for storage in layout.storages if storage.holder in assigned]
     held = {storage.holder: storage.holder.held for storage in taken}
-    gone = {
-        holder for holder, array in held.items() if is_lost(array)
-    }  # waits, so not under the lock
-    with BufferStore.lock:  # a buffer that another thread's step replaced meanwhile is not lost
+    # Not under the lock, since `is_lost` waits for the devices. Meanwhile another thread's step may
+    # have replaced a buffer; then its variable is not lost.
+    gone = {holder for holder, array in held.items() if is_lost(array)}
+    with BufferStore.lock:
         gone = {holder for holder in gone if holder.held is held[holder]}
     return [storage for storage in taken if storage.holder in gone]

@@ -159,7 +159,7 @@ class Function(Generic[Parameters, Result_co]):
         return self._bound[instance]
 
     def _bound_to(self, instance: Callable[[], Any]) -> Function[..., Any]:
-        """Return a function for one instance; it holds the instance weakly, and its programs."""
+        """Return a function for one instance, held weakly: programs are freed with the instance."""
         fn: Callable[..., Any] = self.fn
 
         @wraps(fn)

@@ -155,9 +155,7 @@ class Storage:
         # Not under the lock: the step may call back code that reads a variable and needs the lock.
         is_gone = (waits or self.strategy.devices.platform == "cpu") and is_lost(held)
         with self.strategy.buffers.lock:
-            is_known_lost = (
-                is_gone and self.holder.held is held
-            )  # not replaced meanwhile by another step
+            is_known_lost = is_gone and self.holder.held is held  # not replaced meanwhile
             require_value(self, is_known_lost=is_known_lost)
         return held
 

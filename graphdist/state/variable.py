@@ -239,9 +239,8 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
             require_no_jax_trace(self, array, "assigned")
             if method == "assign" and self.is_mirrored:
                 buffer = self.strategy.place_variable(array, self.storage.stored)
-                require_no_jax_trace(
-                    self, buffer, "assigned"
-                )  # under a trace of JAX the copy is traced
+                # Under a trace of JAX the copy is a tracer even if the array is none.
+                require_no_jax_trace(self, buffer, "assigned")
                 self.storage.buffer = buffer
             else:
                 storage = self.storage

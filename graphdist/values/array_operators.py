@@ -23,9 +23,8 @@ _JAX_CORE = getattr(jax.typeof, "__globals__", None)
 
 def is_asked_by_a_function_of_jax(frame: FrameType) -> bool:
     """Return whether the frame looks `__jax_array__` up only to refuse the argument."""
-    return (
-        frame.f_globals is _JAX_CORE and frame.f_code.co_name != "bind"
-    )  # `bind` would hide our error
+    # `bind` would hide an error that is raised here.
+    return frame.f_globals is _JAX_CORE and frame.f_code.co_name != "bind"
 
 
 class ArrayOperators:
