@@ -13,7 +13,7 @@ from graphdist.tracing.sources import here
 from graphdist.values.reducible import summable
 
 
-def combined(variable: Declaration, local: jax.Array) -> jax.Array:
+def combined_copies(variable: Declaration, local: jax.Array) -> jax.Array:
     """Return the combined value of an ON_READ variable; `local` is the replica's copy."""
     require_aggregation(variable, "read")
     size = variable.strategy.num_replicas_in_sync

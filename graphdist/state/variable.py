@@ -32,7 +32,7 @@ from graphdist.context import (
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
-from graphdist.state.aggregation import combined, require_aggregation
+from graphdist.state.aggregation import combined_copies, require_aggregation
 from graphdist.state.checks import (
     check_options,
     checked_name,
@@ -164,7 +164,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         local = trace.read(self)
         if self.is_mirrored:
             return trace.note_same_on_all(local)
-        return local if in_replica_context_of_a_run() else combined(self, local)
+        return local if in_replica_context_of_a_run() else combined_copies(self, local)
 
     value = read_value
 
@@ -271,7 +271,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
                 hint="add to it in replica context, or assign the new sum over the replicas",
             )
         else:
-            trace.write(self, combined(self, trace.read(self)) + delta, "cross")
+            trace.write(self, combined_copies(self, trace.read(self)) + delta, "cross")
 
     def _part(self, value: jax.Array, in_replica: bool) -> jax.Array:
         """Return the array for the replica's copy: its share of a total, or the value."""

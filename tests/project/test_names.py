@@ -36,8 +36,6 @@ CLASSES_NOT_YET = {
     "Variable": "ir.graph and state.variable",
 }
 FUNCTIONS_NOT_YET = {
-    "combined": "data.failures and state.aggregation",
-    "warn_once": "deprecation and values.replica_warnings",
     "read": "state.trees and tools.bench.history",
     "compile_seconds": "tools.bench.ahead_of_time and tools.bench.unequal",
     "command_line": "tools.bench.command and tools.run",

@@ -21,11 +21,10 @@ DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", 
 SOURCES = ("graphdist", "passes", "runtime", "tools", "docs/site", "tests/project")
 
 NOT_YET = (
-    *("graphdist/aot", "graphdist/data", "graphdist/ir", "graphdist/metrics"),
-    *("graphdist/program", "graphdist/state", "graphdist/strategies", "graphdist/tracing"),
-    *("graphdist/train", "graphdist/values", "passes", "runtime", "tools", "tests/project"),
-    *(f"graphdist/{path.name}" for path in (ROOT / "graphdist").glob("*.py")),
-    *("docs/errors.md", "docs/ops.md", "docs/passes.md"),
+    *("graphdist/data", "graphdist/ir", "graphdist/metrics", "graphdist/strategies"),
+    *("graphdist/tracing", "graphdist/train", "passes", "runtime/files", "runtime/processes"),
+    *("runtime/targets", "runtime/invalid_numbers.py", "tools", "tests/project"),
+    *("docs/ops.md", "docs/passes.md"),
 )
 """Files, and folders of files, that are not checked yet. Take away what has become clean."""
 

@@ -202,7 +202,7 @@ def test_the_warning_says_that_programs_are_dropped() -> None:
             step(ones(length))
     first, second = [str(one.message) for one in caught]
     assert first.startswith("step was compiled 4 times, now because x was f32[3], is f32[4].")
-    assert "it keeps 3 (max_programs)" in first
+    assert "It keeps 3 programs (max_programs)" in first
     assert "dropped, 1 so far" in first
     assert second.startswith("step was compiled 8 times")
     assert "dropped, 5 so far" in second
