@@ -44,7 +44,6 @@ MODULES_NOT_YET = {
     "graphdist.aot.variables": "gd.variables",
     "graphdist.program.function": "gd.function",
     "graphdist.runtime.evaluate": "evaluate of tracing.class_trace",
-    "graphdist.tools.bench.measure": "measure of program.explanation",
     "graphdist.tools.bench.unequal": "unequal of values.distributed",
     "graphdist.tracing.versions": "versions of version",
     "graphdist.values.reducible": "reducible of strategies.replica_context",
