@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from graphdist.data.elements import UNKNOWN, Array, Element, Flat, batch_size
-from graphdist.data.failures import FailedElement, attempted, combined
+from graphdist.data.failures import FailedElement, attempted, made_from
 from graphdist.data.sources import UNKNOWN_CARDINALITY, Batching
 from graphdist.data.transformations import UnaryTransformation
 from graphdist.errors import ArgumentError
@@ -40,7 +40,7 @@ class Batch(UnaryTransformation):
         """Yield batches of these elements."""
         while group := list(islice(elements, self.size)):
             if len(group) == self.size or not self.drop_remainder:
-                yield combined(group, self.stacked)
+                yield made_from(group, self.stacked)
 
     def stacked(self, group: Sequence[Element]) -> Element:
         """Return elements as one batch; raises `ArgumentError` when their shapes differ."""

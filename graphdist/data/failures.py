@@ -36,7 +36,7 @@ def attempted(make: Callable[..., Any], *arguments: Any) -> Any:
         return FailedElement(error)
 
 
-def combined(parts: Sequence[Any], make: Callable[[Sequence[Any]], Any]) -> Any:
+def made_from(parts: Sequence[Any], make: Callable[[Sequence[Any]], Any]) -> Any:
     """Return what a function makes of several elements, or the first that failed."""
     failed = next((part for part in parts if isinstance(part, FailedElement)), None)
     return attempted(make, parts) if failed is None else failed

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from graphdist.data.elements import UNKNOWN, Element, as_element, spec_of, with_open_batch
-from graphdist.data.failures import FailedElement, attempted, combined
+from graphdist.data.failures import FailedElement, attempted, made_from
 from graphdist.data.orders import Draws
 from graphdist.data.prefetch import DrawsAhead, Prefetched
 from graphdist.data.sources import (
@@ -209,7 +209,7 @@ class Enumerate(UnaryTransformation):
     def over(self, elements: Iterator[Element], start: int) -> Iterator[Element]:
         """Return pairs of a number, from `start` on, and an element."""
         numbers = map(np.int64, count(start))
-        return (combined(pair, tuple) for pair in zip(numbers, elements, strict=False))
+        return (made_from(pair, tuple) for pair in zip(numbers, elements, strict=False))
 
     @property
     def element_spec(self) -> Any:
@@ -265,7 +265,7 @@ class Zip(DatasetNode):
     def over(self, sources: list[Iterator[Element]]) -> Iterator[Element]:
         """Return the elements of these side by side."""
         unflatten = partial(jax.tree.unflatten, self.structure)
-        return (combined(elements, unflatten) for elements in zip(*sources, strict=False))
+        return (made_from(elements, unflatten) for elements in zip(*sources, strict=False))
 
     @property
     def element_spec(self) -> Any:

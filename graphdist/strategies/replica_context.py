@@ -145,7 +145,7 @@ class ReplicaContext:
             scale = self.num_replicas_in_sync if op is ReduceOp.MEAN else 1
             values, indices = self.all_gather((leaf.values, leaf.indices), axis=0)
             return IndexedSlices(values / scale if scale > 1 else values, indices, leaf.dense_shape)
-        array, reducer = reducible(leaf, op, "all_reduce")
+        array, reducer = reduction_of(leaf, op, "all_reduce")
         if not self._is_running():
             return array
         own = self._strategy.cross_device_ops
@@ -298,7 +298,7 @@ def refuse_slices(leaf: Any, what: str) -> None:
         )
 
 
-def reducible(leaf: Any, op: ReduceOp, what: str) -> tuple[jax.Array, str]:
+def reduction_of(leaf: Any, op: ReduceOp, what: str) -> tuple[jax.Array, str]:
     """Return a leaf as an array that can be reduced, and how.
 
     The mean of an integer that all replicas hold is the largest, which is an integer.

@@ -21,7 +21,7 @@ from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.replica_context import (
     ReplicaContext,
     is_slices,
-    reducible,
+    reduction_of,
     refuse_slices,
 )
 from graphdist.strategies.replica_variants import run_by_variant
@@ -183,13 +183,13 @@ def _reduce_leaf(strategy: AbstractStrategy, op: ReduceOp, leaf: Any, axis: Any)
             value = leaf.array if isinstance(leaf, Mirrored) else leaf
             # On one replica it may be what run returned, and the mean of that is a float.
             may_be_returned = size == 1 and _is_integer(value) and not is_variable
-            return reducible(value, op, "reduce")[0] if may_be_returned else value
+            return reduction_of(value, op, "reduce")[0] if may_be_returned else value
         # along an axis it is what every replica has
         local = leaf.array if isinstance(leaf, Mirrored) else leaf
     else:
         local = leaf.local
     if axis is None:
-        local, reducer = reducible(local, op, "reduce")
+        local, reducer = reduction_of(local, op, "reduce")
     else:
         local, reducer = summable(local, op.reducer, "reduce"), op.reducer
     axes = () if axis is None else _dimensions(local, axis)

@@ -31,7 +31,7 @@ from graphdist.tracing.jax_ops import jax_op
 from graphdist.tracing.refusals import is_higher_order, leaked, refuse_nested
 from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
-from graphdist.tracing.versions import Versions
+from graphdist.tracing.variable_versions import Versions
 
 Environment: TypeAlias = dict[Any, Operand | Variable]
 

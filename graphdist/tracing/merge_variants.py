@@ -44,9 +44,9 @@ from graphdist.tracing.variant_trace import (
     Atom,
     Equation,
     VariantTrace,
-    evaluate,
     is_read,
     needed,
+    run_equations,
     used,
     variant_trace,
 )
@@ -135,7 +135,7 @@ class _Merger:
 
     def _done_once(self, variant: VariantTrace, equation: Equation) -> list[Any]:
         inputs = {atom: variant.slots[atom].value() for atom in used([equation])}
-        return evaluate([equation], inputs, equation.outvars, self.template)
+        return run_equations([equation], inputs, equation.outvars, self.template)
 
     def _switch(self, own: Sequence[list[Equation]], layout: SwitchLayout) -> None:
         branches = [
@@ -162,7 +162,7 @@ class _Merger:
 
         def branch() -> list[Any]:
             inputs = {atom: variant.slots[atom].value() for atom in free}
-            results = evaluate(equations, inputs, list(placed.values()), self.template)
+            results = run_equations(equations, inputs, list(placed.values()), self.template)
             values = dict(zip(placed, results, strict=True))
             return [
                 padded(values[place], type.shape)
@@ -184,7 +184,7 @@ class _Merger:
         else:
             arrays = [slot.value() for slot in operands[0]]
             inputs = [jex.Var(jax.typeof(array)) for array in arrays]
-            results = evaluate(
+            results = run_equations(
                 [first.replace(invars=inputs)],
                 dict(zip(inputs, arrays, strict=True)),
                 first.outvars,

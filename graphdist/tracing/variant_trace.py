@@ -125,7 +125,7 @@ def needed(equations: Sequence[Equation], atoms: Iterable[Atom]) -> list[Equatio
     return kept[::-1]
 
 
-def evaluate(
+def run_equations(
     equations: Sequence[Equation], inputs: dict[Any, Any], results: Sequence[Any], template: Any
 ) -> list[Any]:
     """Evaluate equations where the caller traces; they keep the user's lines."""

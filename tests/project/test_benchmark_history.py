@@ -12,7 +12,7 @@ import pytest
 
 from graphdist.tools.bench import history
 from graphdist.tools.bench.command import main
-from graphdist.tools.bench.measure import Measurement, Module
+from graphdist.tools.bench.measurement import Measurement, Module
 from graphdist.tools.bench.overheads import Overhead
 from graphdist.tools.bench.programs import PROGRAMS
 from graphdist.tools.bench.report import Run
@@ -59,7 +59,7 @@ def test_each_run_is_a_line(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     for seconds in (0.5, 1.0):
         history.append(path, history.record_of(run_of(seconds)))
-    ratios = [run["programs"]["small"]["shard_map"]["ratio"] for run in history.read(path)]
+    ratios = [run["programs"]["small"]["shard_map"]["ratio"] for run in history.recorded(path)]
     assert ratios == [0.25, 0.5]
 
 

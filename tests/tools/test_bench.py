@@ -16,7 +16,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.tools.bench.command import ALL_SYSTEMS, main
-from graphdist.tools.bench.measure import (
+from graphdist.tools.bench.measurement import (
     DifferentProgramsError,
     Effort,
     Measurement,

@@ -13,7 +13,7 @@ from jax import lax
 from graphdist.tracing.calls import CALLS
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.synchronization_points import cut_at_points
-from graphdist.tracing.variant_trace import VariantTrace, evaluate, needed, variant_trace
+from graphdist.tracing.variant_trace import VariantTrace, needed, run_equations, variant_trace
 from tests.tracing.traces import Float32, graph_of, total
 
 
@@ -46,7 +46,7 @@ def test_each_time_a_function_is_called_its_values_are_others() -> None:
     assert len(set(results)) == 2
     inputs = {atom: slot.value() for atom, slot in trace.slots.items()}
     template = jax.make_jaxpr(lambda: ())().jaxpr
-    given = evaluate(trace.equations, inputs, trace.returned, template)
+    given = run_equations(trace.equations, inputs, trace.returned, template)
     assert np.asarray(given).tolist() == [[2, 4, 6], [4, 6, 8]]
 
 

@@ -74,7 +74,7 @@ def with_jax(topology: Topology, settings: dict[str, Any]) -> Any:
     return jitted.lower(shapes, {"mean": slots, "square": slots}, count, tokens).compile()
 
 
-def compile_seconds(compile: Callable[[], Any]) -> tuple[float, Any]:
+def timed_compilation(compile: Callable[[], Any]) -> tuple[float, Any]:
     """Return the processor seconds of a compilation, and what it gives; None if it does not fit.
 
     Of all threads: others who use the machine do not count.
@@ -104,8 +104,8 @@ def main() -> None:
         strategy_for(topology)  # the compiler is loaded once
         ours, plain = [], []
         for _ in range(options.rounds):
-            ours.append(compile_seconds(partial(with_graphdist, topology, settings)))
-            plain.append(compile_seconds(partial(with_jax, topology, settings)))
+            ours.append(timed_compilation(partial(with_graphdist, topology, settings)))
+            plain.append(timed_compilation(partial(with_jax, topology, settings)))
         best, best_plain = min(t for t, _ in ours), min(t for t, _ in plain)
         print(
             f"{topology}: graphdist {best:.2f} s, JAX {best_plain:.2f} s, "

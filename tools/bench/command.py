@@ -23,7 +23,7 @@ import graphdist as gd
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench import history
-from graphdist.tools.bench.measure import Effort, compiled_on, measured
+from graphdist.tools.bench.measurement import Effort, compiled_on, measured
 from graphdist.tools.bench.overheads import OVERHEADS
 from graphdist.tools.bench.passes_saved import SHOWCASES, check_devices, effects_elsewhere
 from graphdist.tools.bench.picture import draw_picture

@@ -30,7 +30,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any  # Any: JSON
 
-from graphdist.tools.bench.measure import OURS, Measurement
+from graphdist.tools.bench.measurement import OURS, Measurement
 from graphdist.tools.bench.programs import PROGRAMS
 from graphdist.tools.bench.report import Run, package_versions
 
@@ -112,7 +112,7 @@ def append(path: Path, record: Record) -> None:
         file.write(json.dumps(record) + "\n")
 
 
-def read(path: Path) -> list[Record]:
+def recorded(path: Path) -> list[Record]:
     """Return the runs of a file, the first first."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.figures.is_file():
         print(f"{options.figures} is not there: run this from a checkout", file=sys.stderr)
         return 2
-    drawn = drawing(read(options.figures))
+    drawn = drawing(recorded(options.figures))
     if options.check:
         return 0 if options.svg.is_file() and options.svg.read_text("utf-8") == drawn else 1
     options.svg.write_text(drawn, encoding="utf-8")

@@ -199,7 +199,7 @@ def _bench_passes(traced: Any, nodes: int, rounds: int) -> Overhead:
 
 def bench_unequal() -> list[Overhead]:
     """Measure what one replica unlike the others costs the compiler."""
-    command = [sys.executable, "-m", "graphdist.tools.bench.unequal"]
+    command = [sys.executable, "-m", "graphdist.tools.bench.unequal_replicas"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     unequal, uniform = json.loads(output.splitlines()[-1])
     name = "compile, 1 odd replica of 64"

@@ -25,7 +25,7 @@ from graphdist.errors import ArgumentError
 from graphdist.passes import pipeline
 from graphdist.program.explanation import graph_measure
 from graphdist.runtime.targets.topologies import find_topology
-from graphdist.tools.bench.measure import Module, module_of
+from graphdist.tools.bench.measurement import Module, module_of
 from graphdist.tools.bench.models import Mlp, ReplicaOperations, Tree
 from graphdist.tools.bench.programs import PROGRAMS, RATE, BenchProgram
 from graphdist.tools.bench.systems import Graphdist

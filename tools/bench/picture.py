@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from graphdist.program.amounts import size_text, time_text
-from graphdist.tools.bench.measure import OURS, Measurement
+from graphdist.tools.bench.measurement import OURS, Measurement
 
 WIDTH = 760
 _LABELS, _BARS = 110, 440

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.program.amounts import size_text, time_text
-from graphdist.tools.bench.measure import OURS, Measurement
+from graphdist.tools.bench.measurement import OURS, Measurement
 from graphdist.tools.bench.overheads import Overhead
 from graphdist.tools.bench.passes_saved import PassSaving
 from graphdist.tools.bench.programs import BenchProgram

@@ -17,7 +17,7 @@ from itertools import chain
 
 import graphdist as gd
 from graphdist.tools import run
-from graphdist.tools.bench.measure import OURS, ratio_by_round, seconds_of
+from graphdist.tools.bench.measurement import OURS, ratio_by_round, seconds_of
 from graphdist.tools.bench.models import Mlp
 from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.systems import Graphdist, Running, ShardMap
