@@ -16,8 +16,8 @@ Before:  %a = all_reduce(%x) ..  %b = all_reduce(%y) ..
 After:   %p = pack(%x, %y)  %r = all_reduce(%p) ..  %a, %b = unpack(%r) {shapes=..}
 
 A reduce_scatter leaves a replica the first, second, .. part of what goes in, so into its buffer go
-first the slices of all values that are replica 0's, then those of replica 1 (`pack_slices`), and
-what an all_gather of packed slices gives is taken apart the same way.
+first replica 0's slices of all values, then replica 1's (`pack_slices`), and the result of an
+all_gather of packed slices is taken apart the same way.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class _Seen:
             for graph in node.graphs:
                 if any_node(graph, _is_impure):
                     is_pure = False
-                    any_node(graph, self._written)  # it may assign what is read behind it
+                    any_node(graph, self._written)  # it may assign what later nodes read
             return (op, node.graphs, operands) if is_pure else None
         for operand in operands:
             if type(operand) is not Value:  # a literal, slow to hash

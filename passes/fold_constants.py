@@ -1,9 +1,9 @@
 """Compute what depends on nothing but literals and small constants.
 
-What is folded is what numpy computes to the very bits that JAX does on a CPU, each operation in
-its own dtype: the table below, and nothing transcendental. A `constant` of rank 0 becomes a
-literal, and so does every result of rank 0. A literal that is broadcast stays so, and is folded
-into what uses it.
+An operation is folded if numpy computes the same bits for it as JAX does on a CPU, each operation
+in its own dtype: the table below has them, and nothing transcendental. A `constant` of rank 0
+becomes a literal, and so does every result of rank 0. A literal that is broadcast stays so, and is
+folded into what uses it.
 
 Before:  %a = jax.div(1.0, 4.0)   %b = all_reduce(%a) {reducer="sum", group_size=2}
          %c = jax.mul(%x, %b)
@@ -249,4 +249,4 @@ _FOLDS: dict[str, Fold] = {
     "reshape": _reshape,
     CONSTANT.name: lambda arrays, node: None,
 }
-"""What is folded, and how; None where numpy and JAX might disagree in a bit."""
+"""How to fold each operation; None where numpy and JAX might disagree in a bit."""

@@ -124,7 +124,10 @@ def _product(factors: Sequence[int | None]) -> int | None:
 
 
 def _step(node: Node, rewriter: Rewriter) -> tuple[Operand, int | None] | None:
-    """Return what a node multiplies and the factor: None for 1 of what is not negative."""
+    """Return the operand that a node multiplies, and the factor.
+
+    The factor is None where a node gives its operand back if that is not negative.
+    """
     if node.op.name == "jax.convert_element_type":
         return node.operands[0], 1
     if node.op.name == "jax.mul":

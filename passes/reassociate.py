@@ -79,7 +79,7 @@ def _single(operand: Operand, rewriter: Rewriter) -> Node | None:
 
 
 def _move_behind(reduction: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Operand] | None:
-    """Reduce what is in front of linear operations, and apply these to the result."""
+    """Reduce the operand of a chain of linear operations, and apply the chain to the result."""
     moved = []
     while (node := _single(operand, rewriter)) is not None:
         place = _only_varying(node)

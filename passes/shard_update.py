@@ -14,9 +14,9 @@ After:   %g = reduce_scatter(%x)  %m1 = mul(%m, 0.9)  %m2 = add(%m1, %g)
          %s = own_slice(%w)  %d = sub(%s, %m2)  %w2 = all_gather(%d)  return %m2 -> @m, %w2 -> @w
 
 How it works. Every variable worth it is *wanted* in slices (`Sharding` has the rule). From the
-outputs backwards each value learns how it is needed: in full, in slices, or either way. What an
-operation needs of its operands is said by its rule (`passes/slice_rules.py`). An operation that
-computes each element by itself hands on what is needed of its result, and so does a `cond` with a
+outputs backwards each value learns how it is needed: in full, in slices, or either way. The rule of
+an operation (`passes/slice_rules.py`) says how it needs its operands. An operation that computes
+each element by itself needs its operands as its result is needed, and so does a `cond` with a
 mirrored index, through its branches. A reduction to a number (a global norm, or whether all is
 finite) takes either form: the slices are reduced, and then the numbers all_reduced. What may be
 either way is cut where it comes together with a slice. Any other operation needs its operands in
@@ -99,12 +99,12 @@ class _Sharder:
         of_variables = list(map(self._output, assigned, graph.outputs))
         outputs = (*of_variables, *map(self.full, graph.outputs[len(of_variables) :]))
         nodes = tuple(self.builder.nodes)
-        # What was put off stands elsewhere: the same nodes in another order are nothing new.
+        # Nodes that were put off stand elsewhere: the same nodes in another order are nothing new.
         if (set(nodes), outputs, variables) == (set(graph.nodes), graph.outputs, graph.variables):
             return graph
         inputs = (*inputs, *rest)
         rebuilt = graph.replace(inputs=inputs, outputs=outputs, nodes=nodes, variables=variables)
-        return eliminate_dead_code(rebuilt)  # what was made in the form that nobody took
+        return eliminate_dead_code(rebuilt)  # values in a form that nobody took
 
     def branch(self, used: Sequence[int], returned: Sequence[tuple[int, bool]]) -> Graph:
         """Return the graph, a branch, with the inputs and outputs at these positions.

@@ -6,9 +6,9 @@ Before:  %a = jax.mul(%x, 1.0)   %b = jax.sin(%x)   %c = jax.sin(%a)   %d = jax.
 After:   %b = jax.sin(%x)   %d = jax.add(%b, %b)
 
 Each round lets the next one see more; most graphs are done after one or in the second. After
-`MAX_ROUNDS` rounds the graph is returned as it is: smaller than it was and just as right. What is
-dead goes once, at the end: the others look at what values are made of, not at who uses them. Left
-alone is what the four passes leave alone.
+`MAX_ROUNDS` rounds the graph is returned as it is: smaller than it was and just as right. Dead
+nodes go once, at the end: the other passes look at the nodes that make a value, not at its users.
+This pass leaves alone whatever the four passes leave alone.
 """
 
 from __future__ import annotations

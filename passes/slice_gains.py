@@ -1,11 +1,11 @@
 """Which variables are worth updating in slices, and why the others are not.
 
-All variables that may be updated in slices are tried at once: `slices.py` says what is needed then.
-A variable gains if a reduce_scatter flows into its slices, or if nothing but its slices is needed
-and they come together with slices that do: what is only ever compared with a parameter is stored
-like the parameter. Variables that gain nothing are given up. That may change what others need, so
-the analysis is repeated until all gain. Before any variable is given up, operands of operations
-that need full values are tried in slices (`gathered_values.py`).
+All variables that may be updated in slices are tried at once: `slices.py` says how each value is
+needed then. A variable gains if a reduce_scatter flows into its slices, or if nothing but its
+slices is needed and they come together with slices that do: a value that is only ever compared with
+a parameter is stored like the parameter. Variables that gain nothing are given up. That may change
+what others need, so the analysis is repeated until all gain. Before any variable is given up,
+operands of operations that need full values are tried in slices (`gathered_values.py`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ SHARDING = {
     "gpu": Sharding(smallest=2**18),
     "tpu": Sharding(smallest=2**18),
 }
-"""What is worth it, by platform."""
+"""Which variables are worth it, by platform."""
 
 
 def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, dict[str, str]]:
-    """Return what is needed when all variables that gain are in slices, and why others are not.
+    """Return how values are needed with all variables that gain in slices; and why others do not.
 
     The first is None if no variable gains. A variable that gains has the reason "".
     """
@@ -183,7 +183,7 @@ def _why_not(
     needs: Needs,
     made_by: dict[Operand, tuple[Node | None, tuple[Operand, ...]]],
 ) -> str:
-    """Return why no reduce_scatter flows into an output: what is in its way, if there is one."""
+    """Return why no reduce_scatter flows into an output: the node in its way, if there is one."""
     pending: list[Operand] = [output]
     seen: set[Operand] = set()
     found = "no reduced gradient flows into it element by element"

@@ -262,7 +262,7 @@ class AllReduce(SliceRule):
 
 
 class AllGather(SliceRule):
-    """A slice of what was gathered along the dimension of the cut is what went in."""
+    """A slice of a gathered value, along the dimension of the gather, is the operand."""
 
     starts_slices = True
     has_slices = True
@@ -347,7 +347,7 @@ RULES: Mapping[str, SliceRule] = {
     COND.name: BRANCHES,
     OWN_SLICE.name: OWN_SLICED,
 }
-"""By operation; what is not here is `UNSLICED`."""
+"""By operation; all others are `UNSLICED`."""
 
 
 def rule_for(node: Node, num_replicas: int) -> SliceRule:

@@ -1,11 +1,11 @@
 """How each value of a graph is needed: in full, in slices, one for each replica, or either way.
 
-The analysis behind `shard_update.py`, which says what it is for. What an operation needs of its
-operands is said by its rule (`slice_rules.py`). The analysis goes from the outputs backwards, and
-through the branches of a `cond` that all replicas take alike: what is needed of a result is needed
-of what each branch returns, and what any branch needs of an input is needed of the operand. A value
-that several operations need is needed in the form that suits all: in full, if one needs all of it.
-At the end, what may be either way is cut where it comes together with slices.
+The analysis behind `shard_update.py`, which says what it is for. The rule of an operation
+(`slice_rules.py`) says how it needs its operands. The analysis goes from the outputs backwards, and
+through the branches of a `cond` that all replicas take alike: each branch's output is needed as the
+result is, and the operand as any branch needs its input. A value that several operations need is
+needed in the form that suits all: in full, if one needs all of it. At the end, a value that may be
+either way is cut where it comes together with slices.
 
 Which variables are worth it is in `slice_gains.py`.
 """
@@ -246,10 +246,10 @@ class _Analysis:
 
 
 def _settle(needs: Needs) -> None:
-    """Cut what may be either way where it comes together with a slice, as operand or as result.
+    """Cut values that may be either way where they come together with a slice.
 
-    Both ways, from value to value: what is left in full then shares no operation with a slice, so
-    that nothing is computed in full and cut afterwards.
+    From operands to results and back, until nothing changes: a value left in full then shares no
+    operation with a slice, so that nothing is computed in full and cut afterwards.
     """
     needed = needs.needed
     if Need.EITHER not in needed.values():

@@ -40,7 +40,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status is that of the worker that failed, 0 if none did."""
+    """Run the command; return the exit status of the worker that failed, 0 if none did."""
     options = command_line().parse_args(arguments)
     if options.n < 1 or options.devices_per_worker < 0:
         command_line().error("there is at least one worker, and a number of devices is positive")

@@ -114,7 +114,7 @@ def topology_of(chip: Chip, size: str) -> Topology:
         hosts = max(count // chip.chips_per_host, 1)
         shapes: list[tuple[int, ...]] = [(hosts, count // hosts)] if count % hosts == 0 else []
     else:
-        shapes = [shape for shape in _shapes(count, chip.dimensions) if _is_whole(shape)]
+        shapes = [shape for shape in _shapes(count, chip.dimensions) if _has_full_hosts(shape)]
     if not shapes:
         raise ArgumentError(
             f"there is no topology of {count} chips of {chip.name}",
@@ -138,7 +138,7 @@ def _shapes(count: int, dimensions: int) -> list[tuple[int, ...]]:
     ] + ([(*rest, 1) for rest in _shapes(count, 2)] if dimensions == 3 else [])
 
 
-def _is_whole(shape: tuple[int, ...]) -> bool:
+def _has_full_hosts(shape: tuple[int, ...]) -> bool:
     """Return whether a slice consists of full hosts, 2 x 2 chips, or is smaller than a host."""
     first, second, *_ = shape
     return prod(shape) <= 4 or (first % 2 == 0 and second % 2 == 0)

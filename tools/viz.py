@@ -76,7 +76,7 @@ def _run(options: argparse.Namespace) -> None:
     elif options.output is not None:
         options.output.write_text(shown, encoding="utf-8", errors="surrogateescape")
     elif _is_terminal() and form in ("text", *MODULES):
-        pydoc.pager(shown)  # pages what is longer than the screen, if a pager is there
+        pydoc.pager(shown)  # pages longer texts than the screen, if a pager is there
     else:
         sys.stdout.write(shown)
 

@@ -68,8 +68,8 @@ class Batch(UnaryTransformation):
         cardinality = self.source.cardinality
         if cardinality < 0:
             return cardinality
-        whole, rest = divmod(cardinality, self.size)
-        return whole + (rest > 0 and not self.drop_remainder)
+        full_batches, rest = divmod(cardinality, self.size)
+        return full_batches + (rest > 0 and not self.drop_remainder)
 
     @property
     def batching(self) -> Batching | None:

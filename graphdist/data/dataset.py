@@ -238,7 +238,7 @@ class Dataset:
     ) -> Dataset:
         """Return the dataset in random order, drawn from a buffer of `buffer_size` elements.
 
-        The order for a seed is that of tf.data. Every iteration has another unless
+        A seed gives the order that tf.data gives for it. Every iteration has another unless
         `reshuffle_each_iteration` is false, regardless of other iterators in progress. A new
         dataset with the same seed starts with the same first order.
 

@@ -106,8 +106,8 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
         arrays = [empty if element is _NOTHING else next(rest).arrays for element in step]
         return given[0].structure, list(zip(*arrays, strict=True))
 
-    def _dimensions(self, whole: Dimensions) -> Dimensions:
-        return whole
+    def _dimensions(self, dimensions: Dimensions) -> Dimensions:
+        return dimensions
 
     def _shapes(self, first: Flat) -> list[Shapes]:
         return [(array.shape,) for array in first.arrays]

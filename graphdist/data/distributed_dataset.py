@@ -326,12 +326,12 @@ class DistributedDataset(Generic[Element_co]):
         values = map(self._place, step.parts, step.shapes)
         return jax.tree.unflatten(step.structure, list(values))
 
-    def _dimensions(self, whole: Dimensions) -> Dimensions:
+    def _dimensions(self, dimensions: Dimensions) -> Dimensions:
         """Return the dimensions of a replica's part of arrays with these dimensions."""
-        rows = whole[0]
+        rows = dimensions[0]
         if rows is not None:
             rows = None if rows % self._num_replicas else rows // self._num_replicas
-        return (rows, *whole[1:])
+        return (rows, *dimensions[1:])
 
     def _shapes(self, first: Flat) -> list[Shapes]:
         """Return for each leaf of the first element the shapes of the replicas' parts."""

@@ -15,7 +15,7 @@ from typing import Any  # Any: elements, and the user's functions
 
 @dataclass(frozen=True, eq=False)
 class FailedElement:
-    """Stands for an element that could not be made, with the reason."""
+    """Stands for an element that could not be made, and keeps the error."""
 
     error: Exception
 

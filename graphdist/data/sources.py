@@ -43,7 +43,7 @@ class Batching(NamedTuple):
 
 
 class DatasetNode:
-    """A source or a transformation; the defaults are those of a source that knows nothing."""
+    """A source or a transformation; the defaults suit a source that knows nothing."""
 
     def __iter__(self) -> Iterator[Element]:
         raise NotImplementedError

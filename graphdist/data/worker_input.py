@@ -108,8 +108,8 @@ def cut_to_size(
 
     A global batch lasts for as many steps as there are workers.
     """
-    whole = declared if declared is not None and rows <= declared else rows
-    sizes = batch_sizes_for_worker(whole, len(workers), num_local, workers.index)
+    full_size = declared if declared is not None and rows <= declared else rows
+    sizes = batch_sizes_for_worker(full_size, len(workers), num_local, workers.index)
     for start in range(0, len(sizes), num_local):
         taken = filled_sizes(rows, sizes[start : start + num_local])
         rows -= sum(taken)

@@ -79,7 +79,7 @@ def _difference_of_variables(a: Graph, b: Graph) -> str | None:
 
 
 def _difference_of_graphs(a: Graph, b: Graph, where: str) -> str | None:
-    """Walk both graphs in step; `places` maps what was defined in each to the same key."""
+    """Walk both graphs in step; `places_a` and `places_b` give equal definitions the same key."""
     places_a: dict[Value, str] = {}
     places_b: dict[Value, str] = {}
     if len(a.inputs) != len(b.inputs):

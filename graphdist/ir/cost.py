@@ -4,8 +4,8 @@ Counted on the graph, since XLA's own figures count the body of a loop once and 
 things on different platforms. The rules:
 
 * a matrix multiplication is 2 operations for each element of the result and each one summed over, a
-  convolution 2 for each element of the result and each weight that meets it, a reduction 1 for
-  each element that goes in; anything else that computes floats is 1 for each element of its
+  convolution 2 for each element of the result and each weight it is multiplied by, a reduction 1
+  for each element that goes in; anything else that computes floats is 1 for each element of its
   results;
 * a loop that counts runs its body that often; a `while` whose end depends on data counts once; of a
   branch the arm that computes most counts;

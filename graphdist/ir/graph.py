@@ -1,7 +1,7 @@
 """Graphs: inputs, an ordered tuple of nodes, outputs.
 
-1. Nothing is changed after construction. A rewrite builds a new `Graph` and shares what is the
-   same.
+1. Nothing is changed after construction. A rewrite builds a new `Graph` and shares the unchanged
+   parts.
 2. `Value`, `Node` and `Graph` have identity; types, literals and parameters have value equality.
    Whether two graphs are the same program is asked of `graphdist.ir.compare`.
 3. There are no back pointers: users of a value are computed by `graphdist.ir.analyses`.

@@ -2,7 +2,7 @@
 
 1. A number is written in the fewest digits that give it back *in its dtype*: 0.1 in f32 is `0.1`,
    although the f32 nearest to it is 0.10000000149011612.
-2. What is read becomes the number that its shortest text stands for, as it is when it is traced.
+2. A number that is read becomes the number its shortest text stands for, as in tracing.
 3. Two numbers of one dtype are the same if and only if their texts are; this makes every nan equal,
    and -0.0 different from 0.0.
 """

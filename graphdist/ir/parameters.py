@@ -95,11 +95,11 @@ class ParameterReader:
             cursor.fail("expected a value, found the end of the line")
         cursor.advance()
         if kind == "number":
-            return cursor.whole(text) if text.lstrip("-").isdigit() else float(text)
+            return cursor.integer_of(text) if text.lstrip("-").isdigit() else float(text)
         if kind == "string":
             return cursor.unquote(text)
         if kind == "opaque":
-            number = cursor.whole(text[1:].partition(":")[0])
+            number = cursor.integer_of(text[1:].partition(":")[0])
             if number >= len(self.opaques):
                 count = len(self.opaques)
                 cursor.fail(f"{text} is not among the {count} opaque parameters given", start)
@@ -161,7 +161,7 @@ class ParameterReader:
             dtype, _, sizes = text[:-1].partition("[")
             if not is_dtype(dtype):
                 cursor.fail(f"no dtype {dtype!r}", start)
-            shape = tuple(cursor.whole(size) for size in sizes.split(",") if size)
+            shape = tuple(cursor.integer_of(size) for size in sizes.split(",") if size)
             if len(shape) > _MOST_DIMENSIONS:
                 cursor.fail(f"{len(shape)} dimensions; {_MOST_DIMENSIONS} is most", start)
             type = Type(dtype, shape)

@@ -93,7 +93,7 @@ class _Head:
 
 
 class _Parser:
-    """What is known while the text is read."""
+    """A text that is read: the place in it, and the variables and operations found so far."""
 
     def __init__(
         self, cursor: Cursor, opaques: Sequence[object], ops: Callable[[str], Op] | None

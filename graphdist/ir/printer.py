@@ -150,8 +150,9 @@ def names(graph: Graph) -> dict[Value, str]:
 class Printer:
     """The lines printed so far, and the names and numbers given out in them.
 
-    Who wants only the parts of the lines asks for them in the order of the text: `begin` a graph,
-    `define` its inputs, then for each node `operand`, `define`, `parameters`, and what is nested.
+    A caller that needs only parts of the lines asks for them in the order of the text: `begin` a
+    graph, `define` its inputs, then for each node `operand`, `define`, `parameters`, and its nested
+    graphs.
 
     `kept` has the parameters of nodes as text, where every graph that has the node prints the same:
     give it again for graphs that share nodes.

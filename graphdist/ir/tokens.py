@@ -146,9 +146,9 @@ class Cursor:
         """Step over an integer and return it."""
         if not re.fullmatch(r"-?\d+", self.text):
             self.fail(f"expected an integer, found {self._found()}")
-        return self.whole(self.take("number"))
+        return self.integer_of(self.take("number"))
 
-    def whole(self, text: str) -> int:
+    def integer_of(self, text: str) -> int:
         """Return the integer that the token just read, or a part of it, stands for."""
         if len(text) > LONGEST_NUMBER:
             self._position -= 1

@@ -181,6 +181,6 @@ def is_dtype(name: str) -> bool:
         dtype = numpy_dtype(name)
     except TypeError:
         return False
-    # Of numpy's own: booleans and numbers. Those of ml_dtypes have names that are no codes.
+    # Of numpy's dtypes, booleans and numbers. The dtypes of ml_dtypes have names that are no codes.
     is_number = dtype.kind in "biufc" or hasattr(ml_dtypes, _NUMPY.get(name, name))
     return is_number and dtype_name(dtype) == name

@@ -21,7 +21,7 @@ from graphdist.ir.ops import AGGREGATE, ASSIGN, READ
 
 @dataclass(frozen=True, slots=True)
 class FromUnequalRows:
-    """What is computed from inputs of unequal rows: values, and the means over replicas of some."""
+    """The values computed from inputs of unequal rows, and the means over replicas of some."""
 
     values: frozenset[Operand]
     means: tuple[Node, ...]

@@ -96,7 +96,7 @@ def _looks_sound(graph: Graph) -> bool:
         if placed and any(value.type.distribution is None for value in scope.inputs):
             return False
     try:
-        for invariant in _OF_THE_WHOLE_PLACED if placed else _OF_THE_WHOLE:
+        for invariant in _OF_PLACED_GRAPHS if placed else _OF_GRAPHS:
             invariant(graph)
     except VerifyError:
         return False
@@ -262,16 +262,16 @@ _Invariants = tuple[Callable[[Graph], None], ...]
 
 _OF_VALUES: _Invariants = (_values_are_defined_once, _values_are_defined_before_use)
 _OF_NODES: _Invariants = (_replicas_are_counted_alike, _operations_are_of_the_stage)
-_OF_THE_WHOLE: _Invariants = (_variables_have_names_of_their_own, _returns_are_declared)
-_OF_THE_WHOLE_PLACED: _Invariants = (
-    *_OF_THE_WHOLE,
+_OF_GRAPHS: _Invariants = (_variables_have_names_of_their_own, _returns_are_declared)
+_OF_PLACED_GRAPHS: _Invariants = (
+    *_OF_GRAPHS,
     _first_inputs_are_variables,
     _first_outputs_are_assigned,
 )
-_LOGICAL: _Invariants = (*_OF_VALUES, *_OF_NODES, *_OF_THE_WHOLE)
+_LOGICAL: _Invariants = (*_OF_VALUES, *_OF_NODES, *_OF_GRAPHS)
 _PLACED: _Invariants = (
     *_OF_VALUES,
     *_OF_NODES,
     _values_have_distributions,
-    *_OF_THE_WHOLE_PLACED,
+    *_OF_PLACED_GRAPHS,
 )

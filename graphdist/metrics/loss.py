@@ -1,8 +1,8 @@
 """How far predictions are off.
 
 Errors are taken element by element and averaged over an example's dimensions by the mean, so that
-numbers without such dimensions are examples too: `keras.metrics` averages those of one update
-first, which is inexact where updates, or replicas, have different numbers of them.
+numbers without such dimensions are examples too: `keras.metrics` averages the examples of each
+update first, which is inexact where updates, or replicas, have different numbers of examples.
 """
 
 from __future__ import annotations

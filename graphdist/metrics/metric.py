@@ -1,10 +1,10 @@
 """The base class of metrics over any number of replicas, with `Sum` and `Mean`.
 
 A metric is made in the scope of its strategy. Its state is sums in ON_READ variables: each replica
-adds what it has seen to its own, and `result` outside replica context combines them. What is added
-are totals and counts of examples, never means, so that replicas with fewer rows, or none, count for
-what they are. Inside a replica function `result` is the replica's own. How sums stay exact over
-billions of examples is in `totals.py`.
+adds its examples to its own, and `result` outside replica context combines them. The sums are
+totals and counts of examples, never means, so that replicas with fewer rows, or none, have the
+weight of their rows. Inside a replica function `result` is the replica's own. How sums stay exact
+over billions of examples is in `totals.py`.
 
 An update outside replica context counts once. With a `PerReplica` it is an update on each replica.
 """
@@ -81,7 +81,7 @@ class Metric:
         raise self._undefined("value", "the result for the values of the variables")
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
-        """Add what was seen: `values`, or `y_true` and `y_pred`; and `sample_weight`.
+        """Add examples: `values`, or `y_true` and `y_pred`; and `sample_weight`.
 
         Raises `ArgumentTypeError` for anything but arrays, `ArgumentError` for shapes that do not
         fit.
@@ -177,7 +177,7 @@ class Metric:
         return result.astype(self.dtype) if self.dtype != self.sum_dtype else result
 
     def reset_state(self) -> None:
-        """Forget what was seen."""
+        """Forget all examples."""
         for total in self.totals:
             total.reset()
 

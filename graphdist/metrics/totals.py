@@ -5,11 +5,11 @@ time does so earlier. A `Total` is three floats in one variable: the sum is
 
     rest + 4096 * carried + error
 
-`rest` is what was added last. Before each update the 4096s in it are moved to `carried`, so that it
-stays small and loses little; what it loses all the same, `error` keeps (the two-sum of Knuth, "The
-Art of Computer Programming", volume 2, 4.2.2). `carried` is a whole number, so that replicas' parts
-add up exactly: whole numbers are exact to 2**36, 69 billion, over all replicas, and from there on
-to one part in 2**24, as a float is.
+`rest` has the latest additions. Before each update the 4096s in it are moved to `carried`, so that
+it stays small and loses little; `error` keeps what it still loses (the two-sum of Knuth, "The Art
+of Computer Programming", volume 2, 4.2.2). `carried` is an integer, so that replicas' parts add up
+exactly: integers are exact to 2**36, 69 billion, over all replicas, and from there on to one part
+in 2**24, as a float is.
 
 A checkpoint has the sum as one float64, which is what it was before there were parts in float32.
 """
@@ -24,7 +24,7 @@ import numpy as np
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.options import VariableAggregation, VariableSynchronization
-from graphdist.state.shares import total_on_first_replica
+from graphdist.state.shares import whole_on_the_first
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import is_first_replica
 from graphdist.values.array_operators import ArrayOperators
@@ -37,8 +37,8 @@ class _TotalVariable(Variable):
     """The parts of a total. A value assigned to all replicas is stored on replica 0 alone."""
 
     def share(self, value: jax.Array) -> jax.Array:
-        """Return what each replica gets: a share would not be a whole number."""
-        return total_on_first_replica(value, self.strategy.num_replicas_in_sync)
+        """Return what each replica gets: a share would not be an integer."""
+        return whole_on_the_first(value, self.strategy.num_replicas_in_sync)
 
 
 class Total(ArrayOperators):
@@ -65,7 +65,7 @@ class Total(ArrayOperators):
         )
 
     def read_value(self) -> jax.Array:
-        """Return the sum: the replica's own in replica context, elsewhere that of all replicas."""
+        """Return the sum: in replica context the replica's own, elsewhere the sum of all."""
         return _sum(self.variable.read_value())
 
     __jax_array__ = read_value

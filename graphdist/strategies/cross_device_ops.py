@@ -47,7 +47,7 @@ class CrossDeviceOps:
     ) -> Any:
         """Return the sum or mean of a value over the replicas, at `destinations`.
 
-        Destinations and errors are those of `StrategyExtended.reduce_to`.
+        Destinations and errors are as in `StrategyExtended.reduce_to`.
         """
         op = ReduceOp.of(reduce_op)
         check_communication_options(options)

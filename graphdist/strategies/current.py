@@ -33,9 +33,9 @@ __all__ = [
 def experimental_set_strategy(strategy: CommonStrategy | None) -> None:
     """Make a strategy the current one of this thread without a `with`; None ends that.
 
-    What was set before is replaced. A scope of the strategy may be entered afterwards, another
-    strategy's not. Raises `ContextError` inside a scope or a function, `ArgumentTypeError` for what
-    is no strategy.
+    It replaces the strategy that was set before. Afterwards a scope of this strategy may be
+    entered, but no scope of another. Raises `ContextError` inside a scope or a function,
+    `ArgumentTypeError` for anything but a strategy.
 
     >>> import graphdist as gd
     >>> experimental_set_strategy(gd.OneDeviceStrategy("cpu:0"))

@@ -166,7 +166,7 @@ class StrategyExtended:
     ) -> Any:
         """Call `fn(var, *args, **kwargs)` to change a variable, and return what it returned.
 
-        What is assigned is not aggregated. `Mirrored` and `PerReplica` arguments arrive as the
+        Assigned values are not aggregated. `Mirrored` and `PerReplica` arguments arrive as the
         copy's own component. Arrays come back as `Mirrored` where there are several copies, with
         `group=False` as a tuple of what each copy's update returned. Raises `DistributionError`
         where the copies of a mirrored variable would become different, `ArgumentError` for a

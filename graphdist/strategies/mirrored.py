@@ -68,9 +68,9 @@ class MirroredStrategy(MirroredBase, Strategy):
 
     `axis_name` is what collectives of JAX call the replicas: `lax.psum(x, "replica")`.
 
-    `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices
-    that are not there, are named twice, or are of several platforms, `ArgumentTypeError` for what
-    is no `CrossDeviceOps` or no name.
+    `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices that are
+    not there, are named twice, or are of several platforms, `ArgumentTypeError` where
+    `cross_device_ops` is no `CrossDeviceOps` or `axis_name` no name.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2

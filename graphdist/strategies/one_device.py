@@ -39,7 +39,7 @@ class OneDeviceStrategy(OneDeviceBase, Strategy):
 
     `device` is a name such as "cpu:0", a `jax.Device`, or None for the first one. Collectives over
     `axis_name` are over one replica, and change nothing. Raises `DeviceError`, and
-    `ArgumentTypeError` for what is neither device nor name.
+    `ArgumentTypeError` for anything but a device or a name.
 
     >>> OneDeviceStrategy("cpu:0").run(lambda x: x + 1, args=(2.0,))
     3.0

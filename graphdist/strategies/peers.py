@@ -1,11 +1,11 @@
 """What a replica variant must know of the others while it is traced.
 
 Variants are traced one after the other. Where one gathers or calls `merge_call` it needs the
-others' shapes there, before they are traced. It assumes them: what they were in the last round, or
-else a guess: a size that differs between two variants in an argument differs in the same way
-everywhere. When all variants are traced the assumptions are checked. If one was wrong all variants
-are traced again, with what is known by then. The guess is right wherever a shape depends on the
-rows of a batch, and a wrong one costs time alone: no trace is used whose assumptions were wrong.
+others' shapes there, before they are traced. It assumes the shapes of the last round, or else it
+guesses: a size that differs between two variants in an argument differs in the same way everywhere.
+When all variants are traced the assumptions are checked. If one was wrong all variants are traced
+again, with the shapes known by then. The guess is right wherever a shape depends on the rows of a
+batch, and a wrong one costs time alone: no trace is used whose assumptions were wrong.
 
 The others' Python values cannot be guessed: there the trace of the variant ends, until a later
 round. Where a variant counts examples, others need not: one that never does so has none. Each round

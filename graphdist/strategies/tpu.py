@@ -151,7 +151,7 @@ class TPUStrategy(TPUBase, Strategy):
     with one core a replica. A replica is a core, so that the older API's ways to split a replica
     over cores take only what one core can do.
 
-    `shard_update` and `axis_name` are those of `gd.MirroredStrategy`.
+    `shard_update` and `axis_name` mean the same as in `gd.MirroredStrategy`.
 
     Raises `DeviceError` for TPUs that are not here, a topology that does not exist, and cores it
     does not have, `MissingExtraError` without libtpu.

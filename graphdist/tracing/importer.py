@@ -83,7 +83,7 @@ class Importer:
             equation, around = around
             if (audience := audience_of(equation.source_info)) is not None:
                 return audience
-        return Audience.REPLICAS  # JAX derived it from what was written for them
+        return Audience.REPLICAS  # JAX derived it from the user's code for them
 
     def bind_constants(self, closed: jex.ClosedJaxpr, environment: Environment) -> None:
         """Give the arrays the jaxpr closes over a node, or a literal if they are scalars."""

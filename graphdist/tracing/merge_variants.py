@@ -7,8 +7,8 @@ from one replica to another there, and no variable changes. So
 * a variable is read once for all variants, in front of everything else: `lax.switch` takes no refs,
   and every read before the next assignment gives the same value;
 * work that every variant does on the same values (`value_numbers.py`) is done once for all, so that
-  what is mirrored stays provably mirrored: the analysis knows nothing of a value that comes out of
-  a switch on the replica's number;
+  mirrored values stay provably mirrored: the analysis knows nothing of a value that comes out of a
+  switch on the replica's number;
 * the rest becomes one `lax.switch` on the replica's variant. What a variant computes there for
   later goes into slots that all variants share, padded to the largest (`switch_layout.py`).
 
@@ -93,7 +93,7 @@ class _Merger:
         return self._segment(len(rows[0]) - 1, [variant.returned for variant in self.variants])
 
     def _segment(self, position: int, wanted: Sequence[Sequence[Atom]]) -> list[list[Slot | None]]:
-        """Do what is before a synchronization point or the end; return the slots of `wanted`."""
+        """Do the work before a synchronization point or the end; return the slots of `wanted`."""
         own = self._in_common([segments[position][0] for segments in self.segments])
         layout = SwitchLayout(len(self.variants))
         found = layout.add_needed(self.variants, wanted)

@@ -61,7 +61,7 @@ _OVER_MESHES = ("shard_map", "xla_pmap")
 def refuse_nested(equation: Any) -> None:
     """Raise `TraceError` for logical operations and variables inside an operation kept opaque.
 
-    Also for a mesh of the user's: which device does what is the strategy's to say.
+    Also for a mesh of the user's: the strategy decides which device does which work.
     """
     source = source_of_equation(equation)
     if equation.primitive.name in _OVER_MESHES:

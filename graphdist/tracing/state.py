@@ -90,7 +90,7 @@ class Trace:
 
     `is_first` says whether the function may still create variables, `by_number` which of its calls
     of `run` need the replica's number as a Python value, `axis` the name of the replicas and how
-    many they are, if the name is to be bound throughout, `means` what is known of its means of
+    many they are, if the name is to be bound throughout, `means` the facts about its means of
     integers. `variables` lists the user's variables in the order of first touch, `specs` what the
     graph calls them.
     """

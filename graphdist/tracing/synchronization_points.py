@@ -104,7 +104,7 @@ def require_agreement(points: Sequence[Any | None]) -> list[Any]:
 
 
 def _agree(point: Any, other: Any) -> bool:
-    # A loop, branch or merge_call takes values of any shape: what is inside is compared there.
+    # A loop, branch or merge_call takes values of any shape: its body is compared there.
     is_open = holds_synchronization_point(point) or are_one_merge_call(point, other)
     is_alike = point.primitive is other.primitive
     if is_open and is_alike and len(point.invars) == len(other.invars):

@@ -2,9 +2,9 @@
 
 Two equations have one number if they do the same on operands of one number. The numbers of one
 segment are taken from one table for all variants, so that a number that occurs in all of them is
-work to be done once. Arrays from before the segment are compared by identity. Not numbered is what
-is the variant's own: an equation with an effect, and what depends on a padded array, of which each
-variant sees another corner.
+work to be done once. Arrays from before the segment are compared by identity. Some equations belong
+to one variant and get no number: an equation with an effect, and all that depend on a padded array,
+of which each variant sees another corner.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Entries:
 
     def collect(self, name: str, tree: Any, put: PutBack) -> None:
         """Add the entries of a pytree; `put` receives the tree that takes its place."""
-        leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_whole)
+        leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_entry_leaf)
         replaced = _Tree([leaf for _, leaf in leaves], structure, put)
         self.trees.append(replaced)
         for place, (path, leaf) in enumerate(leaves):
@@ -210,7 +210,7 @@ class Entries:
         is_found = False
         with self._entered(holder):
             for attribute, tree in vars(holder).items():
-                leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_whole)
+                leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_entry_leaf)
                 for path, leaf in leaves:
                     inner = jax.tree_util.keystr(path, simple=True, separator="/")
                     full = "/".join(filter(None, (name, attribute, inner)))
@@ -271,7 +271,7 @@ def outside_scopes(function: Callable[[], Any]) -> Any:
     return contextvars.Context().run(function)
 
 
-def _is_whole(leaf: Any) -> bool:
+def _is_entry_leaf(leaf: Any) -> bool:
     """Return whether an object is a leaf here, although JAX may flatten it."""
     kinds = Variable | Metric | Total | Generator | PerReplica | Objects
     return isinstance(leaf, kinds) or _has_state(leaf)

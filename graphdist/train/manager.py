@@ -153,8 +153,8 @@ class CheckpointManager:
     ) -> str | None:
         """Save under `<directory>/<name>-<number>` and return that path; None if it is too soon.
 
-        The number is that of `Checkpoint.save`, unless an int or a variable is given. Raises what
-        `Checkpoint.write` raises, and `CheckpointError` if the manager is read-only.
+        The number is the one `Checkpoint.save` counts, unless an int or a variable is given. Raises
+        what `Checkpoint.write` raises, and `CheckpointError` if the manager is read-only.
         """
         if self._read_only:
             raise CheckpointError(

@@ -35,7 +35,7 @@ _SHARE_TO_GO_ON = 2 / 3
 
 @dataclass(frozen=True)
 class TerminationConfig:
-    """How the end is announced, and what is done then.
+    """How the end is announced, and how the program reacts.
 
     `termination_watcher_fn` returns whether a notice is there; it is asked every second, on a
     thread. Without one the notice is the signal SIGTERM. `grace_period` is how many seconds pass

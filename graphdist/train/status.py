@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self  # Any: what is restored
+from typing import TYPE_CHECKING, Any, Self  # Any: restored objects
 
 from graphdist.errors import GraphdistError, UnmatchedError
 from graphdist.ir.source import Source

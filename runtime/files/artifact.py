@@ -53,13 +53,13 @@ def write_artifact(
 ) -> None:
     """Write members and their manifest; the file appears complete or not at all."""
     entries = {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in members.items()}
-    whole: dict[str, Any] = {"format": FORMAT, **manifest, "members": entries}
-    whole["hash"] = _hash(whole)
+    described: dict[str, Any] = {"format": FORMAT, **manifest, "members": entries}
+    described["hash"] = _hash(described)
     target = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-            for member, data in {MANIFEST: _json(whole), **members}.items():
+            for member, data in {MANIFEST: _json(described), **members}.items():
                 # A fixed time, so that the same step makes the same file.
                 info = zipfile.ZipInfo(member, date_time=(1980, 1, 1, 0, 0, 0))
                 info.compress_type = _compression(data)

@@ -81,10 +81,10 @@ def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
         # On CPU NumPy gets a view of the buffer itself, which the next step may donate.
         is_view = first.platform() == "cpu"
         return np.array(first) if is_view else np.asarray(first)
-    whole = np.empty(array.shape, array.dtype)
+    full = np.empty(array.shape, array.dtype)
     for shard in shards:
-        whole[shard.index] = np.asarray(shard.data)
-    return whole
+        full[shard.index] = np.asarray(shard.data)
+    return full
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, str]:

@@ -61,8 +61,8 @@ def existing(path: Path) -> Path | None:
 def checkpoints_in(folder: Path, stem: str = "") -> list[FoundCheckpoint]:
     """Return the checkpoints `<stem>-<number>` of a folder, in the order of their saving.
 
-    Without a stem, those of any stem. A checkpoint with a damaged index is left out, and named in
-    the log.
+    Without a stem, the checkpoints of all stems. A checkpoint with a damaged index is left out, and
+    named in the log.
     """
     found = [looked for looked in _looked_at(folder, stem) if isinstance(looked, FoundCheckpoint)]
     return sorted(found, key=lambda checkpoint: checkpoint.order)
@@ -70,7 +70,7 @@ def checkpoints_in(folder: Path, stem: str = "") -> list[FoundCheckpoint]:
 
 def complete_in(folder: Path, stem: str) -> list[FoundCheckpoint]:
     """Return the checkpoints that have all their files, by name and size."""
-    return [checkpoint for checkpoint in checkpoints_in(folder, stem) if _is_whole(checkpoint)]
+    return [checkpoint for checkpoint in checkpoints_in(folder, stem) if _is_complete(checkpoint)]
 
 
 def latest_in(folder: Path, stem: str = "", without: Collection[Path] = ()) -> Path | None:
@@ -87,10 +87,10 @@ def latest_in(folder: Path, stem: str = "", without: Collection[Path] = ()) -> P
             if isinstance(checkpoint, FoundCheckpoint) and checkpoint.path not in without
         ]
         for checkpoint in sorted(known, key=lambda checkpoint: checkpoint.order, reverse=True):
-            is_whole = _is_whole(checkpoint)
-            if is_whole:
+            is_complete = _is_complete(checkpoint)
+            if is_complete:
                 return checkpoint.path
-            is_still &= is_whole is not None
+            is_still &= is_complete is not None
         if is_still:
             break
     return None
@@ -130,11 +130,11 @@ def damaged_in(folder: Path, stem: str) -> list[Path]:
     return sorted(
         looked.path if isinstance(looked, FoundCheckpoint) else looked
         for looked in looked_at
-        if not isinstance(looked, FoundCheckpoint) or _is_whole(looked) is False
+        if not isinstance(looked, FoundCheckpoint) or _is_complete(looked) is False
     )
 
 
-def _is_whole(found: FoundCheckpoint) -> bool | None:
+def _is_complete(found: FoundCheckpoint) -> bool | None:
     """Return whether all files exist; None if the checkpoint itself was removed."""
     what = missing_file(found.place, found.index)
     if what is None:

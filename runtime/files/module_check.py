@@ -108,7 +108,7 @@ def _read_elsewhere(data: bytes, name: str, at: Source) -> tuple[dict[str, Any],
 
 
 def _limits(size: int) -> tuple[int, int]:
-    """Return bytes and seconds for a module of a size: several times what was measured.
+    """Return bytes and seconds for a module of a size: several times the measured ones.
 
     A megabyte of operations took 150 MB and 2 seconds, one of constants 8 MB and 20 milliseconds.
     """

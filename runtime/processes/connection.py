@@ -3,8 +3,8 @@
 Any thread may send; `_sending` keeps lines of two threads apart. One thread receives: only it reads
 the socket, and it changes the state below under `_changed`, whose waiters it then wakes. Another
 thread sends heartbeats. A worker that hears nothing from the server takes worker 0 for dead. An
-error of one of the two threads ends the job, with the reason: nothing would be heard any more, and
-every wait would last for ever.
+error of one of the two threads ends the job and is given as the reason: nothing would be heard any
+more, and every wait would last for ever.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ServiceAddress:
 class JaxService:
     """This process's part in the service of a cluster: number `index` of `count`.
 
-    If the relay fails, it calls `crashed` with the reason, on its thread.
+    If the relay fails, it passes the reason to `crashed`, on its thread.
     """
 
     def __init__(

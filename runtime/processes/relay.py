@@ -39,7 +39,7 @@ class _End:
 class Relay(threading.Thread):
     """Passes connections to a port of this process on to an address, until `stop`.
 
-    `crashed` is called with the reason, on this thread, when it cannot go on.
+    When it cannot go on it passes the reason to `crashed`, on this thread.
     """
 
     def __init__(self, host: str, port: int, crashed: Callable[[str], None]) -> None:

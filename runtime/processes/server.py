@@ -27,8 +27,8 @@ The states of a connection:
 One thread owns every connection and all state, so nothing here is locked; other threads only set
 flags and read. It never waits for a peer: a write that would block is kept in `unsent`. The number
 of strangers is bounded, and the oldest is dropped for a new one, so that strangers can neither use
-up the process's files nor keep workers out. An error of the server itself ends the job, with the
-reason.
+up the process's files nor keep workers out. An error of the server itself ends the job, and is
+given as the reason.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Peer:
 class Server(threading.Thread):
     """The server of a cluster; runs until `stop`.
 
-    `crashed` is called with the reason, on this thread, when it cannot go on.
+    When it cannot go on it passes the reason to `crashed`, on this thread.
     """
 
     def __init__(

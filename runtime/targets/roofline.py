@@ -82,8 +82,8 @@ def collective_seconds(topology: Topology, kind: str, size: int) -> float:
     inside = devices // groups
     seconds = _ring(kind, size, inside) * chip.devices / chip.interconnect_bandwidth
     if topology.spans_network:
-        whole = {"all_gather": size * inside, "collective_permute": size}
-        part = whole.get(kind, size / inside)
+        sizes = {"all_gather": size * inside, "collective_permute": size}
+        part = sizes.get(kind, size / inside)
         seconds += _ring(kind, part, groups) * chip.devices / chip.network_bandwidth
     return seconds
 

@@ -1,6 +1,6 @@
 """Modules that import each other in a circle, inside a package: at most `LARGEST` of them.
 
-What is in a circle is read, changed and tested together. Imports count wherever they stand: at the
+Modules of a circle are read, changed and tested together. Imports count wherever they stand: at the
 top of a file, in a function, under TYPE_CHECKING. Between packages there are no circles
 (`test_layers.py`).
 """

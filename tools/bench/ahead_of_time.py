@@ -56,12 +56,12 @@ def with_jax(topology: Topology, settings: dict[str, Any]) -> Any:
     shapes = example.parameter_shapes(model, chosen.parameter_dtype)
     slots = example.parameter_shapes(model, chosen.state_dtype)
     tokens = jax.ShapeDtypeStruct((chosen.batch * len(devices), chosen.length + 1), jnp.int32)
-    whole, split = PartitionSpec(), PartitionSpec("data")
+    replicated, split = PartitionSpec(), PartitionSpec("data")
     mapped = jax.shard_map(
         step,
         mesh=mesh,
-        in_specs=(whole, whole, whole, split),
-        out_specs=(whole, whole, whole, whole),
+        in_specs=(replicated, replicated, replicated, split),
+        out_specs=(replicated, replicated, replicated, replicated),
         check_vma=False,
     )
     jitted = jax.jit(

@@ -9,7 +9,7 @@
 
 Systems run in turns and medians are compared: the machines this runs on are noisy, so a figure
 means something only beside its peer. TensorFlow and torch take part where they are installed:
-`pip install "graphdist[bench]"`. `docs/benchmarks.md` says what is measured and how to read it.
+`pip install "graphdist[bench]"`. `docs/benchmarks.md` lists the figures and says how to read them.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ Record = dict[str, Any]
 
 
 def record_of(run: Run) -> Record:
-    """Return what is kept of a run."""
+    """Return the record of a run, as JSON has it."""
     return {
         **_commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -177,7 +177,7 @@ def measured(
     *,
     is_tiny: bool = False,
 ) -> list[Measurement]:
-    """Return what was measured of a program on each system, in the order of the systems.
+    """Return the measurements of a program on each system, in the order of the systems.
 
     Raises `DifferentProgramsError` where their losses differ.
     """

@@ -71,7 +71,7 @@ class Mlp:
 class Convnet:
     """Convolutions of 3x3, each halving the image; with `normalized`, batch normalization.
 
-    Its mean and variance are those of the rows of all replicas.
+    Its mean and variance are taken over the rows of all replicas.
     """
 
     channels: tuple[int, ...]
@@ -147,7 +147,7 @@ def cross_entropies(scores: Any, labels: Any) -> Any:
 
 @dataclass(frozen=True)
 class Transformer:
-    """A decoder with learned positions; its output weights are those of its embedding."""
+    """A decoder with learned positions; it uses the weights of its embedding for its output too."""
 
     layers: int
     width: int

@@ -29,7 +29,7 @@ _COLOURS = {
 
 
 def draw_picture(title: str, titles: dict[str, str], measurements: Sequence[Measurement]) -> str:
-    """Return the picture as SVG; `titles` are those of the programs, in order."""
+    """Return the picture as SVG; `titles` has the programs' titles, in order."""
     has_steps = any(measurement.step_seconds is not None for measurement in measurements)
     value: Callable[[Measurement], float | None] = _seconds if has_steps else _moved
     text: Callable[[float], str] = time_text if has_steps else size_text

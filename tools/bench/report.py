@@ -72,7 +72,7 @@ class Run:
     passes: list[PassSaving] = field(default_factory=list)
 
     def add(self, program: BenchProgram, measurements: Sequence[Measurement]) -> list[Bound]:
-        """Take what was measured of a program; return what it says of the program's bounds."""
+        """Take the measurements of a program; return how they compare with its bounds."""
         self.titles[program.name] = program.title
         self.measurements += measurements
         found = bounds_of(program, measurements)
@@ -123,7 +123,7 @@ def package_versions() -> dict[str, str]:
 
 
 def bounds_of(program: BenchProgram, measurements: Sequence[Measurement]) -> list[Bound]:
-    """Return what was measured against what the program is bound to."""
+    """Return the measured figures beside the program's bounds on them."""
     by_system = {measurement.system: measurement for measurement in measurements}
     found = []
     for system, bound in program.bounds.items():

@@ -247,12 +247,12 @@ class ShardMap(ByHand):
 
     def jit(self) -> Any:
         """Return the jitted step."""
-        whole, split = PartitionSpec(), PartitionSpec(REPLICA)
+        replicated, split = PartitionSpec(), PartitionSpec(REPLICA)
         mapped = jax.shard_map(
             self.one_step,
             mesh=self.devices.mesh,
-            in_specs=(whole, whole, split),
-            out_specs=(whole, whole),
+            in_specs=(replicated, replicated, split),
+            out_specs=(replicated, replicated),
             check_vma=False,
         )
         return jax.jit(mapped, donate_argnums=1)
@@ -263,7 +263,7 @@ class Jit(ByHand):
 
     def jit(self) -> Any:
         """Return the jitted step."""
-        whole, split = self._sharding(PartitionSpec()), self._sharding(PartitionSpec(REPLICA))
+        replicated, split = self._sharding(PartitionSpec()), self._sharding(PartitionSpec(REPLICA))
 
         # A new function each time, so that JAX traces it again.
         def step(kept: Tree, changed: Tree, batch: Tree) -> tuple[Tree, Any]:
@@ -272,8 +272,8 @@ class Jit(ByHand):
         return jax.jit(
             step,
             donate_argnums=1,
-            in_shardings=(whole, whole, split),
-            out_shardings=(whole, whole),
+            in_shardings=(replicated, replicated, split),
+            out_shardings=(replicated, replicated),
         )
 
     def _sharding(self, spec: PartitionSpec) -> NamedSharding:
