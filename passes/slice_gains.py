@@ -25,7 +25,7 @@ _ROUNDS = 16
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Which variables are worth it: variables of at least `smallest` elements; none if it is off.
+    """Which variables are worth it: at least `smallest` elements; none if `is_on` is False.
 
     Sums to a scalar are shared out too unless `reduces` is False: that changes the order of
     additions.

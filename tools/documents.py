@@ -11,6 +11,7 @@ after `Before:` become code.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import re
 import sys
@@ -33,7 +34,9 @@ from graphdist.ir.ops import (
     WHILE,
 )
 from graphdist.passes import PASSES, manager
+from graphdist.passes.bucket_collectives import Packing
 from graphdist.passes.manager import ANY_STAGE, Pass
+from graphdist.passes.slice_gains import Sharding
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = 120
@@ -48,6 +51,13 @@ _OF_PASSES = """
 How to write one is in [writing-a-pass.md](writing-a-pass.md), how graphs are written in
 [ir.md](ir.md).
 """
+
+_OF_PARAMETERS = """
+Some passes take parameters, which depend on the platform.
+"""
+
+_PARAMETERS = {Sharding: "sharding", Packing: "packing"}
+"""The classes of parameters, and the field of a pass that has them."""
 
 _OF_ERRORS = """
 The classes, with those they are derived from:
@@ -139,7 +149,7 @@ def passes_page() -> str:
     ]
     pipelines: dict[str, list[str]] = {}
     for platform in PLATFORMS:
-        names = " → ".join(f"`{_with_options(entry)}`" for entry in passes.pipeline(platform))
+        names = " → ".join(f"`{entry.name}`" for entry in passes.pipeline(platform))
         pipelines.setdefault(names, []).append(f"`{platform}`")
     sections = [
         f"## {entry.name}\n\n{markdown(rest(_module(entry).__doc__))}" for entry in PASSES.values()
@@ -154,6 +164,8 @@ def passes_page() -> str:
             ("platform", "passes, in order"),
             [(", ".join(platforms), names) for names, platforms in pipelines.items()],
         ),
+        markdown(_OF_PARAMETERS),
+        _parameters_section(),
         *sections,
     )
 
@@ -170,11 +182,25 @@ def _stages(stages: Sequence[Stage]) -> str:
     return "any" if tuple(stages) == ANY_STAGE else ", ".join(stage.value for stage in stages)
 
 
-def _with_options(entry: Pass) -> str:
-    """Return the name of a pass, with its options if it has some."""
-    if inspect.isfunction(entry.run):
-        return entry.name
-    return entry.name + repr(entry.run).removeprefix(type(entry.run).__name__).removesuffix("()")
+def _parameters_section() -> str:
+    """Return the meaning of the passes' parameters, and their values by platform."""
+    entries = {platform: passes.pipeline(platform) for platform in PLATFORMS}
+    every = [entry for pipeline in entries.values() for entry in pipeline]
+    meanings, rows = [], []
+    for kind, field in _PARAMETERS.items():
+        takers = dict.fromkeys(f"`{entry.name}`" for entry in every if hasattr(entry.run, field))
+        meanings.append(markdown(f"**`{kind.__name__}`** ({', '.join(takers)}): {kind.__doc__}"))
+        for parameter in dataclasses.fields(kind):
+            values = (_value(pipeline, field, parameter.name) for pipeline in entries.values())
+            rows.append((f"`{kind.__name__}.{parameter.name}`", *values))
+    platforms = (f"`{platform}`" for platform in PLATFORMS)
+    return "\n\n".join((*meanings, _table(("parameter", *platforms), rows)))
+
+
+def _value(pipeline: Sequence[Pass], field: str, parameter: str) -> str:
+    """Return a parameter of the passes that have such a field; "" where none of them is there."""
+    settings = (getattr(entry.run, field, None) for entry in pipeline)
+    return str(getattr(next(filter(None, settings), None), parameter, ""))
 
 
 _CONTROL_FLOW = frozenset({SCAN, WHILE, COND})

@@ -24,7 +24,7 @@ import numpy as np
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.options import VariableAggregation, VariableSynchronization
-from graphdist.state.shares import whole_on_the_first
+from graphdist.state.shares import total_on_first_replica
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import is_first_replica
 from graphdist.values.array_operators import ArrayOperators
@@ -38,7 +38,7 @@ class _TotalVariable(Variable):
 
     def share(self, value: jax.Array) -> jax.Array:
         """Return what each replica gets: a share would not be an integer."""
-        return whole_on_the_first(value, self.strategy.num_replicas_in_sync)
+        return total_on_first_replica(value, self.strategy.num_replicas_in_sync)
 
 
 class Total(ArrayOperators):
