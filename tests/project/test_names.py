@@ -46,9 +46,7 @@ COMMANDS = {"graphdist.tools.run", "graphdist.tools.viz"}
 CLASSES_NOT_YET = {
     "Variable": "ir.graph, a variable as the graph knows it, and state.variable, the user's",
 }
-FUNCTIONS_NOT_YET = {
-    "warn_once": "deprecation and values.replica_warnings",
-}
+FUNCTIONS_NOT_YET: dict[str, str] = {}
 MODULES_NOT_YET = {
     "graphdist.aot.variables": "gd.variables",
 }
