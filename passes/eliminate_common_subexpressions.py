@@ -21,7 +21,7 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.ops import ASSIGN, READ
 from graphdist.ir.rewrite import any_node, rewrite
 
@@ -88,7 +88,7 @@ class _Seen:
         if _is_impure(node):
             if op is READ:
                 # After an assignment a read gives another value: reads merge between two of them.
-                name = cast(Variable, node.params["variable"]).name
+                name = cast(GraphVariable, node.params["variable"]).name
                 return op, name, self.writes.get(name, 0)
             if op is ASSIGN:
                 self._written(node)
@@ -107,7 +107,7 @@ class _Seen:
 
     def _written(self, node: Node) -> bool:
         if node.op is ASSIGN:
-            name = cast(Variable, node.params["variable"]).name
+            name = cast(GraphVariable, node.params["variable"]).name
             self.writes[name] = self.writes.get(name, 0) + 1
         return False
 

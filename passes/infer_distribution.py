@@ -25,7 +25,7 @@ from graphdist.ir.analyses import producers
 from graphdist.ir.builder import Builder
 from graphdist.ir.divergence import Cause, cause
 from graphdist.ir.errors import DistributionError
-from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import AGGREGATE, ASSIGN, COND, SCAN, TO_REPLICAS, WHILE
 from graphdist.ir.printer import print_graph, print_node
 from graphdist.ir.rewrite import rewrite, substitute
@@ -242,8 +242,8 @@ def _is_in_replica_context(graph: Graph, assign: Node) -> bool:
     return False
 
 
-def _variable(node: Node) -> Variable:
-    return cast(Variable, node.params["variable"])
+def _variable(node: Node) -> GraphVariable:
+    return cast(GraphVariable, node.params["variable"])
 
 
 def _refuse(

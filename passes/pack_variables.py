@@ -9,7 +9,7 @@ Before:  (%a: f32[2] = @a, %b: f32[3] = @b)  ..  return %a2 -> @a, %b2 -> @b
 After:   (%p: f32[5] = @pack_0)  %a, %b = unpack(%p)  ..
          %p2 = pack(%a2, %b2)  return %p2 -> @pack_0
 
-How it works. Variables that have a place in a pack already (`Variable.piece`) keep it: another
+How it works. Variables that have a place in a pack already (`GraphVariable.piece`) keep it: another
 program made that pack, and two programs that made packs of their own would move values forth and
 back. The parts between the pieces that this program knows are passed on as they are. Of the other
 variables those are packed that are assigned, mirrored, small, and updated by the same computation,
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.elementwise import ELEMENTWISE
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN
@@ -58,7 +58,7 @@ class _Pack:
     name: str
     dtype: str
     size: int
-    pieces: Mapping[int, Variable]
+    pieces: Mapping[int, GraphVariable]
     gaps: Mapping[int, int] = field(default_factory=dict)
     """The sizes of the parts that this program does not know, by their starts."""
 
@@ -78,7 +78,7 @@ class _Pack:
 
 def _existing(graph: Graph) -> list[_Pack]:
     """Return the packs in which variables of the graph are stored already."""
-    found: dict[str, list[Variable]] = defaultdict(list)
+    found: dict[str, list[GraphVariable]] = defaultdict(list)
     for variable in graph.variables:
         # One that is stored in slices from now on leaves its pack.
         if variable.piece is not None and variable.sharded_along is None:
@@ -86,9 +86,9 @@ def _existing(graph: Graph) -> list[_Pack]:
     return [_around(name, variables) for name, variables in found.items()]
 
 
-def _around(name: str, variables: Sequence[Variable]) -> _Pack:
+def _around(name: str, variables: Sequence[GraphVariable]) -> _Pack:
     """Return the pack of these pieces, with the gaps between them."""
-    pieces: dict[int, Variable] = {}
+    pieces: dict[int, GraphVariable] = {}
     gaps: dict[int, int] = {}
     end = size = 0
     places = {variable: variable.piece for variable in variables if variable.piece is not None}
@@ -104,7 +104,7 @@ def _around(name: str, variables: Sequence[Variable]) -> _Pack:
 
 def _new(graph: Graph, largest: int) -> list[_Pack]:
     """Return packs for small variables that the graph assigns and that are in none."""
-    alike: dict[Hashable, list[Variable]] = defaultdict(list)
+    alike: dict[Hashable, list[GraphVariable]] = defaultdict(list)
     candidates = [variable for variable in graph.assigned if _is_packable(variable, largest)]
     kinds = _update_kinds(graph) if len(candidates) >= FEWEST else {}
     for variable in candidates if kinds else ():
@@ -115,7 +115,7 @@ def _new(graph: Graph, largest: int) -> list[_Pack]:
     return [_joined(_unused(taken), variables) for variables in groups]
 
 
-def _is_packable(variable: Variable, largest: int) -> bool:
+def _is_packable(variable: GraphVariable, largest: int) -> bool:
     if variable.alone or variable.piece is not None or variable.pieces:
         return False
     if variable.sharded_along is not None or variable.type.distribution is not MIRRORED:
@@ -132,8 +132,8 @@ def _unused(taken: set[str]) -> str:
     return f"pack_{number}"
 
 
-def _joined(name: str, variables: Iterable[Variable]) -> _Pack:
-    pieces: dict[int, Variable] = {}
+def _joined(name: str, variables: Iterable[GraphVariable]) -> _Pack:
+    pieces: dict[int, GraphVariable] = {}
     size, dtype = 0, ""
     for variable in variables:
         pieces[size] = variable
@@ -183,8 +183,8 @@ class _Rewriting:
             outputs=(*joined, *self._now((*kept, *rest))),
         )
 
-    def _variable(self, pack: _Pack) -> Variable:
-        return Variable(
+    def _variable(self, pack: _Pack) -> GraphVariable:
+        return GraphVariable(
             pack.name,
             Type(pack.dtype, (pack.size,), MIRRORED),
             assigned=any(name in self.assigned for name in pack.names),

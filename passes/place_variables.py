@@ -24,7 +24,7 @@ from typing import TypeVar, cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Op, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Stage, Value
 from graphdist.ir.ops import (
     AGGREGATE,
     ALL_GATHER,
@@ -82,7 +82,7 @@ def place_variables(graph: Graph) -> Graph:
 
 
 def _moved(
-    variable: Variable, op: Op, state: State, builder: Builder, num_replicas: int
+    variable: GraphVariable, op: Op, state: State, builder: Builder, num_replicas: int
 ) -> Operand:
     """Return the full value of a variable that is stored in slices, or the slice to store."""
     params = {"axis": variable.sharded_along, "group_size": num_replicas}
@@ -154,8 +154,8 @@ class _Placer:
         self,
         node: Node,
         operands: tuple[Operand, ...],
-        read: Sequence[Variable],
-        written: Sequence[Variable],
+        read: Sequence[GraphVariable],
+        written: Sequence[GraphVariable],
     ) -> tuple[Operand, ...]:
         consts, carry = cast(int, node.params["num_consts"]), cast(int, node.params["num_carry"])
         positions = consts, consts + carry
@@ -175,8 +175,8 @@ class _Placer:
         self,
         node: Node,
         operands: tuple[Operand, ...],
-        read: Sequence[Variable],
-        written: Sequence[Variable],
+        read: Sequence[GraphVariable],
+        written: Sequence[GraphVariable],
     ) -> tuple[Operand, ...]:
         of_condition = cast(int, node.params["num_cond_consts"])
         of_body = cast(int, node.params["num_body_consts"])
@@ -202,8 +202,8 @@ class _Placer:
         self,
         node: Node,
         operands: tuple[Operand, ...],
-        read: Sequence[Variable],
-        written: Sequence[Variable],
+        read: Sequence[GraphVariable],
+        written: Sequence[GraphVariable],
     ) -> tuple[Operand, ...]:
         count = len(node.results)
         end = len(operands) - 1  # of the branches' inputs: the index is not among them
@@ -216,8 +216,8 @@ class _Placer:
     def _nested(
         self,
         graph: Graph,
-        read: Sequence[Variable],
-        written: Sequence[Variable],
+        read: Sequence[GraphVariable],
+        written: Sequence[GraphVariable],
         positions: tuple[int, int],
         returns_at: int | None,
     ) -> Graph:
@@ -249,7 +249,7 @@ class _Placer:
         operands: tuple[Operand, ...],
         params: Mapping[str, object],
         graphs: tuple[Graph, ...],
-        written: Sequence[Variable],
+        written: Sequence[GraphVariable],
         state_at: int,
     ) -> tuple[Operand, ...]:
         """Add the node, take the new state out of its results, and return the others."""
@@ -259,7 +259,7 @@ class _Placer:
             self.state[variable.name] = value
         return (*results[:state_at], *results[end:])
 
-    def _now(self, variables: Sequence[Variable]) -> tuple[Operand, ...]:
+    def _now(self, variables: Sequence[GraphVariable]) -> tuple[Operand, ...]:
         return tuple(self.state[variable.name] for variable in variables)
 
 
@@ -281,10 +281,10 @@ def _insert(items: tuple[Item, ...], *pieces: tuple[int, tuple[Item, ...]]) -> t
     return (*result, *items[start:])
 
 
-def _variables(graphs: Iterable[Graph], op: Op | None = None) -> dict[str, Variable]:
+def _variables(graphs: Iterable[Graph], op: Op | None = None) -> dict[str, GraphVariable]:
     """Return the variables that the graphs read or assign (or only `op`), in order of first use."""
     ops = (READ, ASSIGN) if op is None else (op,)
-    found: dict[str, Variable] = {}
+    found: dict[str, GraphVariable] = {}
     for graph in graphs:
         for node in walk(graph):
             if node.op in ops:
@@ -292,5 +292,5 @@ def _variables(graphs: Iterable[Graph], op: Op | None = None) -> dict[str, Varia
     return found
 
 
-def _variable(node: Node) -> Variable:
-    return cast(Variable, node.params["variable"])
+def _variable(node: Node) -> GraphVariable:
+    return cast(GraphVariable, node.params["variable"])

@@ -43,7 +43,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, COND, OWN_SLICE
 from graphdist.ir.source import UNKNOWN
 from graphdist.passes.cuts import cut_dimension, slice_type
@@ -209,14 +209,14 @@ class _Sharder:
         self.slices[value] = slice
         return slice
 
-    def _stored(self, variable: Variable, value: Value) -> Variable:
+    def _stored(self, variable: GraphVariable, value: Value) -> GraphVariable:
         """Return the variable as it is stored from now on."""
         is_stored = variable.sharded_along is not None
         if is_stored or variable.name not in self.needs.wanted or self.needs.is_full(value):
             return variable
         return variable.stored_along(cut_dimension(value.type, self.num_replicas))
 
-    def _input(self, variable: Variable, value: Value) -> Value:
+    def _input(self, variable: GraphVariable, value: Value) -> Value:
         held = variable.held(self.num_replicas)
         if held == value.type or not held.shape:
             self.fulls[value] = value
@@ -225,7 +225,7 @@ class _Sharder:
         self.slices[value] = slice
         return slice
 
-    def _output(self, variable: Variable, output: Operand) -> Operand:
+    def _output(self, variable: GraphVariable, output: Operand) -> Operand:
         is_cut = variable.sharded_along is not None and output.type.shape == variable.type.shape
         return self._form(output, is_cut)
 

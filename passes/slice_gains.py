@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphdist.ir.graph import Graph, Node, Operand, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.cuts import cut_of
 from graphdist.passes.gathered_values import Gathered, gatherable, worth_gathering
@@ -77,7 +77,7 @@ def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, di
     return None, dict.fromkeys(reasons, f"no agreement after {_ROUNDS} rounds")
 
 
-def _refusal(variable: Variable, num_replicas: int, sharding: Sharding) -> str:
+def _refusal(variable: GraphVariable, num_replicas: int, sharding: Sharding) -> str:
     if variable.sharded_along is not None:
         return ""
     type = variable.type

@@ -40,7 +40,7 @@ class InvalidNumberError(GraphdistError, FloatingPointError):
 
 @dataclass(frozen=True, slots=True)
 class CheckedProgram:
-    """A program whose steps are checked, and what is refused: "nan", "inf" or both.
+    """A program whose steps are checked for refused numbers: "nan", "inf" or both.
 
     `inputs` and `outputs` say what the inputs and outputs of the graph are.
     """

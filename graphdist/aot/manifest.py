@@ -14,7 +14,7 @@ import jax
 
 from graphdist.errors import UnsupportedError
 from graphdist.ir.boundary import input_distributions
-from graphdist.ir.graph import Graph, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Stage, Value
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.program.signature import LeafKey, StaticValue, is_static, static_key
@@ -81,7 +81,7 @@ def boundary_from_json(found: Any) -> Graph:
         (),
         tuple(Value(type_from_json(value)) for value in found["outputs"]),
         tuple(
-            Variable(
+            GraphVariable(
                 variable["name"],
                 type_from_json(variable["type"]),
                 variable["synchronization"],

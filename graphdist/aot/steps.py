@@ -31,7 +31,7 @@ from graphdist.aot.manifest import (
     interface_to_json,
 )
 from graphdist.aot.manifest_schema import MANIFEST, mismatch
-from graphdist.aot.variables import variables_for
+from graphdist.aot.variable_matching import variables_for
 from graphdist.config import compiler_flags
 from graphdist.context import current_entry
 from graphdist.errors import (

@@ -19,7 +19,7 @@ from typing import cast
 
 import numpy as np
 
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.printer import print_literal
 from graphdist.ir.types import Type
 
@@ -184,8 +184,8 @@ def _same_parameter(a: object, b: object) -> bool:
     if isinstance(a, Mapping):
         b = cast("Mapping[object, object]", b)
         return a.keys() == b.keys() and all(_same_parameter(a[key], b[key]) for key in a)
-    if isinstance(a, Variable):
-        return a.is_same(cast(Variable, b))
+    if isinstance(a, GraphVariable):
+        return a.is_same(cast(GraphVariable, b))
     bytes_a, bytes_b = _array_key(a), _array_key(b)
     if bytes_a is not None or bytes_b is not None:
         return bytes_a == bytes_b
@@ -259,7 +259,7 @@ def _key(value: object) -> str:
         return f"{type(value).__name__}({', '.join(items)})"
     if isinstance(value, set | frozenset):  # their repr has no order that another process keeps
         return f"{type(value).__name__}({', '.join(sorted(map(_key, value)))})"
-    if isinstance(value, Variable):
+    if isinstance(value, GraphVariable):
         value = value.declared
     key = _array_key(value)
     if key is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import (
     ALL_TO_ALL,
     ASSIGN,
@@ -72,8 +72,8 @@ def _origin(graph: Graph, value: Value, node: Node | None) -> str:
     return f"{node.op.name}, which each replica calls for itself" if node.op.varies else ""
 
 
-def _variable(node: Node) -> Variable:
-    return cast(Variable, node.params["variable"])
+def _variable(node: Node) -> GraphVariable:
+    return cast(GraphVariable, node.params["variable"])
 
 
 class Sources:

@@ -100,7 +100,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class GraphVariable:
     """A variable as the graph knows it: a name and what the user declared.
 
     `type` is its value as a replica sees it. `is_local` marks a mutable cell the program itself
@@ -125,17 +125,17 @@ class Variable:
     pieces: tuple[str, ...] = ()
 
     @property
-    def declared(self) -> Variable:
+    def declared(self) -> GraphVariable:
         """Return the variable without its use and storage, in which two graphs may differ."""
         return replace(self, assigned=False, sharded_along=None, piece=None, alone=False)
 
-    def stored_along(self, dimension: int | None) -> Variable:
+    def stored_along(self, dimension: int | None) -> GraphVariable:
         """Return the variable stored in slices along a dimension, or in full on each replica."""
         if self.sharded_along == dimension:
             return self
         return replace(self, sharded_along=dimension)
 
-    def is_same(self, other: Variable) -> bool:
+    def is_same(self, other: GraphVariable) -> bool:
         """Return whether they are one variable, whatever two graphs say of its use and storage."""
         return self.declared == other.declared
 
@@ -143,7 +143,7 @@ class Variable:
         """Return the type of what each replica keeps between steps.
 
         >>> from graphdist.ir.types import MIRRORED
-        >>> str(Variable("m", Type("f32", (8, 3), MIRRORED), sharded_along=0).held(4))
+        >>> str(GraphVariable("m", Type("f32", (8, 3), MIRRORED), sharded_along=0).held(4))
         'f32[2,3] sharded(0)'
         """
         return (
@@ -187,7 +187,7 @@ class Graph:
     inputs: tuple[Value, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Operand, ...]
-    variables: tuple[Variable, ...] = ()
+    variables: tuple[GraphVariable, ...] = ()
     returns_per_replica: tuple[bool, ...] = ()
     _cache: dict[object, object] = field(default_factory=dict, repr=False)
 
@@ -206,7 +206,7 @@ class Graph:
         return to_networkx(self)
 
     @property
-    def assigned(self) -> tuple[Variable, ...]:
+    def assigned(self) -> tuple[GraphVariable, ...]:
         """Return the variables whose new values come first among the outputs (from PLACED on)."""
         return tuple(variable for variable in self.variables if variable.assigned)
 
@@ -222,7 +222,7 @@ class Graph:
         nodes: tuple[Node, ...] | None = None,
         outputs: tuple[Operand, ...] | None = None,
         stage: Stage | None = None,
-        variables: tuple[Variable, ...] | None = None,
+        variables: tuple[GraphVariable, ...] | None = None,
     ) -> Graph:
         """Return a graph that differs in these parts alone."""
         return Graph(

@@ -37,7 +37,7 @@ from graphdist.ir.arrays import (
     reduce_arrays,
 )
 from graphdist.ir.errors import DistributionError, GraphdistError, VerifyError
-from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Params, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Params, Value
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
 from graphdist.ir.types import MIRRORED, dtype_name
 
@@ -151,7 +151,7 @@ class _Machine:
                 self.observe(node, operands, results, replicas)
         return [_look_up(environment, output, replicas) for output in graph.outputs]
 
-    def variable(self, variable: Variable) -> Held:
+    def variable(self, variable: GraphVariable) -> Held:
         """Return what the replicas hold of a variable: of one they share out, their slices."""
         held = self.state.get(variable.name, [])
         if len(held) != self.num_replicas or any(array is None for array in held):
@@ -230,7 +230,7 @@ def _collective(compute: Callable[[Held, Params], Held]) -> _Rule:
 
 
 def _read(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    variable = cast(Variable, node.params["variable"])
+    variable = cast(GraphVariable, node.params["variable"])
     held = machine.state.get(variable.name, [None] * machine.num_replicas)
     arrays = [array for replica in replicas if (array := held[replica]) is not None]
     if len(arrays) != len(replicas):
@@ -241,7 +241,7 @@ def _read(machine: _Machine, node: Node, operands: list[Held], replicas: Replica
 
 
 def _assign(machine: _Machine, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
-    variable = cast(Variable, node.params["variable"])
+    variable = cast(GraphVariable, node.params["variable"])
     if variable.is_local:
         machine.local.add(variable.name)
     held = machine.state.setdefault(variable.name, [None] * machine.num_replicas)
@@ -253,7 +253,7 @@ def _assign(machine: _Machine, node: Node, operands: list[Held], replicas: Repli
 def _aggregate(
     machine: _Machine, node: Node, operands: list[Held], replicas: Replicas
 ) -> list[Held]:
-    variable = cast(Variable, node.params["variable"])
+    variable = cast(GraphVariable, node.params["variable"])
     is_mirrored = variable.type.distribution in (MIRRORED, None)
     if node.params["context"] == "cross" or variable.aggregation == "none" or not is_mirrored:
         return operands

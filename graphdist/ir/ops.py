@@ -25,7 +25,7 @@ import numpy as np
 
 from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Op, Params, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Op, Params
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, own_slice, sharded
 
 REDUCERS = ("sum", "mean", "max", "min")
@@ -37,8 +37,8 @@ def _one(types: Sequence[Type], name: str) -> Type:
     return types[0]
 
 
-def _variable(params: Params) -> Variable:
-    return cast(Variable, params["variable"])
+def _variable(params: Params) -> GraphVariable:
+    return cast(GraphVariable, params["variable"])
 
 
 def _read(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:

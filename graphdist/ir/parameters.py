@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphdist.ir.errors import ParseError
-from graphdist.ir.graph import Literal, Variable
+from graphdist.ir.graph import GraphVariable, Literal
 from graphdist.ir.numerals import Array, array_from_numbers, rounded_to
 from graphdist.ir.tokens import Cursor
 from graphdist.ir.types import Type, is_dtype, numpy_dtype
@@ -34,7 +34,7 @@ class ParameterReader:
         """Start with no variables declared."""
         self.cursor = cursor
         self.opaques = opaques
-        self.variables: dict[str, Variable] = {}
+        self.variables: dict[str, GraphVariable] = {}
         self._types: dict[str, Type] = {}
 
     def items(self) -> dict[str, object]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Op, Operand, Piece, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Op, Operand, Piece, Stage, Value
 from graphdist.ir.ops import OPS
 from graphdist.ir.parameters import ParameterReader
 from graphdist.ir.source import UNKNOWN
@@ -169,7 +169,7 @@ class _Parser:
                 attributes["piece"] = Piece(pack, first, size)
             case piece:
                 cursor.fail(f"piece={piece!r} is no pack, start and size", start)
-        self.variables[name] = Variable(name, type, **attributes)  # type: ignore[arg-type]
+        self.variables[name] = GraphVariable(name, type, **attributes)  # type: ignore[arg-type]
 
     def _block(self) -> _Block:
         """Read inputs, nodes and outputs, up to the closing brace."""

@@ -19,7 +19,7 @@ from typing import cast
 
 import numpy as np
 
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.numerals import array_text, number_text, scalar_text
 from graphdist.ir.types import dtype_name, numpy_dtype
 
@@ -278,7 +278,7 @@ class Printer:
             return print_literal(operand)
         return self.names.get(operand) or f"%?{operand.hint}"
 
-    def _declaration(self, variable: Variable) -> str:
+    def _declaration(self, variable: GraphVariable) -> str:
         attributes: dict[str, object] = {
             "synchronization": variable.synchronization,
             "aggregation": variable.aggregation,
@@ -308,7 +308,7 @@ class Printer:
             return f"[{', '.join([self._parameter(item) for item in value])}]"
         if isinstance(value, dict) and kind is dict and all(type(key) is str for key in value):
             return f"{{{self._items(value)}}}"
-        if isinstance(value, Variable) and self._is_declared(value):
+        if isinstance(value, GraphVariable) and self._is_declared(value):
             return _variable_name(value)
         if isinstance(value, np.dtype) and (name := _dtype_text(value)):
             return f"dtype<{name}>"
@@ -318,7 +318,7 @@ class Printer:
             return text
         return self._opaque(value)
 
-    def _is_declared(self, variable: Variable) -> bool:
+    def _is_declared(self, variable: GraphVariable) -> bool:
         """Whether the variable is the one the graph declares under this name.
 
         That it is assigned is a fact of the graph, which a node that names it need not know.
@@ -339,7 +339,7 @@ class Printer:
 def _label(value: object) -> str:
     """Describe an opaque parameter in a few words, without `<`, `>` and line ends."""
     label = type(value).__name__
-    if isinstance(value, Variable):
+    if isinstance(value, GraphVariable):
         label += f" {value.name}"
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is not None and isinstance(shape, tuple):
@@ -369,5 +369,5 @@ def _text_of_name(name: str, plain: re.Pattern[str]) -> str:
     return name if plain.fullmatch(name) else json.dumps(name)
 
 
-def _variable_name(variable: Variable) -> str:
+def _variable_name(variable: GraphVariable) -> str:
     return f"@{_text_of_name(variable.name, _VARIABLE)}"

@@ -15,7 +15,7 @@ from typing import cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.divergence import links
-from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import AGGREGATE, ASSIGN, READ
 
 
@@ -85,5 +85,5 @@ def _is_combined(node: Node) -> bool:
     return _variable(node).aggregation != "none"
 
 
-def _variable(node: Node) -> Variable:
-    return cast(Variable, node.params["variable"])
+def _variable(node: Node) -> GraphVariable:
+    return cast(GraphVariable, node.params["variable"])

@@ -18,7 +18,7 @@ from threading import RLock
 from typing import Any  # Any: users' arguments and results
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.graph import Variable as GraphVariable
+from graphdist.ir.graph import GraphVariable
 from graphdist.ir.ops import ASSIGN
 from graphdist.ir.source import Source
 from graphdist.program.binding import Binding

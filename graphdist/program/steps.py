@@ -15,7 +15,7 @@ from typing import Any  # Any: settings of JAX have no type
 import jax
 
 from graphdist.errors import UnsupportedError
-from graphdist.ir.graph import Variable
+from graphdist.ir.graph import GraphVariable
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import checked_numbers
 from graphdist.program.signature import is_static
@@ -66,7 +66,7 @@ def _in_words(lowered: Lowered, interface: Interface) -> tuple[list[Named], list
     sizes = {variable.name: variable.type.size for variable in logical.variables}
     starts = {variable.name: variable.piece for variable in logical.variables}
 
-    def variable(held: Variable) -> Named:
+    def variable(held: GraphVariable) -> Named:
         if not held.pieces:
             return [(f"variable {held.name!r}", held.type.size)]
         named: list[tuple[str, int]] = []

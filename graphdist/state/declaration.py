@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any  # Any: dtypes, also of random keys
 
 from graphdist.context import require_same_strategy
-from graphdist.ir.graph import Variable as GraphVariable
+from graphdist.ir.graph import GraphVariable
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, Distribution, Type, dtype_name
 from graphdist.options import VariableAggregation, VariableSynchronization

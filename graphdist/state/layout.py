@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from graphdist.ir.graph import Graph
-from graphdist.ir.graph import Variable as GraphVariable
+from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.state.packs import VariablePack
 from graphdist.state.storage import Storage
 from graphdist.state.variable import Variable

@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.errors import RuntimeFailure
-from graphdist.ir.graph import Piece
-from graphdist.ir.graph import Variable as GraphVariable
+from graphdist.ir.graph import GraphVariable, Piece
 from graphdist.ir.types import MIRRORED, Distribution, sharded
 from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.files.checkpoint_arrays import host_copy

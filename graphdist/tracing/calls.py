@@ -11,7 +11,7 @@ from typing import Any  # Any: equations of JAX are untyped
 
 from jax.extend import core as jex
 
-from graphdist.ir.graph import Operand, Value, Variable
+from graphdist.ir.graph import GraphVariable, Operand, Value
 from graphdist.tracing.importer import Environment, Importer
 from graphdist.tracing.jax_ops import optimization_barrier
 from graphdist.tracing.sources import source_of_equation
@@ -59,8 +59,8 @@ def import_call(importer: Importer, equation: Any, environment: Environment) -> 
 
 
 def _behind_barrier(
-    importer: Importer, equation: Any, arguments: list[Operand | Variable]
-) -> list[Operand | Variable]:
+    importer: Importer, equation: Any, arguments: list[Operand | GraphVariable]
+) -> list[Operand | GraphVariable]:
     values = [argument for argument in arguments if isinstance(argument, Value)]
     if not values:
         return arguments

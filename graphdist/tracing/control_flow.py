@@ -14,7 +14,7 @@ import jax
 from jax import lax
 from jax.extend import core as jex
 
-from graphdist.ir.graph import Graph, Operand, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Operand
 from graphdist.ir.ops import ASSIGN, COND, SCAN, WHILE
 from graphdist.tracing.importer import Environment, Importer, bind
 from graphdist.tracing.sources import source_of_equation
@@ -127,12 +127,12 @@ def import_cond(importer: Importer, equation: Any, environment: Environment) -> 
     _finish(importer, equation, environment, COND, operands, {}, branches)
 
 
-def _handles(atoms: Sequence[Any], environment: Environment) -> tuple[Variable | None, ...]:
+def _handles(atoms: Sequence[Any], environment: Environment) -> tuple[GraphVariable | None, ...]:
     found = (None if type(atom) is jex.Literal else environment[atom] for atom in atoms)
-    return tuple(item if isinstance(item, Variable) else None for item in found)
+    return tuple(item if isinstance(item, GraphVariable) else None for item in found)
 
 
-def _count(handles: Sequence[Variable | None]) -> int:
+def _count(handles: Sequence[GraphVariable | None]) -> int:
     return sum(handle is not None for handle in handles)
 
 
@@ -163,14 +163,14 @@ def _finish(
             importer.versions.written(variable, source)
 
 
-def _assigned(graph: Graph) -> set[Variable]:
-    found: set[Variable] = set()
+def _assigned(graph: Graph) -> set[GraphVariable]:
+    found: set[GraphVariable] = set()
     pending = [graph]
     while pending:
         for node in pending.pop().nodes:
             if node.op is ASSIGN:
                 variable = node.params["variable"]
-                assert isinstance(variable, Variable)
+                assert isinstance(variable, GraphVariable)
                 found.add(variable)
             pending.extend(node.graphs)
     return found

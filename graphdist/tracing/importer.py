@@ -21,7 +21,7 @@ from jax.extend import core as jex
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, Literal, Node, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Stage, Value
 from graphdist.ir.ops import CONSTANT, READ
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type, dtype_name
@@ -33,7 +33,7 @@ from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
 from graphdist.tracing.variable_versions import Versions
 
-Environment: TypeAlias = dict[Any, Operand | Variable]
+Environment: TypeAlias = dict[Any, Operand | GraphVariable]
 
 _NO_NUMBERS = dtype_name(dtypes.float0)
 
@@ -52,7 +52,7 @@ class Importer:
         self.rules, self.num_replicas, self.means = rules, num_replicas, means
         self.is_nested = parent is not None
         self.builder = Builder()
-        self.locals: list[Variable] = parent.locals if parent else []
+        self.locals: list[GraphVariable] = parent.locals if parent else []
         """The variables of refs that the program made itself."""
         self.taken: set[str] = parent.taken if parent else set()
         """The names of variables, which local variables must not have."""
@@ -100,7 +100,7 @@ class Importer:
         (value,) = self.builder.add(CONSTANT, (), {"value": constant}, at=Source())
         return value
 
-    def resolved(self, atom: Any, environment: Environment) -> Operand | Variable:
+    def resolved(self, atom: Any, environment: Environment) -> Operand | GraphVariable:
         """Return what stands for a jaxpr's variable or literal: an operand, or a ref's variable."""
         if type(atom) is jex.Literal:
             return _literal(atom.val, _type_of(atom.aval))
@@ -109,7 +109,7 @@ class Importer:
     def operand(self, atom: Any, environment: Environment) -> Operand:
         """Return the operand of a jaxpr's variable or literal; raises `TraceError` for a ref."""
         found = self.resolved(atom, environment)
-        if isinstance(found, Variable):
+        if isinstance(found, GraphVariable):
             raise TraceError(
                 f"variable {found.name!r} is passed as a ref to an operation that is not supported",
                 hint="read the variable and pass the value",
@@ -131,7 +131,9 @@ class Importer:
         used.update(output for output in outputs if type(output) is Value)
         return tuple([n for n in nodes if n.op is not READ or n.results[0] in used])
 
-    def nested(self, closed: jex.ClosedJaxpr, bound: Sequence[Variable | None], name: str) -> Graph:
+    def nested(
+        self, closed: jex.ClosedJaxpr, bound: Sequence[GraphVariable | None], name: str
+    ) -> Graph:
         """Return the graph of a nested jaxpr.
 
         `bound` says, input by input, which variable it is the handle of, or None for a value.

@@ -18,7 +18,7 @@ from typing import Any  # Any: equations of JAX are untyped
 
 from jax.extend import core as jex
 
-from graphdist.ir.graph import Graph, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Stage, Value
 from graphdist.ir.ops import OPS
 from graphdist.tracing.axis_name import Audience
 from graphdist.tracing.calls import CALLS, import_call
@@ -51,7 +51,7 @@ def import_jaxpr(
     name: str,
     num_replicas: int,
     inputs: Sequence[Value],
-    variables: Sequence[Variable],
+    variables: Sequence[GraphVariable],
     returns_per_replica: Sequence[bool],
     means: IntegerMeans,
 ) -> Graph:

@@ -17,7 +17,7 @@ import jax
 from jax.extend import core as jex
 from jax.extend.core import primitives as jax_primitives
 
-from graphdist.ir.graph import Operand, Value, Variable
+from graphdist.ir.graph import GraphVariable, Operand, Value
 from graphdist.ir.ops import ASSIGN, READ
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.tracing.importer import Environment, Importer, bind
@@ -35,7 +35,7 @@ def import_new_ref(importer: Importer, equation: Any, environment: Environment) 
     """Add a local variable, unless the ref is the handle of a user's variable."""
     atom = equation.invars[0]
     initial = None if type(atom) is jex.Literal else environment[atom]
-    if isinstance(initial, Variable):
+    if isinstance(initial, GraphVariable):
         environment[equation.outvars[0]] = initial
         return
     value = importer.operand(atom, environment)
@@ -44,13 +44,13 @@ def import_new_ref(importer: Importer, equation: Any, environment: Environment) 
     _assign(importer, equation, cell, value)
 
 
-def _local_variable(importer: Importer, value: Operand) -> Variable:
+def _local_variable(importer: Importer, value: Operand) -> GraphVariable:
     name = f"cell_{len(importer.locals)}"
     while name in importer.taken:
         name += "_"
     importer.taken.add(name)
     distribution = MIRRORED if importer.num_replicas == 1 else PER_REPLICA
-    cell = Variable(
+    cell = GraphVariable(
         name,
         value.type.distributed(distribution),
         synchronization="on_read",
@@ -70,7 +70,7 @@ def import_get(importer: Importer, equation: Any, environment: Environment) -> N
 def import_freeze(importer: Importer, equation: Any, environment: Environment) -> None:
     """Add the last read of a ref."""
     variable = environment[equation.invars[0]]
-    assert isinstance(variable, Variable)
+    assert isinstance(variable, GraphVariable)
     bind(equation, _read(importer, equation, variable), environment)
 
 
@@ -99,18 +99,18 @@ def import_add_update(importer: Importer, equation: Any, environment: Environmen
     importer.versions.written(variable, source_of_equation(equation))
 
 
-def _read(importer: Importer, equation: Any, variable: Variable) -> tuple[Value, ...]:
+def _read(importer: Importer, equation: Any, variable: GraphVariable) -> tuple[Value, ...]:
     source = source_of_equation(equation)
     params = {"variable": variable}
     return importer.builder.add(READ, (), params, at=source, hint=variable.name)
 
 
-def _assign(importer: Importer, equation: Any, variable: Variable, value: Operand) -> None:
+def _assign(importer: Importer, equation: Any, variable: GraphVariable, value: Operand) -> None:
     source = source_of_equation(equation)
     importer.builder.add(ASSIGN, (value,), {"variable": variable}, at=source)
 
 
-def _check_write(importer: Importer, equation: Any, variable: Variable) -> None:
+def _check_write(importer: Importer, equation: Any, variable: GraphVariable) -> None:
     if importer.in_checkpoint and not variable.is_local:
         raise TraceError(
             f"variable {variable.name!r} is assigned inside jax.checkpoint, "
@@ -120,13 +120,13 @@ def _check_write(importer: Importer, equation: Any, variable: Variable) -> None:
         )
 
 
-def _accessed(equation: Any, environment: Environment, num_operands: int) -> Variable:
+def _accessed(equation: Any, environment: Environment, num_operands: int) -> GraphVariable:
     """Return the variable that is read or written as one value.
 
     An access to a part has more operands than `num_operands`: its indices.
     """
     variable = environment[equation.invars[0]]
-    if not isinstance(variable, Variable):
+    if not isinstance(variable, GraphVariable):
         raise TraceError("a ref that is not a variable", source=source_of_equation(equation))
     value = equation.outvars[0] if equation.outvars else equation.invars[1]
     views = jax.tree.unflatten(equation.params["tree"], equation.invars[num_operands:])
@@ -147,5 +147,5 @@ def _accessed(equation: Any, environment: Environment, num_operands: int) -> Var
     return variable
 
 
-def _ref_name(variable: Variable) -> str:
+def _ref_name(variable: GraphVariable) -> str:
     return "a ref" if variable.is_local else f"variable {variable.name!r}"

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex
 
 from graphdist.ir.errors import GraphdistError
-from graphdist.ir.graph import Variable
+from graphdist.ir.graph import GraphVariable
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type
 from graphdist.tracing.axis_name import bound, for_all, unbound_name
@@ -81,7 +81,7 @@ class TraceableVariable(Protocol):
 
     name: str
 
-    def spec(self, name: str) -> Variable:
+    def spec(self, name: str) -> GraphVariable:
         """Return the graph's description of the variable under a name unique in its graph."""
 
 
@@ -107,7 +107,7 @@ class Trace:
         self.means = IntegerMeans() if means is None else means
         self._axis, self._axes_of_runs = axis, set[tuple[str, int]]()
         self.variables: list[Any] = []
-        self.specs: list[Variable] = []
+        self.specs: list[GraphVariable] = []
         self.strategy: Any = None  # the one strategy of the program, once it is known
         self._is_claimed_firmly = False
         self.number_was_asked = False  # by the replica function that is being traced
@@ -116,7 +116,7 @@ class Trace:
         )
         self._by_number, self._num_runs = by_number, 0
         self._handles: dict[int, Any] = {}
-        self._specs: dict[int, Variable] = {}
+        self._specs: dict[int, GraphVariable] = {}
         self._outermost: Any = None
         self._arguments: dict[int, Any] = {}
         self._same_on_all: WeakValueDictionary[int, Any] = WeakValueDictionary()

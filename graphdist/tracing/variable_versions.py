@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from graphdist.ir.graph import Variable
+from graphdist.ir.graph import GraphVariable
 from graphdist.ir.source import Frame, Source
 from graphdist.tracing.state import TraceError
 
@@ -24,14 +24,14 @@ class Versions:
         self._written: Counter[str] = Counter()
         self._written_at: dict[str, Source] = {}
         self._seen: dict[tuple[str, tuple[Frame, ...]], set[int]] = defaultdict(set)
-        self._pending: list[tuple[Variable, Source, int]] = []
+        self._pending: list[tuple[GraphVariable, Source, int]] = []
 
-    def written(self, variable: Variable, source: Source) -> None:
+    def written(self, variable: GraphVariable, source: Source) -> None:
         """Note a write."""
         self._written[variable.name] += 1
         self._written_at[variable.name] = source
 
-    def check_read(self, variable: Variable, source: Source, is_replay: bool) -> None:
+    def check_read(self, variable: GraphVariable, source: Source, is_replay: bool) -> None:
         """Note a read, or check the replay of one; `TraceError` if it sees another version."""
         version = self._written[variable.name]
         if not is_replay:

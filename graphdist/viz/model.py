@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple, cast
 
 from graphdist.ir.cost import of_node
-from graphdist.ir.graph import Graph, Node, Operand, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
 from graphdist.ir.types import Type
@@ -173,7 +173,7 @@ class _Known:
             origin=node.origin,
             scope=node.source.scope,
             frames=node.source.frames,
-            variable=f"@{variable.name}" if isinstance(variable, Variable) else "",
+            variable=f"@{variable.name}" if isinstance(variable, GraphVariable) else "",
         )
 
     def facts_of_input(self, value: Value, variable: str) -> Facts:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphdist.ir import ops
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Literal, Op, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Op, Operand, Stage, Value
 from graphdist.ir.source import at_line
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, numpy_dtype, sharded
 
@@ -296,7 +296,7 @@ def graphs(draw: st.DrawFn) -> Graph:
         draw, Graph("", stage, num_replicas, (), (), ()), placed or draw(st.booleans()), 2
     )
     variables = tuple(
-        Variable(
+        GraphVariable(
             name,
             maker.type(),
             draw(st.sampled_from(["on_write", "on_read"])),

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from graphdist.ir.builder import Builder
 from graphdist.ir.compare import content_hash, first_difference, is_same_program
-from graphdist.ir.graph import Graph, Op, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Op, Stage, Value
 from graphdist.ir.parser import parse
 from graphdist.ir.source import at_line
 from graphdist.ir.types import Type
@@ -42,11 +42,11 @@ CASES = [
     (
         "trainable=true",
         "trainable=false",
-        "variable 0: Variable(name='w', type=Type(dtype='f32', shape=(4,), "
+        "variable 0: GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
         "distribution=Distribution(kind='mirrored', dimension=None)), synchronization='on_write', "
         "aggregation='none', trainable=True, assigned=True, is_local=False, sharded_along=None, "
         "piece=None, alone=False, pieces=()), "
-        "Variable(name='w', type=Type(dtype='f32', shape=(4,), "
+        "GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
         "distribution=Distribution(kind='mirrored', dimension=None)), synchronization='on_write', "
         "aggregation='none', trainable=False, assigned=True, is_local=False, sharded_along=None, "
         "piece=None, alone=False, pieces=())",
@@ -135,7 +135,7 @@ ALIKE: list[Callable[[], object]] = [
     lambda: frozenset({"a", "b"}),
     lambda: np.dtype("float32"),
     lambda: jax.eval_shape(jnp.sin, 1.0),
-    lambda: Variable("w", Type("f32", ())),
+    lambda: GraphVariable("w", Type("f32", ())),
 ]
 
 
@@ -161,7 +161,7 @@ UNLIKE: list[tuple[object, object]] = [
         jax.make_jaxpr(lambda x: x * jnp.arange(1.0, 4.0))(1.0),
     ),
     ({"a": 1}, {"b": 1}),
-    (Variable("w", Type("f32", ())), Variable("w", Type("f32", ()), trainable=False)),
+    (GraphVariable("w", Type("f32", ())), GraphVariable("w", Type("f32", ()), trainable=False)),
 ]
 
 
@@ -174,7 +174,7 @@ def test_parameters_differ_by_value(a: object, b: object) -> None:
 
 
 def test_whether_a_variable_is_assigned_is_a_fact_of_the_graph_not_of_a_node() -> None:
-    a, b = Variable("w", Type("f32", ())), Variable("w", Type("f32", ()), assigned=True)
+    a, b = GraphVariable("w", Type("f32", ())), GraphVariable("w", Type("f32", ()), assigned=True)
     assert is_same_program(one_parameter(a), one_parameter(b))
     assert content_hash(one_parameter(a)) == content_hash(one_parameter(b))
 

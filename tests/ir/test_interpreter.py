@@ -12,7 +12,7 @@ from graphdist.ir import ops
 from graphdist.ir.arrays import Array, Held
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import GraphdistError, TypeRuleError, VerifyError
-from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Stage, Value
 from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.source import UNKNOWN, at_line
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name
@@ -31,7 +31,7 @@ def graph_of(
     *,
     num_replicas: int = 2,
     stage: Stage = Stage.SPMD,
-    variables: tuple[Variable, ...] = (),
+    variables: tuple[GraphVariable, ...] = (),
 ) -> Graph:
     inputs = tuple(Value(type) for type in types)
     builder = Builder()
@@ -280,10 +280,10 @@ def test_result_of_another_type_than_stated_is_refused() -> None:
 
 def variable(
     aggregation: str = "none", *, on_read: bool = False, is_local: bool = False
-) -> Variable:
+) -> GraphVariable:
     type = SCALAR.distributed(PER_REPLICA if on_read else MIRRORED)
     synchronization = "on_read" if on_read else "on_write"
-    return Variable("v", type, synchronization, aggregation, is_local=is_local)
+    return GraphVariable("v", type, synchronization, aggregation, is_local=is_local)
 
 
 def test_reads_see_the_assigns_before_them() -> None:
@@ -314,7 +314,7 @@ def test_reads_see_the_assigns_before_them() -> None:
         (variable("sum"), "cross", (1, 2, 3)),
     ],
 )
-def test_aggregate(v: Variable, context: str, wanted: tuple[int, ...]) -> None:
+def test_aggregate(v: GraphVariable, context: str, wanted: tuple[int, ...]) -> None:
     params = {"variable": v, "context": context}
     graph = graph_of(
         [SCALAR],
@@ -327,7 +327,7 @@ def test_aggregate(v: Variable, context: str, wanted: tuple[int, ...]) -> None:
 
 
 def test_aggregate_by_mean() -> None:
-    v = Variable("v", Type("f32", (), MIRRORED), aggregation="mean")
+    v = GraphVariable("v", Type("f32", (), MIRRORED), aggregation="mean")
     params = {"variable": v, "context": "replica"}
     graph = graph_of(
         [Type("f32", (), PER_REPLICA)],
@@ -362,8 +362,8 @@ def test_read_before_any_value_is_refused() -> None:
 
 @pytest.mark.parametrize("stage", [Stage.PLACED, Stage.SPMD])
 def test_placed_variables_come_in_first_and_go_out_first(stage: Stage) -> None:
-    kept = Variable("kept", SCALAR)
-    changed = Variable("changed", SCALAR, assigned=True)
+    kept = GraphVariable("kept", SCALAR)
+    changed = GraphVariable("changed", SCALAR, assigned=True)
 
     def body(builder: Builder, inputs: tuple[Value, ...]) -> Sequence[Operand]:
         of_kept, of_changed, x = inputs

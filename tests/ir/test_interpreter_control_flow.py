@@ -13,7 +13,7 @@ from graphdist.ir import ops
 from graphdist.ir.arrays import Held
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import DistributionError
-from graphdist.ir.graph import Graph, Literal, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Operand, Stage, Value
 from graphdist.ir.interpreter import interpret
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import PER_REPLICA, Type
@@ -32,7 +32,7 @@ def graph_of(
     *,
     num_replicas: int = 2,
     stage: Stage = Stage.SPMD,
-    variables: tuple[Variable, ...] = (),
+    variables: tuple[GraphVariable, ...] = (),
 ) -> Graph:
     inputs = tuple(Value(type) for type in types)
     builder = Builder()
@@ -170,7 +170,7 @@ def test_collective_in_a_loop_that_all_replicas_run() -> None:
         interpret(graph, [i32(2, 0, 2), i32(1, 2, 3)], evaluate_jax_node)
 
 
-def branching(*bodies: Body, variables: tuple[Variable, ...] = ()) -> Graph:
+def branching(*bodies: Body, variables: tuple[GraphVariable, ...] = ()) -> Graph:
     """Return a graph of 4 replicas that takes (index, x) and runs the branch of that index on x."""
     branches = tuple(
         graph_of([SCALAR], body, num_replicas=4, stage=Stage.LOGICAL) for body in bodies
@@ -195,7 +195,7 @@ def test_cond_with_replicas_that_disagree_and_index_out_of_range() -> None:
 
 
 def test_assign_in_a_branch_changes_the_replicas_that_took_it() -> None:
-    v = Variable("v", SCALAR, synchronization="on_read")
+    v = GraphVariable("v", SCALAR, synchronization="on_read")
 
     def assigning(builder: Builder, inputs: tuple[Value, ...]) -> Sequence[Operand]:
         builder.add(ops.ASSIGN, inputs, {"variable": v}, at=UNKNOWN)

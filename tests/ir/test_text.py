@@ -15,7 +15,7 @@ from graphdist.ir import ops
 from graphdist.ir.builder import Builder
 from graphdist.ir.compare import first_difference
 from graphdist.ir.errors import ParseError
-from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Stage, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Stage, Value
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import names, opaques, print_graph, print_literal, print_node
 from graphdist.ir.source import UNKNOWN, at_line
@@ -74,8 +74,8 @@ def test_what_the_text_says_is_in_the_graph() -> None:
     graph = parse(SPMD)
     assert (graph.name, graph.stage, graph.num_replicas) == ("<lambda>", Stage.SPMD, 1)
     assert graph.variables == (
-        Variable("w", Type("f32", (4,), MIRRORED), assigned=True),
-        Variable("n", Type("i32", (), PER_REPLICA), "on_read", "sum"),
+        GraphVariable("w", Type("f32", (4,), MIRRORED), assigned=True),
+        GraphVariable("n", Type("i32", (), PER_REPLICA), "on_read", "sum"),
     )
     assert graph.returns_per_replica == (True,)
     assert (
@@ -163,7 +163,7 @@ def test_parameters_with_a_text_form(value: object, text: str) -> None:
         ({1: 2}, "<0: dict>"),
         (len, "<0: builtin_function_or_method>"),
         (np.dtype([("a", "i4")]), "<0: VoidDType>"),
-        (Variable("nobody's", Type("f32", ())), "<0: Variable nobody_s>"),
+        (GraphVariable("nobody's", Type("f32", ())), "<0: GraphVariable nobody_s>"),
     ],
 )
 def test_parameters_without_one_come_from_the_side_table(value: object, token: str) -> None:
@@ -274,7 +274,7 @@ def test_a_node_is_printed_under_the_names_of_its_graph() -> None:
 def test_a_broken_graph_prints() -> None:
     lost = Value(Type("f32", ()), "lost")
     node = Node(ops.SCALE, (lost,), {"factor": 1}, (), ())
-    variable = Variable("w", Type("f32", ()), assigned=True)
+    variable = GraphVariable("w", Type("f32", ()), assigned=True)
     graph = Graph("f", Stage.SPMD, 2, (), (node,), (lost,), (variable, variable), (True, True))
     assert print_graph(graph).splitlines()[3:] == [
         "() {",

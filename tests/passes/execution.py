@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from graphdist.ir.arrays import Array, Held, stack_arrays
-from graphdist.ir.graph import Graph, Variable
+from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.interpreter import Evaluate, Outcome, interpret
 from graphdist.ir.types import MIRRORED, Type, numpy_dtype
 from graphdist.runtime.evaluate import evaluate_jax_node
@@ -73,7 +73,7 @@ def unpacked_state(
     return unpacked
 
 
-def _starts(before: Graph, pack: Variable) -> dict[str, int]:
+def _starts(before: Graph, pack: GraphVariable) -> dict[str, int]:
     """Return where in a pack its variables are."""
     variables = {variable.name: variable for variable in before.variables}
     starts, end = {}, 0

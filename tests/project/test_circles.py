@@ -20,9 +20,6 @@ if TYPE_CHECKING:  # pytest alone imports a conftest
 
 LARGEST = 3
 
-# Packages with larger circles: to be emptied.
-NOT_YET: set[str] = set()
-
 
 def package_of(module: str) -> str:
     """Return the package of a shipped module: "ir" of graphdist.ir.graph; "" beside the packages.
@@ -77,15 +74,8 @@ def found(modules: list[Module]) -> list[frozenset[str]]:
 
 
 def test_circles_are_small(found: list[frozenset[str]]) -> None:
-    large = [
-        ", ".join(sorted(circle)) for circle in found if package_of(min(circle)) not in NOT_YET
-    ]
+    large = [", ".join(sorted(circle)) for circle in found]
     assert not large, "\n".join(large)
-
-
-def test_what_is_not_yet_small_is_large(found: list[frozenset[str]]) -> None:
-    # A package that was put in order and stays in the table could fall back unseen.
-    assert {package_of(min(circle)) for circle in found} >= NOT_YET
 
 
 @pytest.mark.parametrize(

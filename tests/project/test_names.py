@@ -42,15 +42,6 @@ SHARED_MODULES = {
 # Commands are called what users type.
 COMMANDS = {"graphdist.tools.run", "graphdist.tools.viz"}
 
-# Names that still stand for two things.
-CLASSES_NOT_YET = {
-    "Variable": "ir.graph, a variable as the graph knows it, and state.variable, the user's",
-}
-FUNCTIONS_NOT_YET: dict[str, str] = {}
-MODULES_NOT_YET = {
-    "graphdist.aot.variables": "gd.variables",
-}
-
 
 def shared(names: Names) -> Names:
     """Return the names that several modules define."""
@@ -131,14 +122,14 @@ def report(found: Names, known: Iterable[str]) -> str:
 def test_a_class_has_its_name_alone(ours: list[tuple[str, ast.Module]]) -> None:
     classes = defined([pair for pair in ours if pair[0] not in OF_TENSORFLOW], ast.ClassDef)
     found = shared(classes)
-    known = {*SHARED_CLASSES, *CLASSES_NOT_YET}
+    known = set(SHARED_CLASSES)
     assert not report(found, known), report(found, known)
     assert not known - found.keys(), "these have names of their own by now"
 
 
 def test_a_function_has_its_name_alone(ours: list[tuple[str, ast.Module]]) -> None:
     found = shared(functions(ours))
-    known = {*SHARED_FUNCTIONS, *FUNCTIONS_NOT_YET}
+    known = set(SHARED_FUNCTIONS)
     assert not report(found, known), report(found, known)
     assert not known - found.keys(), "these have names of their own by now"
 
@@ -148,7 +139,7 @@ def test_no_module_is_called_like_something_else(
 ) -> None:
     names = [module for module, _ in ours if "." in module and module not in COMMANDS]
     found = set(confusing(names, functions(ours), exported(packages_of)))
-    known = {*SHARED_MODULES, *MODULES_NOT_YET}
+    known = set(SHARED_MODULES)
     assert not found - known, sorted(found - known)
     assert not known - found, "these are called like nothing else by now"
 

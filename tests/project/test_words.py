@@ -20,9 +20,6 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md")
 SOURCES = ("graphdist", "passes", "runtime", "tools", "docs/site", "tests/project")
 
-NOT_YET: tuple[str, ...] = ()
-"""Files, and folders of files, that are not checked yet. Take away what has become clean."""
-
 
 @dataclass(frozen=True)
 class Word:
@@ -109,12 +106,6 @@ def found_in_names(source: str) -> Iterator[tuple[int, str]]:
             yield line, f"the name {name!r}: name the thing"
 
 
-def checked(path: Path) -> bool:
-    """Return whether a file is to be clean by now."""
-    relative = path.relative_to(ROOT)
-    return not {str(relative), *map(str, relative.parents)} & set(NOT_YET)
-
-
 def documents() -> list[Path]:
     return [path for pattern in DOCUMENTS for path in sorted(ROOT.glob(pattern))]
 
@@ -129,7 +120,6 @@ def test_documents_use_plain_words() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {said}"
         for path in documents()
-        if checked(path)
         for line, said in sorted(found_in(path.read_text(encoding="utf-8")))
     ]
     assert not found, "\n".join(found)
@@ -138,15 +128,11 @@ def test_documents_use_plain_words() -> None:
 def test_sources_use_plain_words() -> None:
     found = []
     for path in sources():
-        if checked(path) and path != Path(__file__):  # which has the words
+        if path != Path(__file__):  # which has the words
             source = path.read_text(encoding="utf-8")
             said_of = [*found_in(prose_of(source)), *found_in_names(source)]
             found += [f"{path.relative_to(ROOT)}:{line}: {said}" for line, said in sorted(said_of)]
     assert not found, "\n".join(found)
-
-
-def test_what_is_not_checked_yet_is_there() -> None:
-    assert [path for path in NOT_YET if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize(

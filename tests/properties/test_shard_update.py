@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.ir.analyses import walk
-from graphdist.ir.graph import Graph, Variable
+from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE
 from graphdist.passes import PASSES, Target, pipeline
 from graphdist.passes.manager import run_passes
@@ -204,7 +204,9 @@ def test_what_can_be_is_shared_out(
     assert all(node.results[0].type.shape == () for node in sent_to_all)
 
 
-def check(graph: Graph, stored: tuple[Variable, ...], shape: tuple[int, ...], seed: int) -> Graph:
+def check(
+    graph: Graph, stored: tuple[GraphVariable, ...], shape: tuple[int, ...], seed: int
+) -> Graph:
     """Compare what a graph means with what passes make of it; return it shared out.
 
     Its variables are stored as it says, and then as `stored` does.

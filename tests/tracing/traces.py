@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.ir.graph import Graph, Value, Variable
+from graphdist.ir.graph import Graph, GraphVariable, Value
 from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type
 from graphdist.runtime.evaluate import evaluate_jax_node
@@ -35,8 +35,8 @@ class Float32:
     distribution: Distribution = MIRRORED
     dtype = np.dtype(np.float32)
 
-    def spec(self, name: str) -> Variable:
-        return Variable(name, Type("f32", self.shape, self.distribution))
+    def spec(self, name: str) -> GraphVariable:
+        return GraphVariable(name, Type("f32", self.shape, self.distribution))
 
     def read(self) -> Any:
         trace = current_trace()
