@@ -32,9 +32,9 @@ import jax
 from graphdist.errors import ArgumentError, DeviceError
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.processes.addresses import BIND_VARIABLE
-from graphdist.runtime.processes.cluster_workers import Patience
 from graphdist.runtime.processes.handshake import JobIdentity
-from graphdist.tracing.sources import here
+from graphdist.runtime.processes.timeouts import WorkerTimeouts
+from graphdist.tracing.user_lines import here
 from graphdist.version import versions
 
 
@@ -210,7 +210,7 @@ def set_worker_timeouts(
 _worker_seconds: dict[str, float] = {}
 
 
-def worker_patience() -> Patience:
+def worker_timeouts() -> WorkerTimeouts:
     """Return how long the workers of a cluster wait for each other.
 
     Raises `ArgumentError` where the environment has no positive number.
@@ -224,7 +224,7 @@ def worker_patience() -> Patience:
     given |= _worker_seconds
     if given.get("step") == float("inf"):
         given["step"] = None
-    return Patience(**given)
+    return WorkerTimeouts(**given)
 
 
 def _positive(seconds: Any, name: str) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar  # Any: users' objects
 
 from graphdist.errors import ContextError, MissingContextError
-from graphdist.tracing.sources import here, where_raised
+from graphdist.tracing.user_lines import here, where_raised
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 _warned: set[str] = set()
 

@@ -14,7 +14,7 @@ from graphdist.context import in_cross_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import dtype_name
 from graphdist.strategies.current import get_replica_context
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import checked_array, is_array, type_name
 from graphdist.values.reducible import summable
 

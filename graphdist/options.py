@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 Member = TypeVar("Member", bound=Enum)
 

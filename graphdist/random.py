@@ -21,7 +21,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import VariableAggregation
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 

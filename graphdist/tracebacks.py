@@ -24,8 +24,8 @@ from typing import Any  # Any: settings of JAX have no type
 import jax
 
 from graphdist.errors import GraphdistError, VerifyError
-from graphdist.tracing.sources import CodeOwner, owner_of
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import CodeOwner, owner_of
 
 _SWITCH = "JAX_TRACEBACK_FILTERING"
 NOTE = f"graphdist has left its own lines and JAX's out of this traceback: {_SWITCH}=off shows them"

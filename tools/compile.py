@@ -36,7 +36,7 @@ from graphdist.tools.targets import (
     trace_step,
     without_our_line,
 )
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 FITS, BAD_INPUT, DOES_NOT_FIT = 0, 2, 3
 

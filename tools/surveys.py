@@ -14,7 +14,7 @@ from graphdist.program.amounts import count_text, size_text, time_text
 from graphdist.program.report import Report
 from graphdist.runtime.targets.chips import CHIPS, Chip
 from graphdist.runtime.targets.topologies import Topology, find_topology
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 Reporter: TypeAlias = Callable[..., Report]
 

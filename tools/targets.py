@@ -31,7 +31,7 @@ from graphdist.ir.source import Source, at_line
 from graphdist.program.function import BoundFunction, Function
 from graphdist.program.stages import Traced
 from graphdist.strategies.base import CommonStrategy
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 Factory: TypeAlias = Callable[..., Any]

@@ -17,7 +17,7 @@ from graphdist.config import wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.tools.targets import prepare_command, without_our_line
 from graphdist.tools.viz_targets import VizTarget, load_target
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.viz import text
 from graphdist.viz.display import open_page
 from graphdist.viz.formats import FORMATS, MODULES, format_named, render

@@ -30,7 +30,7 @@ from graphdist.strategies.default import default_strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
 from graphdist.tools.targets import load_factory, make_step, parse_settings
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.viz.program import ShownProgram, ShownStep, program_of
 
 __all__ = ["VizTarget", "load_target"]

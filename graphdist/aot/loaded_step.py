@@ -11,22 +11,22 @@ import jax
 from graphdist.aot.manifest import interface_from_json
 from graphdist.errors import ArgumentError, GraphdistError, RuntimeFailure
 from graphdist.ir.graph import Graph
-from graphdist.program.binding import Binding
-from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
-from graphdist.program.program import Program
-from graphdist.program.signature import (
+from graphdist.program.argument_keys import (
     UnusableLeaf,
     input_type,
     is_static,
     leaf_key,
     signature_difference,
 )
+from graphdist.program.binding import Binding
+from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
+from graphdist.program.program import Program
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.executable import Executable
 from graphdist.state.layout import Layout
 from graphdist.state.variable import Variable
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 class LoadedStep:

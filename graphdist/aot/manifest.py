@@ -16,11 +16,11 @@ from graphdist.errors import UnsupportedError
 from graphdist.ir.boundary import input_distributions
 from graphdist.ir.graph import Graph, GraphVariable, Stage, Value
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
+from graphdist.program.argument_keys import LeafKey, StaticValue, is_static, static_key
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
-from graphdist.program.signature import LeafKey, StaticValue, is_static, static_key
 from graphdist.runtime.executable import jax_dtype
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 _PLAIN = (str, int, float, bool, type(None))
 

@@ -56,7 +56,7 @@ from graphdist.runtime.files.serialization import (
 )
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.version import versions
 

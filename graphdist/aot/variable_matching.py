@@ -13,7 +13,7 @@ import jax
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.ir.graph import Graph
 from graphdist.state.variable import Variable
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase

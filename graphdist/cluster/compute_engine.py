@@ -7,7 +7,7 @@ from typing import Any  # Any: the client of another package, and answers as it 
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ContextError, MissingExtraError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 class GCEClusterResolver(ClusterResolver):

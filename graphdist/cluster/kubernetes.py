@@ -9,7 +9,7 @@ from typing import Any  # Any: the client of another package, and pods as it giv
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentError, ContextError, MissingExtraError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 class KubernetesExecutableLocation(Enum):

@@ -9,7 +9,7 @@ from typing import Any  # Any: tf.distribute's arguments that nothing here reads
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentTypeError
 from graphdist.runtime.devices import count_accelerators
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 

@@ -11,7 +11,7 @@ from typing import Any  # Any: a cluster before it is checked
 
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentError, ClusterError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 JOBS = ("chief", "worker", "evaluator", "ps")
 ALONE = ("chief", "evaluator")

@@ -18,7 +18,7 @@ from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import set_visible_gpus, slurm_variable, visible_gpus
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 class SlurmClusterResolver(ClusterResolver):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias  # Any: what users pass, before it is checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 Tasks: TypeAlias = "list[str] | dict[int, str]"

@@ -8,7 +8,7 @@ from graphdist.cluster.resolver import ClusterResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import cluster_config
 from graphdist.errors import ArgumentError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 class TFConfigClusterResolver(ClusterResolver):

@@ -11,7 +11,7 @@ from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import tpu_name, tpu_worker_id
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.devices import count_accelerators
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 _SERVICE = "tpu", "v1"
 _PORT = 8470

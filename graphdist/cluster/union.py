@@ -8,7 +8,7 @@ from typing import Any  # Any: tf.distribute's arguments that nothing here reads
 from graphdist.cluster.resolver import ClusterResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec, Tasks
 from graphdist.errors import ArgumentError, ArgumentTypeError, ClusterError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 

@@ -44,7 +44,7 @@ from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredBase
 from graphdist.strategies.one_device import OneDeviceBase
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.strategies.tpu import TPUBase
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 __all__ = [
     "CentralStorageStrategy",

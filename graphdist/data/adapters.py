@@ -33,7 +33,7 @@ from graphdist.data.positions import elements_from
 from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, DatasetNode
 from graphdist.data.transformations import observed_spec
 from graphdist.errors import ArgumentError, DatasetError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.values.specs import ArraySpec
 

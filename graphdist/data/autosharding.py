@@ -16,7 +16,7 @@ from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
 from graphdist.data.transformations import SHARD_HINT, Shard
 from graphdist.errors import ArgumentError
 from graphdist.options import member_of
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 def auto_shard(

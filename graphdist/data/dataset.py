@@ -52,7 +52,7 @@ from graphdist.data.transformations import (
     observed_spec,
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 

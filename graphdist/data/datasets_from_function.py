@@ -21,7 +21,7 @@ from graphdist.data.input import InputContext
 from graphdist.data.worker_input import StepInput
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import Shapes
 from graphdist.values.specs import Dimensions
 from graphdist.values.type_variables import Element_co

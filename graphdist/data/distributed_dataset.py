@@ -50,7 +50,7 @@ from graphdist.data.transformations import for_a_thread
 from graphdist.data.worker_input import StepInput, agreed_steps, cut_to_size, shared_out
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import Shapes
 from graphdist.values.specs import ArraySpec, Dimensions, PerReplicaSpec
 from graphdist.values.type_variables import Element_co

@@ -17,7 +17,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from graphdist.errors import ArgumentError, ArgumentTypeError, BatchDimensionError, GraphdistError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import structure_text
 from graphdist.values.specs import ArraySpec, Dimensions
 

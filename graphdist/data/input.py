@@ -8,7 +8,7 @@ from typing import Any, NamedTuple  # Any: options before they are checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 class InputReplicationMode(Enum):

@@ -20,8 +20,8 @@ from graphdist.data.positions import Position, elements_from
 from graphdist.data.prefetch import Prefetched
 from graphdist.data.sources import DatasetNode
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.type_variables import Element_co
 

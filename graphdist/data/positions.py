@@ -41,7 +41,7 @@ from graphdist.data.transformations import (
     Zip,
 )
 from graphdist.errors import ArgumentError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 Orders: TypeAlias = list[list[int]]
 """For each shuffle of a dataset: its seed, and the number of orders taken before."""

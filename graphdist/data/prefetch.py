@@ -29,7 +29,7 @@ from typing import Any, TypeAlias  # Any: elements of the user's making, and wha
 
 from graphdist.data.orders import Draws
 from graphdist.errors import GraphdistError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 DrawsAhead: TypeAlias = Sequence[tuple[Draws, Draws]]
 """For each shuffle: the orders that the thread takes, and those that its consumer has seen."""

@@ -35,7 +35,7 @@ from graphdist.data.shuffling import Shuffle
 from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import Shapes
 
 _log = logging.getLogger("graphdist")

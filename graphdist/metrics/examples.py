@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 Averaging: TypeAlias = Callable[..., jax.Array]
 """`jnp.mean` or `jnp.sum`: how the dimensions of one example become one number."""

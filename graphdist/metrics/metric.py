@@ -23,8 +23,8 @@ from graphdist.metrics.examples import by_example
 from graphdist.metrics.totals import Total
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_strategy, is_first_replica
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, checked_array, type_name
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_function
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 Parameters = ParamSpec("Parameters")

@@ -17,9 +17,9 @@ import numpy as np
 
 from graphdist.ir.graph import Value
 from graphdist.ir.types import PER_REPLICA, numpy_dtype
+from graphdist.program.argument_keys import LeafKey, is_converted, is_per_replica, is_static
 from graphdist.program.checked_step import CheckedStep
 from graphdist.program.interface import OUTPUT, Interface, filled
-from graphdist.program.signature import LeafKey, is_converted, is_per_replica, is_static
 from graphdist.runtime.bound_step import BoundStep, StateBuffers
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers
 from graphdist.runtime.executable import Step

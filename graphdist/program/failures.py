@@ -18,7 +18,7 @@ from graphdist.runtime.buffers import HOLDS_BUFFERS, BufferStore, is_lost
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.state.layout import Layout
 from graphdist.state.storage import Storage, require_value
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 def raise_explained(error: BaseException, name: str, layout: Layout) -> NoReturn:

@@ -32,6 +32,14 @@ from jax.tree_util import tree_flatten
 from graphdist.context import current_entry
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
+from graphdist.program.argument_keys import (
+    ARRAY_KEYS,
+    KEYS,
+    LeafKey,
+    UnusableLeaf,
+    refusal,
+    signature_difference,
+)
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import (
     OtherSettings,
@@ -43,14 +51,6 @@ from graphdist.program.jax_settings import (
 from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
 from graphdist.program.program import Program, compile_program
 from graphdist.program.progress import compiling
-from graphdist.program.signature import (
-    ARRAY_KEYS,
-    KEYS,
-    LeafKey,
-    UnusableLeaf,
-    refusal,
-    signature_difference,
-)
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import (
     hide_static,
@@ -61,8 +61,8 @@ from graphdist.program.step_functions import (
 )
 from graphdist.program.trace import TraceRequest, trace_program
 from graphdist.tracebacks import frames_hidden, hide_frames
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.pytrees import argument_name
 from graphdist.values.type_variables import Parameters, Result_co

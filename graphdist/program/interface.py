@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.program.signature import LeafKey
+from graphdist.program.argument_keys import LeafKey
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.slots import Slot
 from graphdist.values.distributed import (

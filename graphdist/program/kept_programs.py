@@ -18,8 +18,8 @@ from typing import Any  # Any: limits that users give
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.program.program import Program
-from graphdist.tracing.sources import here
 from graphdist.tracing.trace_context import trace_context
+from graphdist.tracing.user_lines import here
 
 MOST = 128
 """How many programs a function keeps, if it is not told.

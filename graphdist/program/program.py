@@ -31,7 +31,7 @@ from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.processes.program_agreement import agree_on, wait_until_compiled
 from graphdist.state.layout import Holder, Layout, as_stored
 from graphdist.state.storage import Storage
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 def compile_program(traced: Traced, interface: Interface) -> Program:

@@ -28,7 +28,7 @@ from graphdist.runtime.executable import Emitted, Executable, emitted
 from graphdist.runtime.memory import Memory
 from graphdist.state.variable import Variable
 from graphdist.tracebacks import frames_hidden
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
 
 

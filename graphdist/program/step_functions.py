@@ -15,8 +15,8 @@ from typing import Any  # Any: users' functions and what they return
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
-from graphdist.program.signature import StaticArgument
-from graphdist.tracing.sources import here
+from graphdist.program.argument_keys import StaticArgument
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 _ASYNC = "an async def: its body runs when it is awaited"

@@ -16,14 +16,14 @@ import jax
 
 from graphdist.errors import UnsupportedError
 from graphdist.ir.graph import GraphVariable
+from graphdist.program.argument_keys import is_static
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import checked_numbers
-from graphdist.program.signature import is_static
 from graphdist.program.stages import Lowered
 from graphdist.runtime.evaluated import evaluated
 from graphdist.runtime.executable import Step, preceded
 from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None]) -> Step:

@@ -26,11 +26,7 @@ from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Graph, Value
 from graphdist.passes import Target
 from graphdist.passes.manager import Pass
-from graphdist.program.equal_integers import proven_equal
-from graphdist.program.interface import Interface, take_apart
-from graphdist.program.progress import phase
-from graphdist.program.repeated_traces import RepeatedTraces
-from graphdist.program.signature import (
+from graphdist.program.argument_keys import (
     LeafKey,
     StaticArgument,
     input_aval,
@@ -40,6 +36,10 @@ from graphdist.program.signature import (
     rows_of,
     traced_leaf,
 )
+from graphdist.program.equal_integers import proven_equal
+from graphdist.program.interface import Interface, take_apart
+from graphdist.program.progress import phase
+from graphdist.program.repeated_traces import RepeatedTraces
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import require_result
 from graphdist.runtime.compilation import combining_options
@@ -47,8 +47,8 @@ from graphdist.state.layout import as_stored
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import Trace, make_jaxpr
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.values.pytrees import argument_name, unflatten
 from graphdist.values.replica_warnings import warn_of_unequal_means

@@ -9,7 +9,7 @@ from graphdist.errors import ArgumentError
 from graphdist.options import VariableAggregation
 from graphdist.state.declaration import Declaration
 from graphdist.tracing.primitives import reduce_p, replica_id_p
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.reducible import summable
 
 

@@ -11,8 +11,8 @@ from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.declaration import Declaration
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import TraceError, current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, checked_array
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn  # Any: the right operand
 
 from graphdist.errors import UnsupportedError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 class InPlaceOperators:

@@ -23,7 +23,7 @@ from graphdist.ir.graph import GraphVariable, Piece
 from graphdist.ir.types import MIRRORED, Distribution, sharded
 from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.files.checkpoint_arrays import host_copy
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:
     from graphdist.state.packs import VariablePack

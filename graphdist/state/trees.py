@@ -8,7 +8,7 @@ import jax
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.state.variable import Variable
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, structure_text, type_name
 from graphdist.values.pytrees import unflatten_exactly
 

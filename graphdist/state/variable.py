@@ -47,8 +47,8 @@ from graphdist.state.shares import share_of_total
 from graphdist.state.storage import Storage
 from graphdist.state.turns import in_turn
 from graphdist.tracebacks import frames_hidden
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import Trace, current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.array_operators import ArrayOperators
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.distributed import DistributedValues, PerReplicaArray, no_values_yet

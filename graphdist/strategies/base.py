@@ -32,8 +32,8 @@ from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.implicit import ImplicitFunctions
 from graphdist.strategies.replica_context import ReplicaContext
 from graphdist.tracebacks import frames_hidden
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.components import per_replica_of
 from graphdist.values.copying import is_part_of_a_copy, refuse_to_pickle
 from graphdist.values.distributed import DistributedValues, NumpyArray, structure_text, type_name

@@ -10,7 +10,7 @@ from graphdist.options import AXIS_NAME, checked_axis_name
 from graphdist.runtime.devices import Devices, find_device, find_devices, working_devices
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 class CentralStorageBase(CommonStrategy):

@@ -23,8 +23,8 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.state.variable import Variable
 from graphdist.strategies.abstract_strategy import AbstractStrategy
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplicaArray, type_name
 
 

@@ -18,8 +18,8 @@ from graphdist.errors import ArgumentTypeError, ContextError
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.default import default_strategy
 from graphdist.strategies.replica_context import ReplicaContext
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 
 __all__ = [
     "experimental_set_strategy",

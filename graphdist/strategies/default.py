@@ -15,8 +15,8 @@ from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import Result, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.axis_name import alone, for_one
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.copying import is_part_of_a_copy
 
 

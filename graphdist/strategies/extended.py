@@ -30,8 +30,8 @@ from graphdist.strategies.legacy_input import (
     run_steps_on_iterator,
 )
 from graphdist.tracebacks import frames_hidden
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,

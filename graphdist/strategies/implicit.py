@@ -17,7 +17,7 @@ from typing import Any  # Any: users' functions
 from weakref import WeakKeyDictionary
 
 from graphdist.program.function import WARN_AT, Function, RetraceWarning
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 _MOST_FUNCTIONS = 256
 """How many are kept, for each strategy."""

@@ -32,7 +32,7 @@ from graphdist.data.transformations import PREFETCHED_BY_DEFAULT
 from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.runtime.devices import Devices
 from graphdist.strategy_base import StrategyBase
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     PerReplica,
     PerReplicaArray,

@@ -20,8 +20,8 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.legacy_input import DatasetIterator, InputFunctionIterator
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from graphdist.data.input import InputContext
 from graphdist.errors import ArgumentError, ContextError, OutOfRangeError
 from graphdist.options import ReduceOp
 from graphdist.strategies.abstract_strategy import AbstractStrategy
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.components import per_replica_of
 from graphdist.values.distributed import type_name
 

@@ -18,7 +18,7 @@ from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.tpu import devices_of_topology
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 class MirroredBase(CommonStrategy):

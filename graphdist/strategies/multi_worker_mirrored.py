@@ -13,7 +13,7 @@ from graphdist.cluster import roles
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.cluster.tf_config import TFConfigClusterResolver
-from graphdist.config import job_identity, worker_bind_address, worker_patience
+from graphdist.config import job_identity, worker_bind_address, worker_timeouts
 from graphdist.errors import ArgumentError, ContextError, WorkerError
 from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import (
@@ -36,7 +36,7 @@ from graphdist.runtime.processes.cluster_workers import (
 )
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 
@@ -158,7 +158,7 @@ def devices_of_workers(
         )
     workers = _rendezvous(addresses, roles.id_in_cluster(spec, kind, number), spec)
     seconds = options.timeout_seconds
-    limit = workers.patience.step if seconds is None else seconds
+    limit = workers.timeouts.step if seconds is None else seconds
     bounded = limit if limit and 0 < limit < float("inf") else None  # tf.distribute takes any
     return Devices(of_all_workers(workers, names), workers=workers, timeout_seconds=bounded)
 
@@ -172,8 +172,8 @@ def _rendezvous(addresses: Sequence[str], index: int, spec: ClusterSpec) -> Clus
             hint="make the strategy first: move what makes arrays, lists jax.devices() or runs "
             "functions below this line",
         )
-    patience, job = worker_patience(), job_identity()
-    return join_workers(addresses, index, patience, job, worker_bind_address(), here())
+    timeouts, job = worker_timeouts(), job_identity()
+    return join_workers(addresses, index, timeouts, job, worker_bind_address(), here())
 
 
 def of_all_workers(

@@ -9,7 +9,7 @@ from graphdist.options import AXIS_NAME, checked_axis_name
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 

@@ -28,11 +28,11 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, TraceError
 from graphdist.ir.source import Source
 from graphdist.ir.types import dtype_name
-from graphdist.program.signature import StaticValue
+from graphdist.program.argument_keys import StaticValue
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.merge_call import Merged, merge_call_p
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     DistributedValues,
     PerReplica,

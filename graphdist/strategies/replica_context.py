@@ -18,8 +18,8 @@ from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
 from graphdist.tracing.slots import padded
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,

@@ -19,7 +19,7 @@ import numpy as np
 
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
-from graphdist.program.signature import StaticValue
+from graphdist.program.argument_keys import StaticValue
 from graphdist.program.step_functions import require_result
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaVariant
@@ -28,8 +28,8 @@ from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.merge_variants import merge_variants
 from graphdist.tracing.primitives import replica_id_p
 from graphdist.tracing.slots import Slot
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,

@@ -28,8 +28,8 @@ from graphdist.strategies.replica_variants import run_by_variant
 from graphdist.tracing.axis_name import for_replicas
 from graphdist.tracing.primitives import gather_p, reduce_p, replica_id_p
 from graphdist.tracing.slots import Slot
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace, fresh_trace
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     DistributedValues,
     Mirrored,

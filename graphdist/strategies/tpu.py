@@ -23,7 +23,7 @@ from graphdist.runtime.targets.topologies import Topology, absent_devices, find_
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.multi_worker_mirrored import single_worker
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 def devices_of_topology(name: str, num_slices: int, platform: str) -> Devices:

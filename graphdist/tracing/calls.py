@@ -14,7 +14,7 @@ from jax.extend import core as jex
 from graphdist.ir.graph import GraphVariable, Operand, Value
 from graphdist.tracing.importer import Environment, Importer
 from graphdist.tracing.jax_ops import optimization_barrier
-from graphdist.tracing.sources import source_of_equation
+from graphdist.tracing.user_lines import source_of_equation
 
 CALLS = frozenset(
     {

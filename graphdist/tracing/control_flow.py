@@ -17,8 +17,8 @@ from jax.extend import core as jex
 from graphdist.ir.graph import Graph, GraphVariable, Operand
 from graphdist.ir.ops import ASSIGN, COND, SCAN, WHILE
 from graphdist.tracing.importer import Environment, Importer, bind
-from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
+from graphdist.tracing.user_lines import source_of_equation
 
 
 def import_scan(importer: Importer, equation: Any, environment: Environment) -> None:

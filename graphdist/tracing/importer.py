@@ -26,11 +26,11 @@ from graphdist.ir.ops import CONSTANT, READ
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type, dtype_name
 from graphdist.tracing.axis_name import Audience, audience_of
+from graphdist.tracing.hidden_operations import is_higher_order, leaked, refuse_nested
 from graphdist.tracing.integer_means import IntegerMeans
 from graphdist.tracing.jax_ops import jax_op
-from graphdist.tracing.refusals import is_higher_order, leaked, refuse_nested
-from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
+from graphdist.tracing.user_lines import source_of_equation
 from graphdist.tracing.variable_versions import Versions
 
 Environment: TypeAlias = dict[Any, Operand | GraphVariable]

@@ -41,8 +41,8 @@ from graphdist.tracing.refs import (
     import_new_ref,
     import_swap,
 )
-from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import outside_replica_functions
+from graphdist.tracing.user_lines import source_of_equation
 
 
 def import_jaxpr(

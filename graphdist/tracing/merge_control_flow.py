@@ -16,8 +16,8 @@ from jax.extend import core as jex
 
 from graphdist.tracing.control_flow import scan_counts
 from graphdist.tracing.slots import Slot, padded
-from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
+from graphdist.tracing.user_lines import source_of_equation
 from graphdist.tracing.variant_trace import Equation
 
 SlotRows: TypeAlias = Sequence[Sequence[Slot]]

@@ -31,7 +31,6 @@ from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.merge_control_flow import merge_control_flow
 from graphdist.tracing.primitives import to_replicas
 from graphdist.tracing.slots import Slot, cut, padded
-from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
 from graphdist.tracing.switch_layout import SwitchLayout, is_variable
 from graphdist.tracing.synchronization_points import (
@@ -39,6 +38,7 @@ from graphdist.tracing.synchronization_points import (
     holds_synchronization_point,
     require_agreement,
 )
+from graphdist.tracing.user_lines import source_of_equation
 from graphdist.tracing.value_numbers import numbered
 from graphdist.tracing.variant_trace import (
     Atom,

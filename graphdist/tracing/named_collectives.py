@@ -26,8 +26,8 @@ from graphdist.tracing.primitives import (
     reduce_scatter_p,
     replica_id_p,
 )
-from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
+from graphdist.tracing.user_lines import source_of_equation
 
 
 def _reduction(reducer: str, locally: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,8 +22,8 @@ from graphdist.ir.ops import ASSIGN, READ
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.tracing.importer import Environment, Importer, bind
 from graphdist.tracing.jax_ops import jax_op
-from graphdist.tracing.sources import source_of_equation
 from graphdist.tracing.state import TraceError
+from graphdist.tracing.user_lines import source_of_equation
 
 
 def import_handle(importer: Importer, equation: Any, environment: Environment) -> None:

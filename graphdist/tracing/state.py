@@ -36,7 +36,7 @@ from graphdist.ir.types import Type
 from graphdist.tracing.axis_name import bound, for_all, unbound_name
 from graphdist.tracing.integer_means import IntegerMeans
 from graphdist.tracing.primitives import aggregate_p, read_variable_p, to_replicas
-from graphdist.tracing.sources import here, where_raised
+from graphdist.tracing.user_lines import here, where_raised
 
 Output = TypeVar("Output")
 

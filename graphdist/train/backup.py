@@ -12,7 +12,7 @@ from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.files.checkpoint_folders import remove_all
 from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, StrPath
 from graphdist.train.manager import CheckpointManager
 

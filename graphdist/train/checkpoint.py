@@ -22,8 +22,8 @@ from graphdist.runtime.files.checkpoint_folders import (
 )
 from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 from graphdist.train.entries import Objects, entries_of, outside_scopes
 from graphdist.train.index import SavedCheckpoint, Snapshot, snapshot
 from graphdist.train.status import LoadStatus

@@ -35,7 +35,7 @@ from graphdist.metrics.totals import Total
 from graphdist.random import Generator
 from graphdist.runtime.files.checkpoint_arrays import can_be_written
 from graphdist.state.variable import Variable
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, type_name
 
 Array: TypeAlias = np.ndarray[Any, Any]

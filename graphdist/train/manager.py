@@ -27,7 +27,7 @@ from graphdist.runtime.files.checkpoint_folders import (
     remove,
 )
 from graphdist.runtime.processes.workers import exchange, worker_group
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions, StrPath
 from graphdist.train.status import LoadStatus
 from graphdist.train.writing import finish_writing

@@ -18,7 +18,7 @@ from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.runtime.processes.step_agreement import StepAgreement
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, StrPath
 from graphdist.train.manager import CheckpointManager
 from graphdist.values.distributed import type_name

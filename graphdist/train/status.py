@@ -11,7 +11,7 @@ from graphdist.errors import GraphdistError, UnmatchedError
 from graphdist.ir.source import Source
 from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.train.entries import (
     ArrayEntry,
     CheckpointEntry,

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from graphdist.errors import GraphdistError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 _log = logging.getLogger("graphdist")
 

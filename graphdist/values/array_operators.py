@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from graphdist.errors import ArgumentError, UnsupportedError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 _JAX_CORE = getattr(jax.typeof, "__globals__", None)
 """The names of the module in which JAX inspects the arguments of its compiled functions."""

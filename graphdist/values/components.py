@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.errors import ArgumentError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     PerReplica,
     PerReplicaArray,

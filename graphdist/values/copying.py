@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn  # Any: copies that `copy` has made already
 
 from graphdist.errors import ArgumentTypeError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 def is_part_of_a_copy(memo: Mapping[int, Any]) -> bool:

@@ -23,7 +23,7 @@ from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Distribution, Type, dtype_name
 from graphdist.tracing.slots import Slot
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.array_operators import ArrayOperators, is_asked_by_a_function_of_jax
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.one_line import devices_of, values_of

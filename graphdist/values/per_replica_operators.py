@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, GraphdistError
-from graphdist.tracing.sources import here
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase

@@ -16,7 +16,7 @@ import jax
 from jax.tree_util import PyTreeDef, default_registry
 
 from graphdist.errors import ArgumentTypeError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 _LEAF = jax.tree.structure(0)
 

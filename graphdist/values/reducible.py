@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import checked_array
 
 

@@ -15,7 +15,7 @@ import jax
 from graphdist.ir.graph import Graph, Operand, Value
 from graphdist.ir.source import Source
 from graphdist.ir.unequal_means import from_unequal_rows
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, PerReplicaArray, is_array
 from graphdist.values.pytrees import argument_name
 

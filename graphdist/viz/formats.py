@@ -9,7 +9,7 @@ from typing import TypeAlias
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import FunctionStage
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.viz import document, dot, mermaid, model_explorer, page, perfetto, svg, text
 from graphdist.viz.program import ShownProgram, program_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphdist.errors import ArgumentError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.viz.model import Model
 
 __all__ = ["SMALL", "refuse_large"]

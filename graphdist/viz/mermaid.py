@@ -7,7 +7,7 @@ names are cut, and a larger graph is refused.
 from __future__ import annotations
 
 from graphdist.errors import ArgumentError
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.viz.limits import refuse_large
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram

@@ -8,7 +8,7 @@ import jax
 
 from graphdist.errors import ArgumentTypeError
 from graphdist.state.variable import Variable
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.one_line import devices_of
 
 __all__ = ["placement"]

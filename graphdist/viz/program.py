@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import FunctionStage, Traced
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 __all__ = ["ShownProgram", "ShownStep", "program_of"]
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.printer import print_graph
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.viz.graph_diff import Diff
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram, ShownStep

@@ -25,18 +25,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, cast  # Any: JSON
 
 from graphdist.ir.source import UNKNOWN, Source
+from graphdist.runtime.processes.abandonable_calls import called_while
 from graphdist.runtime.processes.addresses import WorkerError, free_port, is_loopback
 from graphdist.runtime.processes.connection import Connection, LeftError, ServerGoneError
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
 from graphdist.runtime.processes.rendezvous import Rendezvous
 from graphdist.runtime.processes.server import Server
-from graphdist.runtime.processes.supervision import called_while
+from graphdist.runtime.processes.timeouts import WorkerTimeouts
 from graphdist.runtime.processes.workers import WorkerTimeoutError, set_workers, worker_group
 
 SECONDS_TO_LEAVE = 5.0
@@ -53,20 +53,6 @@ class CollectiveTimeoutError(WorkerError, TimeoutError):
     """Workers did not arrive in time where the others wait for them."""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How long workers wait for each other, in seconds.
-
-    `start`: until all have arrived. `silence`: until a silent worker counts as dead. `step`: until
-    a step that does not end is given up, and until worker 0, at its end, leaves the others; None is
-    for ever.
-    """
-
-    start: float = 300.0
-    silence: float = 60.0
-    step: float | None = 1800.0
-
-
 class ClusterWorkers:
     """All workers of a cluster, and this worker's connection to the others."""
 
@@ -74,7 +60,7 @@ class ClusterWorkers:
         self,
         addresses: Sequence[str],
         index: int,
-        patience: Patience,
+        timeouts: WorkerTimeouts,
         job: JobIdentity | None = None,
         bind: str = "",
     ) -> None:
@@ -82,7 +68,7 @@ class ClusterWorkers:
 
         `bind` is the address at which worker 0 listens, by default its own.
         """
-        self.addresses, self.index, self.patience = tuple(addresses), index, patience
+        self.addresses, self.index, self.timeouts = tuple(addresses), index, timeouts
         self.failure: WorkerError | None = None
         self._job, self._bind = job or JobIdentity(), bind
         self._connection: Any = None  # from `start` on
@@ -106,7 +92,7 @@ class ClusterWorkers:
 
     def start(self, at: Source = UNKNOWN) -> None:
         """Connect to the others and start JAX; raises `WorkerError` if that fails."""
-        place, patience = self.rendezvous(at), self.patience
+        place, timeouts = self.rendezvous(at), self.timeouts
         atexit.register(self._leave)
         hook = sys.excepthook
 
@@ -119,7 +105,7 @@ class ClusterWorkers:
         sys.excepthook = report
         jax_service = self._jax = JaxService(place, len(self), self.index, self._thread_failed)
         try:
-            self.supervise(lambda: jax_service.join(patience.start, patience.silence))
+            self.supervise(lambda: jax_service.join(timeouts.start, timeouts.silence))
         except (RuntimeError, ValueError) as error:
             if isinstance(error, WorkerError):
                 raise
@@ -134,7 +120,7 @@ class ClusterWorkers:
 
         Raises `WorkerError` if the workers do not all arrive.
         """
-        seconds = self.patience.start
+        seconds = self.timeouts.start
         deadline = time.monotonic() + seconds
         rendezvous = Rendezvous(self.addresses, self.index, self._job, deadline, seconds, at)
         try:
@@ -151,7 +137,7 @@ class ClusterWorkers:
         listener = None
         if self.index == 0:
             listener = rendezvous.listener(self._bind)
-            silence = self.patience.silence
+            silence = self.timeouts.silence
             self._server = Server(listener, len(self), silence, self._job, self._thread_failed)
             self._server.start()
             bound = str(listener.getsockname()[0])
@@ -163,14 +149,14 @@ class ClusterWorkers:
                 )
         stream = rendezvous.connection(listener)
         own, host = rendezvous.own_address(stream, listener), str(stream.getpeername()[0])
-        self._connection = Connection(stream, self._note_failure, self.patience.silence)
+        self._connection = Connection(stream, self._note_failure, self.timeouts.silence)
         bind = host if listener is None else bound
         self._connection.put("start", free_port(bind) if self.index == 0 else 0)
         left = max(0.0, rendezvous.deadline - time.monotonic())
         given = self._connection.take("start", left, self._raise_failure)
         if given is None:
             raise rendezvous.refused(
-                f"{self._missing('start')} did not start within {self.patience.start:g} s"
+                f"{self._missing('start')} did not start within {self.timeouts.start:g} s"
                 f"{self._refusals()}"
             )
         return ServiceAddress(host, int(given[0]), bind, own)
@@ -183,7 +169,7 @@ class ClusterWorkers:
         Raises `WorkerError` when one has failed, `CollectiveTimeoutError` when one does not come
         within `seconds`, by default as long as it may take to start.
         """
-        limit = self.patience.start if seconds is None else seconds
+        limit = self.timeouts.start if seconds is None else seconds
         self._connection.put(key, value)
         try:
             given: list[Any] | None = self._connection.take(key, limit, self._raise_failure)
@@ -345,8 +331,8 @@ class ClusterWorkers:
     def _leave(self) -> None:
         is_well = self.failure is None and not self._crash
         self._connection.leave()
-        self._wait_for_others(self.patience.step if is_well else SECONDS_TO_LEAVE)
-        limit = self.patience.silence if is_well else SECONDS_TO_LEAVE
+        self._wait_for_others(self.timeouts.step if is_well else SECONDS_TO_LEAVE)
+        limit = self.timeouts.silence if is_well else SECONDS_TO_LEAVE
         # The usual end joins threads and waits for the devices: a blocked call would never let it.
         if self._is_stuck or self._jax is None or not self._jax.leave(limit):
             sys.stdout.flush()
@@ -373,7 +359,7 @@ def current_workers() -> ClusterWorkers | None:
 def join_workers(
     addresses: Sequence[str],
     index: int,
-    patience: Patience,
+    timeouts: WorkerTimeouts,
     job: JobIdentity,
     bind: str = "",
     at: Source = UNKNOWN,
@@ -384,7 +370,7 @@ def join_workers(
     """
     found = current_workers()
     if found is None:
-        found = ClusterWorkers(addresses, index, patience, job, bind)
+        found = ClusterWorkers(addresses, index, timeouts, job, bind)
         found.start(at)
         set_workers(found)
     elif (found.addresses, found.index) != (tuple(addresses), index):

@@ -27,6 +27,7 @@ import jax
 from graphdist.ir.graph import Graph
 from graphdist.ir.source import Source
 from graphdist.runtime.devices import Devices
+from graphdist.runtime.processes.abandonable_calls import Call, Runner
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import (
     EXIT_CODE,
@@ -35,7 +36,6 @@ from graphdist.runtime.processes.cluster_workers import (
 )
 from graphdist.runtime.processes.program_agreement import first_collective
 from graphdist.runtime.processes.server import BEAT_SECONDS
-from graphdist.runtime.processes.supervision import Call, Runner
 
 SECONDS_AFTER_INTERRUPT = 2.0
 """How long a step may take to end after Ctrl-C."""

@@ -10,7 +10,7 @@ from tests.multi_worker.launch import Outcome, run
 from tests.multi_worker.strangers import job_among_strangers
 
 pytestmark = pytest.mark.slow
-PATIENCE = {"GRAPHDIST_WORKER_START_SECONDS": "20", "GRAPHDIST_WORKER_SILENCE_SECONDS": "20"}
+TIMEOUTS = {"GRAPHDIST_WORKER_START_SECONDS": "20", "GRAPHDIST_WORKER_SILENCE_SECONDS": "20"}
 
 
 def errors_of(outcome: Outcome, worker: int) -> str:
@@ -26,7 +26,7 @@ def errors_of(outcome: Outcome, worker: int) -> str:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_is_named(victim: int) -> None:
-    outcome = run(2, "faulty", "kill", str(victim), variables=PATIENCE)
+    outcome = run(2, "faulty", "kill", str(victim), variables=TIMEOUTS)
     assert outcome.status == 128 + 9
     assert re.search(f"WorkerError: worker {victim} .* died", errors_of(outcome, 1 - victim))
     [(number, caught)] = outcome.said[1 - victim]  # an exception as any other, worker 0's too
@@ -40,7 +40,7 @@ def test_a_killed_worker_is_named(victim: int) -> None:
 def test_a_stopped_worker_is_a_timeout(victim: int) -> None:
     limit = {} if victim else {"GRAPHDIST_WORKER_STEP_SECONDS": "4"}
     fault = "stop" if victim else "silent"  # which leaves the options as they are
-    outcome = run(2, "faulty", fault, str(victim), variables={**PATIENCE, **limit})
+    outcome = run(2, "faulty", fault, str(victim), variables={**TIMEOUTS, **limit})
     assert outcome.status == 1
     error = errors_of(outcome, 1 - victim)
     message = rf"CollectiveTimeoutError: step \d+, 'step', did not end within 4 s: worker {victim} "
@@ -50,14 +50,14 @@ def test_a_stopped_worker_is_a_timeout(victim: int) -> None:
 
 
 def test_a_silent_worker_is_noticed_without_a_timeout() -> None:
-    patience = {**PATIENCE, "GRAPHDIST_WORKER_SILENCE_SECONDS": "4"}
+    patience = {**TIMEOUTS, "GRAPHDIST_WORKER_SILENCE_SECONDS": "4"}
     outcome = run(2, "faulty", "silent", "1", variables=patience)
     assert outcome.status == 1
     assert re.search(r"worker 1 .* was not heard of for \d s", errors_of(outcome, 0))
 
 
 def test_an_exception_is_told_to_the_others_and_shown_last() -> None:
-    outcome = run(2, "faulty", "raise", "1", variables=PATIENCE)
+    outcome = run(2, "faulty", "raise", "1", variables=TIMEOUTS)
     assert outcome.status == 1
     assert "worker 1 (127.0.0.1" in errors_of(outcome, 0)
     assert 'failed: KeyError: "the user\'s own"' in errors_of(outcome, 0)
@@ -65,7 +65,7 @@ def test_an_exception_is_told_to_the_others_and_shown_last() -> None:
 
 
 def test_a_worker_that_leaves_early_is_named() -> None:
-    outcome = run(2, "faulty", "leave", "1", variables=PATIENCE)
+    outcome = run(2, "faulty", "leave", "1", variables=TIMEOUTS)
     assert outcome.status == 1
     assert re.search("worker 1 .* ended its program before the others", errors_of(outcome, 0))
 
@@ -78,7 +78,7 @@ def test_a_job_goes_on_among_strangers() -> None:
 
 
 def test_programs_that_differ_are_shown_on_every_worker() -> None:
-    outcome = run(2, "faulty", "differ", "1", variables=PATIENCE)
+    outcome = run(2, "faulty", "differ", "1", variables=TIMEOUTS)
     assert outcome.status == 1
     for worker in range(2):
         error = errors_of(outcome, worker)
@@ -90,7 +90,7 @@ def test_programs_that_differ_are_shown_on_every_worker() -> None:
 
 
 def test_variables_that_differ() -> None:
-    outcome = run(2, "faulty", "variable", "1", variables=PATIENCE)
+    outcome = run(2, "faulty", "variable", "1", variables=TIMEOUTS)
     assert outcome.status == 1
     for worker in range(2):
         assert re.search(

@@ -33,7 +33,7 @@ from graphdist.tools.bench.report import Run, passes_table, program_table
 from graphdist.tools.bench.systems import SYSTEMS
 from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import prepare_command
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 PASSES = "passes"
 ALL_SYSTEMS = (*SYSTEMS, *PACKAGES)

@@ -31,7 +31,7 @@ from graphdist.tools.bench.programs import PROGRAMS, RATE, BenchProgram
 from graphdist.tools.bench.systems import Graphdist
 from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import prepare_command
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 
 
 @dataclass(frozen=True)

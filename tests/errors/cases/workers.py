@@ -12,9 +12,10 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.processes.addresses import free_port
-from graphdist.runtime.processes.cluster_workers import ClusterWorkers, Patience
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import JobIdentity
-from graphdist.tracing.sources import here
+from graphdist.runtime.processes.timeouts import WorkerTimeouts
+from graphdist.tracing.user_lines import here
 from tests.errors.refusal import Refused
 
 
@@ -26,7 +27,7 @@ def _cluster(*addresses: str, **task: Any) -> gd.cluster.SimpleClusterResolver:
 
 @contextmanager
 def _before_first_use() -> Iterator[None]:
-    """Make a strategy as if nothing had run on a device, and with little patience."""
+    """Make a strategy as if nothing had run on a device, and with little timeouts."""
     place = "graphdist.strategies.multi_worker_mirrored.backends_are_started"
     seconds = {"GRAPHDIST_WORKER_START_SECONDS": "0.2"}
     with mock.patch(place, return_value=False), mock.patch.dict("os.environ", seconds):
@@ -109,7 +110,7 @@ def worker_0_on_another_machine(refused: Refused) -> None:
 
 def worker_with_another_token(refused: Refused) -> None:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:2"]
-    first = ClusterWorkers(addresses, 0, Patience(start=3.0), JobIdentity("job", token="one"))
+    first = ClusterWorkers(addresses, 0, WorkerTimeouts(start=3.0), JobIdentity("job", token="one"))
     alone = threading.Thread(target=_meet_nobody, args=[first])
     alone.start()
     resolver = _cluster(*addresses, task_type="worker", task_id=1)
@@ -134,7 +135,9 @@ def worker_0_that_is_not_there(refused: Refused) -> None:
 
 def worker_that_does_not_come(refused: Refused) -> None:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
-    first, second = (ClusterWorkers(addresses, index, Patience(start=5.0)) for index in range(2))
+    first, second = (
+        ClusterWorkers(addresses, index, WorkerTimeouts(start=5.0)) for index in range(2)
+    )
     other = threading.Thread(target=second.rendezvous)
     other.start()
     first.rendezvous()

@@ -12,10 +12,11 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.processes.addresses import free_port, listen
-from graphdist.runtime.processes.cluster_workers import ClusterWorkers, Patience
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.server import BEAT_SECONDS
+from graphdist.runtime.processes.timeouts import WorkerTimeouts
 
-PATIENCE = Patience(start=5.0, silence=60.0)
+TIMEOUTS = WorkerTimeouts(start=5.0, silence=60.0)
 Met = Callable[..., list[ClusterWorkers]]
 
 
@@ -24,9 +25,9 @@ def met() -> Iterator[Met]:
     """Return what makes workers that have met; they leave in the end."""
     made: list[ClusterWorkers] = []
 
-    def meet(count: int, patience: Patience = PATIENCE) -> list[ClusterWorkers]:
+    def meet(count: int, timeouts: WorkerTimeouts = TIMEOUTS) -> list[ClusterWorkers]:
         addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(count)]
-        made.extend(ClusterWorkers(addresses, index, patience) for index in range(count))
+        made.extend(ClusterWorkers(addresses, index, timeouts) for index in range(count))
         with ThreadPoolExecutor(count) as pool:
             starts = list(pool.map(ClusterWorkers.rendezvous, made))
         assert len(set(starts)) == 1
@@ -95,7 +96,7 @@ def test_a_worker_that_dies_is_noticed_at_once(met: Met) -> None:
 
 
 def test_a_silent_worker_counts_as_dead(met: Met, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = met(2, Patience(start=5.0, silence=1.0))
+    first, second = met(2, WorkerTimeouts(start=5.0, silence=1.0))
     monkeypatch.setattr(second._connection, "_send", lambda message: None)
     until(lambda: first.failure)
     with pytest.raises(gd.WorkerError, match=r"worker 1 .* was not heard of for"):
@@ -140,7 +141,7 @@ def test_ordinals_count_by_kind(met: Met) -> None:
 
 
 def test_a_worker_that_was_given_up_learns_of_it(met: Met, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, second = met(2, Patience(start=5.0, silence=1.0))
+    _, second = met(2, WorkerTimeouts(start=5.0, silence=1.0))
     monkeypatch.setattr(second._connection, "_send", lambda message: None)
     until(lambda: second.failure)
     with pytest.raises(gd.WorkerError, match=r"worker 1 .* was not heard of .* the others gave it"):
@@ -179,7 +180,7 @@ def test_what_is_no_message_ends_the_worker_that_said_it(met: Met) -> None:
 
 
 def test_worker_0_stays_until_others_are_gone_or_silent(met: Met) -> None:
-    first, second = met(2, Patience(start=5.0, silence=1.0))
+    first, second = met(2, WorkerTimeouts(start=5.0, silence=1.0))
     server = first._server
     assert server is not None
     assert server.has_others()
@@ -198,14 +199,14 @@ def test_a_port_in_use() -> None:
 def test_an_address_of_another_machine() -> None:
     message = r"worker 0 \(192.0.2.1:2222\) cannot listen at 192.0.2.1:2222: Cannot assign"
     with pytest.raises(gd.WorkerError, match=message) as caught:
-        ClusterWorkers(["192.0.2.1:2222", "192.0.2.2:2222"], 0, PATIENCE).rendezvous()
+        ClusterWorkers(["192.0.2.1:2222", "192.0.2.2:2222"], 0, TIMEOUTS).rendezvous()
     assert "GRAPHDIST_WORKER_BIND" in caught.value.hint
 
 
 def test_something_else_at_the_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        second = ClusterWorkers([address, "127.0.0.1:1"], 1, Patience(start=0.3))
+        second = ClusterWorkers([address, "127.0.0.1:1"], 1, WorkerTimeouts(start=0.3))
         with pytest.raises(gd.WorkerError, match=r"cannot reach worker 0.*something else answers"):
             second.rendezvous()
 
@@ -213,8 +214,8 @@ def test_something_else_at_the_port() -> None:
 def test_workers_meet_again_where_they_could_not() -> None:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
     with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start"):
-        ClusterWorkers(addresses, 0, Patience(start=0.2)).rendezvous()
-    first, second = ClusterWorkers(addresses, 0, PATIENCE), ClusterWorkers(addresses, 1, PATIENCE)
+        ClusterWorkers(addresses, 0, WorkerTimeouts(start=0.2)).rendezvous()
+    first, second = ClusterWorkers(addresses, 0, TIMEOUTS), ClusterWorkers(addresses, 1, TIMEOUTS)
     until(lambda: _is_free(addresses[0]))
     all_at_once([first, second], ClusterWorkers.rendezvous)
     second.leave()
@@ -232,7 +233,7 @@ def _is_free(address: str) -> bool:
 
 def test_ipv6() -> None:
     addresses = [f"[::1]:{free_port('::1')}", "[::1]:1"]
-    first, second = [ClusterWorkers(addresses, index, PATIENCE) for index in range(2)]
+    first, second = [ClusterWorkers(addresses, index, TIMEOUTS) for index in range(2)]
     places = all_at_once([first, second], ClusterWorkers.rendezvous)
     assert [(place.host, place.bind, place.own_address) for place in places] == [("::1",) * 3] * 2
     second.leave()
@@ -248,18 +249,18 @@ def test_the_server_listens_at_its_address_alone(met: Met) -> None:
 
 def test_it_listens_where_it_is_told() -> None:
     addresses = [f"192.0.2.1:{free_port('127.0.0.1')}", "192.0.2.2:1"]
-    first = ClusterWorkers(addresses, 0, Patience(start=0.2), bind="0.0.0.0")
+    first = ClusterWorkers(addresses, 0, WorkerTimeouts(start=0.2), bind="0.0.0.0")
     with pytest.raises(gd.WorkerError, match=r"worker 1 .* did not start"):
         first.rendezvous()
 
 
 def test_threads_end_with_the_workers() -> None:
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
-    only = ClusterWorkers([address], 0, PATIENCE)
+    only = ClusterWorkers([address], 0, TIMEOUTS)
     only.rendezvous()
     server = only._server
     assert server is not None
     assert server.is_alive()
     only.leave()
     until(lambda: not server.is_alive())
-    assert Patience.silence > BEAT_SECONDS
+    assert WorkerTimeouts.silence > BEAT_SECONDS

@@ -16,18 +16,19 @@ import pytest
 import graphdist as gd
 from graphdist.runtime.processes import messages, server
 from graphdist.runtime.processes.addresses import free_port
-from graphdist.runtime.processes.cluster_workers import ClusterWorkers, Patience
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import PROTOCOL, JobIdentity
+from graphdist.runtime.processes.timeouts import WorkerTimeouts
 
 JOB = JobIdentity("a", 1, "secret", "graphdist 1, jax 1")
-PATIENCE = Patience(start=5.0)
+TIMEOUTS = WorkerTimeouts(start=5.0)
 
 
 @contextmanager
 def started(job: JobIdentity = JOB, seconds: float = 1.0) -> Iterator[tuple[list[str], Any]]:
     """Start worker 0 of two; give the addresses, and what will have its error."""
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
-    first = ClusterWorkers(addresses, 0, Patience(start=seconds), job)
+    first = ClusterWorkers(addresses, 0, WorkerTimeouts(start=seconds), job)
     with ThreadPoolExecutor(1) as pool:
         yield addresses, pool.submit(first.rendezvous)
 
@@ -49,7 +50,7 @@ def started(job: JobIdentity = JOB, seconds: float = 1.0) -> Iterator[tuple[list
 def test_a_worker_of_another_kind_is_refused_on_both_sides(job: JobIdentity, message: str) -> None:
     with started() as (addresses, first):
         with pytest.raises(gd.WorkerError, match=rf"worker 1 .* cannot reach worker 0 .*{message}"):
-            ClusterWorkers(addresses, 1, PATIENCE, job).rendezvous()
+            ClusterWorkers(addresses, 1, TIMEOUTS, job).rendezvous()
         with pytest.raises(gd.WorkerError, match=rf"worker 1 .* did not start .*{message}"):
             first.result()
 
@@ -60,7 +61,7 @@ def test_a_worker_of_another_kind_is_refused_on_both_sides(job: JobIdentity, mes
 )
 def test_clusters_that_disagree(index: int, count: int, message: str) -> None:
     with started() as (addresses, first):
-        other = ClusterWorkers(addresses[:1] + ["127.0.0.1:1"] * (count - 1), index, PATIENCE, JOB)
+        other = ClusterWorkers(addresses[:1] + ["127.0.0.1:1"] * (count - 1), index, TIMEOUTS, JOB)
         other.__class__ = _WithoutServer
         time.sleep(0.3)  # worker 0 is greeted
         with pytest.raises(gd.WorkerError, match=message):
@@ -79,11 +80,11 @@ class _WithoutServer(ClusterWorkers):
 def test_a_worker_of_a_later_start_waits_for_its_server() -> None:
     job = replace(JOB, generation=0)
     with started(job, seconds=0.5) as (addresses, old), ThreadPoolExecutor(1) as pool:
-        second = pool.submit(ClusterWorkers(addresses, 1, PATIENCE, JOB).rendezvous)
+        second = pool.submit(ClusterWorkers(addresses, 1, TIMEOUTS, JOB).rendezvous)
         with pytest.raises(gd.WorkerError, match=r"did not start"):
             old.result()
         assert not second.done()
-        new = ClusterWorkers(addresses, 0, PATIENCE, JOB)
+        new = ClusterWorkers(addresses, 0, TIMEOUTS, JOB)
         place = _until_it_listens(new)
         assert second.result().port == place.port
     new.leave()
@@ -102,7 +103,7 @@ def _until_it_listens(workers: ClusterWorkers) -> Any:
 def test_a_server_that_does_not_know_the_token_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        second = pool.submit(ClusterWorkers([address, "127.0.0.1:1"], 1, PATIENCE, JOB).rendezvous)
+        second = pool.submit(ClusterWorkers([address, "127.0.0.1:1"], 1, TIMEOUTS, JOB).rendezvous)
         stream, _ = listener.accept()
         stream.sendall(JOB.challenge().line())
         hello = json.loads(stream.makefile("rb").readline())
@@ -162,7 +163,7 @@ PAYLOADS = [
 @pytest.fixture
 def pair() -> Iterator[list[ClusterWorkers]]:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}", "127.0.0.1:1"]
-    made = [ClusterWorkers(addresses, index, PATIENCE, JOB) for index in range(2)]
+    made = [ClusterWorkers(addresses, index, TIMEOUTS, JOB) for index in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(ClusterWorkers.rendezvous, made))
     yield made

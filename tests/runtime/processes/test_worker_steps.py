@@ -14,16 +14,17 @@ import pytest
 import graphdist as gd
 from graphdist.ir.source import at_line
 from graphdist.runtime.processes import cluster_workers, worker_steps
+from graphdist.runtime.processes.abandonable_calls import Call
 from graphdist.runtime.processes.addresses import free_port
-from graphdist.runtime.processes.cluster_workers import ClusterWorkers, Patience
-from graphdist.runtime.processes.supervision import Call
+from graphdist.runtime.processes.cluster_workers import ClusterWorkers
+from graphdist.runtime.processes.timeouts import WorkerTimeouts
 from graphdist.runtime.processes.worker_steps import WorkerStep
 
 
 @pytest.fixture
 def pair() -> Iterator[list[ClusterWorkers]]:
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
-    made = [ClusterWorkers(addresses, index, Patience(start=30.0)) for index in range(2)]
+    made = [ClusterWorkers(addresses, index, WorkerTimeouts(start=30.0)) for index in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(ClusterWorkers.rendezvous, made))
     yield made

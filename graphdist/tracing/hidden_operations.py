@@ -12,8 +12,8 @@ from jax.extend import core as jex
 
 from graphdist.tracing.named_collectives import is_over_replicas
 from graphdist.tracing.primitives import LOGICAL
-from graphdist.tracing.sources import here, source_of_equation
 from graphdist.tracing.state import TraceError
+from graphdist.tracing.user_lines import here, source_of_equation
 
 
 def leaked(jaxpr: jex.Jaxpr, variable: Any) -> TraceError:

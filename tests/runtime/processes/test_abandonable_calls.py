@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from graphdist.runtime.processes.supervision import Call, Runner, called_while
+from graphdist.runtime.processes.abandonable_calls import Call, Runner, called_while
 
 SECONDS = 10.0
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
-from graphdist.tracing.sources import here
+from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     Mirrored,
     PerReplica,

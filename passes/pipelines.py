@@ -1,0 +1,139 @@
+"""The table of all passes, and the pipeline that compiles a program for a target.
+
+This module decides the order of passes, and gives reasons. `PASSES` is the one table that the
+pipeline, the tests, the tools and the documents read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graphdist.ir.graph import Stage
+from graphdist.passes import (
+    canonicalize,
+    eliminate_common_subexpressions,
+    eliminate_dead_code,
+    fold_constants,
+    infer_distribution,
+    lower_cross_replica,
+    order_collectives,
+    own_slices,
+    place_variables,
+    reassociate,
+    remove_redundant_collectives,
+    shard_inputs,
+    simplify,
+)
+from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
+from graphdist.passes.compute_on_packs import ComputeOnPacks
+from graphdist.passes.hoist_accumulation import HoistAccumulation
+from graphdist.passes.manager import Pass
+from graphdist.passes.pack_variables import PackVariables
+from graphdist.passes.shard_update import ShardUpdate
+from graphdist.passes.slice_gains import SHARDING, Sharding
+from graphdist.passes.stage_collectives import StageCollectives
+
+_LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
+
+PASSES = {
+    entry.name: entry
+    for entry in (
+        Pass("infer_distribution", infer_distribution.infer_distribution, _LOGICAL),
+        Pass("place_variables", place_variables.place_variables, _LOGICAL, Stage.PLACED),
+        Pass("shard_inputs", shard_inputs.shard_inputs, _PLACED),
+        Pass("lower_cross_replica", lower_cross_replica.lower_cross_replica, _PLACED, Stage.SPMD),
+        Pass("simplify", simplify.simplify),
+        Pass("canonicalize", canonicalize.canonicalize),
+        Pass("fold_constants", fold_constants.fold_constants),
+        Pass(
+            "eliminate_common_subexpressions",
+            eliminate_common_subexpressions.eliminate_common_subexpressions,
+        ),
+        Pass("eliminate_dead_code", eliminate_dead_code.eliminate_dead_code),
+        Pass(
+            "remove_redundant_collectives",
+            remove_redundant_collectives.remove_redundant_collectives,
+            _SPMD,
+        ),
+        Pass("own_slices", own_slices.own_slices, _SPMD),
+        Pass("reassociate", reassociate.reassociate, _SPMD),
+        Pass("hoist_accumulation", HoistAccumulation(), _SPMD),
+        Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
+        Pass("pack_variables", PackVariables(PACKING["cpu"]), _SPMD),
+        Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
+        Pass("order_collectives", order_collectives.order_collectives, _SPMD),
+        Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
+        Pass("stage_collectives", StageCollectives(True), _SPMD),
+    )
+}
+"""Every pass by name; `shard_update` for any size, those that pack for the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a program is compiled for, as far as passes differ by it.
+
+    `platform` is "cpu", "gpu" or "tpu"; `shard_update` says whether updates are shared out over the
+    replicas, None: where their size makes it worth it; `bytes_per_pack` is the size of a packed
+    collective, 0 for the size that was measured to be best; `num_slices` is the number of TPU
+    slices, which only a network joins; `packs_variables` says whether small variables may share a
+    buffer.
+    """
+
+    platform: str
+    shard_update: bool | None = None
+    bytes_per_pack: int = 0
+    num_slices: int = 1
+    packs_variables: bool = True
+
+    def packing(self, bytes_per_pack: int) -> Target:
+        """Return the target with packs of so many bytes; 0 changes nothing."""
+        return replace(self, bytes_per_pack=bytes_per_pack) if bytes_per_pack else self
+
+
+def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pass, ...]:
+    """Return the passes that compile a logical graph for a target, or a platform, in order.
+
+    Without `allow_reassociation` those are left out that change how results are rounded.
+
+    >>> [entry.name for entry in pipeline("cpu")][:2]
+    ['infer_distribution', 'place_variables']
+    """
+    if isinstance(target, str):
+        target = Target(target)
+    sharding = Sharding(bool(target.shard_update))
+    if target.shard_update is None:
+        sharding = SHARDING.get(target.platform, Sharding(False))
+    sharding = replace(sharding, reduces=allow_reassociation)
+    packing = PACKING.get(target.platform, NO_PACKING).at_most(target.bytes_per_pack)
+    if not target.packs_variables:
+        packing = replace(packing, largest_variable=0)
+    is_staged = target.platform == "tpu" and target.num_slices == 1
+    # Joined before hoisted: a term made of two reductions is then made of one.
+    reassociation = (PASSES["reassociate"], PASSES["hoist_accumulation"])
+    # And reassociated once more, for the scalars that a reduction shared out is made of.
+    shared_out = (
+        Pass("shard_update", ShardUpdate(sharding), _SPMD),
+        *((PASSES["reassociate"],) if allow_reassociation else ()),
+    )
+    return (
+        PASSES["infer_distribution"],
+        PASSES["place_variables"],
+        PASSES["shard_inputs"],
+        PASSES["lower_cross_replica"],
+        # All before the graph is simplified: what only fed collectives that are gone is dead then.
+        PASSES["remove_redundant_collectives"],
+        PASSES["own_slices"],
+        *(reassociation if allow_reassociation else ()),
+        # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
+        *(shared_out if sharding.is_on else ()),
+        PASSES["simplify"],
+        # Before collectives are packed: gradients are packed as the variables they update.
+        Pass("pack_variables", PackVariables(packing), _SPMD),
+        Pass("compute_on_packs", ComputeOnPacks(packing), _SPMD),
+        PASSES["eliminate_dead_code"],
+        # Last: buckets are filled in the order in which values are ready.
+        PASSES["order_collectives"],
+        Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
+        *((PASSES["stage_collectives"],) if is_staged else ()),
+    )
