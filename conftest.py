@@ -57,6 +57,7 @@ LONG = (
     "tools/test_run.py",
     "numerics/test_pass_through.py",
     *("runtime/test_sharded_guards.py", "runtime/test_sharded_state.py"),
+    *("runtime/test_node_by_node.py", "train/test_processes.py"),
 )
 """Folders and files of tests whose tests take long."""
 
