@@ -72,7 +72,8 @@ replicas. The kinds:
 _OF_JAX = """
 Every other operation is one of JAX, named `jax.<primitive>`, with JAX's own parameters. It is
 local, and its results are distributed as the join of its operands, or per_replica if it may answer
-each replica differently. The join is mirrored if all operands are, and per_replica otherwise; see
+each replica differently. The join is mirrored if all operands are, and per_replica otherwise. An
+operation that computes each element by itself keeps slices that are cut along one dimension; see
 [distributions.md](distributions.md).
 """
 
