@@ -1,8 +1,8 @@
-"""Compute on a packed buffer once, where every piece of it is computed alike.
+"""Compute once on a packed buffer, if all its pieces are computed in the same way.
 
-An optimizer does the same to each variable. Where variables share a buffer (`pack_variables.py`),
+An optimizer does the same to each variable. If variables share a buffer (`pack_variables.py`),
 their gradients are packed in the same order and reduced, and one computation updates the entire
-buffer: a hundred small kernels fewer to compile and to run.
+buffer. That can save a hundred small kernels, which would have to be compiled and run.
 
 Before:  %a, %b = unpack(%p)  %ra = all_reduce(%ga)  %rb = all_reduce(%gb)
          %a2 = sub(%a, %ra)  %b2 = sub(%b, %rb)  %q = pack(%a2, %b2)
@@ -12,14 +12,14 @@ How it works. A row is one value for each piece, such as the operands of `%q`. A
 flat value if it is
 
 * all pieces of one buffer, in order: the buffer;
-* a literal, a scalar or its broadcasts, the same in each place: that, or its broadcast;
-* results of all_reduces that are alike and small enough to be packed: the all_reduce of the packed
-  row of their operands, where the last of them stood;
+* the same literal, scalar or broadcast scalar in each place: the scalar, or its broadcast;
+* results of all_reduces of one kind, small enough to be packed: one all_reduce of the packed row of
+  their operands, in the place of the last of them;
 * results of one elementwise operation whose operands' rows become flat values.
 
-Any other row would be packed as it stands. A new pack may need one such row, since it was one pack
-before too, and any number of reduced rows, which would be packed anyway. A list of pending rows
-takes the place of recursion: updates may be deep.
+Any other row has to be packed. At most one such row may go into the computation of a pack: its pack
+replaces the pack that was there before. Reduced rows do not count, since they would be packed in
+any case. A list of pending rows takes the place of recursion: updates may be deep.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Plan:
     nodes: Sequence[Node] = ()
     operands: Sequence[Row] = ()
     packed: frozenset[Key] = frozenset()
-    """The rows that are packed as they stand."""
+    """The rows that have to be packed, other than reduced ones."""
 
 
 @dataclass(slots=True)
@@ -141,7 +141,11 @@ class _Rows:
         return _Plan("computed", nodes=nodes, operands=operands, packed=packed)
 
     def of_operand(self, operands: Row, row: Row) -> _Plan:
-        """Return the plan of a row of operands of another: scalars take no scalar beside a pack."""
+        """Return the plan of `operands`, from which `row` is computed.
+
+        If the pieces of `row` are scalars, a value that all of them share is packed too: an
+        operation on scalars becomes one on buffers, which takes no scalar but a literal.
+        """
         plan = self.plans[_row_key(operands)]
         if plan.kind == "same" and isinstance(plan.operand, Value) and not row[0].type.shape:
             return _Plan("packed", packed=frozenset((_row_key(operands),)))

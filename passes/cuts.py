@@ -30,13 +30,13 @@ def cut_of(shape: tuple[int, ...], num_replicas: int) -> int | None:
 
 
 def is_cuttable(operand: Operand, num_replicas: int) -> bool:
-    """Return whether a replica can take a slice of what all of them hold."""
+    """Return whether a value is the same on all replicas, and can be cut in slices."""
     type = operand.type
     return type.distribution is MIRRORED and cut_of(type.shape, num_replicas) is not None
 
 
 def cut_dimension(type: Type, num_replicas: int) -> int:
-    """Return the dimension along which a value that is cut is cut."""
+    """Return the dimension along which a value that can be cut is cut."""
     dimension = cut_of(type.shape, num_replicas)
     assert dimension is not None
     return dimension
@@ -48,7 +48,10 @@ def slice_type(type: Type, num_replicas: int) -> Type:
 
 
 def is_shared(operand: Operand, result: Value, num_replicas: int) -> bool:
-    """Return whether every slice of a result takes all of an operand: it has one element there."""
+    """Return whether every slice of a result takes all of an operand.
+
+    It does if the operand is a scalar, or has size 1 along the cut.
+    """
     if not operand.type.shape:
         return True
     cut = cut_of(result.type.shape, num_replicas)

@@ -1,10 +1,10 @@
 """Which values are made in slices, and gathered for an operation that needs them in full.
 
-An operation that does not compute each element by itself, as the matrix products of Muon, needs all
-of its operand. It then needs all of the gradient and of the slots that the operand is made of. If
-nothing else of that gradient is needed in full, the operand is gathered instead: a gradient that is
-reduced to all replicas is sent twice; a scattered gradient and a gathered operand are sent once
-each, and the slots are kept in slices.
+Some operations need their operand in full, such as the matrix products of Muon. Without this
+analysis, the gradient and the slots from which the operand is made would be needed in full too. If
+nothing else needs values of that gradient in full, the operand is made in slices, and gathered. No
+more bytes are sent: an all_reduce sends the gradient twice, a reduce_scatter of the gradient and an
+all_gather of the operand send each once. And the slots are kept in slices.
 
 Before:  %g = all_reduce(%x)      %m2 = add(%m, %g)  %p = product(%m2)     return %m2 -> @m, ..
 After:   %g = reduce_scatter(%x)  %m2 = add(%m, %g)  %all = all_gather(%m2)  %p = product(%all)  ..
@@ -63,7 +63,7 @@ def gatherable(needs: Needs) -> Gathered:
 
 
 def _is_made_of_gradient(node: Node, rule: SliceRule) -> bool:
-    """Return whether a node makes one value of a gradient, and of no slices of other values."""
+    """Return whether a node computes a mirrored value from a gradient, slice by slice."""
     if rule.hands_on and not node.graphs:
         return node.results[0].type.distribution is MIRRORED
     return rule is OWN_SLICED

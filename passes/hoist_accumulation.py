@@ -1,25 +1,26 @@
-"""Reduce once after a loop what a loop only adds up, in place of once a turn.
+"""Move a reduction out of a loop that only adds up its results.
 
-Accumulating gradients over k small batches with a reduction in the loop sends k times as much as
-needed. A reduction by sum or mean is linear, so the replicas can each add up their own and reduce
-the total. XLA does it on GPU and TPU if nothing but the addition stands between, and on CPU never;
-a division by k or a cast is enough to stop it there, and is no obstacle here.
+A loop that accumulates gradients over k small batches, with a reduction in each turn, sends k times
+as much as needed. A reduction by sum or mean is linear. So each replica can add up its own values,
+and the total is reduced after the loop. XLA does this on GPU and TPU if there is only the addition
+behind the reduction, and never on CPU. A division by k or a cast stops XLA, and not this pass.
 
-How it works. A carry of a scan is only accumulated if its one use in the body is in `carry + term`
-or `carry - term`, which is nothing but the carry's next value, and the term is made of one
-all_reduce by linear operations, each value used once. It is the same on every replica, so that it
-begins alike and no factor on the way is a replica's own. Then the body adds what the reduction
-took, with the same operations applied, and the reduction is of the last carry. The carry begins
-with what it began with: on all replicas under a mean, on the first alone under a sum.
+How it works. The pass looks for a carry of a scan that the body uses once, in `carry + term` or
+`carry - term`. The sum must be the carry's next value and nothing else, and the term must be made
+from one all_reduce by linear operations, each value used once. The carry must be mirrored: then it
+begins with the same value on all replicas, and no replica has its own factor on the way. In the new
+body, the operand of the reduction takes the place of its result, and the last carry is reduced. The
+initial value stays on all replicas if the reduction is a mean; for a sum it stays on replica 0, and
+the others begin with zeros.
 
 Before:  %c = scan(%zero, %xs) { %g = all_reduce(%x)  %h = jax.mul(%g, 0.25)  %new = %c_in + %h }
 After:   %p = scan(%zero, %xs) { %h = jax.mul(%x, 0.25)  %new = %c_in + %h }  %c = all_reduce(%p)
 
-It changes the order of additions, and with it the last bits of results. Sums are kept in the dtype
-of the carry: with gradients in bfloat16 and a carry in float32 they are better than before; near
-the largest number of a dtype they may overflow, since the mean is taken last. Left alone: carries
-the body reads for something else, float16 carries, narrowing casts, what would send more than the
-loop does (a broadcast number into a large carry), and `while` loops.
+The order of additions changes, and with it the last bits of results. Sums are kept in the dtype of
+the carry: with gradients in bfloat16 and a carry in float32 they are better than before. Near the
+largest number of a dtype they may overflow, since the mean is taken last. Left alone: carries that
+the body also reads for something else, float16 carries, narrowing casts, carries whose reduction
+would send more than the loop does (a scalar broadcast into a large carry), and `while` loops.
 """
 
 from __future__ import annotations

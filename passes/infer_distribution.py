@@ -1,13 +1,13 @@
-"""Give every value a distribution, and refuse programs that need one value where there are several.
+"""Give every value a distribution, and refuse per-replica values where all must be the same.
 
 The analysis is a forward walk: the type rule of each operation says how its result is distributed,
-given its operands (`graphdist.ir.ops`). Only control flow needs more than one look. The carry of a
-loop starts with the distribution it comes in with and is joined with what the body makes of it
-until nothing changes; the lattice has two steps, so that is at most one more walk for each carry
-that changes.
+given its operands (`graphdist.ir.ops`). Only loops are walked more than once. The carry of a loop
+starts with the distribution of its initial value, which is joined with the distribution that the
+body gives it, until nothing changes. The lattice has two steps, so that takes at most one more
+walk for each carry that changes.
 
-Where replicas may disagree on the way (a branch or loop whose predicate is per replica), a
-collective would wait for replicas that never come, and a mirrored variable would be written on some
+If a branch or loop has a per-replica predicate, replicas may go different ways. A collective inside
+would wait for replicas that never reach it, and a mirrored variable would be written on some
 replicas only. Both are refused, as are:
 
 * a per-replica value assigned to a mirrored variable that does not say how to aggregate it;

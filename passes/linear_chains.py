@@ -1,8 +1,8 @@
 """The linear operations between a reduction and the place where its result is added up.
 
-A chain is a list of linear operations, the last first, each with the place of the operand that the
-next operation in the list made. The passes that look for a chain say which operations they take to
-be linear, and which values they may follow back.
+A chain is a list of linear operations, the last one first. With each operation goes the place of
+the operand that the next operation in the list made. The passes that look for a chain say which
+operations they take as linear, and which values they may follow back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Turn what cross-replica code says into collectives every device takes part in.
+"""Turn operations of cross-replica code into collectives in which every device takes part.
 
-`reduce` and `gather` make one value of many: on devices that is an `all_reduce` or `all_gather`,
-after which each replica holds the one value. `to_replicas` hands every replica the one value: each
-holds it already.
+`reduce` and `gather` make a single value from the replicas' values. On devices that is an
+`all_reduce` or `all_gather`, after which each replica holds the value. `to_replicas` gives a single
+value to every replica; each holds it already, so nothing is left to do.
 
 Before:  %l = reduce(%x) {reducer="mean", group_size=2}       %y = to_replicas(%w) ..
 After:   %l = all_reduce(%x) {reducer="mean", group_size=2}   %y is %w

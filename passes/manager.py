@@ -4,9 +4,9 @@ The contract of a pass:
 
 1. it is a pure function from graph to graph, and looks at nothing else;
 2. the graph it is given verifies, and so must the one it returns; in between anything goes;
-3. it returns the same object if it had nothing to do, and has nothing to do on what it returned:
-   one that stands twice in a pipeline is not run again if nothing changed in between;
-4. it states the stages it takes, and the stage it gives if that is another.
+3. it returns the same object if it had nothing to do, and it has nothing to do on its own result:
+   a pass that stands twice in a pipeline is not run again if nothing changed in between;
+4. it states the stages that it takes, and the stage of its result if that is another one.
 
 The loop checks the stages, times each pass, verifies what changed, and keeps every graph. When a
 pass fails unexpectedly the graph it was given is written to a file, so that the failure can be

@@ -1,4 +1,4 @@
-"""Reduce a gradient as soon as it is there: each collective directly follows what it needs.
+"""Reduce a gradient as soon as it is computed: each collective directly follows its operands.
 
 The user reduces all gradients in one go once all are computed, in the order of the tree of
 parameters; the backward pass computes the gradients of the last layer first. Compilers that overlap

@@ -1,6 +1,6 @@
 """Clean up: fold, canonicalize, merge and remove, until nothing changes any more.
 
-One unit between the passes that do something, so that none of these has to clean up after itself.
+It runs between the other passes, so that none of them has to clean up after itself.
 
 Before:  %a = jax.mul(%x, 1.0)   %b = jax.sin(%x)   %c = jax.sin(%a)   %d = jax.add(%b, %c)
 After:   %b = jax.sin(%x)   %d = jax.add(%b, %b)

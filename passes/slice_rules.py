@@ -1,10 +1,10 @@
 """What each operation does with slices: one rule for each kind of operation, and the table of them.
 
-A rule says three things of an operation.
+A rule says three things about an operation.
 
-* `need`: what it needs of an operand, given how its result is needed: all of it, slices, or either.
-* `slice`: how a replica makes its slice of the result, if slices are all that is needed of it.
-* `results`: how a replica makes all of the results, maybe of slices of the operands.
+* `need`: how an operand is needed, given how the result is: in full, in slices, or either way.
+* `slice`: how a replica makes its slice of the result, if only slices of the result are needed.
+* `results`: how a replica makes the full results, possibly from slices of the operands.
 
 To add an operation, write a line in `RULES`, and a rule if none of these fits. An operation that is
 not in the table takes its operands in full and gives its results in full (`UNSLICED`), which is

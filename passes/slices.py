@@ -1,6 +1,6 @@
-"""How each value of a graph is needed: in full, in slices, one for each replica, or either way.
+"""How each value of a graph is needed: in full, in slices (one for each replica), or either way.
 
-The analysis behind `shard_update.py`, which says what it is for. The rule of an operation
+This is the analysis of the pass `shard_update.py`. The rule of an operation
 (`slice_rules.py`) says how it needs its operands. The analysis goes from the outputs backwards, and
 through the branches of a `cond` that all replicas take alike: each branch's output is needed as the
 result is, and the operand as any branch needs its input. A value that several operations need is

@@ -5,9 +5,8 @@ the variables are still stored as the step takes them, read their buffers, dispa
 buffers back. The lock is held from the read to the write, because the step may donate the buffers:
 another thread must find either the old buffers or the new ones, never donated ones.
 
-Every step pays for this code, and the last step has pushed it out of the processor's caches: each
-call of a Python function costs a microsecond or two (see the dispatch benchmark), so `run` is a
-single function.
+This code runs at every step, with cold caches: each call of a Python function costs a microsecond
+or two (see the dispatch benchmark). So `run` is a single function.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def compile_lowered(
 ) -> Compiled:
     """Compile for these devices; `compiler_options` override the options of the function.
 
-    Raises `DeviceMemoryError` and `CompilerOptionError`; other errors are XLA's. On several workers
-    it raises `WorkerError` as soon as another worker fails, even while XLA compiles.
+    Raises `DeviceMemoryError` and `CompilerOptionError`; other errors are XLA's. With several
+    workers, `WorkerError` is raised if another worker fails during the compilation.
     """
     options = dict(compiler_options or {}) or None
     try:

@@ -2,7 +2,7 @@
 
 It takes and returns the same arrays on the devices as the executable of the graph, but the
 reference interpreter runs it: JAX carries out each operation on the first device, for one replica
-after the other. It donates nothing. That is slow, and it is what `jax.disable_jit` asks for: users
+after the other. It donates nothing. That is slow, but `jax.disable_jit` asks for it, so that users
 can look at every value.
 """
 

@@ -5,8 +5,8 @@ text of a module has one instruction a line:
 
     %all-reduce.1 = (f32[8]{0}, f32[]) all-reduce(%a, %b), replica_groups={{0,1}}, ...
 
-in computations that begin `%name (..) -> .. {`. The body of a `while` runs as often as the loop: on
-some platforms the count is written in the instruction, on others it is a constant of the condition.
+in computations that begin `%name (..) -> .. {`. The body of a `while` runs once a turn. Some
+platforms write the number of turns in the instruction, on others it is a constant of the condition.
 """
 
 from __future__ import annotations

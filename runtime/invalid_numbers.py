@@ -1,10 +1,10 @@
 """Checks steps for nan and infinity, and finds the node that made one.
 
-JAX is asked for it by `jax_debug_nans` and `jax_debug_infs`. If a step gives a number that is
-refused, the variables get back what they held, and the graph is evaluated node by node on the same
-inputs. The search goes back from the results of the step along values with refused numbers, to the
-first of them: an input, or a node whose operands hold none. A nan that is computed and not used, as
-in the branch of a `jnp.where` that is not taken, is no mistake.
+Users turn this on with `jax_debug_nans` and `jax_debug_infs`. If a step gives a refused number, the
+variables get their old values back, and the graph is evaluated node by node on the same inputs. The
+search starts at the results of the step and follows values with refused numbers back to the first
+of them: an input, or a node whose operands have no refused number. A nan that is computed and not
+used, as in the branch of a `jnp.where` that is not taken, is no mistake.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class NumberCheck:
         """Return the function that runs a step and keeps what it took and gave to be checked."""
 
         def run(*arrays: Any) -> list[jax.Array]:
-            with jax.debug_nans(False), jax.debug_infs(False):  # JAX names a line of ours
+            # Without this JAX raises first, and blames our line.
+            with jax.debug_nans(False), jax.debug_infs(False):
                 results = function(*arrays)
             self._step.taken, self._step.given = arrays, results
             return results

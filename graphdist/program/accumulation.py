@@ -33,8 +33,9 @@ def accumulate(
     of integers is a float32, and a sum of booleans an int32. Where `fn` reduces over the replicas,
     as in `all_reduce("MEAN", gradients)`, the compiler reduces the total, once.
 
-    Raises `ArgumentError` where a batch cannot be cut, `ArgumentTypeError` for arguments of another
-    type and for results that are not numbers.
+    Raises `ArgumentError` for fewer than one microbatch and for a batch that cannot be cut, and
+    `ArgumentTypeError` for a `microbatches` that is no integer, an `fn` that is not callable, a
+    position that is no integer, and a result that is not a number.
 
     >>> def loss(w, x):
     ...     return jnp.mean((x @ w) ** 2)

@@ -1,10 +1,10 @@
-"""Which means of integers are means of an integer that is the same on all replicas.
+"""Finds the integer means whose operand is the same on all replicas.
 
-Such a mean stays an integer. On several replicas the distributions prove it. On one replica every
-value is trivially the same, but the mean must have the dtype that it has on several replicas. There
-an integer counts as the same if it follows from mirrored variables and constants alone: with
-several replicas an argument may differ between them, and so may values computed from the replica's
-number.
+Such a mean stays an integer. On several replicas, the distributions prove that the operand is the
+same. On one replica every value is trivially the same, but the mean must have the dtype that it has
+on several replicas. So an operand counts as the same there only if it depends on nothing but
+mirrored variables and constants. On several replicas, an argument might differ per replica, and so
+might a value that is computed from the replica's number.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What each pass changed, saved and declined in a program: `stage.explain()`.
 
-It is computed from the graphs before and after each pass, so that passes need not keep account.
+It is computed from the graphs before and after each pass, so that passes need not count.
 Bytes moved are the bytes that a device sends in a step if collectives go around a ring: for b bytes
 that it puts in, an all_reduce sends 2 b (R-1)/R, a reduce_scatter b (R-1)/R, an all_gather b (R-1).
 Bytes held are the bytes of the variables between steps. A pass that could have changed something
-and did not gives the reason itself, in its function `declined`.
+and did not says why, in its function `declined`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphdist.passes.manager import Pass, PassRecord
 from graphdist.program.amounts import size_text
 
 _KINDS_MOVED = {"reduce": "all_reduce", "gather": "all_gather"}
-"""The collective that each operation of cross-replica code is lowered to."""
+"""The collective that each logical operation becomes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a failed call means to the user: the line that made it, and the values that are lost.
 
 A step takes over the buffers of the variables that it assigns. If it fails on the devices, their
-values are lost, and the user must hear of it at once, not when the next step reads them.
+values are lost, and the user must get the error at once, not when the next step reads them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _raise_if_lost(error: Exception, name: str, layout: Layout) -> None:
 
 
 def _lost(layout: Layout) -> list[Storage]:
-    """Return the variables whose buffers the step took over and nobody has replaced."""
+    """Return the variables whose buffers the step took and that no other step has written since."""
     assigned = set(layout.assigned)
     taken = [storage for storage in layout.storages if storage.holder in assigned]
     held = {storage.holder: storage.holder.held for storage in taken}

@@ -154,7 +154,7 @@ class Function(Generic[Parameters, Result_co]):
         try:
             if instance not in self._bound:
                 self._bound[instance] = self._bound_to(weakref.ref(instance))
-        except TypeError:  # it cannot be the key of a weak dictionary
+        except TypeError:  # it has no hash, or cannot be weakly referenced
             return BoundFunction(self, instance)
         return self._bound[instance]
 
@@ -197,7 +197,7 @@ class Function(Generic[Parameters, Result_co]):
                 else:
                     program.last_call = next_call()
                     return result
-            # Held by this variable: another thread may drop it from the kept programs meanwhile.
+            # This reference keeps the program alive: another thread may drop it from `_kept`.
             program = self._program(args, kwargs, signature)
             return program.call(leaves)
         except Exception as error:

@@ -1,7 +1,7 @@
 """How leaves of a function's arguments and results correspond to inputs and outputs of its graph.
 
-The arrays of a result are outputs of the graph. Its other leaves are kept as they were traced, and
-every call puts them back between the outputs.
+The arrays of a result are outputs of the graph. The other leaves of a result are kept from the
+trace, and every call puts them back in their places between the outputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a compiled step needs and moves: memory, operations, collectives, an estimate of its time.
+"""The report on a compiled step: memory, operations, collectives, an estimate of its time.
 
 The compiler reports the memory. Operations are counted in the graph (`graphdist.ir.cost`).
 Collectives are listed twice: as the graph has them, with the pass or the user's line that made

@@ -1,7 +1,7 @@
-"""The step of a program, as the settings of JAX ask for it.
+"""The step of a program, made for the current settings of JAX.
 
 1. Under `jax.disable_jit()` a program is not compiled, but evaluated node by node.
-2. Under other settings than it was made for, a step raises `OtherSettings`.
+2. A step that runs under other settings than it was made for raises `OtherSettings`.
 3. Under `jax_debug_nans` and `jax_debug_infs` a step donates nothing, so that variables keep their
    old values if its outputs are refused.
 """

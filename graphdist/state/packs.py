@@ -27,7 +27,7 @@ class VariablePack:
     """The values of several variables in one buffer."""
 
     def __init__(self, pieces: Sequence[Storage]) -> None:
-        """Move values of one dtype and strategy into one buffer, under the lock of the stores."""
+        """Move values of one dtype into one buffer. Call between steps, holding the lock."""
         self.strategy: StrategyBase = pieces[0].strategy
         values = [np.asarray(piece.buffer).reshape(-1) for piece in pieces]
         self.size = sum(value.size for value in values)
@@ -40,7 +40,7 @@ class VariablePack:
         for piece, value in zip(pieces, values, strict=True):
             piece.enter(self, start)
             start += value.size
-        self.strategy.buffers.layout += 1  # steps that take the pieces alone must not run any more
+        self.strategy.buffers.layout += 1  # steps that take the single pieces must not run
 
     @property
     def held(self) -> jax.Array:

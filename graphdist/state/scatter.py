@@ -96,7 +96,7 @@ class ScatterUpdates:
         self.claim(trace)
         entry = current_entry()
         context = None if entry is None else entry.replica_context
-        # Replicas write to a plain variable one after the other: the slices of all are applied.
+        # Replicas change a plain variable in turn: the result is as if one applied all slices.
         in_turn = self.is_plain and method != "scatter_update"
         if context is not None and in_turn and context.num_replicas_in_sync > 1:
             warn_of_changes_in_turn(self, method, context.num_replicas_in_sync)

@@ -1,14 +1,14 @@
-"""The shares of the replicas in a total: as even as possible, with exactly the total as their sum.
+"""The shares of the replicas in a total: nearly even, and their sum is exactly the total.
 
 An ON_READ variable with aggregation SUM reads as the sum of its copies. A value that is assigned to
-it in cross-replica context, or restored, is shared out so that the same value is read back,
-whatever the order in which the copies are added up. (Negative zero reads as zero, as in any sum.)
+it in cross-replica context, or restored, is divided into shares. The same value is read back, in
+whatever order the copies are added up, except that -0.0 reads as 0.0.
 
 * Integers: each replica gets the quotient, and the first replicas 1 more each for the remainder.
 * Floats: the quotient is rounded to so few bits that every sum of shares is exact, and replica 0
-  gets the rest. Replica 0 gets the total if the dtype has too few bits for so many replicas, and if
-  the total is infinite or nan.
-* Other dtypes: replica 0 gets the total.
+  gets the rest. Infinities, nan and totals close to zero go to replica 0 entirely, as does every
+  total of a dtype with too few bits for so many replicas.
+* Other dtypes, and integers too narrow for the number of replicas: replica 0 gets the total.
 
 TensorFlow gives every replica the quotient, and loses the remainder.
 """
@@ -54,15 +54,15 @@ def _largest(dtype: Any) -> int:
 def _short_quotient(total: jax.Array, replicas: int) -> jax.Array:
     """Return the quotient, rounded so that its multiples, and the total minus them, are exact.
 
-    The exponent of a quotient by n is up to ceil(log2(n)) below the total's. If as many of its last
-    bits are zero, the quotient is a multiple of the total's last place. Rounding increases it by
-    less than an n-th, so that no sum of shares exceeds the total.
+    The exponent of a quotient by n is up to ceil(log2(n)) below the total's. So a quotient that is
+    rounded to ceil(log2(n)) bits fewer is a multiple of the total's last place. Rounding increases
+    it by less than an n-th, so that no sum of shares exceeds the total.
     """
     format: Any = ml_dtypes.finfo(total.dtype)  # type: ignore[no-untyped-call]
     lost = (replicas - 1).bit_length()
     if format.nmant < 2 * lost:
         return jnp.zeros_like(total)
     quotient = jax.lax.reduce_precision(total / replicas, format.nexp, format.nmant - lost)
-    # Subnormal quotients have fewer bits than the count above assumes.
+    # The quotient of a smaller total may be subnormal: it has fewer bits than the rounding assumes.
     has_all_bits = jnp.abs(total) >= format.tiny * 2**lost
     return jnp.where(has_all_bits & jnp.isfinite(quotient), quotient, jnp.zeros_like(total))

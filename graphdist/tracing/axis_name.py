@@ -1,12 +1,13 @@
-"""The name of the axis of replicas, which collectives of JAX's own go by: `lax.psum(x, "replica")`.
+"""The name of the replicas' axis, for collectives of JAX such as `lax.psum(x, "replica")`.
 
 * The name is bound while a replica function is traced, and where the trace is transformed later.
-  JAX has one public way to bind a name in the middle of a trace: `jax.vmap` over nothing. The trace
-  that was current goes on inside, so that nothing is mapped.
-* JAX cannot unbind a name, and `merge_call` runs within `run`. So whether an equation was written
-  for replicas is read from its traceback: the innermost of the marks here that is called in it. An
-  equation that JAX derives, in a gradient's loop say, may have a traceback without any mark.
-* The default strategy's replica is alone: outside every trace its collectives are over an axis of
+  JAX has one public way to bind a name in the middle of a trace: a `jax.vmap` without arguments.
+  The trace that was current continues inside, so nothing is mapped.
+* JAX cannot unbind a name, and `merge_call` runs within `run`. So the traceback of an equation
+  tells whether it was written for replicas: by the innermost of the functions `for_replicas`,
+  `for_all`, `for_one` among its frames. An equation that JAX derives, for example in the loop of a
+  gradient, may have none of them.
+* The default strategy has a single replica. Outside a trace, its collectives are over an axis of
   one element, and change nothing.
 """
 
@@ -63,17 +64,17 @@ def alone(name: str, call: Callable[[], Any]) -> Any:
 
 
 def for_replicas(call: Callable[[], Result]) -> Result:
-    """Call a function of every replica: the mark of the equations it makes."""
+    """Call a function of every replica. Its frame marks the equations made inside."""
     return call()
 
 
 def for_all(call: Callable[[], Result]) -> Result:
-    """Call a function that is called once for all replicas: the mark of the equations it makes."""
+    """Call a function once for all replicas. Its frame marks the equations made inside."""
     return call()
 
 
 def for_one(call: Callable[[], Result]) -> Result:
-    """Call a function of the default strategy's replica: the mark of the equations it makes."""
+    """Call the default strategy's replica function. Its frame marks the equations made inside."""
     return call()
 
 

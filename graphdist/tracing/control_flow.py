@@ -1,6 +1,6 @@
 """Import of `scan`, `while` and `cond`: nested jaxprs become nested graphs.
 
-A handle of a variable may be among the operands. It is left out of the node: the nested graph reads
+An operand may be the handle of a variable. The node does not get it: the nested graph reads
 and assigns the variable by name, until `place_variables` threads the state through.
 """
 

@@ -1,12 +1,12 @@
 """The import of one jaxpr: its equations become the nodes of a graph, in their order.
 
-What an equation becomes is said by rules, by the name of its primitive; `jaxpr_to_graph.py` has the
-table. An operation of JAX's own, without a rule, becomes a `jax.*` node with its primitive and
-parameters. An environment has what stands for each of a jaxpr's variables: an operand of the graph,
-or the user's variable where JAX has a ref to it.
+The table of rules in `jaxpr_to_graph.py` says, for the name of a primitive, how its equations are
+imported. An operation of JAX without a rule becomes a `jax.*` node with its primitive and
+parameters. An environment maps each variable of a jaxpr to an operand of the graph, or to the
+user's variable if JAX has a ref to it.
 
-Nested jaxprs (of loops and branches) are imported by importers of their own, which share what the
-outermost one knows: versions of variables, names that are taken, whether a checkpoint is around.
+Each nested jaxpr (of a loop or branch) has its own importer. They share the knowledge of the
+outermost importer: versions of variables, names that are taken, whether a checkpoint is around.
 """
 
 from __future__ import annotations

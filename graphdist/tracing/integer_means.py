@@ -1,14 +1,15 @@
-"""The means of integers over the replicas in a trace, and which of them are integers.
+"""Which means of integers over the replicas stay integers.
 
-The mean of different integers is a float, the mean of one integer that all replicas hold is that
-integer. The analysis of the graph tells which it is, but the dtype is needed before, while the
-program is traced. So each mean has a number, the same from one trace to the next, and its operand
-passes through a primitive with the number as parameter. The importer makes no node of the
-primitive, and notes which value of the graph is its operand. A first trace takes floats
-throughout. Where the graph proves integers to be alike the program is traced again, and the proof
-is made again on the new graph.
+The mean of different integers is a float. If all replicas hold the same integer, their mean is that
+integer. The analysis of the graph tells the two apart, but the dtype is needed earlier, while the
+program is traced. So each mean has a number, which it keeps from one trace to the next. Its operand
+passes through a primitive that has the number as parameter. The importer makes no node of the
+primitive, and notes the value of the graph that is its operand. In the first trace every mean is a
+float. If the graph proves that integers are the same on all replicas, the program is traced again,
+and the proof is made again on the new graph.
 
-Numbers count within a place, so that all replica variants give a mean the same number.
+Numbering restarts at each place (see `IntegerMeans.at`), so that a mean has the same number in all
+replica variants.
 """
 
 from __future__ import annotations

@@ -1,21 +1,20 @@
-"""`merge_call` in the trace of one replica variant: done once for all variants, and its rules.
+"""`merge_call` in the trace of one replica variant, and its rules of differentiation.
 
-The primitive's operands are the values of a variant, in its own shapes. `Merged` is the program
-that all variants run together, on values padded to one shape. Its derivatives are such programs
-again:
+The call is done once for all variants. The primitive's operands are the values of a variant, in the
+variant's shapes. `Merged` is the program that all variants run together, on values padded to one
+shape. Its derivatives are such programs too:
 
-* JVP: the program is linearized. A first `merge_call` gives its results and the residuals, a second
-  applies the linear part to tangents. So nothing is done twice, collectives and assignments least
-  of all.
-* Transpose: the transposed linear part, which is given the residuals of the first.
+* JVP: the program is linearized. A first `merge_call` gives the results and the residuals, a second
+  applies the linear part to the tangents. So no collective or assignment is done twice.
+* Transpose: a `merge_call` of the transposed linear part, on the residuals of the first.
 
-All variants must come to the same program. So a program keeps the programs that were derived of it,
-and a variant that has no tangent or cotangent gives zeros. Tangents and cotangents are padded with
-zeros, and cut to the variant's shape: a value in the padding never reaches a replica.
+All variants must use the same `Merged` object. So a program keeps the programs that were derived
+from it, and a variant without a tangent or cotangent gives zeros. Tangents and cotangents are
+padded with zeros and cut to the variant's shape: a value in the padding never reaches a replica.
 
-A result that is one value is a copy on every replica here, each with a cotangent of its own, so
-that the linear part has `to_replicas` in it. Residuals go straight from the first call to the
-others, as the cross-replica values they are.
+A mirrored result has a copy on every replica. Each copy has its own cotangent, so the linear part
+contains `to_replicas`. Residuals are cross-replica values: the first call passes them to the others
+without a copy for each replica.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from graphdist.tracing.slots import cut, padded
 class Merged:
     """The program of a `merge_call`, for all replica variants: a jaxpr of values of one shape.
 
-    `spreads` says of each output whether it is one value, which every replica gets.
+    `spreads` says for each output whether it is a single value that every replica gets.
     """
 
     jaxpr: ClosedJaxpr
@@ -48,7 +47,7 @@ class Merged:
     """Programs derived from this one, the same objects for all variants."""
 
     def on_replicas(self, *arrays: Any) -> list[Any]:
-        """Return what the program gives each replica, where the caller traces."""
+        """Return the results on each replica; run the program in the caller's trace."""
         results = jaxpr_as_fun(self.jaxpr)(*arrays)
         return [
             to_replicas(result, self.num_replicas) if spreads else result
@@ -58,7 +57,10 @@ class Merged:
 
 @dataclass(frozen=True)
 class _Linearized:
-    """A program in two: results and residuals, then tangents of residuals and tangents."""
+    """A linearized program, in two parts.
+
+    `forward` maps operands to results and residuals, `linear` residuals and tangents to tangents.
+    """
 
     forward: Merged
     linear: Merged

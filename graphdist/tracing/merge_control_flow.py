@@ -1,8 +1,8 @@
-"""Loops and branches that all replica variants come to, with collectives or assignments inside.
+"""Loops and branches that all replica variants reach, with collectives or assignments inside.
 
-The variants' bodies become one body, merged as the traces around them are. A carried value has one
+The variants' bodies become one body, merged like the traces around them. A carried value has one
 slot for all variants, padded to the largest. A predicate must be the same for all replicas, as
-everywhere around a collective: the distribution analysis sees to that.
+around every collective: the distribution analysis refuses any other.
 """
 
 from __future__ import annotations

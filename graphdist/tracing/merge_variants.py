@@ -1,16 +1,16 @@
 """The traces of several replica variants as one trace.
 
-All variants must come to the same synchronization points (`synchronization_points.py`) in the same
-order. There they run as one program. Everything between two of them may be moved: no value goes
-from one replica to another there, and no variable changes. So
+All variants must reach the same synchronization points (`synchronization_points.py`) in the same
+order. There they run as one program. Equations between two of the points may be moved, because no
+value goes from one replica to another between them, and no variable changes. So
 
 * a variable is read once for all variants, in front of everything else: `lax.switch` takes no refs,
   and every read before the next assignment gives the same value;
 * work that every variant does on the same values (`value_numbers.py`) is done once for all, so that
   mirrored values stay provably mirrored: the analysis knows nothing of a value that comes out of a
   switch on the replica's number;
-* the rest becomes one `lax.switch` on the replica's variant. What a variant computes there for
-  later goes into slots that all variants share, padded to the largest (`switch_layout.py`).
+* the rest becomes one `lax.switch` on the replica's variant. Values that a variant computes there
+  and uses later go into slots that all variants share, padded to the largest (`switch_layout.py`).
 
 JAX's own rules differentiate and batch the result, so that gradients are exact whatever the shapes.
 """

@@ -1,11 +1,11 @@
-"""JAX's collectives over the name of the axis of replicas, as operations of ours.
+"""JAX's collectives over the replicas' axis name, as graphdist's operations.
 
-`in_our_terms` gives the equations that such a collective stands for. The importer and the trace of
-a replica variant take these in its place, so that passes and merges know our operations alone.
-Over one replica there is no collective, only what it does to the shape.
+`in_our_terms` returns the equations that replace such a collective. The importer and the trace of a
+replica variant use them, so that passes and merges know only graphdist's operations. Over one
+replica there is no collective, only the change of shape that it makes.
 
-A name that is left in an equation is the name of the replicas: `jax.vmap` has resolved its own to
-dimensions. Without any name left the equation is an operation of JAX's like any other.
+A name that an equation still has is the replicas' axis name: `jax.vmap` has replaced its own names
+by dimensions. An equation without a name is an ordinary operation of JAX.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Values of unequal shapes in arrays of one shape: what replica variants share.
+"""Slots that replica variants share: arrays of one shape for values of unequal shapes.
 
 A program that all replicas run has one shape for each array. Where the variants' values differ in
-shape, each is the corner of an array as large as the largest of them, zero elsewhere. Zeros, since
-a sum over padded arrays (a gradient, a reduction along an axis) then adds nothing that is not real.
+shape, each value is put in the first corner of an array as large as the largest of them. The rest
+is zeros, which add nothing to a sum over padded arrays (a gradient, a reduction along an axis).
 """
 
 from __future__ import annotations

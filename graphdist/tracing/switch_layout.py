@@ -1,4 +1,4 @@
-"""Where a switch over the replica variants puts what they compute: slots that they share.
+"""The shared slots for the values that replica variants compute in a switch.
 
 The branches of a `lax.switch` return the same number of arrays of the same types. So values of
 different variants share an output of the switch where they have one dtype and rank, and a smaller

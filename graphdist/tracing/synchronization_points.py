@@ -1,9 +1,9 @@
-"""What all replicas must do together or in one order: collectives, and assignments of variables.
+"""Synchronization points: collectives and assignments, which all replicas do in one order.
 
-The traces of replica variants are cut at their synchronization points. All variants must come to
-the same ones in the same order, since a device that waits in a collective for another that went on
-to a different one would wait for ever. Assignments are in one order with them, so that every read
-between two synchronization points means the same wherever it stands between them.
+The traces of replica variants are cut at their synchronization points. All variants must reach the
+same points in the same order: a device would wait for ever in a collective if another device went
+on to a different one. Assignments are synchronization points too. So a read gives the same value
+wherever it stands between two points.
 """
 
 from __future__ import annotations

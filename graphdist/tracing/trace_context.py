@@ -3,9 +3,10 @@
 A traced function depends on more than its arguments: on `jax_enable_x64`, on
 `jax_default_matmul_precision` and some forty other settings, made for the process by
 `jax.config.update` or for a thread by a context manager; on the mesh that is set; on user contexts.
-Together they are the trace context. JAX keeps what it traced by it, and so do we. It has no public
-name, but a public cache has it in its key, `jax.extend.linear_util.cache`: what that returns says
-which context it is. It costs less than reading a few settings one by one, a microsecond a call.
+Together they are the trace context. JAX caches its traces by this context, and so do we. The
+context has no public name, but it is part of the key of a public cache,
+`jax.extend.linear_util.cache`. So the object that such a cache returns identifies the context. A
+call costs a microsecond, less than reading a few settings one by one.
 """
 
 from __future__ import annotations

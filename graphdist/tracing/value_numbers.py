@@ -1,10 +1,10 @@
 """Value numbering over replica variants: which of their equations compute the same value.
 
 Two equations have one number if they do the same on operands of one number. The numbers of one
-segment are taken from one table for all variants, so that a number that occurs in all of them is
-work to be done once. Arrays from before the segment are compared by identity. Some equations belong
-to one variant and get no number: an equation with an effect, and all that depend on a padded array,
-of which each variant sees another corner.
+segment are taken from one table for all variants: a number that occurs in all of them stands for
+work that is done once. Arrays from before the segment are compared by identity. Some equations
+belong to one variant and get no number: equations with an effect, and equations that depend on a
+padded array, since each variant uses another part of it.
 """
 
 from __future__ import annotations

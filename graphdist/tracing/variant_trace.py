@@ -1,9 +1,9 @@
 """The trace of one replica variant, as a list of equations that can be compared with another's.
 
-Replicas that do not look the same (other shapes, or their number as a Python value) are traced once
-for each *variant*: replicas that look the same are one. Here such a trace is taken apart. Calls of
-`jit` are inlined, so that equal work is seen as equal, and so is any call with a synchronization
-point in it. Equations between two synchronization points are a variant's own.
+Replicas may differ in shapes, or use their number as a Python value. Replicas that look the same
+form one *variant*, and each variant is traced once. This module takes such a trace apart. It
+inlines calls of `jit`, so that equal work is seen as equal, and every call that contains a
+synchronization point. Equations between two synchronization points belong to one variant.
 """
 
 from __future__ import annotations

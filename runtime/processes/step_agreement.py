@@ -9,10 +9,10 @@ same step, and none may be left inside a collective in which the others take no 
 3. When the thread has the numbers of all workers, the largest is the agreed step: no worker is
    beyond it, and the others continue up to it.
 
-In 1 and 2 threads act for their workers, also while a worker is inside a step that cannot end
+In 1 and 2, threads act for their workers, even while a worker is inside a step that cannot end
 before another worker begins it. So no worker waits for ever. Workers stop at the end of a step and
-not before one, because the batch of the next step would be taken from its iterator and lost. A
-worker that publishes nothing in time is an error on the others, which names it.
+not before one, because the batch of the next step would be taken from its iterator and lost. If a
+worker publishes nothing in time, the others raise an error that names it.
 """
 
 from __future__ import annotations
