@@ -1,4 +1,4 @@
-"""Remove what neither an output nor an effect needs, inside nested graphs too.
+"""Remove nodes that neither an output nor an effect needs, inside nested graphs too.
 
 A node stays if one of its results is used, or if it or a node nested in it has an effect; at stage
 LOGICAL an assignment is one. A `cond` no longer returns a result that nobody uses, and a `scan` no

@@ -1,4 +1,4 @@
-"""Compute what depends on nothing but literals and small constants.
+"""Compute values that depend only on literals and small constants.
 
 An operation is folded if numpy computes the same bits for it as JAX does on a CPU, each operation
 in its own dtype: the table below has them, and nothing transcendental. A `constant` of rank 0

@@ -1,4 +1,4 @@
-"""Make variables inputs and outputs, and their state a value that is threaded through the program.
+"""Make variables inputs and outputs of the graph, and thread their values through the program.
 
 Every variable that the program touches becomes an input, and every variable it assigns an output. A
 read becomes the value assigned last; loops carry the state of what they assign, branches return it.

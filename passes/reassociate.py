@@ -1,4 +1,4 @@
-"""Make one reduction of several that are only added up, and move constant factors behind them.
+"""Join reductions whose results are added up, and move constant factors behind reductions.
 
 A reduction by sum or mean is linear, so
 

@@ -1,4 +1,4 @@
-"""Remove collectives of values that are the same on every replica, which XLA does on no backend.
+"""Remove collectives of values that are the same on every replica: no backend of XLA does it.
 
 * mean, max or min of a mirrored value is the value; its sum is R times the value;
 * gathering a mirrored value is concatenating it R times;

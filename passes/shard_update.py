@@ -1,4 +1,4 @@
-"""Share the update of variables out over the replicas: each updates its slice, then all gather it.
+"""Divide the update of variables among the replicas: each updates a slice, then all are gathered.
 
 Data-parallel training reduces a gradient to every replica, and every replica then makes the same
 update of all parameters and keeps all of the optimizer's state. Shared out, a gradient is

@@ -1,9 +1,9 @@
 """Which variables are worth updating in slices, and why the others are not.
 
 All variables that may be updated in slices are tried at once: `slices.py` says how each value is
-needed then. A variable gains if a reduce_scatter flows into its slices, or if nothing but its
-slices is needed and they come together with slices that do: a value that is only ever compared with
-a parameter is stored like the parameter. Variables that gain nothing are given up. That may change
+needed then. A variable gains if a reduce_scatter flows into its slices. It also gains if only its
+slices are needed, together with slices that gain: a value that is only ever compared with a
+parameter is stored like the parameter. Variables that gain nothing are given up. That may change
 what others need, so the analysis is repeated until all gain. Before any variable is given up,
 operands of operations that need full values are tried in slices (`gathered_values.py`).
 """

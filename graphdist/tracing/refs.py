@@ -1,6 +1,6 @@
 """Import of refs: reads and writes of JAX's refs become `read` and `assign` of variables.
 
-A ref is the handle of a user's variable, or one that the program made itself, which becomes a local
+A ref is the handle of a user's variable, or the program made it itself: then it becomes a local
 variable. No ref is left in a graph. A graph reads and writes a variable as one value, so that an
 access to a part of it is refused.
 
