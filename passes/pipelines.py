@@ -16,6 +16,7 @@ from graphdist.passes import (
     fold_constants,
     infer_distribution,
     lower_cross_replica,
+    narrow_gathers,
     order_collectives,
     own_slices,
     place_variables,
@@ -59,6 +60,7 @@ PASSES = {
         Pass("reassociate", reassociate.reassociate, _SPMD),
         Pass("hoist_accumulation", HoistAccumulation(), _SPMD),
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
+        Pass("narrow_gathers", narrow_gathers.narrow_gathers, _SPMD),
         Pass("pack_variables", PackVariables(PACKING["cpu"]), _SPMD),
         Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
@@ -128,6 +130,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
         *(shared_out if sharding.is_on else ()),
         PASSES["simplify"],
+        # After the graph is simplified: equal conversions of a gathered value are one by then.
+        PASSES["narrow_gathers"],
         # Before collectives are packed: gradients are packed as the variables they update.
         Pass("pack_variables", PackVariables(packing), _SPMD),
         Pass("compute_on_packs", ComputeOnPacks(packing), _SPMD),

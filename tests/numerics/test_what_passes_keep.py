@@ -160,3 +160,31 @@ def test_a_long_chain_between_reduction_and_sum(strategy: gd.Strategy) -> None:
 
     given = results_of(strategy, replica_fn, rows(strategy, [1, 2], [3, 4]), np.ones(1500, "f"))
     np.testing.assert_array_equal(given, [[12, 18], [12, 18]])
+
+
+def gathered_bytes(function: Any, *args: Any) -> list[int]:
+    lowered = function.trace(*args).lower()
+    return [each.bytes for each in lowered.collectives if each.kind == "all_gather"]
+
+
+def test_values_are_gathered_in_their_narrowest_dtype(strategy: gd.Strategy) -> None:
+    x = rows(strategy, [1, 2, 3], [4, 5.5, 6])
+
+    def narrowed_after(x: Any) -> Any:
+        gathered = gd.get_replica_context().all_gather(x, axis=0)
+        return gathered.astype(jnp.bfloat16) * 2
+
+    def widened_before(x: Any) -> Any:
+        narrow = (x * 2).astype(jnp.bfloat16)
+        return gd.get_replica_context().all_gather(narrow.astype(jnp.float32), axis=0)
+
+    def used_both_ways(x: Any) -> Any:
+        gathered = gd.get_replica_context().all_gather(x, axis=0)
+        return gathered.astype(jnp.bfloat16), gathered + 1
+
+    for replica_fn, sent in ((narrowed_after, 6), (widened_before, 6), (used_both_ways, 12)):
+        function = gd.function(lambda x, fn=replica_fn: strategy.run(fn, (x,)))
+        assert gathered_bytes(function, x) == [sent], replica_fn.__name__
+    for replica_fn in (narrowed_after, widened_before):
+        for result in results_of(strategy, replica_fn, x):
+            np.testing.assert_array_equal(np.asarray(result, "f"), [2, 4, 6, 8, 11, 12])

@@ -40,6 +40,7 @@ TO_THE_BIT = {
     "eliminate_common_subexpressions",
     "eliminate_dead_code",
     "fold_constants",
+    "narrow_gathers",
     "simplify",
 }
 MAX_NODES = 12  # of a case: larger ones are not read by anybody
