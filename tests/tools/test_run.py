@@ -57,15 +57,19 @@ def test_restarts_are_counted(tmp_path: Path) -> None:
     assert outcome.err.count("restart 1 of 1") == 1
 
 
-def started(what: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """Start a job that waits, and return it with the processes it has made."""
-    job = subprocess.Popen(
-        command(2, "plain", what),
+def launched(program: str, what: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(2, program, what),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def started(what: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start a job that waits, and return it with the processes it has made."""
+    job = launched("plain", what)
     assert job.stdout is not None
     pids = []
     for _ in range(2):
@@ -93,13 +97,7 @@ def test_an_interrupt_ends_all() -> None:
 
 @pytest.mark.parametrize("which", ["all", "one"])
 def test_an_interrupt_in_a_step_stays_one(which: str) -> None:
-    job = subprocess.Popen(
-        command(2, "interrupted", which),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    job = launched("interrupted", which)
     assert job.stdout is not None
     ready = 0
     while ready < 2:
