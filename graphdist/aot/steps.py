@@ -22,8 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any  # Any: users' arguments and results, JSON
 
-import jax
-
+from graphdist.aot.compatibility import check_native, check_versions, strategy_for, target_of
 from graphdist.aot.loaded_step import LoadedStep
 from graphdist.aot.manifest import (
     boundary_from_json,
@@ -33,7 +32,6 @@ from graphdist.aot.manifest import (
 from graphdist.aot.manifest_schema import MANIFEST, mismatch
 from graphdist.aot.variable_matching import variables_for
 from graphdist.config import compiler_flags
-from graphdist.context import current_entry
 from graphdist.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -54,7 +52,6 @@ from graphdist.runtime.files.serialization import (
     load_native,
     serialize_native,
 )
-from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
@@ -94,7 +91,7 @@ def save(
         "flags": compiler_flags(),
         "compiler_options": dict(compiled.compiler_options),
         "platforms": chosen,
-        "target": _target(compiled.devices),
+        "target": target_of(compiled.devices),
         "mesh": {"axes": {"replica": len(compiled.devices)}},
         "boundary": boundary_to_json(final, shapes),
         "interface": interface_to_json(traced.interface),
@@ -182,10 +179,10 @@ def load(
     for member in ("graph.txt", "report.json", "executable.bin" if native else "module.mlir"):
         if member not in members:
             raise _contradiction(name, f"it has no {member}")
-    _check_versions(name, manifest)
+    check_versions(name, manifest)
     with _reading(name):
         graph = boundary_from_json(manifest["boundary"])
-    chosen = _strategy_for(name, manifest, graph, strategy)
+    chosen = strategy_for(name, manifest, graph, strategy)
     devices = chosen.devices
     owned = variables_for(name, graph, chosen, variables)
     with _reading(name):
@@ -223,7 +220,7 @@ def _contradiction(name: str, reason: str) -> ArtifactError:
 def _native(
     name: str, manifest: Any, members: dict[str, bytes], graph: Graph, devices: Devices
 ) -> Executable:
-    _check_native(name, manifest, devices)
+    check_native(name, manifest, devices)
     return load_native(members["executable.bin"], graph, devices)
 
 
@@ -264,31 +261,6 @@ def _options(
     return options
 
 
-def _target(devices: Devices) -> dict[str, Any]:
-    topology = devices.topology
-    return {
-        "platform": devices.platform,
-        "device_kind": devices.devices[0].device_kind,
-        "num_devices": len(devices),
-        "topology": None if topology is None else topology.name,
-        "num_slices": 1 if topology is None else topology.num_slices,
-        "layout": _layout(devices),
-    }
-
-
-def _layout(devices: Devices) -> str:
-    """Return the numbers of slices and of chips along each dimension, for TPUs; "" for others.
-
-    It is read from the devices, so that devices of a topology compare with devices that are here.
-    """
-    places = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
-    if not all(places):
-        return ""
-    sides = (max(along) - min(along) + 1 for along in zip(*places, strict=True))
-    slices = {getattr(device, "slice_index", 0) or 0 for device in devices.devices}
-    return f"{len(slices)} of {'x'.join(map(str, sides))}"
-
-
 def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[str]:
     if platforms is None:
         return [default]
@@ -298,66 +270,3 @@ def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[st
                 f"platform {platform!r} is not one of {', '.join(PLATFORMS)}", source=here()
             )
     return list(platforms)
-
-
-def _check_versions(name: str, manifest: Any) -> None:
-    made_by, here_are = manifest["versions"], versions()
-    for package in ("graphdist", "jax", "jaxlib"):
-        if made_by[package] != here_are[package]:
-            raise ArtifactError(
-                f"{name} was made with {package} {made_by[package]}, here is {package} "
-                f"{here_are[package]}",
-                source=here(),
-                hint=f"install {package}=={made_by[package]}, or compile the step again",
-            )
-
-
-def _check_native(name: str, manifest: Any, devices: Devices) -> None:
-    """Raise `ArtifactError` unless devices and flags are the same as at the compilation."""
-    made, found = manifest["target"], _target(devices)
-    pairs = [
-        ("devices", f"{made['num_devices']} {made['device_kind']}",
-         f"{found['num_devices']} {found['device_kind']}"),
-        ("slices", made["layout"], found["layout"]),
-        ("compiler flags", str(manifest["flags"]), str(compiler_flags())),
-    ]  # fmt: skip
-    if devices.platform == "tpu":
-        pairs.append(("libtpu", manifest["versions"]["libtpu"], versions()["libtpu"]))
-    for what, made_for, present in pairs:
-        if made_for != present:
-            raise ArtifactError(
-                f"the native executable in {name} was made for {what} {made_for}, here are "
-                f"{present}",
-                source=here(),
-                hint="leave out native=True: the portable module is compiled for what is here",
-            )
-
-
-def _strategy_for(
-    name: str, manifest: Any, graph: Graph, strategy: StrategyBase | None
-) -> StrategyBase:
-    """Return the strategy that runs the step; raises `ArtifactError` if its devices do not fit."""
-    entry = current_entry()
-    if strategy is None and entry is not None:
-        strategy = entry.strategy
-    if strategy is None:
-        local = jax.local_devices()
-        strategy = MirroredStrategy(local[: graph.num_replicas])
-    if len(strategy.devices) != graph.num_replicas:
-        raise ArtifactError(
-            f"{name} was compiled for {graph.num_replicas} replicas, {strategy} has "
-            f"{len(strategy.devices)}",
-            source=here(),
-            hint="give load a strategy of as many replicas, or compile the step for these",
-        )
-    if strategy.devices.is_absent:
-        strategy.devices.refuse_to_run(f"loading {name}", here())
-    platform = strategy.devices.platform
-    if platform not in manifest["platforms"]:
-        raise ArtifactError(
-            f"{name} was compiled for {' and '.join(manifest['platforms'])}, the devices are of "
-            f"{platform}",
-            source=here(),
-            hint=f"save it for {platform} too: gd.aot.save(path, compiled, platforms=[..])",
-        )
-    return strategy

@@ -10,7 +10,7 @@ from typing import Any, Literal  # Any: datasets and their elements, JSON
 from graphdist.data.failures import caught, element_or_raise
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.files.checkpoint_folders import remove_all
-from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
+from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, StrPath

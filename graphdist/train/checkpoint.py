@@ -20,7 +20,7 @@ from graphdist.runtime.files.checkpoint_folders import (
     is_changed,
     latest_in,
 )
-from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
+from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here

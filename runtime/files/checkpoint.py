@@ -49,7 +49,7 @@ from graphdist.runtime.files.checkpoint_folders import (
     remove_remains,
 )
 from graphdist.runtime.files.checkpoint_index import INDEX, MOST_BYTES, Index, sealed
-from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
+from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.workers import Workers, exchange
 
 SECONDS_TO_WRITE = 3600.0

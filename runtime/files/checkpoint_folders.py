@@ -3,7 +3,7 @@
     ckpt-3/                     a checkpoint
     ckpt-4.1f0c9a2e.partial/    a checkpoint that its writer is writing or removing
     ckpt-3.replaced/            a checkpoint that is being replaced, between two renames
-    .ckpt.writer                the writer of these; see `checkpoint_writer`
+    .ckpt.writer                the writer of these; see `checkpoint_lock`
 
 Readers change nothing here. The remains of a killed process are removed by the next writer, when it
 begins to write. Readers take no lock either: a checkpoint may disappear between two looks at it, so
@@ -27,7 +27,7 @@ from graphdist.runtime.files.checkpoint_files import (
     sync,
 )
 from graphdist.runtime.files.checkpoint_index import INDEX, Index, read_index
-from graphdist.runtime.files.checkpoint_writer import check_free
+from graphdist.runtime.files.checkpoint_lock import check_free
 
 PARTIAL, REPLACED = ".partial", ".replaced"
 _LOOKS = 20

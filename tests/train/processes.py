@@ -115,7 +115,7 @@ def fork_and_save(directory: str) -> None:
     import signal
 
     import graphdist as gd
-    from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
+    from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 
     manager = gd.train.CheckpointManager(gd.train.Checkpoint(step=1), directory, max_to_keep=2)
     manager.save()

@@ -20,9 +20,9 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.files import checkpoint as checkpoints
-from graphdist.runtime.files import checkpoint_arrays, checkpoint_writer
+from graphdist.runtime.files import checkpoint_arrays, checkpoint_lock
+from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.files.checkpoint_owner import OwnerProcess, start_of
-from graphdist.runtime.files.checkpoint_writer import CheckpointWriter
 from graphdist.train import index as train_index
 from tests.train.processes import finished, start
 
@@ -208,7 +208,7 @@ def test_a_folder_that_was_removed(tmp_path: Path) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(checkpoint_writer, "SECONDS_OF_SILENCE", 0.2)
+    monkeypatch.setattr(checkpoint_lock, "SECONDS_OF_SILENCE", 0.2)
     return tmp_path / ".ckpt.writer"
 
 
@@ -244,7 +244,7 @@ def test_another_host_that_gives_signs_is_refused(file: Path) -> None:
 
 
 def test_file_systems_without_locks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_writer, "_has_locked", lambda descriptor, is_shared=False: False)
+    monkeypatch.setattr(checkpoint_lock, "_has_locked", lambda descriptor, is_shared=False: False)
     left_by(file, started=start_of(os.getppid()))
     with pytest.raises(gd.CheckpointError, match=f"process {os.getppid()} on"):
         take(file)
@@ -267,7 +267,7 @@ def test_the_time_in_a_record_is_a_time(file: Path) -> None:
 
 
 def test_signs_of_life(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_writer, "SECONDS_BETWEEN_SIGNS", 0.005)
+    monkeypatch.setattr(checkpoint_lock, "SECONDS_BETWEEN_SIGNS", 0.005)
     writer = take(file)
     while json.loads(file.read_bytes())["sign"] < 3:
         pass
@@ -288,11 +288,11 @@ def test_a_process_that_was_taken_for_dead_gives_up(
         return write(*arguments)
 
     monkeypatch.setattr(checkpoints, "write_arrays", taken_over)
-    monkeypatch.setattr(checkpoint_writer, "SECONDS_OF_SILENCE", 0.2)
+    monkeypatch.setattr(checkpoint_lock, "SECONDS_OF_SILENCE", 0.2)
     manager.save()
     with pytest.raises(gd.CheckpointError, match="no longer this process's"):
         manager.sync()
-    held = checkpoint_writer._all_held[tmp_path.resolve() / ".ckpt.writer"]
+    held = checkpoint_lock._all_held[tmp_path.resolve() / ".ckpt.writer"]
     held.renew()  # leaves the file to the other
     assert json.loads((tmp_path / ".ckpt.writer").read_bytes())["host"] == "another"
     assert sorted(os.listdir(tmp_path)) == [".ckpt.writer", "ckpt-1"]

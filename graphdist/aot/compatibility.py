@@ -1,0 +1,111 @@
+"""Whether a saved step can run here: versions, devices, flags, replicas and platform.
+
+The portable module needs the same versions, as many replicas, and a platform it was saved for. The
+compiler's executable needs the same kind of devices, their layout and the compiler's flags as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: JSON
+
+import jax
+
+from graphdist.config import compiler_flags
+from graphdist.context import current_entry
+from graphdist.errors import ArtifactError
+from graphdist.ir.graph import Graph
+from graphdist.runtime.devices import Devices
+from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.strategy_base import StrategyBase
+from graphdist.tracing.user_lines import here
+from graphdist.version import versions
+
+
+def check_versions(name: str, manifest: Any) -> None:
+    """Raise `ArtifactError` for a file that other versions have made."""
+    made_by, here_are = manifest["versions"], versions()
+    for package in ("graphdist", "jax", "jaxlib"):
+        if made_by[package] != here_are[package]:
+            raise ArtifactError(
+                f"{name} was made with {package} {made_by[package]}, here is {package} "
+                f"{here_are[package]}",
+                source=here(),
+                hint=f"install {package}=={made_by[package]}, or compile the step again",
+            )
+
+
+def check_native(name: str, manifest: Any, devices: Devices) -> None:
+    """Raise `ArtifactError` unless devices and flags are the same as at the compilation."""
+    made, found = manifest["target"], target_of(devices)
+    pairs = [
+        ("devices", f"{made['num_devices']} {made['device_kind']}",
+         f"{found['num_devices']} {found['device_kind']}"),
+        ("slices", made["layout"], found["layout"]),
+        ("compiler flags", str(manifest["flags"]), str(compiler_flags())),
+    ]  # fmt: skip
+    if devices.platform == "tpu":
+        pairs.append(("libtpu", manifest["versions"]["libtpu"], versions()["libtpu"]))
+    for what, made_for, present in pairs:
+        if made_for != present:
+            raise ArtifactError(
+                f"the native executable in {name} was made for {what} {made_for}, here are "
+                f"{present}",
+                source=here(),
+                hint="leave out native=True: the portable module is compiled for what is here",
+            )
+
+
+def target_of(devices: Devices) -> dict[str, Any]:
+    """Return the devices as a manifest describes them."""
+    topology = devices.topology
+    return {
+        "platform": devices.platform,
+        "device_kind": devices.devices[0].device_kind,
+        "num_devices": len(devices),
+        "topology": None if topology is None else topology.name,
+        "num_slices": 1 if topology is None else topology.num_slices,
+        "layout": _layout(devices),
+    }
+
+
+def _layout(devices: Devices) -> str:
+    """Return the numbers of slices and of chips along each dimension, for TPUs; "" for others.
+
+    It is read from the devices, so that devices of a topology compare with devices that are here.
+    """
+    places = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
+    if not all(places):
+        return ""
+    sides = (max(along) - min(along) + 1 for along in zip(*places, strict=True))
+    slices = {getattr(device, "slice_index", 0) or 0 for device in devices.devices}
+    return f"{len(slices)} of {'x'.join(map(str, sides))}"
+
+
+def strategy_for(
+    name: str, manifest: Any, graph: Graph, strategy: StrategyBase | None
+) -> StrategyBase:
+    """Return the strategy that runs the step; raises `ArtifactError` if its devices do not fit."""
+    entry = current_entry()
+    if strategy is None and entry is not None:
+        strategy = entry.strategy
+    if strategy is None:
+        local = jax.local_devices()
+        strategy = MirroredStrategy(local[: graph.num_replicas])
+    if len(strategy.devices) != graph.num_replicas:
+        raise ArtifactError(
+            f"{name} was compiled for {graph.num_replicas} replicas, {strategy} has "
+            f"{len(strategy.devices)}",
+            source=here(),
+            hint="give load a strategy of as many replicas, or compile the step for these",
+        )
+    if strategy.devices.is_absent:
+        strategy.devices.refuse_to_run(f"loading {name}", here())
+    platform = strategy.devices.platform
+    if platform not in manifest["platforms"]:
+        raise ArtifactError(
+            f"{name} was compiled for {' and '.join(manifest['platforms'])}, the devices are of "
+            f"{platform}",
+            source=here(),
+            hint=f"save it for {platform} too: gd.aot.save(path, compiled, platforms=[..])",
+        )
+    return strategy
