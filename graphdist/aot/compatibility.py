@@ -81,7 +81,7 @@ def _layout(devices: Devices) -> str:
     return f"{len(slices)} of {'x'.join(map(str, sides))}"
 
 
-def strategy_for(
+def strategy_that_runs(
     name: str, manifest: Any, graph: Graph, strategy: StrategyBase | None
 ) -> StrategyBase:
     """Return the strategy that runs the step; raises `ArtifactError` if its devices do not fit."""

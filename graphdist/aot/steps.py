@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any  # Any: users' arguments and results, JSON
 
-from graphdist.aot.compatibility import check_native, check_versions, strategy_for, target_of
+from graphdist.aot.compatibility import check_native, check_versions, strategy_that_runs, target_of
 from graphdist.aot.loaded_step import LoadedStep
 from graphdist.aot.manifest import (
     boundary_from_json,
@@ -182,7 +182,7 @@ def load(
     check_versions(name, manifest)
     with _reading(name):
         graph = boundary_from_json(manifest["boundary"])
-    chosen = strategy_for(name, manifest, graph, strategy)
+    chosen = strategy_that_runs(name, manifest, graph, strategy)
     devices = chosen.devices
     owned = variables_for(name, graph, chosen, variables)
     with _reading(name):

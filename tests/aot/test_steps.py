@@ -146,7 +146,7 @@ def test_other_versions_are_refused_with_both(path_for_two: Path, package: str) 
     strategy = cpus(2)
     here = versions()
     with (
-        mock.patch("graphdist.aot.steps.versions", return_value={**here, package: "9.9"}),
+        mock.patch("graphdist.aot.compatibility.versions", return_value={**here, package: "9.9"}),
         pytest.raises(gd.ArtifactError, match=f"{package} {here[package]}, here is {package} 9.9"),
     ):
         gd.aot.load(path_for_two, strategy=strategy, variables=make_step(strategy)[1])
@@ -157,7 +157,7 @@ def test_a_native_executable_needs_the_flags_it_was_made_with(path_for_two: Path
     params = make_step(strategy)[1]
     with (
         mock.patch(
-            "graphdist.aot.steps.compiler_flags", return_value={"XLA_FLAGS": "--xla_some=1"}
+            "graphdist.aot.compatibility.compiler_flags", return_value={"XLA_FLAGS": "--xla_some=1"}
         ),
         pytest.raises(gd.ArtifactError, match=r"for compiler flags .*, here are .*xla_some"),
     ):
