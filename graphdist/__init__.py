@@ -42,7 +42,8 @@ from graphdist.options import (
     VariableSynchronization,
 )
 from graphdist.program.accumulation import accumulate
-from graphdist.program.function import Function, RetraceWarning, function
+from graphdist.program.function import Function, function
+from graphdist.program.retracing import RetraceWarning
 from graphdist.state.scatter import IndexedSlices
 from graphdist.state.trees import assign, read, variables
 from graphdist.state.variable import Variable

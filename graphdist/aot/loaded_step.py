@@ -16,11 +16,11 @@ from graphdist.program.argument_keys import (
     input_type,
     is_static,
     leaf_key,
-    signature_difference,
 )
 from graphdist.program.binding import Binding
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.program.program import Program
+from graphdist.program.retracing import signature_difference
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.executable import Executable
 from graphdist.state.layout import Layout

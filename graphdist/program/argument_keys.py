@@ -11,7 +11,7 @@ equal to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias  # Any: arguments are whatever users pass
 
 import jax
@@ -262,6 +262,16 @@ def is_per_replica(key: LeafKey) -> bool:
     return key[0] in (_PER_REPLICA, _COMPONENTS)
 
 
+def is_components(key: LeafKey) -> bool:
+    """Return whether the leaf is a `PerReplica` of arrays that are not on the devices yet."""
+    return key[0] is _COMPONENTS
+
+
+def is_number(key: LeafKey) -> bool:
+    """Return whether the leaf is a Python number that becomes a scalar of the program."""
+    return key[0] is _NUMBER
+
+
 def input_type(leaf: Any, key: LeafKey, num_replicas: int, name: str) -> Type:
     """Return the graph's type of the input `name`; `ArgumentError` for unequal components."""
     if key[0] is _PER_REPLICA:
@@ -341,27 +351,3 @@ def rows_of(leaf: Any, key: LeafKey) -> tuple[int, ...] | None:
         return leaf.rows if isinstance(leaf, PerReplicaArray) else None
     rows = tuple(shape[0] for shape in shapes)
     return rows if len(set(rows)) > 1 else None
-
-
-def signature_difference(
-    names: Sequence[str], old: Sequence[LeafKey], new: Sequence[LeafKey]
-) -> str:
-    """Return the first difference between two signatures, in words."""
-    if len(old) != len(new):
-        return f"{len(old)} leaves before, {len(new)} now"
-    for name, before, now in zip(names, old, new, strict=False):
-        if before != now:
-            return f"{name} was {_words(before)}, is {_words(now)}"
-    return "the structure of the arguments, or the strategy, changed"
-
-
-def _words(key: LeafKey) -> str:
-    if is_static(key):
-        return repr(key[1])
-    if key[0] is _NUMBER:
-        return f"a Python {key[1].__name__}"
-    if key[0] is _PER_REPLICA:
-        return str(key[2])
-    if key[0] is _COMPONENTS:
-        return f"components {key[1]}"
-    return f"{dtype_name(key[2])}{list(key[1])}" + (" (weak)" if key[3] else "")

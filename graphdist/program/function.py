@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper, wraps
@@ -20,7 +19,6 @@ from typing import (  # Any: users' functions, arguments and results
     Generic,
     ParamSpec,
     Self,
-    TypeAlias,
     TypeVar,
     overload,
 )
@@ -35,22 +33,18 @@ from graphdist.passes.manager import Pass
 from graphdist.program.argument_keys import (
     ARRAY_KEYS,
     KEYS,
-    LeafKey,
     UnusableLeaf,
     refusal,
-    signature_difference,
 )
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import (
     OtherSettings,
-    Settings,
-    all_settings,
-    changed_setting,
     settings_of_calls,
 )
 from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
 from graphdist.program.program import Program, compile_program
 from graphdist.program.progress import compiling
+from graphdist.program.retracing import Retracing, Signature
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import (
     hide_static,
@@ -62,21 +56,12 @@ from graphdist.program.step_functions import (
 from graphdist.program.trace import TraceRequest, trace_program
 from graphdist.tracebacks import frames_hidden, hide_frames
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
-from graphdist.values.pytrees import argument_name
 from graphdist.values.type_variables import Parameters, Result_co
 
-Signature: TypeAlias = tuple[Any, tuple[LeafKey, ...], Any, Settings]
 Others = ParamSpec("Others")
 """The parameters of a method, without the instance."""
 Result = TypeVar("Result")
-
-WARN_AT = (8, 32, 128, 512)
-
-
-class RetraceWarning(UserWarning):
-    """A function is compiled again and again, which costs more than running it."""
 
 
 class Function(Generic[Parameters, Result_co]):
@@ -107,9 +92,7 @@ class Function(Generic[Parameters, Result_co]):
         self._numbers_are_static = python_numbers_are_static
         self._kept = KeptPrograms(checked_limit(max_programs))
         self._programs = self._kept.current
-        self._num_compiled = 0
-        self._last_signature: Signature | None = None
-        self._last_settings: dict[str, Any] = {}
+        self._retracing = Retracing(fn, self.name)
         self._bound: WeakKeyDictionary[Any, Function[..., Any]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -210,11 +193,8 @@ class Function(Generic[Parameters, Result_co]):
         if program is None:
             with compiling(self.name):
                 program = compile_program(*self._trace(args, kwargs, signature))
-            drops_for_the_first_time = self._kept.keep(signature, program)
-            self._num_compiled += 1
-            if drops_for_the_first_time or self._num_compiled in WARN_AT:
-                self._warn(signature, args, kwargs)
-            self._last_signature, self._last_settings = signature, all_settings()
+            drops_first = self._kept.keep(signature, program)
+            self._retracing.compiled(signature, args, kwargs, self._kept, drops_first)
         return program
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
@@ -264,35 +244,7 @@ class Function(Generic[Parameters, Result_co]):
             self._pipeline_for,
             self._compiler_options,
         )
-        return trace_program(request, is_first=not self._num_compiled)
-
-    def _warn(self, signature: Signature, args: Any, kwargs: Any) -> None:
-        """Warn of a function that is compiled often, or more often than it keeps programs."""
-        last = self._last_signature
-        if last is None:
-            return
-        if last[:3] == signature[:3]:  # only JAX's settings differ
-            reason = changed_setting(self._last_settings, all_settings())
-            advice = "Set it once, before the first call."
-        else:
-            paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
-            names = [argument_name(self.fn, path) for path, _ in paths]
-            reason = signature_difference(names, last[1], signature[1])
-            advice = "Pass what changes as an array of one shape."
-        if self._kept.num_dropped:
-            advice += (
-                f" It keeps {self._kept.most} programs (max_programs): those not called for "
-                f"longest are dropped, {self._kept.num_dropped} so far, and compiled again when "
-                f"they are called."
-            )
-        frame = here().frame
-        file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
-        warnings.warn_explicit(
-            f"{self.name} was compiled {self._num_compiled} times, now because {reason}. {advice}",
-            RetraceWarning,
-            file,
-            line,
-        )
+        return trace_program(request, is_first=not self._retracing.num_compiled)
 
 
 class BoundFunction(Generic[Parameters, Result_co]):

@@ -39,9 +39,9 @@ from graphdist.program.argument_keys import (
 from graphdist.program.equal_integers import proven_equal
 from graphdist.program.interface import Interface, take_apart
 from graphdist.program.progress import phase
-from graphdist.program.repeated_traces import RepeatedTraces
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import require_result
+from graphdist.program.trace_attempts import TraceAttempts
 from graphdist.runtime.compilation import combining_options
 from graphdist.state.layout import as_stored
 from graphdist.strategy_base import StrategyBase
@@ -73,7 +73,7 @@ class TraceRequest:
 @collection_put_off()
 def trace_program(request: TraceRequest, is_first: bool) -> tuple[Traced, Interface]:
     """Trace a function; variables may be made only in its first trace."""
-    return RepeatedTraces(lambda trace: _trace(request, trace)).run(is_first)
+    return TraceAttempts(lambda trace: _trace(request, trace)).run(is_first)
 
 
 def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:

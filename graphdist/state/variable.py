@@ -32,7 +32,6 @@ from graphdist.context import (
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
-from graphdist.state.aggregation import combined_copies, require_aggregation
 from graphdist.state.checks import (
     check_options,
     checked_name,
@@ -42,6 +41,7 @@ from graphdist.state.checks import (
 )
 from graphdist.state.declaration import Declaration
 from graphdist.state.in_place import InPlaceOperators
+from graphdist.state.on_read import combined_copies, require_aggregation
 from graphdist.state.scatter import ScatterUpdates
 from graphdist.state.shares import share_of_total
 from graphdist.state.storage import Storage

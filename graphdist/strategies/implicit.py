@@ -8,7 +8,6 @@ with the variables it closes over. The functions used least recently are forgott
 from __future__ import annotations
 
 import functools
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,8 +15,8 @@ from types import CodeType, MethodType
 from typing import Any  # Any: users' functions
 from weakref import WeakKeyDictionary
 
-from graphdist.program.function import WARN_AT, Function, RetraceWarning
-from graphdist.tracing.user_lines import here
+from graphdist.program.function import Function
+from graphdist.program.retracing import WARN_AT, warn_of_retracing
 
 _MOST_FUNCTIONS = 256
 """How many are kept, for each strategy."""
@@ -78,14 +77,10 @@ class ImplicitFunctions:
         self._made[code] = self._made.get(code, 0) + 1
         if self._made[code] not in WARN_AT:
             return
-        frame = here().frame
-        file, line = (frame.file, frame.line) if frame else ("<unknown>", 0)
-        warnings.warn_explicit(
-            f"{kind} compiled {name} {self._made[code]} times: each time it was a function made "
-            f"anew. Make it once, outside the loop, and pass what changes as an argument.",
-            RetraceWarning,
-            file,
-            line,
+        warn_of_retracing(
+            f"{kind} compiled {name} {self._made[code]} times: each time it was another function "
+            f"of one definition. Define it once, outside the loop, and pass what changes as an "
+            f"argument."
         )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from graphdist.errors import ArgumentError
 from graphdist.tracing.user_lines import here
-from graphdist.viz.limits import refuse_large
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram
+from graphdist.viz.size_limit import refuse_large
 
 __all__ = ["render"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from graphdist.viz.limits import refuse_large
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram
+from graphdist.viz.size_limit import refuse_large
 
 __all__ = ["render"]
 

@@ -27,7 +27,7 @@ _MOST = 4
 """The most traces of one program for its means of integers."""
 
 
-class RepeatedTraces(Generic[Result]):
+class TraceAttempts(Generic[Result]):
     """The traces of one function for the arguments of one call; `run_trace` runs one trace."""
 
     def __init__(self, run_trace: Callable[[Trace], Result]) -> None:
