@@ -3,7 +3,7 @@
 from graphdist import aot, cluster, config, data, experimental, metrics, nn, random, train, viz
 from graphdist.context import has_strategy, in_cross_replica_context
 from graphdist.data.distributed_dataset import DistributedDataset
-from graphdist.data.input import InputContext, InputOptions, InputReplicationMode
+from graphdist.data.input_options import InputContext, InputOptions, InputReplicationMode
 from graphdist.data.iterators import DistributedIterator
 from graphdist.errors import (
     ArgumentError,

@@ -33,7 +33,7 @@ from graphdist.errors import ArgumentError, DeviceError
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.processes.addresses import BIND_VARIABLE
 from graphdist.runtime.processes.handshake import JobIdentity
-from graphdist.runtime.processes.timeouts import WorkerTimeouts
+from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 from graphdist.version import versions
 

@@ -28,7 +28,8 @@ from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
-from graphdist.tools.surveys import compare_sizes, compare_topologies, find_largest, topology_table
+from graphdist.tools.comparisons import compare_sizes, compare_topologies
+from graphdist.tools.largest_fit import find_largest
 from graphdist.tools.targets import (
     make_step,
     parse_settings,
@@ -36,6 +37,7 @@ from graphdist.tools.targets import (
     trace_step,
     without_our_line,
 )
+from graphdist.tools.topology_list import topology_table
 from graphdist.tracing.user_lines import here
 
 FITS, BAD_INPUT, DOES_NOT_FIT = 0, 2, 3

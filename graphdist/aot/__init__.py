@@ -1,6 +1,6 @@
 """`gd.aot`: compiled steps are saved in files, and loaded from them."""
 
 from graphdist.aot.loaded_step import LoadedStep
-from graphdist.aot.steps import load, save
+from graphdist.aot.saving import load, save
 
 __all__ = ["LoadedStep", "load", "save"]

@@ -15,7 +15,7 @@ from typing import Any  # Any: users' pytrees and functions
 import jax
 
 from graphdist.context import has_strategy, in_cross_replica_context
-from graphdist.data.input import InputContext, InputReplicationMode
+from graphdist.data.input_options import InputContext, InputReplicationMode
 from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import UnsupportedError
 from graphdist.options import (

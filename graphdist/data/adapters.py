@@ -24,11 +24,11 @@ from typing import Any  # Any: datasets of all kinds
 import jax
 import numpy as np
 
+from graphdist.data.auto_shard_policy import AutoShardPolicy
 from graphdist.data.autosharding import sharded_for_worker
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN, Element, Flat
 from graphdist.data.failures import caught
-from graphdist.data.options import AutoShardPolicy
 from graphdist.data.positions import elements_from
 from graphdist.data.sources import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Batching, DatasetNode
 from graphdist.data.transformations import observed_spec

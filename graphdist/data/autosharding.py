@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any  # Any: a policy before it is checked
 
+from graphdist.data.auto_shard_policy import AutoShardPolicy
 from graphdist.data.dataset import Dataset
-from graphdist.data.options import AutoShardPolicy
 from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
 from graphdist.data.transformations import SHARD_HINT, Shard
 from graphdist.errors import ArgumentError

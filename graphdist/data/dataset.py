@@ -15,11 +15,11 @@ from typing import Any  # Any: elements and functions of the user's
 
 import jax
 
+from graphdist.data.auto_shard_policy import Options
 from graphdist.data.batching import Batch, PaddedBatch, Unbatch
 from graphdist.data.elements import UNKNOWN, as_element, at_the_users_line
 from graphdist.data.failures import element_or_raise
 from graphdist.data.iterators import DatasetIterator
-from graphdist.data.options import Options
 from graphdist.data.orders import Seeds
 from graphdist.data.positions import Position
 from graphdist.data.shuffling import Shuffle

@@ -17,7 +17,7 @@ from graphdist.data.distributed_dataset import (
     refuse_distributed,
 )
 from graphdist.data.elements import Array, Element, Flat, leaf_name
-from graphdist.data.input import InputContext
+from graphdist.data.input_options import InputContext
 from graphdist.data.worker_input import StepInput
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers

@@ -27,6 +27,7 @@ from typing import (  # Any: states, specs, placed values
 import jax
 
 from graphdist.data.adapters import DatasetSource, dataset_source
+from graphdist.data.auto_shard_policy import AutoShardPolicy
 from graphdist.data.elements import (
     UNKNOWN,
     Array,
@@ -40,7 +41,6 @@ from graphdist.data.elements import (
 )
 from graphdist.data.failures import FailedElement, attempted, element_or_raise
 from graphdist.data.iterators import DistributedIterator, refuse_inside_a_function
-from graphdist.data.options import AutoShardPolicy
 from graphdist.data.orders import Draws
 from graphdist.data.positions import Position
 from graphdist.data.prefetch import DrawsAhead, Prefetched

@@ -24,11 +24,11 @@ from typing import Any  # Any: datasets of all kinds, structures of pytrees, JSO
 import jax
 import numpy as np
 
+from graphdist.data.auto_shard_policy import AutoShardPolicy, Options
 from graphdist.data.autosharding import sharded_for_worker
 from graphdist.data.dataset import Dataset
 from graphdist.data.elements import UNKNOWN, Array
 from graphdist.data.failures import FailedElement
-from graphdist.data.options import AutoShardPolicy, Options
 from graphdist.data.orders import Seeds
 from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
 from graphdist.data.shuffling import Shuffle

@@ -20,12 +20,8 @@ from graphdist.metrics.loss import (
     RootMeanSquaredError,
     SparseCategoricalCrossentropy,
 )
-from graphdist.metrics.metric import (
-    Mean,
-    MeanMetricWrapper,
-    Metric,
-    Sum,
-)
+from graphdist.metrics.means import Mean, MeanMetricWrapper, Sum
+from graphdist.metrics.metric import Metric
 
 __all__ = [
     "Accuracy",

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.metrics.examples import class_labels, of_one_shape
-from graphdist.metrics.metric import MeanOverPairs
+from graphdist.metrics.means import MeanOverPairs
 
 
 class Accuracy(MeanOverPairs):

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.metrics.examples import of_one_rank, of_one_shape
-from graphdist.metrics.metric import Metric, ratio_or_zero
+from graphdist.metrics.means import ratio_or_zero
+from graphdist.metrics.metric import Metric
 
 
 class _Counts(Metric):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from graphdist.metrics.examples import class_labels, of_one_shape
-from graphdist.metrics.metric import MeanOverPairs
+from graphdist.metrics.means import MeanOverPairs
 
 _EPSILON = 1e-7
 

@@ -19,7 +19,7 @@ from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, READ, REDUCE, REPLICA_ID
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.infer_distribution import diverges, infer_distribution
-from graphdist.tracing.integer_means import IntegerMeans, MeanNumber
+from graphdist.tracing.integer_mean_marks import IntegerMeans, MeanNumber
 
 _MIRRORED_RESULTS = (REDUCE, ALL_REDUCE, GATHER, ALL_GATHER)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
-from graphdist.tracing.integer_means import IntegerMeans, MeanNumber
+from graphdist.tracing.integer_mean_marks import IntegerMeans, MeanNumber
 from graphdist.tracing.state import NeedsNameThroughout, NeedsReplicaNumber, Trace
 
 Result = TypeVar("Result")

@@ -22,7 +22,7 @@ from graphdist.context import require_cross_replica
 from graphdist.data.datasets_from_function import DistributedDatasetsFromFunction
 from graphdist.data.distributed_dataset import DistributedDataset, PlaceParts
 from graphdist.data.elements import Array
-from graphdist.data.input import (
+from graphdist.data.input_options import (
     InputContext,
     InputOptions,
     InputReplicationMode,

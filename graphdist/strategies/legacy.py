@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any  # Any: users' pytrees, functions and conf
 import jax
 
 from graphdist.data.dataset import Dataset
-from graphdist.data.input import InputReplicationMode
+from graphdist.data.input_options import InputReplicationMode
 from graphdist.deprecation import warn_of_older_name
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import member_of

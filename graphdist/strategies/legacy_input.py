@@ -14,7 +14,7 @@ import jax
 
 from graphdist.context import Entry, current_entry, current_strategy, entered
 from graphdist.data.dataset import Dataset
-from graphdist.data.input import InputContext
+from graphdist.data.input_options import InputContext
 from graphdist.errors import ArgumentError, ContextError, OutOfRangeError
 from graphdist.options import ReduceOp
 from graphdist.strategies.abstract_strategy import AbstractStrategy

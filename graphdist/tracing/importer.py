@@ -27,7 +27,7 @@ from graphdist.ir.source import Source
 from graphdist.ir.types import Type, dtype_name
 from graphdist.tracing.axis_name import Audience, audience_of
 from graphdist.tracing.hidden_operations import is_higher_order, leaked, refuse_nested
-from graphdist.tracing.integer_means import IntegerMeans
+from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jax_ops import jax_op
 from graphdist.tracing.state import TraceError
 from graphdist.tracing.user_lines import source_of_equation

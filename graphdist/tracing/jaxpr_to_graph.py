@@ -24,7 +24,7 @@ from graphdist.tracing.axis_name import Audience
 from graphdist.tracing.calls import CALLS, import_call
 from graphdist.tracing.control_flow import import_cond, import_scan, import_while
 from graphdist.tracing.importer import Environment, Importer, Rule, bind
-from graphdist.tracing.integer_means import IntegerMeans, integer_mean_p
+from graphdist.tracing.integer_mean_marks import IntegerMeans, integer_mean_p
 from graphdist.tracing.named_collectives import (
     NAMED,
     gives_all_the_same,

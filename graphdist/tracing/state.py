@@ -34,7 +34,7 @@ from graphdist.ir.graph import GraphVariable
 from graphdist.ir.source import Source
 from graphdist.ir.types import Type
 from graphdist.tracing.axis_name import bound, for_all, unbound_name
-from graphdist.tracing.integer_means import IntegerMeans
+from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.primitives import aggregate_p, read_variable_p, to_replicas
 from graphdist.tracing.user_lines import here, where_raised
 

@@ -30,8 +30,8 @@ import numpy as np
 
 from graphdist.data.iterators import ElementIterator
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
-from graphdist.metrics.totals import Total
 from graphdist.random import Generator
 from graphdist.runtime.files.checkpoint_arrays import can_be_written
 from graphdist.state.variable import Variable

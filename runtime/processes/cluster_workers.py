@@ -36,7 +36,7 @@ from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.jax_service import JaxService, ServiceAddress
 from graphdist.runtime.processes.rendezvous import Rendezvous
 from graphdist.runtime.processes.server import Server
-from graphdist.runtime.processes.timeouts import WorkerTimeouts
+from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.runtime.processes.workers import WorkerTimeoutError, set_workers, worker_group
 
 SECONDS_TO_LEAVE = 5.0

@@ -13,7 +13,7 @@ import pytest
 
 import graphdist as gd
 from graphdist import metrics
-from graphdist.metrics.totals import Total
+from graphdist.metrics.exact_sums import Total
 from tests.numerics.test_metrics import STRATEGIES, mirrored
 
 STILL = 2**24

@@ -11,8 +11,9 @@ import pytest
 from graphdist.program.report import Report
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
+from graphdist.tools.comparisons import topology_of
 from graphdist.tools.compile import main
-from graphdist.tools.surveys import find_largest, topology_of
+from graphdist.tools.largest_fit import find_largest
 from tests.aot.steps import needs_tpu
 
 STEP = """

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from graphdist.tracing.integer_means import IntegerMeans
+from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.state import TraceError
 from tests.tracing.traces import Float32, count, graph_of, run
 

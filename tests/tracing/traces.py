@@ -16,7 +16,7 @@ from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type
 from graphdist.runtime.evaluate import evaluate_jax_node
 from graphdist.tracing.axis_name import bound, for_replicas
-from graphdist.tracing.integer_means import IntegerMeans
+from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jaxpr_to_graph import import_jaxpr
 from graphdist.tracing.merge_variants import merge_variants
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p

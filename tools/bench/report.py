@@ -34,7 +34,7 @@ from graphdist.tools.bench.measurement import OURS, Measurement
 from graphdist.tools.bench.overheads import Overhead
 from graphdist.tools.bench.passes_saved import PassSaving
 from graphdist.tools.bench.programs import BenchProgram
-from graphdist.tools.surveys import table
+from graphdist.tools.comparisons import table
 from graphdist.version import VERSION
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "tensorflow", "tensorflow-cpu", "torch", "numpy")

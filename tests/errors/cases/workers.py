@@ -14,7 +14,7 @@ import graphdist as gd
 from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import JobIdentity
-from graphdist.runtime.processes.timeouts import WorkerTimeouts
+from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 from tests.errors.refusal import Refused
 

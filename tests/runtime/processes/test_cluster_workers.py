@@ -14,7 +14,7 @@ import graphdist as gd
 from graphdist.runtime.processes.addresses import free_port, listen
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.server import BEAT_SECONDS
-from graphdist.runtime.processes.timeouts import WorkerTimeouts
+from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 
 TIMEOUTS = WorkerTimeouts(start=5.0, silence=60.0)
 Met = Callable[..., list[ClusterWorkers]]

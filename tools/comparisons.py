@@ -1,9 +1,7 @@
-"""Many compilations of one step: the largest batch that fits, topologies or sizes side by side."""
+"""One step on several topologies, or on more and more chips, side by side: a table of reports."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -12,13 +10,11 @@ from typing import Any, TypeAlias  # Any: JSON
 from graphdist.errors import ArgumentError
 from graphdist.program.amounts import count_text, size_text, time_text
 from graphdist.program.report import Report
-from graphdist.runtime.targets.chips import CHIPS, Chip
+from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tracing.user_lines import here
 
 Reporter: TypeAlias = Callable[..., Report]
-
-_RANGE = re.compile(r"(\w+)=(\d+)\.\.(\d+)")
 
 
 @dataclass(frozen=True)
@@ -142,93 +138,3 @@ def _has_full_hosts(shape: tuple[int, ...]) -> bool:
     """Return whether a slice consists of full hosts, 2 x 2 chips, or is smaller than a host."""
     first, second, *_ = shape
     return prod(shape) <= 4 or (first % 2 == 0 and second % 2 == 0)
-
-
-def find_largest(text: str, topology: Topology, report: Reporter) -> Survey:
-    """Return the survey of the largest value of a setting with which the step fits, by bisection.
-
-    A step that fits with a value is assumed to fit with every smaller one.
-    """
-    match = _RANGE.fullmatch(text)
-    if match is None or int(match[2]) > int(match[3]) or int(match[2]) < 1:
-        raise ArgumentError(
-            f"{text!r} is not of the form name=low..high", source=here(), hint="such as batch=1..64"
-        )
-    name, low, high = match[1], int(match[2]), int(match[3])
-    tried: dict[int, Report] = {}
-
-    def fits(value: int) -> bool:
-        tried[value] = report(topology, **{name: value})
-        return tried[value].fits
-
-    best = 0
-    if fits(low):
-        best = low
-        if high > low and fits(high):
-            best = low = high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if fits(middle):
-                best = low = middle
-            else:
-                high = middle
-    verdict = f"largest that fits: {name}={best}" if best else f"not even {name}={low} fits"
-    reports = tuple((f"{name}={value}", tried[value]) for value in sorted(tried))
-    return Survey(f"{name} on {topology}", reports, bool(best), verdict)
-
-
-def topology_table(*, as_json: bool) -> str:
-    """Return the table of chips and topologies, with the sources of its figures."""
-    if as_json:
-        return json.dumps({chip.name: _figures(chip) for chip in CHIPS.values()}, indent=1)
-    header = [
-        "chip",
-        "devices",
-        "most chips",
-        "memory",
-        "memory/s",
-        "bf16 FLOP/s",
-        "link/s",
-        "net/s",
-    ]
-    rows = [
-        [
-            chip.name,
-            str(chip.devices),
-            str(chip.largest),
-            size_text(chip.memory_bytes),
-            f"{chip.memory_bandwidth / 1e9:.0f} GB",
-            count_text(chip.peak("bf16")),
-            f"{chip.interconnect_bandwidth / 1e9:.0f} GB",
-            f"{chip.network_bandwidth / 1e9:.1f} GB",
-        ]
-        for chip in CHIPS.values()
-    ]
-    notes = [
-        f"{chip.name:<6} {', '.join(chip.examples)}\n       {chip.source}"
-        for chip in CHIPS.values()
-    ]
-    return "\n".join(
-        [
-            *table([header, *rows]),
-            "",
-            "Figures are of a chip; links and network in one direction. TPU topologies are",
-            "chips in a torus, GPU topologies hosts x GPUs, in any shape of whole hosts.",
-            "",
-            *notes,
-        ]
-    )
-
-
-def _figures(chip: Chip) -> dict[str, Any]:
-    return {
-        "devices": chip.devices,
-        "largest": chip.largest,
-        "memory_bytes": chip.memory_bytes,
-        "memory_bandwidth": chip.memory_bandwidth,
-        "peak_flops": chip.peak_flops,
-        "interconnect_bandwidth": chip.interconnect_bandwidth,
-        "network_bandwidth": chip.network_bandwidth,
-        "examples": list(chip.examples),
-        "source": chip.source,
-    }
