@@ -1,58 +1,98 @@
-"""Along which dimension a value is cut in slices, one for each replica.
+"""Along which dimension the values of a graph are cut in slices, one for each replica.
 
-The shape alone decides, so that all values of a shape that come together in an update are cut
-alike, whichever operations they come from.
+The shape alone decides within a graph, so that all values of a shape that come together in an
+update are cut alike, whichever operations they come from.
+
+* If variables of the shape are stored in slices, the values are cut like these.
+* The slices of a value that a loop walks along, such as the weights of stacked layers, are cut
+  inside each step of the loop and never along dimension 0: then each step gathers, or scatters,
+  what belongs to it (`collectives_into_loops.py`).
+* Else dimension 0 if it divides, since slices of rows need no copy.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from graphdist.ir.graph import Operand, Value
+from graphdist.ir.analyses import kept_analysis, walk
+from graphdist.ir.cuts import dimension_to_cut
+from graphdist.ir.graph import Graph, Operand, Value
+from graphdist.ir.ops import SCAN
 from graphdist.ir.types import MIRRORED, Type, own_slice
 
+Shape = tuple[int, ...]
 
-@lru_cache(maxsize=4096)
-def cut_of(shape: tuple[int, ...], num_replicas: int) -> int | None:
-    """Return the dimension along which values of a shape are cut; None if none divides.
 
-    The first one if it divides, since slices of rows need no copy; else the longest that does, and
-    the last only if no other does: accelerators pad a short last dimension to 128.
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """How values are cut over `num_replicas` replicas, by shape.
 
-    >>> cut_of((8, 3), 4), cut_of((6, 8, 16), 4), cut_of((6, 16), 4), cut_of((6,), 4)
-    (0, 1, 1, None)
+    `stored` are the dimensions along which variables are stored in slices, `walked` the shapes that
+    loops walk along.
     """
-    divides = [i for i, size in enumerate(shape) if size and size % num_replicas == 0]
-    if not divides or divides[0] == 0:
-        return 0 if divides else None
-    inner = [i for i in divides if i < len(shape) - 1]
-    return max(inner or divides, key=lambda i: shape[i])
+
+    num_replicas: int
+    stored: Mapping[Shape, int] = field(default_factory=dict)
+    walked: frozenset[Shape] = frozenset()
+
+    def of(self, shape: Shape) -> int | None:
+        """Return the dimension along which values of a shape are cut; None if none divides.
+
+        >>> cuts = Cuts(4, walked=frozenset([(8, 16, 4)]))
+        >>> cuts.of((8, 3)), cuts.of((8, 16, 4)), cuts.of((6, 16)), cuts.of((6,))
+        (0, 1, 1, None)
+        """
+        found = self.stored.get(shape)
+        if found is not None:
+            return found
+        return dimension_to_cut(shape, self.num_replicas, is_walked=shape in self.walked)
+
+    def dimension(self, type: Type) -> int:
+        """Return the dimension along which a value that can be cut is cut."""
+        dimension = self.of(type.shape)
+        assert dimension is not None
+        return dimension
+
+    def is_cuttable(self, operand: Operand) -> bool:
+        """Return whether a value is the same on all replicas, and can be cut in slices."""
+        type = operand.type
+        return type.distribution is MIRRORED and self.of(type.shape) is not None
+
+    def slice_type(self, type: Type) -> Type:
+        """Return the type of a replica's slice of a value."""
+        return own_slice(type, self.dimension(type), self.num_replicas)
+
+    def is_shared(self, operand: Operand, result: Value) -> bool:
+        """Return whether every slice of a result takes all of an operand.
+
+        It does if the operand is a scalar, or has size 1 along the cut.
+        """
+        if not operand.type.shape:
+            return True
+        cut = self.of(result.type.shape)
+        return cut is not None and operand.type.shape[cut] == 1
 
 
-def is_cuttable(operand: Operand, num_replicas: int) -> bool:
-    """Return whether a value is the same on all replicas, and can be cut in slices."""
-    type = operand.type
-    return type.distribution is MIRRORED and cut_of(type.shape, num_replicas) is not None
+@kept_analysis
+def cuts_of(graph: Graph) -> Cuts:
+    """Return how the values of a graph are cut."""
+    stored: dict[Shape, int] = {}
+    for variable in graph.variables:
+        along, shape = variable.sharded_along, variable.type.shape
+        if along is not None:
+            stored[shape] = max(along, stored.get(shape, along))
+    return Cuts(graph.num_replicas, stored, walked_shapes(graph))
 
 
-def cut_dimension(type: Type, num_replicas: int) -> int:
-    """Return the dimension along which a value that can be cut is cut."""
-    dimension = cut_of(type.shape, num_replicas)
-    assert dimension is not None
-    return dimension
-
-
-def slice_type(type: Type, num_replicas: int) -> Type:
-    """Return the type of a replica's slice of a value."""
-    return own_slice(type, cut_dimension(type, num_replicas), num_replicas)
-
-
-def is_shared(operand: Operand, result: Value, num_replicas: int) -> bool:
-    """Return whether every slice of a result takes all of an operand.
-
-    It does if the operand is a scalar, or has size 1 along the cut.
-    """
-    if not operand.type.shape:
-        return True
-    cut = cut_of(result.type.shape, num_replicas)
-    return cut is not None and operand.type.shape[cut] == 1
+@kept_analysis
+def walked_shapes(graph: Graph) -> frozenset[Shape]:
+    """Return the shapes of the values that loops take apart along dimension 0, or stack up."""
+    found: set[Shape] = set()
+    for node in walk(graph):
+        if node.op is SCAN:
+            num_carry = int(node.params["num_carry"])  # type: ignore[call-overload]
+            first = int(node.params["num_consts"]) + num_carry  # type: ignore[call-overload]
+            stacks = (*node.operands[first:], *node.results[num_carry:])
+            found.update(stack.type.shape for stack in stacks if len(stack.type.shape) > 1)
+    return frozenset(found)

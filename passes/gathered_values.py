@@ -17,7 +17,6 @@ from typing import TypeAlias
 
 from graphdist.ir.graph import Node, Operand
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.cuts import is_cuttable
 from graphdist.passes.slice_rules import ALL_REDUCED, OWN_SLICED, UNSLICED, SliceRule
 from graphdist.passes.slices import Needs
 
@@ -37,7 +36,7 @@ def gatherable(needs: Needs) -> Gathered:
         rule = needs.rule_of(node)
         operands = needs.operands_of(node)
         found = {operand: gradients[operand] for operand in operands if operand in gradients}
-        if rule is ALL_REDUCED and is_cuttable(node.results[0], graph.num_replicas):
+        if rule is ALL_REDUCED and needs.cuts.is_cuttable(node.results[0]):
             gradients[node.results[0]] = node.results[0]
         elif _is_made_of_gradient(node, rule) and len(set(found.values())) == 1:
             gradients[node.results[0]] = next(iter(found.values()))

@@ -10,7 +10,8 @@ On the way in, a value is combined over the replicas as the variable's aggregati
 * ON_READ variable, or cross-replica context: the value itself.
 
 A variable that is stored in slices is gathered on the way in, and cut on the way out; where slices
-are enough, `shard_update.py` takes both away.
+are enough, `shard_update.py` takes both away. If it is cut along the dimension that a loop walks
+along, it is stored along another one from now on, so that each step of the loop can gather its own.
 
 Before:  %w = read() {variable=@w}   %a = aggregate(%g) {variable=@w, ..}   assign(%a) ..
 After:   %w is an input   %a = all_reduce(%g) {reducer="mean"}   %a is an output
@@ -24,6 +25,7 @@ from typing import TypeVar, cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
+from graphdist.ir.cuts import dimension_to_cut
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Stage, Value
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -40,6 +42,7 @@ from graphdist.ir.ops import (
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED
+from graphdist.passes.cuts import walked_shapes
 
 NAME = "place_variables"
 
@@ -52,7 +55,7 @@ def place_variables(graph: Graph) -> Graph:
     """Return the PLACED graph of a LOGICAL one."""
     written = _variables((graph,), ASSIGN)
     variables = tuple(
-        replace(variable, assigned=variable.name in written)
+        replace(_inside_loops(variable, graph), assigned=variable.name in written)
         for variable in graph.variables
         if not variable.is_local
     )
@@ -79,6 +82,14 @@ def place_variables(graph: Graph) -> Graph:
         variables=variables,
     )
     return placed
+
+
+def _inside_loops(variable: GraphVariable, graph: Graph) -> GraphVariable:
+    """Return a variable in slices as this graph wants them: not along what a loop walks along."""
+    if variable.sharded_along != 0 or variable.type.shape not in walked_shapes(graph):
+        return variable
+    shape = variable.type.shape
+    return variable.stored_along(dimension_to_cut(shape, graph.num_replicas, is_walked=True))
 
 
 def _moved(

@@ -46,7 +46,6 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, COND, OWN_SLICE
 from graphdist.ir.source import UNKNOWN
-from graphdist.passes.cuts import cut_dimension, slice_type
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.slice_gains import Sharding, wanted_in_slices
 from graphdist.passes.slices import Needs
@@ -80,7 +79,7 @@ class _Sharder:
 
     def __init__(self, graph: Graph, needs: Needs) -> None:
         self.graph, self.needs = graph, needs
-        self.num_replicas = graph.num_replicas
+        self.cuts = needs.cuts
         self.builder = Builder(NAME)
         self.fulls: dict[Operand, Operand] = {}
         self.slices: dict[Operand, Operand] = {}
@@ -205,7 +204,7 @@ class _Sharder:
         if not self.needs.in_slices(value):
             self.fulls[value] = value
             return value
-        slice = Value(slice_type(value.type, self.num_replicas), value.hint)
+        slice = Value(self.cuts.slice_type(value.type), value.hint)
         self.slices[value] = slice
         return slice
 
@@ -214,10 +213,10 @@ class _Sharder:
         is_stored = variable.sharded_along is not None
         if is_stored or variable.name not in self.needs.wanted or self.needs.is_full(value):
             return variable
-        return variable.stored_along(cut_dimension(value.type, self.num_replicas))
+        return variable.stored_along(self.cuts.dimension(value.type))
 
     def _input(self, variable: GraphVariable, value: Value) -> Value:
-        held = variable.held(self.num_replicas)
+        held = variable.held(self.cuts.num_replicas)
         if held == value.type or not held.shape:
             self.fulls[value] = value
             return value
@@ -246,5 +245,5 @@ class _Sharder:
 
     def _cut(self, operand: Operand) -> dict[str, int]:
         """Return the parameters of what goes between a value and its slices."""
-        axis = cut_dimension(operand.type, self.num_replicas)
-        return {"axis": axis, "group_size": self.num_replicas}
+        axis = self.cuts.dimension(operand.type)
+        return {"axis": axis, "group_size": self.cuts.num_replicas}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand
 from graphdist.ir.types import MIRRORED
-from graphdist.passes.cuts import cut_of
+from graphdist.passes.cuts import Cuts, cuts_of
 from graphdist.passes.gathered_values import Gathered, gatherable, worth_gathering
 from graphdist.passes.slice_rules import ALL_REDUCED, UNSLICED
 from graphdist.passes.slices import Needs, needs_of
@@ -50,8 +50,7 @@ def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, di
     The first is None if no variable gains. A variable that gains has the reason "".
     """
     reasons = {
-        variable.name: _refusal(variable, graph.num_replicas, sharding)
-        for variable in graph.assigned
+        variable.name: _refusal(variable, cuts_of(graph), sharding) for variable in graph.assigned
     }
     is_stored = any(variable.sharded_along is not None for variable in graph.assigned)
     gathered: Gathered | None = None
@@ -77,7 +76,7 @@ def wanted_in_slices(graph: Graph, sharding: Sharding) -> tuple[Needs | None, di
     return None, dict.fromkeys(reasons, f"no agreement after {_ROUNDS} rounds")
 
 
-def _refusal(variable: GraphVariable, num_replicas: int, sharding: Sharding) -> str:
+def _refusal(variable: GraphVariable, cuts: Cuts, sharding: Sharding) -> str:
     if variable.sharded_along is not None:
         return ""
     type = variable.type
@@ -89,9 +88,9 @@ def _refusal(variable: GraphVariable, num_replicas: int, sharding: Sharding) -> 
         return "it is one number"
     if type.size < max(sharding.smallest, 1):
         return f"its {type.size:,} elements are fewer than {sharding.smallest:,}"
-    if cut_of(type.shape, num_replicas) is None:
+    if cuts.of(type.shape) is None:
         sizes = ", ".join(map(str, type.shape))
-        return f"no dimension of [{sizes}] divides by {num_replicas} replicas"
+        return f"no dimension of [{sizes}] divides by {cuts.num_replicas} replicas"
     return ""
 
 

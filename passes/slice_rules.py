@@ -28,7 +28,7 @@ from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, COND, OWN_SLICE, REDUCE_SCATTER
 from graphdist.ir.types import MIRRORED, Type
-from graphdist.passes.cuts import cut_dimension, cut_of, is_cuttable, is_shared, slice_type
+from graphdist.passes.cuts import Cuts
 
 
 class Need(IntEnum):
@@ -49,8 +49,8 @@ class Forms(Protocol):
         """The builder of the new graph."""
 
     @property
-    def num_replicas(self) -> int:
-        """The number of slices."""
+    def cuts(self) -> Cuts:
+        """How values are cut."""
 
     def full(self, operand: Operand) -> Operand:
         """Return all of a value."""
@@ -92,15 +92,15 @@ class SliceRule:
         """Whether the result is never made in full where only slices are needed."""
         return self.hands_on or self.starts_slices or self.has_slices
 
-    def applies(self, node: Node, num_replicas: int) -> bool:
+    def applies(self, node: Node, cuts: Cuts) -> bool:
         """Return whether the rule holds for a node of an operation that it stands for."""
         return True
 
-    def need(self, node: Node, operand: Operand, of_result: Need, num_replicas: int) -> Need:
+    def need(self, node: Node, operand: Operand, of_result: Need, cuts: Cuts) -> Need:
         """Return how an operand that can be cut is needed, if the result is needed like that."""
         return Need.FULL
 
-    def operands(self, node: Node, graph: Graph, num_replicas: int) -> tuple[Operand, ...]:
+    def operands(self, node: Node, graph: Graph, cuts: Cuts) -> tuple[Operand, ...]:
         """Return what the node takes if it takes slices."""
         return node.operands
 
@@ -124,20 +124,20 @@ class Elementwise(SliceRule):
 
     hands_on = True
 
-    def applies(self, node: Node, num_replicas: int) -> bool:
+    def applies(self, node: Node, cuts: Cuts) -> bool:
         """Return whether each operand is cut like the result, or each slice takes all of it."""
         result = node.results[0]
-        shape, cut = result.type.shape, cut_of(result.type.shape, num_replicas)
+        shape, cut = result.type.shape, cuts.of(result.type.shape)
         return bool(shape) and all(
             operand.type.shape == shape
-            or is_shared(operand, result, num_replicas)
-            or (cut is not None and cut_of(operand.type.shape, num_replicas) == cut)
+            or cuts.is_shared(operand, result)
+            or (cut is not None and cuts.of(operand.type.shape) == cut)
             for operand in node.operands
         )
 
-    def need(self, node: Node, operand: Operand, of_result: Need, num_replicas: int) -> Need:
+    def need(self, node: Node, operand: Operand, of_result: Need, cuts: Cuts) -> Need:
         """Hand on how the result is needed."""
-        return Need.FULL if is_shared(operand, node.results[0], num_replicas) else of_result
+        return Need.FULL if cuts.is_shared(operand, node.results[0]) else of_result
 
     def cut_alike(
         self, node: Node, operands: Sequence[Operand]
@@ -149,12 +149,12 @@ class Elementwise(SliceRule):
 
     def slice(self, node: Node, forms: Forms) -> Operand:
         """Do the same with slices."""
-        result, count = node.results[0], forms.num_replicas
+        result, cuts = node.results[0], forms.cuts
         operands = [
-            (forms.full if is_shared(operand, result, count) else forms.slice)(operand)
+            (forms.full if cuts.is_shared(operand, result) else forms.slice)(operand)
             for operand in node.operands
         ]
-        return _again(node, operands, node.params, slice_type(result.type, count), forms)
+        return _again(node, operands, node.params, cuts.slice_type(result.type), forms)
 
 
 class Broadcast(SliceRule):
@@ -162,13 +162,13 @@ class Broadcast(SliceRule):
 
     on_demand = True
 
-    def applies(self, node: Node, num_replicas: int) -> bool:
+    def applies(self, node: Node, cuts: Cuts) -> bool:
         """Return whether a number is broadcast."""
         return len(node.operands) == 1 and not node.operands[0].type.shape
 
     def slice(self, node: Node, forms: Forms) -> Operand:
         """Broadcast the number to the shape of a slice."""
-        type = slice_type(node.results[0].type, forms.num_replicas)
+        type = forms.cuts.slice_type(node.results[0].type)
         operands = tuple(map(forms.full, node.operands))
         return _again(node, operands, {**node.params, "shape": type.shape}, type, forms)
 
@@ -183,7 +183,7 @@ class Reduction(SliceRule):
         self.reducer = reducer
         self.reorders = reducer == "sum"
 
-    def applies(self, node: Node, num_replicas: int) -> bool:
+    def applies(self, node: Node, cuts: Cuts) -> bool:
         """Return whether the result is a number, made of operands that are cut alike."""
         if node.results[0].type.shape:
             return False
@@ -192,11 +192,11 @@ class Reduction(SliceRule):
             return first.dtype == "bool"  # of integers they are of each bit
         return node.op.name != "jax.dot_general" or _is_sum_of_products(node)
 
-    def need(self, node: Node, operand: Operand, of_result: Need, num_replicas: int) -> Need:
+    def need(self, node: Node, operand: Operand, of_result: Need, cuts: Cuts) -> Need:
         """Take whatever form it is made in."""
         return Need.EITHER
 
-    def operands(self, node: Node, graph: Graph, num_replicas: int) -> tuple[Operand, ...]:
+    def operands(self, node: Node, graph: Graph, cuts: Cuts) -> tuple[Operand, ...]:
         """Return the operands, or the values that these are flattened forms of.
 
         `jnp.vdot` flattens both factors, which may be cut along another dimension than what they
@@ -212,7 +212,7 @@ class Reduction(SliceRule):
             if maker is not None
             and maker.op.name == "jax.reshape"
             and maker.params.get("dimensions") is None
-            and is_cuttable(maker.operands[0], num_replicas)
+            and cuts.is_cuttable(maker.operands[0])
         ]
         is_alike = len({operand.type.shape for operand in flattened}) == 1
         return tuple(flattened) if len(flattened) == len(operands) and is_alike else operands
@@ -237,7 +237,7 @@ class Reduction(SliceRule):
         local = _again(node, given, _params_of_reduction(node, operands), result.type, forms)
         if not is_cut:
             return (local,)
-        params = {"reducer": self.reducer, "group_size": forms.num_replicas}
+        params = {"reducer": self.reducer, "group_size": forms.cuts.num_replicas}
         return forms.builder.add(ALL_REDUCE, (local,), params, at=node.source, hint=result.hint)
 
 
@@ -246,14 +246,14 @@ class AllReduce(SliceRule):
 
     starts_slices = True
 
-    def applies(self, node: Node, num_replicas: int) -> bool:
+    def applies(self, node: Node, cuts: Cuts) -> bool:
         """Return whether there is a reduce_scatter of the kind: not by max or min."""
         return node.params["reducer"] in ("sum", "mean")
 
     def slice(self, node: Node, forms: Forms) -> Operand:
         """Scatter the reduced values in place of giving all to each."""
         result = node.results[0]
-        axis = cut_dimension(result.type, forms.num_replicas)
+        axis = forms.cuts.dimension(result.type)
         operands = list(map(forms.full, node.operands))
         params = {**node.params, "axis": axis}
         return forms.builder.add(
@@ -268,9 +268,9 @@ class AllGather(SliceRule):
     has_slices = True
     on_demand = True
 
-    def applies(self, node: Node, num_replicas: int) -> bool:
+    def applies(self, node: Node, cuts: Cuts) -> bool:
         """Return whether the gathered slices are the slices that the result is cut in."""
-        return _is_own_cut(node, node.results[0], node.operands[0], num_replicas)
+        return _is_own_cut(node, node.results[0], node.operands[0], cuts)
 
     def slice(self, node: Node, forms: Forms) -> Operand:
         """Return what went in."""
@@ -286,11 +286,11 @@ class AllGather(SliceRule):
 class OwnSlice(SliceRule):
     """A replica's slice along the dimension of the cut is the slice that the operand is made in."""
 
-    def applies(self, node: Node, num_replicas: int) -> bool:
+    def applies(self, node: Node, cuts: Cuts) -> bool:
         """Return whether the slice is one of the slices that the operand is cut in."""
-        return _is_own_cut(node, node.operands[0], node.results[0], num_replicas)
+        return _is_own_cut(node, node.operands[0], node.results[0], cuts)
 
-    def need(self, node: Node, operand: Operand, of_result: Need, num_replicas: int) -> Need:
+    def need(self, node: Node, operand: Operand, of_result: Need, cuts: Cuts) -> Need:
         """Take slices."""
         return Need.SLICES
 
@@ -309,7 +309,7 @@ class Branches(SliceRule):
 
     hands_on = True
 
-    def applies(self, node: Node, num_replicas: int) -> bool:
+    def applies(self, node: Node, cuts: Cuts) -> bool:
         """Return whether all replicas take the same branch: it may come to hold a collective."""
         return node.operands[0].type.distribution is MIRRORED
 
@@ -350,17 +350,17 @@ RULES: Mapping[str, SliceRule] = {
 """By operation; all others are `UNSLICED`."""
 
 
-def rule_for(node: Node, num_replicas: int) -> SliceRule:
+def rule_for(node: Node, cuts: Cuts) -> SliceRule:
     """Return the rule that says what a node does with slices."""
     rule = RULES.get(node.op.name, UNSLICED)
-    return rule if rule.applies(node, num_replicas) else UNSLICED
+    return rule if rule.applies(node, cuts) else UNSLICED
 
 
-def _is_own_cut(node: Node, full: Operand, slice: Operand, num_replicas: int) -> bool:
+def _is_own_cut(node: Node, full: Operand, slice: Operand, cuts: Cuts) -> bool:
     """Return whether a node goes between a value and the slices that the value is cut in."""
     axis, distribution = node.params["axis"], slice.type.distribution
     is_slice = distribution is not None and distribution.dimension == axis
-    return is_slice and cut_of(full.type.shape, num_replicas) == axis
+    return is_slice and cuts.of(full.type.shape) == axis
 
 
 def _is_sum_of_products(node: Node) -> bool:

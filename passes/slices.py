@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from graphdist.ir.analyses import has_effect
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.source import Source
-from graphdist.passes.cuts import is_cuttable
+from graphdist.passes.cuts import Cuts, cuts_of
 from graphdist.passes.slice_rules import (
     BRANCH_INPUT,
     BRANCHES,
@@ -47,6 +47,11 @@ class Needs:
     """The operations that take their operands in either form, with what they then take."""
     branching: dict[Node, None] = field(default_factory=dict)
     """The nodes whose branches are looked into; an outer one before those nested in it."""
+
+    @property
+    def cuts(self) -> Cuts:
+        """Return how values are cut."""
+        return cuts_of(self.graph)
 
     def need(self, value: Operand) -> Need:
         """Return how a value is needed."""
@@ -138,7 +143,7 @@ class _Analysis:
 
     def __init__(self, needs: Needs, reorders: bool, gathered: frozenset[Operand]) -> None:
         self.needs, self.reorders, self.gathered = needs, reorders, gathered
-        self.num_replicas = needs.graph.num_replicas
+        self.cuts = needs.cuts
         self.asked: set[Graph] = set()
 
     def run(self) -> None:
@@ -156,7 +161,7 @@ class _Analysis:
         for variable, output in zip(graph.assigned, graph.outputs, strict=False):
             is_slice = output.type.shape != variable.type.shape  # cut already
             is_wanted = variable.name in self.needs.wanted and not is_slice
-            if is_wanted and is_cuttable(output, graph.num_replicas):
+            if is_wanted and self.cuts.is_cuttable(output):
                 self._ask_for(output, Need.SLICES)
             else:
                 self._ask_for(output, Need.FULL, f"variable {variable.name!r} is stored unsharded")
@@ -176,7 +181,7 @@ class _Analysis:
 
     def _ask(self, node: Node, graph: Graph) -> None:
         needs = self.needs
-        rule = rule_for(node, self.num_replicas)
+        rule = rule_for(node, self.cuts)
         if rule is BRANCHES and not self._may_look_into(node):
             rule = UNSLICED
         needs.sources.update(dict.fromkeys(node.results, node.source))
@@ -188,13 +193,13 @@ class _Analysis:
         of_result = needs.need(node.results[0]) if node.results else Need.NOTHING
         operands = node.operands
         if rule.reduces and takes_slices:
-            operands = needs.reduced[node] = rule.operands(node, graph, self.num_replicas)
+            operands = needs.reduced[node] = rule.operands(node, graph, self.cuts)
         for operand in operands:
             needs.sources.setdefault(operand, node.source)
             if rule is UNSLICED and operand in self.gathered:
                 need = Need.SLICES
-            elif takes_slices and is_cuttable(operand, self.num_replicas):
-                need = rule.need(node, operand, of_result, self.num_replicas)
+            elif takes_slices and self.cuts.is_cuttable(operand):
+                need = rule.need(node, operand, of_result, self.cuts)
             else:
                 need = Need.FULL
             self._ask_for(operand, need, self._because(node, rule))
@@ -216,7 +221,7 @@ class _Analysis:
         for result, output in _returned(node):
             need = needs.need(result)
             if need:
-                cuttable = is_cuttable(output, self.num_replicas)
+                cuttable = self.cuts.is_cuttable(output)
                 self._ask_for(
                     output, need if cuttable else Need.FULL, needs.because.get(result, node)
                 )
@@ -233,7 +238,7 @@ class _Analysis:
         need = max(map(needs.need, inputs))
         if not need:
             return
-        if not all(is_cuttable(value, self.num_replicas) for value in (operand, *inputs)):
+        if not all(self.cuts.is_cuttable(value) for value in (operand, *inputs)):
             need = Need.FULL
         reasons = [needs.because[value] for value in inputs if value in needs.because]
         because = reasons[-1] if reasons else node

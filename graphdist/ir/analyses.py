@@ -17,6 +17,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 __all__ = [
     "collectives",
     "has_effect",
+    "kept_analysis",
     "node_count",
     "operations",
     "peak_bytes",
@@ -29,7 +30,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-def _kept(analysis: Callable[[Graph], T]) -> Callable[[Graph], T]:
+def kept_analysis(analysis: Callable[[Graph], T]) -> Callable[[Graph], T]:
     """Make an analysis keep its result with the graph."""
 
     @wraps(analysis)
@@ -42,7 +43,7 @@ def _kept(analysis: Callable[[Graph], T]) -> Callable[[Graph], T]:
     return kept
 
 
-@_kept
+@kept_analysis
 def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
     """Return, for each value of the graph, the nodes that use it, in order and once each.
 
@@ -67,7 +68,7 @@ def users(graph: Graph) -> dict[Value, tuple[Node, ...]]:
     return {cast(Value, value): tuple(nodes) for value, nodes in found.items()}
 
 
-@_kept
+@kept_analysis
 def use_counts(graph: Graph) -> Mapping[Value, int]:
     """Return how often each value of the graph is an operand or an output; 0 times is left out.
 
@@ -88,7 +89,7 @@ def use_counts(graph: Graph) -> Mapping[Value, int]:
     return Counter(operand for operand in used if type(operand) is Value)
 
 
-@_kept
+@kept_analysis
 def producers(graph: Graph) -> dict[Value, Node]:
     """Return, for each value that a node of the graph computes, that node.
 
@@ -99,7 +100,7 @@ def producers(graph: Graph) -> dict[Value, Node]:
     return {result: node for node in graph.nodes for result in node.results}
 
 
-@_kept
+@kept_analysis
 def operations(graph: Graph) -> frozenset[str]:
     """Return the names of the operations of all nodes, nested graphs included."""
     nested = [operations(inner) for node in graph.nodes for inner in node.graphs]
@@ -111,12 +112,12 @@ def has_effect(node: Node) -> bool:
     return node.op.has_effect or any(map(_has_effects, node.graphs))
 
 
-@_kept
+@kept_analysis
 def _has_effects(graph: Graph) -> bool:
     return any(map(has_effect, graph.nodes))
 
 
-@_kept
+@kept_analysis
 def walk(graph: Graph) -> tuple[Node, ...]:
     """Return all nodes; the nodes of a nested graph come after the node it is nested in."""
     found: list[Node] = []
@@ -127,13 +128,13 @@ def walk(graph: Graph) -> tuple[Node, ...]:
     return tuple(found)
 
 
-@_kept
+@kept_analysis
 def node_count(graph: Graph) -> int:
     """Return the number of nodes, nested graphs included."""
     return len(walk(graph))
 
 
-@_kept
+@kept_analysis
 def collectives(graph: Graph) -> tuple[Node, ...]:
     """Return the collectives in the order in which every replica reaches them.
 
@@ -142,7 +143,7 @@ def collectives(graph: Graph) -> tuple[Node, ...]:
     return tuple(node for node in walk(graph) if node.op.is_collective)
 
 
-@_kept
+@kept_analysis
 def peak_bytes(graph: Graph) -> int:
     """Return the most bytes of values that are alive at one time on one replica, node by node.
 

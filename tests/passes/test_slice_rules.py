@@ -9,7 +9,7 @@ from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
 from graphdist.passes import PASSES, slice_rules
-from graphdist.passes.cuts import cut_of, slice_type
+from graphdist.passes.cuts import Cuts
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slice_gains import Sharding
 from graphdist.passes.slice_rules import RULES, UNSLICED, Forms, Need, SliceRule, rule_for
@@ -39,14 +39,14 @@ class Cumulative(SliceRule):
 
     hands_on = True
 
-    def applies(self, node: Node, num_replicas: int) -> bool:
-        return node.params["axis"] != cut_of(node.results[0].type.shape, num_replicas)
+    def applies(self, node: Node, cuts: Cuts) -> bool:
+        return node.params["axis"] != cuts.of(node.results[0].type.shape)
 
-    def need(self, node: Node, operand: Operand, of_result: Need, num_replicas: int) -> Need:
+    def need(self, node: Node, operand: Operand, of_result: Need, cuts: Cuts) -> Need:
         return of_result
 
     def slice(self, node: Node, forms: Forms) -> Operand:
-        types = [slice_type(node.results[0].type, forms.num_replicas)]
+        types = [forms.cuts.slice_type(node.results[0].type)]
         operands = list(map(forms.slice, node.operands))
         add = forms.builder.add
         return add(node.op, operands, node.params, at=node.source, types=types)[0]
@@ -70,7 +70,7 @@ def test_an_operation_is_added_by_its_rule(
 def test_an_operation_without_a_rule_takes_all_of_its_operands() -> None:
     graph = graph_along(1)
     cumulative = graph.nodes[1]
-    assert rule_for(cumulative, 2) is UNSLICED
+    assert rule_for(cumulative, Cuts(2)) is UNSLICED
     assert ShardUpdate(Sharding()).declined(graph) == [
         f"m: its gradient: jax.cumsum at {cumulative.source} needs all of it"
     ]
@@ -88,4 +88,4 @@ def test_what_is_no_sum_is_not_scattered() -> None:
         for node in parse(MODULE.format(axis=1).replace('"sum"', '"max"'), ops=resolve).nodes
         if node.op is ALL_REDUCE
     )
-    assert rule_for(maximum, 2) is UNSLICED
+    assert rule_for(maximum, Cuts(2)) is UNSLICED
