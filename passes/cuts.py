@@ -20,6 +20,7 @@ from graphdist.ir.cuts import dimension_to_cut
 from graphdist.ir.graph import Graph, Operand, Value
 from graphdist.ir.ops import SCAN
 from graphdist.ir.types import MIRRORED, Type, own_slice
+from graphdist.passes.stacks import first_stack, num_carry_of
 
 Shape = tuple[int, ...]
 
@@ -91,8 +92,6 @@ def walked_shapes(graph: Graph) -> frozenset[Shape]:
     found: set[Shape] = set()
     for node in walk(graph):
         if node.op is SCAN:
-            num_carry = int(node.params["num_carry"])  # type: ignore[call-overload]
-            first = int(node.params["num_consts"]) + num_carry  # type: ignore[call-overload]
-            stacks = (*node.operands[first:], *node.results[num_carry:])
+            stacks = (*node.operands[first_stack(node) :], *node.results[num_carry_of(node) :])
             found.update(stack.type.shape for stack in stacks if len(stack.type.shape) > 1)
     return frozenset(found)

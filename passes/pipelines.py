@@ -14,6 +14,7 @@ from graphdist.passes import (
     eliminate_common_subexpressions,
     eliminate_dead_code,
     fold_constants,
+    gather_again,
     infer_distribution,
     lower_cross_replica,
     narrow_gathers,
@@ -21,11 +22,13 @@ from graphdist.passes import (
     own_slices,
     place_variables,
     reassociate,
+    recompute_residuals,
     remove_redundant_collectives,
     shard_inputs,
     simplify,
 )
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
+from graphdist.passes.collectives_into_loops import CollectivesIntoLoops
 from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.manager import Pass
@@ -33,6 +36,9 @@ from graphdist.passes.pack_variables import PackVariables
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slice_gains import SHARDING, Sharding
 from graphdist.passes.stage_collectives import StageCollectives
+
+SMALLEST_IN_LOOPS = 2**16
+"""The bytes a step of a loop takes of a value that is gathered in it, at least."""
 
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
 
@@ -61,6 +67,9 @@ PASSES = {
         Pass("hoist_accumulation", HoistAccumulation(), _SPMD),
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
         Pass("narrow_gathers", narrow_gathers.narrow_gathers, _SPMD),
+        Pass("collectives_into_loops", CollectivesIntoLoops(), _SPMD),
+        Pass("recompute_residuals", recompute_residuals.recompute_residuals, _SPMD),
+        Pass("gather_again", gather_again.gather_again, _SPMD),
         Pass("pack_variables", PackVariables(PACKING["cpu"]), _SPMD),
         Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
@@ -130,7 +139,11 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
         *(shared_out if sharding.is_on else ()),
         PASSES["simplify"],
-        # After the graph is simplified: equal conversions of a gathered value are one by then.
+        Pass("collectives_into_loops", CollectivesIntoLoops(SMALLEST_IN_LOOPS), _SPMD),
+        PASSES["recompute_residuals"],
+        PASSES["gather_again"],
+        # After the graph is simplified: equal conversions of a gathered value are one by then. And
+        # inside of loops, where weights are converted.
         PASSES["narrow_gathers"],
         # Before collectives are packed: gradients are packed as the variables they update.
         Pass("pack_variables", PackVariables(packing), _SPMD),

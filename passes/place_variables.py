@@ -40,7 +40,7 @@ from graphdist.ir.ops import (
     WHILE,
 )
 from graphdist.ir.rewrite import substitute
-from graphdist.ir.source import UNKNOWN
+from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.cuts import walked_shapes
 
@@ -54,6 +54,7 @@ State = dict[str, Operand]
 def place_variables(graph: Graph) -> Graph:
     """Return the PLACED graph of a LOGICAL one."""
     written = _variables((graph,), ASSIGN)
+    used_at = _first_uses(graph)
     variables = tuple(
         replace(_inside_loops(variable, graph), assigned=variable.name in written)
         for variable in graph.variables
@@ -65,12 +66,13 @@ def place_variables(graph: Graph) -> Graph:
     builder = Builder(NAME)
     for variable in variables:
         if variable.sharded_along is not None:
-            state[variable.name] = _moved(variable, ALL_GATHER, state, builder, replicas)
+            at = used_at.get(variable.name, UNKNOWN)
+            state[variable.name] = _moved(variable, ALL_GATHER, state, builder, replicas, at)
     outputs = _Placer(replicas, builder, state).run(graph)
     leaving = tuple(
         state[variable.name]
         if variable.sharded_along is None
-        else _moved(variable, OWN_SLICE, state, builder, replicas)
+        else _moved(variable, OWN_SLICE, state, builder, replicas, used_at[variable.name])
         for variable in variables
         if variable.assigned
     )
@@ -93,12 +95,17 @@ def _inside_loops(variable: GraphVariable, graph: Graph) -> GraphVariable:
 
 
 def _moved(
-    variable: GraphVariable, op: Op, state: State, builder: Builder, num_replicas: int
+    variable: GraphVariable,
+    op: Op,
+    state: State,
+    builder: Builder,
+    num_replicas: int,
+    at: Source,
 ) -> Operand:
     """Return the full value of a variable that is stored in slices, or the slice to store."""
     params = {"axis": variable.sharded_along, "group_size": num_replicas}
     value = state[variable.name]
-    return builder.add(op, (value,), params, at=UNKNOWN, hint=variable.name)[0]
+    return builder.add(op, (value,), params, at=at, hint=variable.name)[0]
 
 
 class _Placer:
@@ -300,6 +307,15 @@ def _variables(graphs: Iterable[Graph], op: Op | None = None) -> dict[str, Graph
         for node in walk(graph):
             if node.op in ops:
                 found.setdefault(_variable(node).name, _variable(node))
+    return found
+
+
+def _first_uses(graph: Graph) -> dict[str, Source]:
+    """Return where the program first reads or assigns each variable."""
+    found: dict[str, Source] = {}
+    for node in walk(graph):
+        if node.op in (READ, ASSIGN):
+            found.setdefault(_variable(node).name, node.source)
     return found
 
 

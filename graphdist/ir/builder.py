@@ -100,6 +100,11 @@ def _result_types(
         return op.rule([operand.type for operand in operands], params, graphs)
     if declared is None:
         raise TypeError(f"{op.name} has no type rule: state the types of its results")
+    if op.is_identity:
+        return [
+            type.distributed(operand.type.distribution)
+            for type, operand in zip(declared, operands, strict=True)
+        ]
     distribution = join([operand.type.distribution for operand in operands])
     if distribution is PER_REPLICA and op.name in ELEMENTWISE:
         distribution = distribution_of_slices([operand.type for operand in operands])

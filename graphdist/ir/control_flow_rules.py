@@ -39,8 +39,8 @@ def _check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> 
             raise TypeRuleError(f"{name}: operand {position} is {operand}, its body takes {wanted}")
 
 
-def _sliced(type: Type) -> Type:
-    """Return the type of a slice along dimension 0."""
+def type_in_step(type: Type) -> Type:
+    """Return the type of what each step of a loop takes of a stack: its slice along dimension 0."""
     distribution = type.distribution
     if distribution is not None and distribution.dimension is not None:
         distribution = (
@@ -68,7 +68,7 @@ def scan_rule(
         if not x.shape or x.shape[0] != length:
             raise TypeRuleError(f"scan of {length} steps over {x}")
     inputs = tuple(value.type for value in body.inputs)
-    _check_fits("scan", (*operands[: consts + carry], *map(_sliced, xs)), inputs)
+    _check_fits("scan", (*operands[: consts + carry], *map(type_in_step, xs)), inputs)
     outputs = _outputs(body)
     _check_fits("scan carry", outputs[:carry], inputs[consts : consts + carry])
     # With no step at all the carry is what came in, whatever the body makes of it.

@@ -78,8 +78,9 @@ class Op:
 
     `has_effect`: never removed, duplicated or reordered with others of its kind. `is_collective`:
     all replicas must reach it. `varies`: the result may differ between replicas whatever the
-    operands. `primitive` is JAX's own object, opaque here. Ours are in `graphdist.ir.ops`, and
-    JAX's are made by `graphdist.tracing.jax_ops`.
+    operands. `is_identity`: each result is the operand in its place. `primitive` is JAX's own
+    object, opaque here. Ours are in `graphdist.ir.ops`, and JAX's are made by
+    `graphdist.tracing.jax_ops`.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Op:
     has_effect: bool = False
     is_collective: bool = False
     varies: bool = False
+    is_identity: bool = False
     primitive: object = None
 
 

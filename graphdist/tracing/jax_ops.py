@@ -18,6 +18,8 @@ from graphdist.ir.graph import Op
 # has a state on each device.
 _VARIES = frozenset({"io_callback", "rng_uniform"})
 
+_IDENTITIES = frozenset({"optimization_barrier"})
+
 _by_name: dict[str, Primitive] = {}
 
 
@@ -33,6 +35,7 @@ def jax_op(primitive: Primitive, has_effect: bool = False) -> Op:
         f"jax.{primitive.name}",
         has_effect=has_effect,
         varies=primitive.name in _VARIES,
+        is_identity=primitive.name in _IDENTITIES,
         primitive=primitive,
     )
 
@@ -55,14 +58,13 @@ def resolve(name: str) -> Op:
 
 @cache
 def optimization_barrier() -> Op:
-    """Return the operation that keeps XLA from merging operations on its two sides.
-
-    Its primitive is not public by name; the function that binds it is.
-    """
-    return jax_op(jax.make_jaxpr(jax.lax.optimization_barrier)(0.0).eqns[0].primitive)
+    """Return the operation that keeps XLA from merging operations on its two sides."""
+    return resolve("jax.optimization_barrier")
 
 
 @cache
 def _public_primitives() -> dict[str, Primitive]:
-    primitives = (value for value in vars(jax_primitives).values() if isinstance(value, Primitive))
+    primitives = [value for value in vars(jax_primitives).values() if isinstance(value, Primitive)]
+    # The primitive of a barrier is not public by name; the function that binds it is.
+    primitives.append(jax.make_jaxpr(jax.lax.optimization_barrier)(0.0).eqns[0].primitive)
     return {primitive.name: primitive for primitive in primitives}

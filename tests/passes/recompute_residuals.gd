@@ -1,0 +1,82 @@
+# title: a converted weight is gathered and converted again on the way back
+graph f on 2 replicas, stage spmd
+(%w: f32[3,2] sharded(1), %x: bf16[4] per_replica) {
+  %y, %r, %hs = scan(%x, %w) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : bf16[4] per_replica, bf16[3,4] mirrored, bf16[3,4] per_replica
+    body(%h: bf16[4] per_replica, %slice: f32[2] sharded(0)) {
+      %all = all_gather(%slice) {axis=0, group_size=2} : f32[4] mirrored
+      %n = jax.convert_element_type(%all) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[4] mirrored
+      %p = jax.mul(%h, %n) {out_dtype=none} : bf16[4] per_replica
+      return %p, %n, %h
+    }
+  %g, %gs = scan(%y, %r, %hs) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : bf16[4] per_replica, bf16[3,4] per_replica
+    body(%d: bf16[4] per_replica, %n: bf16[4] mirrored, %h: bf16[4] per_replica) {
+      %back = jax.mul(%d, %n) {out_dtype=none} : bf16[4] per_replica
+      %t = jax.mul(%d, %h) {out_dtype=none} : bf16[4] per_replica
+      return %back, %t
+    }
+  return per_replica %g, per_replica %gs
+}
+-->
+graph f on 2 replicas, stage spmd
+(%w: f32[3,2] sharded(1), %x: bf16[4] per_replica) {
+  %y, %r, %hs = scan(%x, %w) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : bf16[4] per_replica, bf16[3,4] mirrored, bf16[3,4] per_replica
+    body(%h: bf16[4] per_replica, %slice: f32[2] sharded(0)) {
+      %all = all_gather(%slice) {axis=0, group_size=2} : f32[4] mirrored
+      %n = jax.convert_element_type(%all) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[4] mirrored
+      %p = jax.mul(%h, %n) {out_dtype=none} : bf16[4] per_replica
+      return %p, %n, %h
+    }
+  %g, %gs = scan(%y, %hs, %w) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : bf16[4] per_replica, bf16[3,4] per_replica
+    body(%d: bf16[4] per_replica, %h_1: bf16[4] per_replica, %slice_1: f32[2] sharded(0)) {
+      %all_1 = all_gather(%slice_1) {axis=0, group_size=2} : f32[4] mirrored
+      %n_1 = jax.convert_element_type(%all_1) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[4] mirrored
+      %back = jax.mul(%d, %n_1) {out_dtype=none} : bf16[4] per_replica
+      %t = jax.mul(%d, %h_1) {out_dtype=none} : bf16[4] per_replica
+      return %back, %t
+    }
+  return per_replica %g, per_replica %gs
+}
+
+# title: the loop back takes the slices already; a value of the state, and one that is returned, stay stacked
+graph f on 2 replicas, stage spmd
+(%w: f32[3,2] sharded(1), %x: f32[4] per_replica) {
+  %y, %r, %s, %q = scan(%x, %w) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[4] per_replica, f32[3,4] mirrored, f32[3,4] per_replica, f32[3,4] mirrored
+    body(%h: f32[4] per_replica, %slice: f32[2] sharded(0)) {
+      %all = all_gather(%slice) {axis=0, group_size=2} : f32[4] mirrored
+      %p = jax.mul(%h, %all) {out_dtype=none} : f32[4] per_replica
+      %q0 = jax.neg(%all) : f32[4] mirrored
+      return %p, %all, %p, %q0
+    }
+  %g = scan(%y, %w, %r, %s, %q) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : f32[4] per_replica
+    body(%d: f32[4] per_replica, %slice: f32[2] sharded(0), %n: f32[4] mirrored, %s0: f32[4] per_replica, %q0: f32[4] mirrored) {
+      %sum = jax.reduce_sum(%slice) {axes=(0,), out_sharding=none} : f32[] per_replica
+      %a = jax.mul(%d, %n) {out_dtype=none} : f32[4] per_replica
+      %b = jax.add(%a, %s0) : f32[4] per_replica
+      %c = jax.add(%b, %q0) : f32[4] per_replica
+      %e = jax.add(%c, %sum) : f32[4] per_replica
+      return %e
+    }
+  return per_replica %g, %q
+}
+-->
+graph f on 2 replicas, stage spmd
+(%w: f32[3,2] sharded(1), %x: f32[4] per_replica) {
+  %y, %r, %s, %q = scan(%x, %w) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[4] per_replica, f32[3,4] mirrored, f32[3,4] per_replica, f32[3,4] mirrored
+    body(%h: f32[4] per_replica, %slice: f32[2] sharded(0)) {
+      %all = all_gather(%slice) {axis=0, group_size=2} : f32[4] mirrored
+      %p = jax.mul(%h, %all) {out_dtype=none} : f32[4] per_replica
+      %q0 = jax.neg(%all) : f32[4] mirrored
+      return %p, %all, %p, %q0
+    }
+  %g = scan(%y, %w, %s, %q) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : f32[4] per_replica
+    body(%d: f32[4] per_replica, %slice_1: f32[2] sharded(0), %s0: f32[4] per_replica, %q0_1: f32[4] mirrored) {
+      %all_1 = all_gather(%slice_1) {axis=0, group_size=2} : f32[4] mirrored
+      %sum = jax.reduce_sum(%slice_1) {axes=(0,), out_sharding=none} : f32[] per_replica
+      %a = jax.mul(%d, %all_1) {out_dtype=none} : f32[4] per_replica
+      %b = jax.add(%a, %s0) : f32[4] per_replica
+      %c = jax.add(%b, %q0_1) : f32[4] per_replica
+      %e = jax.add(%c, %sum) : f32[4] per_replica
+      return %e
+    }
+  return per_replica %g, %q
+}
