@@ -61,7 +61,7 @@ from graphdist.strategies.current import (
     get_strategy,
 )
 from graphdist.strategies.extended import StrategyExtended
-from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.strategies.mirrored import FullyShardedStrategy, MirroredStrategy
 from graphdist.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
 from graphdist.strategies.replica_context import ReplicaContext
@@ -96,6 +96,7 @@ __all__ = [
     "DistributedIterator",
     "DistributedValues",
     "DistributionError",
+    "FullyShardedStrategy",
     "Function",
     "GraphdistError",
     "HierarchicalCopyAllReduce",

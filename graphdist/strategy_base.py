@@ -16,6 +16,7 @@ from graphdist.options import AXIS_NAME, CommunicationOptions, VariableSynchroni
 from graphdist.passes import Target
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices
+from graphdist.runtime.placement import in_slices
 
 
 class StrategyBase:
@@ -34,6 +35,8 @@ class StrategyBase:
     """The axis name of the replicas in collectives of JAX: `lax.psum(x, strategy.axis_name)`."""
     shard_update: bool | None = False
     """Whether each replica updates its own slice of variables; None: where it pays."""
+    shard_parameters = False
+    """Whether mirrored variables are stored in slices, one a replica, from their creation."""
     isolates_session_state = False
     """Whether it sets the option of that name in a configuration of TF1."""
 
@@ -60,6 +63,7 @@ class StrategyBase:
             devices.num_slices,
             # A pack is one array of this process, on the devices that run the steps.
             packs_variables=devices.parameter_device is None and devices.workers is None,
+            shard_parameters=self.shard_parameters,
         )
 
     def __repr__(self) -> str:
@@ -86,10 +90,13 @@ class StrategyBase:
     def place_variable(self, value: Any, distribution: Distribution) -> Any:
         """Return a new buffer with the value; a PER_REPLICA one holds a copy for each replica.
 
+        No device receives more than its slice of a buffer that is sharded.
         The result is a shape if the value is one, and on devices that are not here.
         """
         if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(value.shape, value.dtype)
+        if distribution.dimension is not None:
+            return in_slices(value, self.devices.home(distribution))
         if distribution is not PER_REPLICA:
             home = self.devices.home(distribution)
             # Steps donate the buffer: nobody else may hold its memory, the caller's array included.

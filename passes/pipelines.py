@@ -88,7 +88,7 @@ class Target:
     replicas, None: where their size makes it worth it; `bytes_per_pack` is the size of a packed
     collective, 0 for the size that was measured to be best; `num_slices` is the number of TPU
     slices, which only a network joins; `packs_variables` says whether small variables may share a
-    buffer.
+    buffer, `shard_parameters` whether variables are stored in slices from their creation.
     """
 
     platform: str
@@ -96,6 +96,7 @@ class Target:
     bytes_per_pack: int = 0
     num_slices: int = 1
     packs_variables: bool = True
+    shard_parameters: bool = False
 
     def packing(self, bytes_per_pack: int) -> Target:
         """Return the target with packs of so many bytes; 0 changes nothing."""
@@ -114,7 +115,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         target = Target(target)
     sharding = Sharding(bool(target.shard_update))
     if target.shard_update is None:
-        sharding = SHARDING.get(target.platform, Sharding(False))
+        # Variables that are stored in slices are updated in slices, on any platform.
+        sharding = SHARDING.get(target.platform, Sharding(target.shard_parameters))
     sharding = replace(sharding, reduces=allow_reassociation)
     packing = PACKING.get(target.platform, NO_PACKING).at_most(target.bytes_per_pack)
     if not target.packs_variables:

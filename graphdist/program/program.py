@@ -102,6 +102,8 @@ class Program:
                 inputs.append(feed(leaves[leaf]))
             outputs = binding.run(inputs)
         except BaseException as error:
+            if isinstance(error, Exception) and binding.layout.begin_unread_with_zeros():
+                return self.call(leaves)
             raise_explained(error, self.name, binding.layout)
         if outputs is None:
             self._follow(binding)

@@ -6,11 +6,14 @@ from typing import Any  # Any: values of users
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.ir.cuts import stored_dimension
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.declaration import Declaration
+from graphdist.state.initial_values import host_array, made_in_slices, may_be_in_slices
 from graphdist.tracing.state import TraceError, current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, checked_array
@@ -57,15 +60,20 @@ def check_options(variable: Declaration) -> None:
         )
 
 
-def checked_value(variable: Declaration, value: Any) -> jax.Array:
-    """Return the assigned value as an array of the variable's shape and dtype."""
+def checked_value(variable: Declaration, value: Any) -> Any:
+    """Return the assigned value as an array of the variable's shape and dtype.
+
+    It is a NumPy array if it is to be placed in slices, outside a function.
+    """
     if isinstance(value, PerReplica) and not in_replica_context_of_a_run():
         raise ArgumentTypeError(
             f"a PerReplica is assigned to variable {variable.name!r}, which takes one array",
             source=here(),
             hint="make it one value first: strategy.reduce('MEAN', value, axis=None)",
         )
-    array = checked_array(value, f"variable {variable.name!r} is assigned")
+    array: Any = None if current_trace() is not None else _on_host(value, None, variable)
+    if array is None:
+        array = checked_array(value, f"variable {variable.name!r} is assigned")
     if array.shape != variable.shape:
         raise ArgumentError(
             f"variable {variable.name!r} has shape {list(variable.shape)}, "
@@ -77,7 +85,8 @@ def checked_value(variable: Declaration, value: Any) -> jax.Array:
             if not array.shape
             else "",
         )
-    if array.dtype != variable.dtype and not (array.weak_type and _fits(array, variable.dtype)):
+    is_weak = getattr(array, "weak_type", False)
+    if array.dtype != variable.dtype and not (is_weak and _fits(array, variable.dtype)):
         raise ArgumentError(
             f"variable {variable.name!r} has dtype {variable.dtype}, "
             f"the value assigned to it has dtype {array.dtype}",
@@ -98,6 +107,13 @@ def _fits(array: jax.Array, dtype: Any) -> bool:
             (jnp.floating, jnp.inexact),
         )
     )
+
+
+def _on_host(value: Any, dtype: Any, variable: Declaration) -> np.ndarray[Any, Any] | None:
+    """Return a value that stays in the memory of the host until its slices are placed, or None."""
+    count = variable.strategy.num_replicas_in_sync
+    is_cut = stored_dimension(np.shape(value), count) is not None
+    return host_array(value, dtype) if is_cut and may_be_in_slices(variable) else None
 
 
 def _of_dtype(array: jax.Array, dtype: Any) -> jax.Array:
@@ -144,7 +160,9 @@ def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
     if isinstance(value, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(value.shape, value.dtype if dtype is None else dtype)
     with jax.ensure_compile_time_eval():
-        value = value() if callable(value) else value
+        if callable(value):
+            in_slices = may_be_in_slices(variable)
+            value = made_in_slices(value, variable) if in_slices else value()
         if isinstance(value, jax.core.Tracer):
             if trace is not None:
                 trace.ask_for_number()
@@ -153,5 +171,8 @@ def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
                 source=here(),
                 hint="give the initial value as a function: gd.Variable(lambda: jnp.zeros(3))",
             )
+        on_host = _on_host(value, dtype, variable)
+        if on_host is not None:
+            return on_host
         array = checked_array(value, f"variable {name!r} is made from", dtype)
         return _of_dtype(array, array.dtype)

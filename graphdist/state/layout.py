@@ -88,6 +88,20 @@ class Layout:
         self._packs = {name: storage.pack for name, storage in self._storages.items()}
         self._note_version()
 
+    def begin_unread_with_zeros(self) -> bool:
+        """Give zeros to variables without a value that steps only assign; return whether any were.
+
+        A function that initializes variables takes their buffers, and ignores the values.
+        """
+        graph = self.graph
+        read = {operand for node in graph.nodes for operand in node.operands} | set(graph.outputs)
+        unread = [
+            self._storages[variable.name]
+            for variable, value in zip(graph.variables, graph.inputs, strict=False)
+            if variable.assigned and not variable.pieces and value not in read
+        ]
+        return sum(storage.begin_with_zeros() for storage in unread) > 0
+
     def _note_version(self) -> None:
         self.version = sum(store.layout for store in self._stores)
 

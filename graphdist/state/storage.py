@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any  # Any: values of numpy and JAX
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphdist.errors import RuntimeFailure
 from graphdist.ir.graph import GraphVariable, Piece
@@ -40,6 +41,7 @@ class Storage:
         strategy: StrategyBase,
         distribution: Distribution,
         buffer: jax.Array | jax.ShapeDtypeStruct,
+        sharded_along: int | None = None,
     ) -> None:
         """Keep a buffer as long as the variable lives; a shape stands for a value still to come.
 
@@ -47,7 +49,7 @@ class Storage:
         """
         self.name, self.shape, self.dtype = name, shape, buffer.dtype
         self.strategy, self.distribution = strategy, distribution
-        self.sharded_along: int | None = None
+        self.sharded_along: int | None
         """The dimension along which each replica stores its slice; None: the full value."""
         self.pack: VariablePack | None = None
         """The pack that holds the value; None: it has a buffer of its own."""
@@ -55,6 +57,7 @@ class Storage:
         """The first element of the value in the pack."""
         self._left_a_pack = False
         self._keep(buffer)
+        self.sharded_along = sharded_along
 
     def _keep(self, buffer: Any) -> None:
         """Store the value in a buffer of its own."""
@@ -167,11 +170,29 @@ class Storage:
         is_here = isinstance(held, jax.Array) and self.strategy.devices.workers is None
         is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
         if is_here and not is_key and is_lost(held):
-            zeros = jnp.zeros(self.shape, self.dtype)
-            buffer = self.strategy.place_variable(zeros, self.stored)
+            buffer = self._zeros()
             with self.strategy.buffers.lock:
                 if self.holder.held is held:
                     self.buffer = buffer
+
+    def _zeros(self) -> Any:
+        """Return a new buffer of zeros, made of a single zero in the memory of the host."""
+        zeros = np.broadcast_to(np.zeros((), self.dtype), self.shape)
+        return self.strategy.place_variable(zeros, self.stored)
+
+    def begin_with_zeros(self) -> bool:
+        """Give zeros to a variable that was declared by its shape; return whether it was.
+
+        For a step that takes the buffer, assigns it, and ignores the value.
+        """
+        is_key = jnp.issubdtype(self.dtype, jax.dtypes.prng_key)
+        is_absent = self.strategy.devices.is_absent
+        with self.strategy.buffers.lock:
+            is_declared = isinstance(self.holder.held, jax.ShapeDtypeStruct)
+            if not is_declared or is_key or is_absent:
+                return False
+            self.buffer = self._zeros()
+            return True
 
     def copy_of_value(self) -> jax.Array:
         """Return a copy of the value, taken between steps; a sliced value is put together."""
@@ -186,8 +207,14 @@ class Storage:
 
     def copied(self) -> Storage:
         """Return storage of its own with the same value."""
-        copy = self.copy_of_value()
-        return Storage(self.name, self.shape, self.strategy, self.distribution, copy)
+        if self.sharded_along is None:
+            copy = self.copy_of_value()
+        else:  # the copy is stored in slices too: no device need hold it in full
+            self.require_kept()
+            with self.strategy.buffers.lock:
+                copy = jnp.array(self.buffer, copy=True)
+        along = self.sharded_along
+        return Storage(self.name, self.shape, self.strategy, self.distribution, copy, along)
 
     @property
     def is_complete_here(self) -> bool:

@@ -30,7 +30,7 @@ from graphdist.context import (
     in_replica_context_of_a_run,
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.ir.types import MIRRORED, PER_REPLICA
+from graphdist.ir.types import MIRRORED, PER_REPLICA, sharded
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
 from graphdist.state.checks import (
     check_options,
@@ -41,6 +41,7 @@ from graphdist.state.checks import (
 )
 from graphdist.state.declaration import Declaration
 from graphdist.state.in_place import InPlaceOperators
+from graphdist.state.initial_values import dimension_of_slices, why_in_full
 from graphdist.state.on_read import combined_copies, require_aggregation
 from graphdist.state.scatter import ScatterUpdates
 from graphdist.state.shares_of_totals import share_of_total
@@ -110,9 +111,13 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         self.is_mirrored = self.is_plain or not on_read
         many = self.strategy.num_replicas_in_sync > 1
         self.distribution = PER_REPLICA if many and not self.is_mirrored else MIRRORED
+        along = dimension_of_slices(self)
+        stored = self.distribution if along is None else sharded(along)
         with jax.ensure_compile_time_eval():
-            buffer = self.strategy.place_variable(value, self.distribution)
-        self.storage = Storage(self.name, self.shape, self.strategy, self.distribution, buffer)
+            buffer = self.strategy.place_variable(value, stored)
+        self.storage = Storage(
+            self.name, self.shape, self.strategy, self.distribution, buffer, along
+        )
         self._implicit: dict[str, Callable[..., Any]] = {}
         self._is_made = True
 
@@ -181,6 +186,14 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         value = self.read_value()
         return value if is_key else np.asarray(value)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the value in the memory of the host; slices are put together there."""
+        if current_trace() is not None or self.storage.sharded_along is None:
+            return super().__array__(dtype, copy)
+        self.require_same_strategy()
+        require_no_jax_trace(self, jnp.zeros(()), "read")
+        return np.asarray(self.host_value(), dtype)
+
     @property
     def is_read_by_all(self) -> bool:
         """Whether all processes must read the value together, since none holds the full value."""
@@ -229,7 +242,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
             return None
         return self if current_trace() is None and self.is_mirrored else self.read_value()
 
-    def write(self, method: str, array: jax.Array) -> None:
+    def write(self, method: str, array: Any) -> None:
         """Carry out `assign`, `assign_add` or `assign_sub`, without reading the new value.
 
         `array` is a result of `checked`.
@@ -238,6 +251,8 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         if trace is None:
             require_no_jax_trace(self, array, "assigned")
             if method == "assign" and self.is_mirrored:
+                if not isinstance(array, jax.Array):
+                    require_no_jax_trace(self, jnp.zeros(()), "assigned")
                 buffer = self.strategy.place_variable(array, self.storage.stored)
                 # Under a trace of JAX the copy is a tracer even if the array is none.
                 require_no_jax_trace(self, buffer, "assigned")
@@ -283,8 +298,11 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         """Return, inside a function, the replica's share of a total that is assigned to all."""
         return share_of_total(total, self.strategy.num_replicas_in_sync)
 
-    def checked(self, value: Any) -> jax.Array:
-        """Return the value as an array of the variable's shape and dtype, for `write`."""
+    def checked(self, value: Any) -> Any:
+        """Return the value as an array of the variable's shape and dtype, for `write`.
+
+        It stays a NumPy array if it is to be placed in slices.
+        """
         self.require_same_strategy()
         return checked_value(self, value)
 
@@ -343,6 +361,8 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         if self.is_mirrored and len(buffer.devices()) == 1:
             type = type.distributed(None)
         what = f"{what} {type} on {devices_of([buffer])}"
+        if reason := why_in_full(self):
+            what = f"{what}, {reason}"
         if current_trace() is not None or (entry and entry.strategy is not self.strategy):
             return f"{what}>"
         if type.size > LARGEST:

@@ -11,6 +11,7 @@ from graphdist.options import (
     AXIS_NAME,
     VariableSynchronization,
     checked_axis_name,
+    checked_parameter_sharding,
     checked_sharding,
 )
 from graphdist.runtime.devices import find_devices
@@ -36,6 +37,7 @@ class MirroredBase(CommonStrategy):
         *,
         topology: str | None = None,
         shard_update: bool | str = "auto",
+        shard_parameters: bool | int = False,
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Take the devices."""
@@ -51,6 +53,9 @@ class MirroredBase(CommonStrategy):
             )
         else:
             found = devices_of_topology(topology, 1, "gpu")
+        self.shard_parameters = checked_parameter_sharding(
+            shard_parameters, len(found), self.shard_update
+        )
         super().__init__(StrategyExtended(found))
         self.cross_device_ops = checked_ops(cross_device_ops)
 
@@ -66,12 +71,52 @@ class MirroredStrategy(MirroredBase, Strategy):
     state in slices, one a replica: True for all it can be done for, "auto" for those large enough
     to gain (`graphdist.passes.slices`), False for none. No value changes by it but in its rounding.
 
+    `shard_parameters` stores large variables in slices from their creation, one a replica, so that
+    no device holds them in full between steps; `docs/large-models.md` says which. True shares a
+    variable over all replicas; so does their number, and 1 means False. Updates of these variables
+    are shared out, too.
+
     `axis_name` is what collectives of JAX call the replicas: `lax.psum(x, "replica")`.
 
     `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices that are
     not there, are named twice, or are of several platforms, `ArgumentTypeError` where
-    `cross_device_ops` is no `CrossDeviceOps` or `axis_name` no name.
+    `cross_device_ops` is no `CrossDeviceOps` or `axis_name` no name, `ArgumentError` for a
+    `shard_parameters` that does not divide the replicas or contradicts `shard_update=False`,
+    `UnsupportedError` for groups smaller than all replicas.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2
     """
+
+
+class FullyShardedStrategy(MirroredStrategy):
+    """`gd.MirroredStrategy(shard_parameters=True)`, by the name that others call it.
+
+    Programs are the same as for any mirrored strategy. Large variables are stored in slices, one a
+    replica, so that models fit that no device could hold in full. It takes the other arguments of
+    `gd.MirroredStrategy`, and raises the same errors.
+
+    >>> import graphdist as gd
+    >>> strategy = FullyShardedStrategy(["cpu:0", "cpu:1"])
+    >>> with strategy.scope():
+    ...     w = gd.Variable(jax.numpy.zeros((256, 64)), name="w")
+    >>> w
+    <Variable 'w' f32[256,64] sharded(0) on cpu:0, cpu:1>
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str | jax.Device] | None = None,
+        cross_device_ops: CrossDeviceOps | None = None,
+        *,
+        topology: str | None = None,
+        axis_name: str = AXIS_NAME,
+    ) -> None:
+        """Take the devices."""
+        super().__init__(
+            devices,
+            cross_device_ops,
+            topology=topology,
+            shard_parameters=True,
+            axis_name=axis_name,
+        )

@@ -16,6 +16,7 @@ from graphdist.options import (
     AXIS_NAME,
     VariableSynchronization,
     checked_axis_name,
+    checked_parameter_sharding,
     checked_sharding,
 )
 from graphdist.runtime.devices import Devices, find_devices
@@ -54,6 +55,7 @@ class TPUBase(CommonStrategy):
         topology: str | None = None,
         num_slices: int = 1,
         shard_update: bool | str = "auto",
+        shard_parameters: bool | int = False,
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Take the devices."""
@@ -75,6 +77,9 @@ class TPUBase(CommonStrategy):
         if experimental_device_assignment is not None:
             chosen = _assigned(found.devices, experimental_device_assignment)
             found = Devices(chosen, topology=found.topology)
+        self.shard_parameters = checked_parameter_sharding(
+            shard_parameters, len(found), self.shard_update
+        )
         super().__init__(StrategyExtended(found))
 
     @property
@@ -151,7 +156,7 @@ class TPUStrategy(TPUBase, Strategy):
     with one core a replica. A replica is a core, so that the older API's ways to split a replica
     over cores take only what one core can do.
 
-    `shard_update` and `axis_name` mean the same as in `gd.MirroredStrategy`.
+    `shard_update`, `shard_parameters` and `axis_name` mean the same as in `gd.MirroredStrategy`.
 
     Raises `DeviceError` for TPUs that are not here, a topology that does not exist, and cores it
     does not have, `MissingExtraError` without libtpu.

@@ -1,0 +1,201 @@
+"""Initial values of variables that are stored in slices: no device makes or receives one in full.
+
+A value in the memory of the host stays there until its slices are placed. The function of an
+initial value is traced, and its operations are then carried out one by one, each compiled so that
+its large results are in slices. That is how JAX carries them out outside a compiled function, with
+the same rounding: only sums over a dimension that is cut may be added up in another order.
+
+A function that cannot be traced, such as one that uses NumPy, is called as it is. One that keeps
+values of JAX between calls, such as a key that it splits each time, is refused when it is called
+for the second time: it kept a value that exists only in the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any  # Any: values of users, and jaxprs, which are opaque here
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Sharding
+
+from graphdist.errors import ArgumentError
+from graphdist.ir.cuts import (
+    LARGEST_IN_FULL,
+    dimension_to_cut,
+    smallest_in_slices,
+    stored_dimension,
+)
+from graphdist.ir.types import MIRRORED, sharded
+from graphdist.options import VariableSynchronization
+from graphdist.tracing.user_lines import here
+
+if TYPE_CHECKING:
+    from graphdist.state.declaration import Declaration
+    from graphdist.strategy_base import StrategyBase
+
+
+def may_be_in_slices(variable: Declaration) -> bool:
+    """Return whether a variable is stored in slices if its shape allows it.
+
+    It is for a strategy with `shard_parameters`, unless the replicas have values of their own.
+    """
+    on_read = variable.synchronization is VariableSynchronization.ON_READ
+    return variable.strategy.shard_parameters and not on_read
+
+
+def dimension_of_slices(variable: Declaration) -> int | None:
+    """Return the dimension along which a new variable is stored in slices; None: in full.
+
+    Raises `ArgumentError` for one that is too large to be stored in full, and cannot be cut.
+    """
+    if not may_be_in_slices(variable) or jnp.issubdtype(variable.dtype, jax.dtypes.prng_key):
+        return None
+    count = variable.strategy.num_replicas_in_sync
+    dimension = stored_dimension(variable.shape, count)
+    if dimension is None and count > 1 and variable.size > LARGEST_IN_FULL:
+        padded = [*variable.shape]
+        longest = max(range(len(padded)), key=lambda i: padded[i])
+        padded[longest] += -padded[longest] % count
+        raise ArgumentError(
+            f"variable {variable.name!r} of shape {list(variable.shape)} cannot be stored in "
+            f"slices: no dimension divides by {count} replicas",
+            source=here(),
+            hint=f"pad a dimension, to {padded}, or use a number of replicas that divides one; "
+            f"only variables of at most {LARGEST_IN_FULL:,} elements are stored in full",
+        )
+    return dimension
+
+
+def why_in_full(variable: Declaration) -> str:
+    """Return why a variable that is large enough for slices is stored in full; "" for others."""
+    count = variable.strategy.num_replicas_in_sync
+    is_cut_nowhere = dimension_to_cut(variable.shape, count) is None
+    is_large = variable.size >= smallest_in_slices(count)
+    if not (may_be_in_slices(variable) and is_large and is_cut_nowhere):
+        return ""
+    return f"in full, since no dimension divides by {count}"
+
+
+def host_array(value: Any, dtype: Any) -> np.ndarray[Any, Any] | None:
+    """Return a NumPy array in the dtype that JAX would give it; None for any other value."""
+    if type(value) not in (np.ndarray, np.memmap):
+        return None
+    try:
+        wanted = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
+        is_plain = np.can_cast(value.dtype, wanted, "same_kind")
+    except TypeError:  # not a dtype of arrays: the general check has the words for it
+        return None
+    return np.asarray(value, wanted) if is_plain else None
+
+
+def made_in_slices(make: Callable[[], Any], variable: Declaration) -> Any:
+    """Return the result of an initial value's function, with large arrays in slices.
+
+    Raises `ArgumentError` for a function that keeps values of JAX from an earlier call.
+    """
+    concrete: list[Any] = []
+
+    def traced() -> Any:
+        result = make()
+        if isinstance(result, jax.core.Tracer):
+            return result
+        concrete.append(result)
+        return ()
+
+    try:
+        program = jax.make_jaxpr(traced)()
+    except Exception:  # of any library that refuses to be traced
+        return _called(make, variable)
+    if concrete and isinstance(concrete[0], jax.Array | np.ndarray | np.generic | int | float):
+        return concrete[0]
+    if concrete or any(isinstance(constant, jax.core.Tracer) for constant in program.consts):
+        return _called(make, variable)
+    return _Operations(variable.strategy, program).run()
+
+
+def _called(make: Callable[[], Any], variable: Declaration) -> Any:
+    try:
+        return make()
+    except jax.errors.UnexpectedTracerError as error:
+        raise ArgumentError(
+            f"the initial value of variable {variable.name!r} is made by a function that keeps "
+            f"values of JAX from one call to the next",
+            source=here(),
+            hint="split keys outside the function: key = next(keys), then "
+            "gd.Variable(lambda: jax.random.normal(key, shape))",
+        ) from error
+
+
+class _Operations:
+    """The operations of a traced function, carried out one after the other."""
+
+    def __init__(self, strategy: StrategyBase, program: Any) -> None:
+        self.strategy, self.jaxpr, self.constants = strategy, program.jaxpr, program.consts
+
+    def run(self) -> Any:
+        """Return the result."""
+        jaxpr = self.jaxpr
+        (result,) = jaxpr.outvars
+        is_cut = self._dimension(result.aval.shape) is not None
+        constants = [self._moved(each) for each in self.constants] if is_cut else self.constants
+        values = dict(zip(jaxpr.constvars, constants, strict=True))
+        last_use = {id(operand): equation for equation in jaxpr.eqns for operand in equation.invars}
+        for equation in jaxpr.eqns:
+            operands = [
+                operand.val if hasattr(operand, "val") else values[operand]
+                for operand in equation.invars
+            ]
+            results = _equation(equation, self._shardings(equation) if is_cut else None)(*operands)
+            # Dropped after their last use: a device may have room for few values at a time.
+            for operand in equation.invars:
+                if last_use[id(operand)] is equation and operand is not result:
+                    values.pop(operand, None)
+            values.update(zip(equation.outvars, results, strict=True))
+            del operands, results
+        return result.val if hasattr(result, "val") else values[result]
+
+    def _dimension(self, shape: tuple[int, ...]) -> int | None:
+        return stored_dimension(shape, self.strategy.num_replicas_in_sync)
+
+    def _sharding(self, shape: tuple[int, ...]) -> Sharding:
+        dimension = self._dimension(shape)
+        return self.strategy.devices.sharding(MIRRORED if dimension is None else sharded(dimension))
+
+    def _shardings(self, equation: Any) -> tuple[Sharding, ...]:
+        return tuple(self._sharding(variable.aval.shape) for variable in equation.outvars)
+
+    def _moved(self, constant: Any) -> Any:
+        return jax.device_put(constant, self._sharding(np.shape(constant)))
+
+
+def _equation(
+    equation: Any, shardings: tuple[Sharding, ...] | None
+) -> Callable[..., Sequence[Any]]:
+    """Return a function that carries out an equation of a jaxpr, with its results placed so."""
+    if shardings is None:
+        return _bound(equation.primitive, equation.params)
+    try:
+        return _compiled(equation.primitive, tuple(equation.params.items()), shardings)
+    except TypeError:  # parameters that cannot be a key
+        bound = _bound(equation.primitive, equation.params)
+        return jax.jit(bound, out_shardings=shardings)
+
+
+@lru_cache(maxsize=512)
+def _compiled(
+    primitive: Any, params: tuple[tuple[str, Any], ...], shardings: tuple[Sharding, ...]
+) -> Callable[..., Sequence[Any]]:
+    """Return the same function for the same operation: layers of a model are made alike."""
+    return jax.jit(_bound(primitive, dict(params)), out_shardings=shardings)
+
+
+def _bound(primitive: Any, params: dict[str, Any]) -> Callable[..., Sequence[Any]]:
+    def bound(*operands: Any) -> Sequence[Any]:
+        functions, kept = primitive.get_bind_params(params)
+        results = primitive.bind(*functions, *operands, **kept)
+        return tuple(results) if primitive.multiple_results else (results,)
+
+    return bound

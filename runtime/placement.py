@@ -1,0 +1,48 @@
+"""Places values in slices: each device receives its slice, and never the full value.
+
+The result is a new array that shares no memory with the value, since steps donate it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any  # Any: dtypes of NumPy arrays
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, Sharding
+
+
+def in_slices(value: np.ndarray[Any, Any] | jax.Array, home: Sharding) -> jax.Array:
+    """Return a new array with the value, stored as a sharding says.
+
+    An array that is on other devices in parts is copied through the memory of the host.
+
+    >>> from jax.sharding import AxisType, Mesh, PartitionSpec
+    >>> mesh = Mesh(jax.devices()[:2], "d", axis_types=(AxisType.Auto,))
+    >>> array = in_slices(np.arange(4), NamedSharding(mesh, PartitionSpec("d")))
+    >>> [shard.data.shape for shard in array.addressable_shards]
+    [(2,), (2,)]
+    """
+    if isinstance(value, jax.Array):
+        if value.sharding.device_set == home.device_set and _mesh(value.sharding) == _mesh(home):
+            return _copy_to(home)(value)
+        if len(value.devices()) == 1:
+            return jax.device_put(value, home, may_alias=False)
+    host = np.asarray(value)
+    places = home.addressable_devices_indices_map(host.shape)
+    # Each is copied: on CPU the device may take the memory of the host's array as its own.
+    slices = [jax.device_put(np.array(host[index]), device) for device, index in places.items()]
+    return jax.make_array_from_single_device_arrays(host.shape, home, slices)
+
+
+@lru_cache(maxsize=64)
+def _copy_to(home: Sharding) -> Callable[[jax.Array], jax.Array]:
+    # Not `device_put`: on CPU its slices of a mirrored array are views of the array's memory.
+    return jax.jit(jax.numpy.copy, out_shardings=home)
+
+
+def _mesh(sharding: Sharding) -> Mesh | None:
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    return mesh if isinstance(mesh, Mesh) else None
