@@ -1,0 +1,185 @@
+"""Random training steps of stacked layers, with parameters in slices and in full: the same numbers.
+
+A model is a chain of random steps a layer, run by a loop over the layers, by a loop in a loop, or
+layer by layer, with `jax.checkpoint` or without. Values are small integers and factors powers of
+two, so that no order of additions rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeAlias  # Any: pytrees of arrays
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import graphdist as gd
+from graphdist.ir.analyses import walk
+from graphdist.ir.graph import Graph
+from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN
+from graphdist.passes import PASSES, Target, pipeline, pipelines
+from graphdist.passes.manager import run_passes
+from tests.passes.execution import execute
+from tests.properties.effort import programs
+
+Params: TypeAlias = dict[str, Any]
+Layer: TypeAlias = Callable[[Any, Params], Any]
+
+REPLICAS, LAYERS, WIDTH = 2, 4, 4
+STRATEGY = gd.MirroredStrategy([f"cpu:{i}" for i in range(REPLICAS)])
+SHAPES = {"matrix": (WIDTH, WIDTH), "scale": (WIDTH,), "shift": (WIDTH,)}
+STEPS: dict[str, Layer] = {
+    "product": lambda h, p: h @ p["matrix"],
+    "transposed": lambda h, p: h @ p["matrix"].T,
+    "narrow": lambda h, p: (h.astype("bfloat16") @ p["matrix"].astype("bfloat16")).astype("f"),
+    "scale": lambda h, p: h * p["scale"],
+    "shift": lambda h, p: h + p["shift"],
+    "negative": lambda h, p: -h + 2 * p["shift"],
+    "rows": lambda h, p: h + p["matrix"][0],
+    "clip": lambda h, p: jnp.clip(h, -4, 4),
+    "larger": lambda h, p: jnp.maximum(h, p["shift"]),
+}
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "kept": lambda f: f,
+    "recomputed": jax.checkpoint,
+    "replayed": partial(jax.checkpoint, prevent_cse=False),
+}
+UPDATES: dict[str, Callable[[Any, Any, Any], tuple[Any, Any]]] = {
+    "sgd": lambda w, m, g: (w - 0.5 * g, m),
+    "momentum": lambda w, m, g: (w - (m * 0.5 + g), m * 0.5 + g),
+    "signs": lambda w, m, g: (w - jnp.sign(g) * jnp.sign(jnp.vdot(g, g)), m + g),
+    "average": lambda w, m, g: (w - g, (m + w) * 0.5),
+}
+
+
+def in_one_loop(layer: Layer, h: Any, params: Params) -> Any:
+    return jax.lax.scan(lambda h, p: (layer(h, p), None), h, params)[0]
+
+
+def in_two_loops(layer: Layer, h: Any, params: Params) -> Any:
+    groups = jax.tree.map(lambda p: p.reshape(2, LAYERS // 2, *p.shape[1:]), params)
+    return jax.lax.scan(lambda h, p: (in_one_loop(layer, h, p), None), h, groups)[0]
+
+
+def one_by_one(layer: Layer, h: Any, params: Params) -> Any:
+    for i in range(LAYERS):
+        h = layer(h, jax.tree.map(lambda p, i=i: p[i], params))
+    return h
+
+
+def tied(layer: Layer, h: Any, params: Params) -> Any:
+    return in_one_loop(layer, in_one_loop(layer, h, params), params)
+
+
+RUNS = {"loop": in_one_loop, "loops": in_two_loops, "apart": one_by_one, "tied": tied}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _all_sizes() -> Iterator[None]:
+    """Move collectives of any size into loops."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipelines, "SMALLEST_IN_LOOPS", 0)
+        yield
+
+
+def traced(steps: list[str], run: str, wrapper: str, update: str) -> Graph:
+    """Return the logical graph of a training step."""
+    with STRATEGY.scope():
+        shapes = {n: jax.ShapeDtypeStruct((LAYERS, *s), jnp.float32) for n, s in SHAPES.items()}
+        state = gd.variables({"w": shapes, "m": shapes})
+    params, slots = state["w"], state["m"]
+
+    def layer(h: Any, p: Params) -> Any:
+        for step in steps:
+            h = STEPS[step](h, p)
+        return h
+
+    def loss(params: Params, x: Any) -> Any:
+        return RUNS[run](WRAPPERS[wrapper](layer), x, params).sum()
+
+    @gd.function
+    def step(x: Any) -> Any:
+        def replica_fn(x: Any) -> Any:
+            old, kept = gd.read(params), gd.read(slots)
+            value, grads = jax.value_and_grad(loss)(old, x)
+            grads = gd.get_replica_context().all_reduce("SUM", grads)
+            for name in SHAPES:
+                new, slot = UPDATES[update](old[name], kept[name], grads[name])
+                params[name].assign(new)
+                slots[name].assign(slot)
+            return value
+
+        return STRATEGY.run(replica_fn, args=(x,))
+
+    with STRATEGY.scope():
+        return step.trace(gd.PerReplicaSpec((WIDTH,), jnp.float32)).graph
+
+
+def in_slices(graph: Graph, dimensions: list[int | None]) -> Graph:
+    """Return the graph with its variables stored along these dimensions, where they have them."""
+    along = [
+        None if dimension is None else dimension % len(variable.type.shape)
+        for variable, dimension in zip(graph.variables, dimensions, strict=False)
+    ]
+    stored = zip(graph.variables, along, strict=True)
+    return graph.replace(variables=tuple(v.stored_along(dimension) for v, dimension in stored))
+
+
+@programs(60)
+@given(
+    st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4),
+    st.sampled_from(sorted(RUNS)),
+    st.sampled_from(sorted(WRAPPERS)),
+    st.sampled_from(sorted(UPDATES)),
+    st.lists(st.sampled_from([None, 0, 1, 1, 1, 2]), min_size=6, max_size=6),
+    st.integers(0, 99),
+)
+def test_steps_mean_the_same_in_slices(
+    steps: list[str],
+    run: str,
+    wrapper: str,
+    update: str,
+    dimensions: list[int | None],
+    seed: int,
+) -> None:
+    graph = traced(steps, run, wrapper, update)
+    numbers = np.random.default_rng(seed)
+    held: list[Any] = [[numbers.integers(-2, 3, WIDTH).astype("f") for _ in range(REPLICAS)]]
+    state: dict[str, Any] = {
+        variable.name: [numbers.integers(-2, 3, variable.type.shape).astype("f")] * REPLICAS
+        for variable in graph.variables
+    }
+    expected = execute(graph, held, state)
+    if any(np.abs(array).max() > 2**22 for arrays in expected.state.values() for array in arrays):
+        return  # sums of such numbers round
+    target = Target("cpu", True, packs_variables=False, shard_parameters=True)
+    history = run_passes(in_slices(graph, dimensions), pipeline(target))
+    for entry in history:
+        if entry.pass_name in ("collectives_into_loops", "recompute_residuals", "gather_again"):
+            assert PASSES[entry.pass_name](entry.graph) is entry.graph
+    given = execute(history[-1].graph, held, state)
+    for ours, theirs in zip(given.outputs[0], expected.outputs[0], strict=True):
+        np.testing.assert_array_equal(ours.reshape(theirs.shape), theirs)
+    for name, arrays in expected.state.items():
+        for ours, theirs in zip(given.state[name], arrays, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("wrapper", sorted(WRAPPERS))
+def test_no_stack_is_ever_in_full(wrapper: str) -> None:
+    graph = in_slices(traced(["product", "narrow"], "loop", wrapper, "momentum"), [1] * 6)
+    target = Target("cpu", True, packs_variables=False, shard_parameters=True)
+    final = run_passes(graph, pipeline(target))[-1].graph
+    stack = LAYERS * WIDTH * WIDTH
+    values = [value for node in walk(final) for value in node.results]
+    assert all(value.type.size < stack for value in values)
+    loops = [node.graphs[0] for node in final.nodes if node.op is SCAN]
+    assert len(loops) == 2
+    inside = [node.op for loop in loops for node in loop.nodes]
+    assert inside.count(ALL_GATHER) >= 2
+    assert REDUCE_SCATTER in inside
