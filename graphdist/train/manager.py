@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any  # Any: a step, a variable or whatever becomes an int
 
@@ -77,18 +78,10 @@ class CheckpointManager:
         read_only: bool = False,
     ) -> None:
         """Manage a folder and the checkpoints in it; raises `ArgumentError` for wrong options."""
-        if not isinstance(checkpoint, Checkpoint):
-            raise ArgumentTypeError(
-                f"the checkpoint of a manager is of type {type_name(checkpoint)}",
-                source=here(),
-                hint="make one: gd.train.Checkpoint(params=params, step=0)",
-            )
-        if max_to_keep is not None and max_to_keep < 1:
-            raise ArgumentError(
-                f"max_to_keep is {max_to_keep}: a manager keeps at least 1",
-                source=here(),
-                hint="give None to keep all",
-            )
+        _require_findable(checkpoint, directory, checkpoint_name)
+        _require_least("max_to_keep", max_to_keep, Integral, 1, "give None to keep all")
+        _require_least("keep_every_n_hours", keep_every_n_hours, Real, 0, "give None to keep none")
+        _require_least("checkpoint_interval", checkpoint_interval, Integral, 1, "count in steps")
         if checkpoint_interval is not None and step_counter is None:
             raise ArgumentError(
                 f"checkpoint_interval is {checkpoint_interval} and there is no step_counter",
@@ -167,6 +160,7 @@ class CheckpointManager:
             return None
         prefix = os.path.join(self._directory, self._name)
         number = None if checkpoint_number is None else int(checkpoint_number)
+        _require_least("checkpoint_number", number, Integral, 0, "leave it out: saves are counted")
         path = self.checkpoint.save_numbered(prefix, number, options, self._sweep)
         self._last_step = step
         return path
@@ -283,3 +277,42 @@ class CheckpointManager:
         found = checkpoints_in(self._folder, self._name)
         kept = [other.index.saved_at for other in found if (other.path / _KEPT).exists()]
         return checkpoint.index.saved_at - self._hours * 3600 >= max(kept, default=self._made_at)
+
+
+def _require_findable(checkpoint: Any, directory: Any, name: Any) -> None:
+    """Raise if a manager could not save the checkpoint, or could not find it again."""
+    if not isinstance(checkpoint, Checkpoint):
+        raise ArgumentTypeError(
+            f"the checkpoint of a manager is of type {type_name(checkpoint)}",
+            source=here(),
+            hint="make one: gd.train.Checkpoint(params=params, step=0)",
+        )
+    if not isinstance(directory, str | os.PathLike):
+        raise ArgumentTypeError(
+            f"the directory of a manager is of type {type_name(directory)}, not a path",
+            source=here(),
+            hint='give a folder: CheckpointManager(checkpoint, "checkpoints", max_to_keep=3)',
+        )
+    if not isinstance(name, str) or not name or os.path.basename(name) != name:
+        raise ArgumentError(
+            f"checkpoint_name is {name!r}: a manager looks for names in its folder alone",
+            source=here(),
+            hint='a folder belongs to directory: checkpoint_name="ckpt"',
+        )
+
+
+def _require_least(
+    name: str, value: Any, kind: type[Integral] | type[Real], least: int, hint: str
+) -> None:
+    """Raise `ArgumentError` for a value that is no number, or is below the least; None is right."""
+    if value is None:
+        return
+    if not isinstance(value, kind):
+        word = "an integer" if kind is Integral else "a number"
+        raise ArgumentTypeError(
+            f"{name} is {value!r}, of type {type_name(value)}, not {word}",
+            source=here(),
+            hint=hint,
+        )
+    if not float(value) >= least:
+        raise ArgumentError(f"{name} is {value}: it is at least {least}", source=here(), hint=hint)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any  # Any: wrong arguments
 from unittest import mock
 
 import numpy as np
@@ -172,6 +174,32 @@ def checkpoint_on_a_full_disk(refused: Refused) -> None:
             with refused(ValueError):
                 checkpoint.sync()
         checkpoint.write("ckpt")
+
+
+def manager_that_keeps_text(refused: Refused) -> None:
+    text: Any = "3"
+    with refused(TypeError):
+        gd.train.CheckpointManager(gd.train.Checkpoint(step=0), "folder", max_to_keep=text)
+
+
+def manager_without_a_folder(refused: Refused) -> None:
+    folder: Any = os.environ.get("NO_SUCH_VARIABLE")
+    with refused(TypeError):
+        gd.train.CheckpointManager(gd.train.Checkpoint(step=0), folder, max_to_keep=2)
+
+
+def manager_with_a_folder_in_its_name(refused: Refused) -> None:
+    checkpoint = gd.train.Checkpoint(step=0)
+    with refused(ValueError):
+        gd.train.CheckpointManager(checkpoint, "folder", 2, checkpoint_name="run/ckpt")
+
+
+def manager_that_saves_below_zero(refused: Refused) -> None:
+    with _in_a_folder():
+        manager = gd.train.CheckpointManager(gd.train.Checkpoint(step=-1), "saved", 2)
+        with refused(ValueError):
+            manager.save(checkpoint_number=manager.checkpoint.step)
+        assert manager.save(checkpoint_number=0) == manager.latest_checkpoint
 
 
 def manager_that_keeps_nothing(refused: Refused) -> None:
