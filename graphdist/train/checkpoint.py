@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar  # Any: the user's objects
 from weakref import WeakSet
 
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, GraphdistError
-from graphdist.runtime.files.checkpoint import write_checkpoint
+from graphdist.data.elements import at_the_users_line
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.runtime.files.checkpoint import take_place, write_checkpoint
 from graphdist.runtime.files.checkpoint_arrays import require_tensorstore
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.files.checkpoint_folders import (
@@ -165,9 +166,10 @@ class Checkpoint(Objects):
         """Save under exactly this name, in place of a checkpoint that has it, and return the name.
 
         Raises the error of the previous write, if it failed; `CheckpointError` while another
-        process writes checkpoints of the name; `ArgumentError` for an ON_READ variable without
-        aggregation, which has no single value; `ContextError` inside a function. With several
-        workers the first two are raised by the next call that waits for the checkpoint.
+        process writes checkpoints of the name, or where nothing can be written; `ArgumentError` for
+        an ON_READ variable without aggregation, which has no single value; `ContextError` inside a
+        function. With several workers the first two are raised by the next call that waits for the
+        checkpoint.
         """
         return self._write(os.fspath(file_prefix), options, self._save_counter)
 
@@ -188,8 +190,8 @@ class Checkpoint(Objects):
         )
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
         writer = series or CheckpointWriter(path.parent, path.name)
-        if group.count == 1 and path.parent.is_dir():
-            _take(writer, path)  # not on the thread, so that a second writer is refused at once
+        if group.count == 1:
+            _take(writer, path)  # not on the thread, so that the call itself is refused
 
         def job() -> None:
             try:
@@ -276,13 +278,11 @@ class Checkpoint(Objects):
 
 
 def _take(writer: CheckpointWriter, path: Path) -> None:
-    try:
-        writer.take_for(path)
-    except GraphdistError as error:
-        error.source = here()
-        raise
+    with at_the_users_line():
+        take_place(path, writer)
 
 
+@at_the_users_line()
 def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
     """Return what a function reads from a saved checkpoint.
 
@@ -320,6 +320,7 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
     )
 
 
+@at_the_users_line()
 def latest_checkpoint(checkpoint_dir: StrPath) -> str | None:
     """Return the path of the checkpoint saved last in a folder; None if there is none.
 

@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any  # Any: a step, a variable or whatever becomes an int
 
+from graphdist.data.elements import at_the_users_line
 from graphdist.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -19,6 +20,7 @@ from graphdist.errors import (
     UnreadableCheckpointError,
 )
 from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
+from graphdist.runtime.files.checkpoint_files import obstacle_to_writing
 from graphdist.runtime.files.checkpoint_folders import (
     FoundCheckpoint,
     checkpoints_in,
@@ -135,7 +137,8 @@ class CheckpointManager:
 
     def _latest(self, without: set[Path]) -> str | None:
         finish_writing()
-        latest = latest_in(self._folder, self._name, without)
+        with at_the_users_line():
+            latest = latest_in(self._folder, self._name, without)
         return None if latest is None else os.path.join(self._directory, latest.name)
 
     def save(
@@ -171,8 +174,10 @@ class CheckpointManager:
         All workers pass over a damaged checkpoint for the one before it, and name it in the log.
         Raises `UnreadableCheckpointError` if all are damaged, since the program should not start
         again from the beginning unnoticed, and what `Checkpoint.restore` raises for a checkpoint
-        that does not fit.
+        that does not fit. If nothing can be written to the folder, the log says so now, and not
+        only the first `save`.
         """
+        self._warn_if_it_cannot_save()
         passed_over: set[Path] = set()
         while (latest := self._latest_of_all(passed_over)) is not None:
             if self._restored_by_all(latest):
@@ -182,6 +187,15 @@ class CheckpointManager:
         if self._init_fn is not None:
             self._init_fn()
         return None
+
+    def _warn_if_it_cannot_save(self) -> None:
+        obstacle = obstacle_to_writing(self._folder)
+        if obstacle and not self._read_only and worker_group().index == 0:
+            _log.warning(
+                "no checkpoint can be saved in %s: %s; a program that only restores makes its "
+                "manager with read_only=True",
+                *(self._directory, obstacle),
+            )
 
     def _restored_by_all(self, path: str) -> bool:
         """Restore a checkpoint if all workers can read it; return whether they could."""
@@ -255,7 +269,8 @@ class CheckpointManager:
         return step < self._last_step + self._interval
 
     def _managed(self) -> list[FoundCheckpoint]:
-        found = complete_in(self._folder, self._name)
+        with at_the_users_line():
+            found = complete_in(self._folder, self._name)
         return [checkpoint for checkpoint in found if not (checkpoint.path / _KEPT).exists()]
 
     def _sweep(self) -> None:

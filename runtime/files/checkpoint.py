@@ -36,7 +36,7 @@ import numpy as np
 from graphdist.runtime.files.checkpoint_arrays import missing_file, write_arrays
 from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
-    full_disk,
+    not_written,
     read_small,
     sync,
     sync_folders,
@@ -77,9 +77,7 @@ def write_checkpoint(
     def begin(_: list[str]) -> str:
         if not is_first:
             return ""
-        _make_folder(path.parent)
-        writer.take_for(path)
-        check_replaceable(path)
+        take_place(path, writer)
         remove_remains(path.parent, writer.stem)
         partial = partial_name(path)
         partial.mkdir()
@@ -111,11 +109,21 @@ def write_checkpoint(
         raise
 
 
-def _make_folder(folder: Path) -> None:
+def take_place(path: Path, writer: CheckpointWriter) -> None:
+    """Make the folder of a checkpoint, and become its writer.
+
+    Raises `CheckpointError` where that cannot be done, or where something else has the name.
+    """
+    folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(folder)) from error
+        no_folder = NotADirectoryError(errno.ENOTDIR, "", str(folder))
+        raise not_written(no_folder, folder) or error from error
+    except OSError as error:
+        raise not_written(error, folder) or error from error
+    check_replaceable(path)
+    writer.take_for(path)
 
 
 def _write_part(part: Path, parts: Mapping[str, np.ndarray[Any, Any]], report: Any) -> str:
@@ -169,7 +177,7 @@ def _together(
     try:
         said = act(heard)
     except Exception as error:
-        failure = full_disk(error, path.parent) or error
+        failure = not_written(error, path.parent) or error
         failure.__cause__ = error if failure is not error else error.__cause__
         failed = f"{type(failure).__name__}: {failure}"
     answers = exchange(group, name, json.dumps([said, failed]), SECONDS_TO_WRITE, doing)

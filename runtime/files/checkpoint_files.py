@@ -84,15 +84,21 @@ def sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def full_disk(error: Exception, folder: Path) -> CheckpointError | None:
-    """Return the error to raise for an error that says the disk is full; None for another.
+def not_written(error: Exception, folder: Path) -> CheckpointError | None:
+    """Return the error to raise for the system's refusal to write to a folder; None for another.
 
     The text of a tensorstore error contains the number of the system's error.
     """
     found = _CODE.search(str(error))
     number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-    if number not in _FULL:
+    if number is None:
         return None
+    if number not in _FULL:
+        file = getattr(error, "filename", None) or folder
+        return CheckpointError(
+            f"checkpoints cannot be written to {folder}: {os.strerror(number)}: {file}",
+            hint="give a folder that this process may make, and write to",
+        )
     try:
         free = f"; {shutil.disk_usage(folder).free / 2**20:,.0f} MiB are free"
     except OSError:
@@ -102,3 +108,14 @@ def full_disk(error: Exception, folder: Path) -> CheckpointError | None:
         hint="make room, keep fewer checkpoints (max_to_keep), or save somewhere else; what was "
         "written of this one is removed",
     )
+
+
+def obstacle_to_writing(folder: Path) -> str:
+    """Say why nothing can be written to a folder, which need not exist; "" if it seems possible."""
+    for place in (folder, *folder.parents):
+        if os.path.lexists(place):
+            if not place.is_dir():
+                return f"{place} is no folder"
+            may_write = os.access(place, os.W_OK | os.X_OK)
+            return "" if may_write else f"this process may not write to {place}"
+    return ""

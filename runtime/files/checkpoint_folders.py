@@ -52,9 +52,12 @@ class FoundCheckpoint:
 
 def existing(path: Path) -> Path | None:
     """Return the folder that holds a checkpoint; None if there is no such checkpoint."""
-    for found in (path, path.with_name(path.name + REPLACED)):
-        if (found / INDEX).is_file():
-            return found
+    try:
+        for found in (path, path.with_name(path.name + REPLACED)):
+            if (found / INDEX).is_file():
+                return found
+    except OSError as error:
+        raise _not_listed(path.parent, error) from error
     return None
 
 
@@ -103,6 +106,8 @@ def _looked_at(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | Non
         listed = [entry for entry in folder.iterdir() if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        raise _not_listed(folder, error) from error
     for path in {entry.with_name(entry.name.removesuffix(REPLACED)) for entry in listed}:
         if not name.fullmatch(path.name):
             continue
@@ -122,6 +127,14 @@ def _looked_at(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | Non
                 continue
             _say_once(path, error.what)
             yield path
+
+
+def _not_listed(folder: Path, error: OSError) -> CheckpointError:
+    """Return the error for a folder whose checkpoints nobody can know."""
+    return CheckpointError(
+        f"the checkpoints in {folder} cannot be read: {error.strerror}",
+        hint="give a folder that this process may read",
+    )
 
 
 def damaged_in(folder: Path, stem: str) -> list[Path]:

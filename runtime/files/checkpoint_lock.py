@@ -33,7 +33,7 @@ import time
 import weakref
 from pathlib import Path
 
-from graphdist.runtime.files.checkpoint_files import CheckpointError, full_disk, read_small
+from graphdist.runtime.files.checkpoint_files import CheckpointError, not_written, read_small
 from graphdist.runtime.files.checkpoint_owner import LENGTH, OwnerProcess
 
 try:
@@ -94,9 +94,9 @@ class CheckpointWriter:
             with _taking:
                 self._held = held = _shared(file) or _kept(_take(file, self._stem))
         except OSError as error:
-            if (full := full_disk(error, self._folder)) is None:
+            if (failure := not_written(error, self._folder)) is None:
                 raise
-            raise full from error
+            raise failure from error
         self._letting_go = weakref.finalize(self, held.let_go)
 
     def confirm(self) -> None:

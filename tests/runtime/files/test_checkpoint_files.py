@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from graphdist.runtime.files.checkpoint_files import (
-    full_disk,
+    not_written,
+    obstacle_to_writing,
     open_regular_file,
     read_small,
     size_of,
@@ -47,21 +48,33 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_full"),
+    ("error", "said"),
     [
-        (OSError(errno.ENOSPC, "no room"), True),
-        (OSError(errno.EDQUOT, "no room"), True),
-        (OSError(errno.EACCES, "not allowed"), False),
-        (ValueError("RESOURCE_EXHAUSTED: [os_error_code='28']"), True),  # as tensorstore says it
-        (ValueError("PERMISSION_DENIED: [os_error_code='13']"), False),
-        (ValueError("nothing of the kind"), False),
+        (OSError(errno.ENOSPC, "no room"), "MiB are free"),
+        (OSError(errno.EDQUOT, "no room"), "MiB are free"),
+        (OSError(errno.EACCES, "not allowed", "/some/file"), "Permission denied: /some/file"),
+        (ValueError("RESOURCE_EXHAUSTED: [os_error_code='28']"), "MiB are free"),  # tensorstore's
+        (ValueError("PERMISSION_DENIED: [os_error_code='13']"), "Permission denied"),
     ],
 )
-def test_a_full_disk_is_told_from_other_errors(
-    tmp_path: Path, error: Exception, is_full: bool
-) -> None:
-    found = full_disk(error, tmp_path)
-    assert (found is not None) is is_full
-    if found is not None:
-        assert "MiB are free" in str(found)
-        assert str(tmp_path) in str(found)
+def test_a_full_disk_is_told_from_other_errors(tmp_path: Path, error: Exception, said: str) -> None:
+    found = not_written(error, tmp_path)
+    assert said in str(found)
+    assert str(tmp_path) in str(found)
+
+
+@pytest.mark.parametrize("error", [ValueError("nothing of the kind"), OSError("no number")])
+def test_an_error_that_is_not_the_systems_stays(tmp_path: Path, error: Exception) -> None:
+    assert not_written(error, tmp_path) is None
+
+
+def test_what_forbids_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "lost").symlink_to("nowhere")
+    assert obstacle_to_writing(tmp_path) == obstacle_to_writing(tmp_path / "a" / "b") == ""
+    for name in ("file", "lost"):
+        said = f"{tmp_path / name} is no folder"
+        assert obstacle_to_writing(tmp_path / name / "a") == obstacle_to_writing(tmp_path / name)
+        assert obstacle_to_writing(tmp_path / name) == said
+    monkeypatch.setattr(os, "access", lambda place, mode: False)  # root may write anywhere
+    assert obstacle_to_writing(tmp_path / "a") == f"this process may not write to {tmp_path}"
