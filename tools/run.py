@@ -42,13 +42,8 @@ PR_SET_PDEATHSIG = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status of the worker that failed, 0 if none did."""
     options = command_line().parse_args(arguments)
-    if options.n < 1 or options.devices_per_worker < 0:
-        command_line().error("there is at least one worker, and a number of devices is positive")
+    refuse_nonsense(options)
     least = options.n if options.min_workers is None else options.min_workers
-    if not 1 <= least <= options.n:
-        command_line().error(f"--min-workers is {least}: it is from 1 to the number of workers")
-    if not options.program:
-        command_line().error("no program is given")
     command = [sys.executable, "-u", *(["-m"] if options.m else []), *options.program]
     num_workers, restarts = options.n, 0
     identity = JobIdentity(secrets.token_hex(8), token=secrets.token_hex(32))
@@ -62,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         job = Job(
             command,
             [join_address(options.host, port) for port in ports],
-            options.devices_per_worker,
+            options.devices_per_worker or 0,
             options.grace,
             replace(identity, generation=restarts),
         )
@@ -81,7 +76,6 @@ def command_line() -> argparse.ArgumentParser:
     found.add_argument(
         "--devices-per-worker",
         type=int,
-        default=0,
         metavar="D",
         help="how many devices each worker has: logical ones of the CPU, or that many of the GPUs",
     )
@@ -113,6 +107,27 @@ def command_line() -> argparse.ArgumentParser:
         "program", nargs=argparse.REMAINDER, help="the program and its own arguments"
     )
     return found
+
+
+def refuse_nonsense(options: argparse.Namespace) -> None:
+    """End the command with exit status 2 for options that cannot be meant."""
+    refuse = command_line().error
+    for option, value, least in (
+        ("-n", options.n, 1),
+        ("--devices-per-worker", options.devices_per_worker, 1),
+        ("--max-restarts", options.max_restarts, 0),
+        ("--grace", options.grace, 0),
+    ):
+        if value is not None and not value >= least:  # nan too
+            refuse(f"{option} is {value}: it is at least {least}")
+    least = options.n if options.min_workers is None else options.min_workers
+    if not 1 <= least <= options.n:
+        refuse(f"--min-workers is {least}: it is from 1 to the number of workers, {options.n}")
+    if not options.program:
+        refuse("no program is given: write for instance graphdist-run -n 2 train.py")
+    program = options.program[0]
+    if not options.m and not program.startswith("-") and not os.path.exists(program):
+        refuse(f"there is no file {program}; a module is started with -m")
 
 
 class Worker:

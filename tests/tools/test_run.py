@@ -142,25 +142,30 @@ def is_running(pid: int) -> bool:
 @pytest.mark.parametrize("host", ["nobody.invalid", "192.0.2.1"])
 def test_a_host_that_is_not_this_machine(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["-n", "2", "--host", host, "train.py"])
+        main(["-n", "2", "--host", host, __file__])
     assert caught.value.code == 2
     assert f"the workers cannot listen at --host {host}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        ["-n", "0", "train.py"],
-        ["-n", "2", "--min-workers", "3", "train.py"],
-        ["-n", "2", "--devices-per-worker", "-1", "train.py"],
-        ["-n", "2"],
-        ["train.py"],
+        (["-n", "0", __file__], "-n is 0: it is at least 1"),
+        (["-n", "2", "--min-workers", "3", __file__], "--min-workers is 3: it is from 1 to the"),
+        (["-n", "2", "--devices-per-worker", "0", __file__], "worker is 0: it is at least 1"),
+        (["-n", "2", "--max-restarts", "-1", __file__], "--max-restarts is -1: it is at least 0"),
+        (["-n", "2", "--grace", "nan", __file__], "--grace is nan: it is at least 0"),
+        (["-n", "2", "--max-restarts", "3", "no/train.py"], "there is no file no/train.py; a"),
+        (["-n", "2"], "no program is given"),
+        (["train.py"], "-n"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage: graphdist-run" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "usage: graphdist-run" in err
+    assert said in err
