@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any  # Any: users' settings, JSON
 
 from graphdist import aot
+from graphdist.aot.steps import require_place
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.passes import PASSES
 from graphdist.program.report import Report, report_of_refused
@@ -91,6 +92,8 @@ def _run(options: argparse.Namespace) -> int:
             "--output goes with one step, and --compare, --scale and --fit compile several",
             hint="leave one of them out",
         )
+    if options.output:
+        require_place(options.output)  # not after minutes of compiling
     if options.compare:
         names = options.compare.split(",")
         return _print(options, compare_topologies(names, options.num_slices, _reporter(options)))

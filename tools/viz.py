@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from graphdist.aot.steps import require_place
 from graphdist.config import wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.tools.targets import prepare_command, without_our_line
@@ -26,6 +27,8 @@ from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram
 
 __all__ = ["main"]
+
+_ENDINGS_OF_TEXT = ("", "gd", "txt", "log")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +71,8 @@ def _run(options: argparse.Namespace) -> None:
     form = _form(options)
     if options.depth < 0:
         raise ArgumentError(f"--depth {options.depth} is negative", source=here())
+    if options.output is not None:
+        require_place(options.output)
     target = load_target(options.target, options.strategy, options.set, options.args)
     colour = form == "text" and options.output is None and _is_coloured()
     shown = _shown(target, options, form, colour)
@@ -85,8 +90,15 @@ def _form(options: argparse.Namespace) -> str:
     """Return the format that is asked for, or that the file's name ends in; else text."""
     if options.format is None:
         ending = options.output.suffix[1:] if options.output else ""
-        by_name = ending if ending in (*FORMATS, *MODULES) else "text"
-        return "html" if options.open else by_name
+        if options.open:
+            return "html"
+        if ending not in (*FORMATS, *MODULES, *_ENDINGS_OF_TEXT):
+            raise ArgumentError(
+                f"no format has the ending of {options.output}",
+                source=here(),
+                hint=f"say which with --format: {', '.join((*FORMATS, *MODULES))}",
+            )
+        return "text" if ending in _ENDINGS_OF_TEXT else ending
     form = format_named(options.format)
     if options.open and form != "html":
         raise ArgumentError(

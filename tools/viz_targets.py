@@ -39,6 +39,7 @@ _ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,\s]*)\]")
 _MOST_CHARACTERS = 2 * MOST_CHARACTERS
 """The most characters of a file, which may hold the first and last graph of a program."""
 _MOST_DIGITS = 18
+_SAVED = (".gdx", ".gd", ".txt")
 _NUMBER_OF_REPLICAS = re.compile("|[1-9][0-9]{0,3}")
 _HEADER = re.compile(r"^graph .* on \d+ replicas?, stage \w+$", re.MULTILINE)
 
@@ -66,6 +67,14 @@ def load_target(name: str, strategy: str, settings: Sequence[str], types: str) -
     path = Path(name)
     if path.is_file() and path.suffix != ".py":
         return VizTarget(_read(path))
+    if ":" not in name and path.suffix != ".py" and (path.suffix in _SAVED or path.name != name):
+        raise ArgumentError(
+            f"{name} is a folder" if path.is_dir() else f"there is no file {name}",
+            source=here(),
+            hint="name a file in it, or a step: file.py:make_step"
+            if path.is_dir()
+            else "give the path from the current folder, or an absolute one",
+        )
     chosen = _strategy(strategy)
     traced = _traced(name, chosen, settings, types)
     lowered = traced.lower()

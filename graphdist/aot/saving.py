@@ -66,10 +66,11 @@ def save(
     The portable module is for the platform that the step was compiled for, or for `platforms`:
     "cpu", "gpu", "tpu". Values of variables are not in the file. Raises `UnsupportedError` for
     arguments and results that the file cannot describe and for programs with callbacks or custom
-    calls, `MissingExtraError` without flatbuffers, and OSError if the file cannot be written; then
-    no part of it remains.
+    calls, `MissingExtraError` without flatbuffers, `ArgumentError` if there is no such folder, and
+    OSError if the file cannot be written; then no part of it remains.
     """
     _require_path(path, "gd.aot.save")
+    require_place(path)
     if not isinstance(compiled, Compiled):
         raise ArgumentTypeError(
             f"gd.aot.save is given {type_name(compiled)}, not a compiled step",
@@ -117,6 +118,23 @@ def _require_path(path: Any, what: str) -> None:
             f"the path given to {what} is of type {type_name(path)}",
             source=here(),
             hint='write gd.aot.save("step.gdx", compiled) and gd.aot.load("step.gdx")',
+        )
+
+
+def require_place(path: str | os.PathLike[str]) -> None:
+    """Raise `ArgumentError` where no file can be: its folder is not there, or it is a folder."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise ArgumentError(
+            f"{os.fspath(path)} cannot be written: there is no folder {folder}",
+            source=here(),
+            hint="make the folder first, or write somewhere else",
+        )
+    if os.path.isdir(path):
+        raise ArgumentError(
+            f"{os.fspath(path)} cannot be written: it is a folder",
+            source=here(),
+            hint=f"name a file in it: {os.path.join(path, 'step.gdx')}",
         )
 
 

@@ -38,8 +38,11 @@ def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) ->
             )
         if match.strategy is not strategy and not match.is_plain:
             raise ContextError(
-                f"variable {match.name!r} belongs to {match.strategy}, the step runs on {strategy}",
+                f"variable {match.name!r} belongs to {match.strategy}, the step runs on "
+                f"{'another ' if str(match.strategy) == str(strategy) else ''}{strategy}",
                 source=here(),
+                hint="give load the variables' strategy: load(path, strategy=strategy, ..); two "
+                "strategies are two, even on the same devices",
             )
         left = [variable for variable in left if variable is not match]
         found.append(match)

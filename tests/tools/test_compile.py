@@ -120,6 +120,7 @@ def test_topologies_side_by_side(target: str, capsys: pytest.CaptureFixture[str]
         (["--topology", "v5e:2x2", "--scale", "many"], "'many' is no number of chips"),
         (["--compare", "v5e:2x2,v6e:2x2", "-o", "x.gdx"], "--output goes with one step"),
         (["--topology", "v5e:2x2", "--fit", "batch=9..1"], "is not of the form name=low..high"),
+        (["--topology", "v5e:2x2", "-o", "no/x.gdx"], "no/x.gdx cannot be written: there is no"),
     ],
 )
 def test_bad_input_exits_with_2(

@@ -153,7 +153,7 @@ def test_bad_options_are_refused(
         (["jax.numpy:sin", "--args", "f99[3]"], "'f99' is no dtype"),
         (["jax.numpy:sin", "--args", "f32"], "does not begin with a type"),
         ([DIGITS, "--strategy", "mirored:2"], "NAME is mirrored"),
-        (["no_such.gd"], "there is no module"),
+        (["no_such.gd"], "there is no file no_such.gd"),
     ],
 )
 def test_bad_targets_are_refused(

@@ -62,6 +62,11 @@ CASES = {
     "values inside each other": ["deep.gd"],
     "a size of too many digits": ["steps.py:scaled", "--args", "f32[" + "9" * 5000 + "]"],
     "too many replicas": ["steps.py:make_step", "--strategy", "mirrored:99999"],
+    "no such artifact": ["stepz.gdx"],
+    "no such text": ["no/chain"],
+    "a folder": ["./"],
+    "output in no folder": ["steps.py:make_step", "-o", "no/step.html"],
+    "output of no format": ["steps.py:make_step", "-o", "step.png"],
     "no text": ["bytes.gd"],
     "no graph": ["empty.gd"],
 }

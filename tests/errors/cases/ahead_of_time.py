@@ -128,6 +128,36 @@ def artifact_with_variables_of_one_name(refused: Refused) -> None:
             gd.aot.load(path, strategy=strategy, variables=[params, momentum])
 
 
+def artifact_for_another_strategy_of_the_same_devices(refused: Refused) -> None:
+    strategy = pair()
+    with strategy.scope():
+        params = gd.variables({"w": jnp.ones(2)})
+
+    @gd.function
+    def step() -> None:
+        strategy.run(lambda: params["w"].assign_add(params["w"]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "step.gdx")
+        gd.aot.save(path, step.trace().lower().compile())
+        with refused(RuntimeError):
+            gd.aot.load(path, variables=params)
+        gd.aot.load(path, strategy=strategy, variables=params)()
+    assert float(params["w"][0]) == 2
+
+
+def artifact_in_no_folder(refused: Refused) -> None:
+    compiled = gd.function(lambda x: x * 2).trace(jnp.ones(4)).lower().compile()
+    with refused(ValueError):
+        gd.aot.save("/no/folder/step.gdx", compiled)
+
+
+def artifact_in_place_of_a_folder(refused: Refused) -> None:
+    compiled = gd.function(lambda x: x * 2).trace(jnp.ones(4)).lower().compile()
+    with refused(ValueError):
+        gd.aot.save("/", compiled)
+
+
 def artifact_with_options_that_name_files(refused: Refused) -> None:
     strategy = gd.MirroredStrategy(["cpu:0"])
     step = gd.function(lambda x: x * 2, compiler_options={"xla_gpu_cuda_data_dir": "/nowhere"})
