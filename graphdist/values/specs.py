@@ -6,11 +6,14 @@ knows the shape of the first element, so that a function can be traced with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias  # Any: everything that numpy accepts as a dtype
 
 import jax
 import jax.numpy as jnp
+
+from graphdist.errors import ArgumentError
+from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
@@ -49,6 +52,22 @@ class ArraySpec(jax.ShapeDtypeStruct):
         return self.example if None in self.shape else tuple(self.shape)
 
 
+def _checked_shape(shape: Any) -> Dimensions:
+    """Return a shape as a tuple; raises `ArgumentError` if it is none."""
+    sizes = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else None
+    if sizes is None or not all(size is None or _is_size(size) for size in sizes):
+        raise ArgumentError(
+            f"PerReplicaSpec has shape {shape!r}: a shape is a tuple of sizes, each at least 0",
+            source=here(),
+            hint="give the shape of one replica's part: (16, 8), and (16,) for one dimension",
+        )
+    return sizes
+
+
+def _is_size(size: Any) -> bool:
+    return hasattr(size, "__index__") and size >= 0
+
+
 class PerReplicaSpec:
     """Shape and dtype of each replica's component, in place of a `PerReplica`.
 
@@ -66,9 +85,10 @@ class PerReplicaSpec:
         """Describe one replica's component.
 
         `examples` are shapes of an element, one for each replica, or one for all. `strategy` None
-        stands for the strategy in whose scope the spec is used.
+        stands for the strategy in whose scope the spec is used. Raises `ArgumentError` for a shape
+        with other sizes than None and integers from 0.
         """
-        self.shape: Dimensions = tuple(shape)
+        self.shape: Dimensions = _checked_shape(shape)
         self.dtype = jnp.dtype(dtype)
         self.examples, self.strategy = examples, strategy
 

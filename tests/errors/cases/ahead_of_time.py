@@ -146,6 +146,17 @@ def artifact_for_another_strategy_of_the_same_devices(refused: Refused) -> None:
     assert float(params["w"][0]) == 2
 
 
+def spec_of_a_negative_size(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.PerReplicaSpec((-1, 8), jnp.float32)
+
+
+def spec_of_a_number(refused: Refused) -> None:
+    shape: Any = 16
+    with refused(ValueError):
+        gd.PerReplicaSpec(shape, jnp.float32)
+
+
 def artifact_in_no_folder(refused: Refused) -> None:
     compiled = gd.function(lambda x: x * 2).trace(jnp.ones(4)).lower().compile()
     with refused(ValueError):
