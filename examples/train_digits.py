@@ -196,6 +196,11 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=2, help="logical CPU devices (default: 2)")
     parser.add_argument("--epochs", type=int, default=Settings.epochs)
     arguments = parser.parse_args()
+    most = Settings.batch_size
+    if not 1 <= arguments.replicas <= most:
+        parser.error(f"--replicas is {arguments.replicas}: from 1 to {most}, the rows of a batch")
+    if arguments.epochs < 1:
+        parser.error(f"--epochs is {arguments.epochs}: at least 1")
     strategy = make_strategy(arguments.devices, arguments.replicas)
     settings = Settings(epochs=arguments.epochs)
     print(f"{strategy.num_replicas_in_sync} replicas, {settings}")

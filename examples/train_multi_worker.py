@@ -91,6 +91,8 @@ def main() -> None:
     parser.add_argument("--steps-a-checkpoint", type=int, default=Plan.steps_a_checkpoint)
     parser.add_argument("--steps-wait", action="store_true", help="until a checkpoint is written")
     plan = Plan(**vars(parser.parse_args()))
+    if plan.steps_a_checkpoint < 1:
+        parser.error(f"--steps-a-checkpoint is {plan.steps_a_checkpoint}: at least 1")
 
     strategy = gd.MultiWorkerMirroredStrategy()  # the first thing that touches a device
     is_first = strategy.extended.should_checkpoint
