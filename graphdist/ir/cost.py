@@ -6,12 +6,12 @@ things on different platforms. The rules:
 * a matrix multiplication is 2 operations for each element of the result and each one summed over, a
   convolution 2 for each element of the result and each weight it is multiplied by, a reduction 1
   for each element that goes in; anything else that computes floats is 1 for each element of its
-  results;
+  results; kernels of Pallas are counted by `kernels.py`;
 * a loop that counts runs its body that often; a `while` whose end depends on data counts once; of a
   branch the arm that computes most counts;
 * memory traffic is what must cross between the chip and its memory if XLA fuses all elementwise
   work: the inputs and outputs of the program, and the operands and results of matrix
-  multiplications, convolutions, gathers, scatters, sorts and collectives.
+  multiplications, convolutions, gathers, scatters, sorts, kernels and collectives.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, cast  # Any: parameters of JAX's operations
 
 from graphdist.ir.analyses import producers
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.kernels import KERNEL, kernel_flops
 
 _HEAVY = {
     "jax.dot_general",
@@ -32,6 +33,7 @@ _HEAVY = {
     "jax.scatter",
     "jax.scatter-add",
     "jax.sort",
+    KERNEL,
 }
 _REDUCTIONS = {f"jax.reduce_{name}" for name in ("sum", "max", "min", "prod")}
 _FLOATS = ("f", "bf", "c")
@@ -142,6 +144,8 @@ def _count(node: Node, total: Cost) -> None:
         total.flops[node.operands[0].type.dtype] += _of_matmul(node)
     elif name == "jax.conv_general_dilated":
         total.flops[node.operands[0].type.dtype] += _of_convolution(node)
+    elif name == KERNEL:
+        total.flops.update(kernel_flops(node, lambda primitive: f"jax.{primitive}" in _MOVES))
     elif name in _REDUCTIONS:
         _count_elements(node.operands, total)
     elif name not in _MOVES:

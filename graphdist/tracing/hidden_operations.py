@@ -58,10 +58,11 @@ _ACCESSES = {
 _OVER_MESHES = ("shard_map", "xla_pmap")
 
 
-def refuse_nested(equation: Any) -> None:
+def refuse_nested(equation: Any, *, takes_variables: bool) -> None:
     """Raise `TraceError` for logical operations and variables inside an operation kept opaque.
 
-    Also for a mesh of the user's: the strategy decides which device does which work.
+    Also for a mesh of the user's: the strategy decides which device does which work. Refs inside
+    an operation that takes no variable are its own, such as the blocks of a Pallas kernel.
     """
     source = source_of_equation(equation)
     if equation.primitive.name in _OVER_MESHES:
@@ -76,7 +77,9 @@ def refuse_nested(equation: Any) -> None:
     while pending:
         for inner in pending.pop().eqns:
             name = inner.primitive.name
-            opaque = LOGICAL.get(inner.primitive) or _ACCESSES.get(name)
+            opaque = LOGICAL.get(inner.primitive)
+            if opaque is None and takes_variables:
+                opaque = _ACCESSES.get(name)
             if opaque is None and is_over_replicas(inner):
                 opaque = name
             if opaque is not None:

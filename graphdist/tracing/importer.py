@@ -161,7 +161,9 @@ class Importer:
         """Add an operation of JAX's own as it is."""
         primitive, params = equation.primitive, equation.params
         if is_higher_order(primitive, params):
-            refuse_nested(equation)
+            arguments = [self.resolved(atom, environment) for atom in equation.invars]
+            takes_variables = any(isinstance(found, GraphVariable) for found in arguments)
+            refuse_nested(equation, takes_variables=takes_variables)
         types = [_type_of(atom.aval) for atom in equation.outvars]
         if types and types[0].dtype == _NO_NUMBERS:
             return  # the gradient of an integer, which nothing can be computed from

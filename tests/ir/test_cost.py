@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 
 import graphdist as gd
 from graphdist.ir.cost import cost
@@ -49,3 +50,34 @@ def test_traffic_is_what_fusion_cannot_keep_on_the_chip() -> None:
     graph = gd.function(lambda x: jnp.sin(x @ x.T) + 1).trace(X).lower().graph
     boundary, matmul = 4 * (32 + 16), 4 * (32 + 32 + 16)
     assert cost(graph).bytes == boundary + matmul
+
+
+def by_blocks(x: jax.Array, cost_estimate: pl.CostEstimate | None = None) -> jax.Array:
+    """Return the product of x and its transpose by a kernel that makes two rows at a time."""
+
+    def kernel(rows_ref: Any, all_ref: Any, out_ref: Any) -> None:
+        @pl.when(pl.program_id(0) >= 0)
+        def _() -> None:
+            out_ref[...] = 2 * (rows_ref[...] @ all_ref[...].T)
+
+    return pl.pallas_call(
+        kernel,
+        grid=(2,),
+        in_specs=[pl.BlockSpec((2, 8), lambda i: (i, 0)), pl.BlockSpec((4, 8), lambda i: (0, 0))],
+        out_specs=pl.BlockSpec((2, 4), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((4, 4), jnp.float32),
+        cost_estimate=cost_estimate,
+        interpret=True,
+    )(x, x)
+
+
+def test_a_kernel_counts_as_its_body_at_each_point_of_its_grid() -> None:
+    counted = cost(gd.function(by_blocks).trace(X).lower().graph)
+    assert counted.flops == {"f32": 2 * 4 * 4 * 8 + 4 * 4}
+    assert counted.bytes == 4 * (32 + 16) + 4 * (32 + 32 + 16)
+
+
+def test_a_kernel_that_states_its_cost_is_taken_at_its_word() -> None:
+    stated = pl.CostEstimate(flops=77, bytes_accessed=0, transcendentals=0)
+    graph = gd.function(lambda x: by_blocks(x, stated)).trace(X).lower().graph
+    assert cost(graph).flops == {"f32": 77}

@@ -8,6 +8,7 @@ from typing import Any  # Any: pytrees
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental import pallas as pl
 
 from tests.numerics.feature import booleans, feature, floats, integers, key
 
@@ -332,3 +333,30 @@ def custom_root_and_linear_solve(a: Array) -> Any:
 @feature(floats(3))
 def platform_dependent(x: Array) -> Array:
     return lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+
+
+@feature(floats(4, 8), floats(3, 8, 8))
+def pallas_kernel_in_checkpoint_in_scan(x: Array, weights: Array) -> Any:
+    def product(x: Array, w: Array) -> Array:
+        def kernel(x_ref: Any, w_ref: Any, out_ref: Any) -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+            out_ref[...] += x_ref[...] @ w_ref[...]
+
+        rows = pl.BlockSpec((2, 8), lambda i: (i, 0))
+        specs = [rows, pl.BlockSpec((8, 8), lambda i: (0, 0))]
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(
+            kernel, shape, grid=(2,), in_specs=specs, out_specs=rows, interpret=True
+        )(x, w)
+
+    matmul = jax.custom_vjp(product)
+    matmul.defvjp(
+        lambda x, w: (product(x, w), (x, w)),
+        lambda kept, ct: (product(ct, kept[1].T), kept[0].T @ ct),
+    )
+
+    @jax.checkpoint
+    def layer(x: Array, w: Array) -> tuple[Array, None]:
+        return jnp.tanh(matmul(x, w)), None
+
+    return jax.value_and_grad(lambda w: jnp.sum(lax.scan(layer, x, w)[0] ** 2))(weights)

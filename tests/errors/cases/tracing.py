@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas as pl
 
 import graphdist as gd
 from tests.errors.programs import pair, per_replica
@@ -152,6 +153,20 @@ def variable_in_opaque_operation(refused: Refused) -> None:
         return jax.lax.custom_linear_solve(
             lambda x: x * w, b, solve=lambda matvec, b: b / 2, symmetric=True
         )
+
+    with refused(RuntimeError):
+        step(jnp.ones(2))
+
+
+def variable_in_a_kernel(refused: Refused) -> None:
+    w = _weights()
+
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...] * w[...]
+
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(kernel, x, interpret=True)(x)
 
     with refused(RuntimeError):
         step(jnp.ones(2))
