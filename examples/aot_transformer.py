@@ -3,31 +3,42 @@
     graphdist-compile examples/aot_transformer.py:make_step --topology v5e:16x16 --set size=1b
     graphdist-compile examples/aot_transformer.py:make_step --topology v5p:8x8x8 --set size=70b
 
-A decoder-only transformer with rotary positions, RMS norms and SwiGLU, trained with Adam; sizes go
-from 10 million to 70 billion parameters. The layers are stacked and run by `jax.lax.scan`, each
-recomputed in the backward pass, so that time to compile does not grow with depth. Parameters and
-the optimizer's state are variables that are declared by their shapes: nothing of them is ever in
-memory, here or elsewhere.
+A decoder-only transformer with rotary positions, RMS norms, SwiGLU and grouped queries, trained
+with Adam. Sizes go from 10 million to 405 billion parameters; `405b` and names with `llama` are
+published shapes. The layers are stacked and run by `jax.lax.scan`, each recomputed in the backward
+pass, so that time to compile does not grow with depth. Parameters and the optimizer's state are
+variables that are declared by their shapes: nothing of them is ever in memory, here or elsewhere.
+
+Two things that a long row would fill the memory with are never held. Scores of attention, of
+length x length a head, are not on TPUs, where JAX has a kernel (`--set attention=plain` leaves it
+out). Logits, of length x vocabulary, are computed in chunks, and again in the backward pass.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import gcd
 from typing import Any  # pytrees of arrays, shapes or variables
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 import graphdist as gd
 
 Params = dict[str, Any]
+Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
 class Model:
-    """The shape of a model; `heads` share `kv_heads` keys and values."""
+    """The shape of a model.
+
+    `heads` share `kv_heads` keys and values. Where `is_tied`, the embedding also makes the logits.
+    """
 
     layers: int
     width: int
@@ -35,6 +46,12 @@ class Model:
     heads: int
     kv_heads: int
     vocabulary: int
+    is_tied: bool = True
+
+    @property
+    def head(self) -> int:
+        """Return the size of a head."""
+        return self.width // self.heads
 
 
 SIZES = {
@@ -43,12 +60,27 @@ SIZES = {
     "1b": Model(16, 2_048, 5_632, 16, 16, 32_000),
     "8b": Model(32, 4_096, 14_336, 32, 8, 32_000),
     "70b": Model(80, 8_192, 28_672, 64, 8, 32_000),
+    "405b": Model(126, 16_384, 53_248, 128, 8, 128_256, is_tied=False),
+    "llama2-7b": Model(32, 4_096, 11_008, 32, 32, 32_000, is_tied=False),
+    "llama3-8b": Model(32, 4_096, 14_336, 32, 8, 128_256, is_tied=False),
+    "llama3-70b": Model(80, 8_192, 28_672, 64, 8, 128_256, is_tied=False),
 }
+
+FLASH, PLAIN = "flash", "plain"
+LANES = 128
+"""Blocks and heads of the TPU's kernel are multiples of this."""
+BLOCK = 512
+LOGITS_CHUNK = 512
+"""The most positions of a row whose logits are held at once."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is compiled; `batch` is rows of a replica, `length` tokens in a row."""
+    """What is compiled; `batch` is rows of a replica, `length` tokens in a row.
+
+    `attention` is "flash" for the kernel that JAX ships for TPUs, "plain", or "auto": the kernel
+    on TPUs where length and heads divide by 128.
+    """
 
     size: str = "1b"
     batch: int = 1
@@ -56,6 +88,7 @@ class Settings:
     parameter_dtype: str = "float32"
     state_dtype: str = "float32"
     compute_dtype: str = "bfloat16"
+    attention: str = "auto"
     learning_rate: float = 3e-4
     beta1: float = 0.9
     beta2: float = 0.95
@@ -64,13 +97,14 @@ class Settings:
 
 def parameter_shapes(model: Model, dtype: str) -> Params:
     """Return the shapes of the parameters; those of the layers are stacked along dimension 0."""
-    width, hidden, layers = model.width, model.hidden, model.layers
-    head = width // model.heads
+    width, hidden, layers, head = model.width, model.hidden, model.layers, model.head
 
     def shape(*dimensions: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(dimensions, jnp.dtype(dtype))
 
+    unembedding = {} if model.is_tied else {"unembedding": shape(model.vocabulary, width)}
     return {
+        **unembedding,
         "embedding": shape(model.vocabulary, width),
         "layers": {
             "attention_norm": shape(layers, width),
@@ -111,22 +145,91 @@ def rotate(x: jax.Array) -> jax.Array:
     )
 
 
-def layer(model: Model, x: jax.Array, weights: Params) -> jax.Array:
+def chosen_attention(model: Model, settings: Settings, platform: str) -> str:
+    """Return "flash" or "plain"; raises `ValueError` if the kernel does not take such shapes."""
+    if settings.attention not in (FLASH, PLAIN, "auto"):
+        raise ValueError(f"attention is {settings.attention!r}, not flash, plain or auto")
+    is_possible = settings.length % LANES == 0 and model.head % LANES == 0
+    if settings.attention == FLASH and not is_possible:
+        raise ValueError(
+            f"attention is flash, which takes multiples of {LANES}: rows have {settings.length} "
+            f"tokens, heads {model.head} elements"
+        )
+    if settings.attention == "auto":
+        return FLASH if platform == "tpu" and is_possible else PLAIN
+    return settings.attention
+
+
+def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Return causal attention over query [rows, length, heads, size]; holds all scores."""
+    return jax.nn.dot_product_attention(query, key, value, is_causal=True)
+
+
+def attend_by_kernel(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, interpret: bool = False
+) -> jax.Array:
+    """Return the same by JAX's kernel for TPUs, which holds the scores of a block.
+
+    `interpret` runs it elsewhere, slowly.
+    """
+    length, heads, size = query.shape[1:]
+    block = gcd(length, BLOCK)
+    blocks = splash.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_q_dq=block,
+        block_kv_dq=block,
+    )
+    mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * heads)
+    kernel = splash.make_splash_mha_single_device(mask, block_sizes=blocks, interpret=interpret)
+    heads_first = (jnp.swapaxes(x, 1, 2) for x in (query * size**-0.5, key, value))
+    return jnp.swapaxes(jax.vmap(kernel)(*heads_first), 1, 2)
+
+
+def layer(model: Model, attention: Attention, x: jax.Array, weights: Params) -> jax.Array:
     """Return what a layer makes of x [rows, length, width]."""
     rows, length, width = x.shape
-    head = width // model.heads
     weights = jax.tree.map(lambda w: w.astype(x.dtype), weights)
     normal = normalize(x, weights["attention_norm"])
-    query = rotate((normal @ weights["query"]).reshape(rows, length, model.heads, head))
-    key = rotate((normal @ weights["key"]).reshape(rows, length, model.kv_heads, head))
-    value = (normal @ weights["value"]).reshape(rows, length, model.kv_heads, head)
-    mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+    query = rotate((normal @ weights["query"]).reshape(rows, length, model.heads, model.head))
+    key = rotate((normal @ weights["key"]).reshape(rows, length, model.kv_heads, model.head))
+    value = (normal @ weights["value"]).reshape(rows, length, model.kv_heads, model.head)
+    mixed = attention(query, key, value)
     x = x + mixed.reshape(rows, length, width) @ weights["output"]
     normal = normalize(x, weights["mlp_norm"])
     return x + (jax.nn.silu(normal @ weights["gate"]) * (normal @ weights["up"])) @ weights["down"]
 
 
-def loss_fn(model: Model, settings: Settings, params: Params, tokens: jax.Array) -> jax.Array:
+def cross_entropy(x: jax.Array, unembedding: jax.Array, labels: jax.Array) -> jax.Array:
+    """Return the mean cross entropy of labels i32[rows, length], given x [rows, length, width].
+
+    Only the logits of a chunk of positions are held; the backward pass computes them again.
+    """
+
+    @jax.checkpoint
+    def of_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        x, labels = chunk
+        logits = (x @ unembedding.T).astype(jnp.float32)
+        chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        return total + jnp.sum(jax.nn.logsumexp(logits, axis=-1) - chosen), None
+
+    length = labels.shape[1]
+    fewest = -(-length // LOGITS_CHUNK)
+    chunks = next(count for count in range(fewest, length + 1) if length % count == 0)
+    total, _ = jax.lax.scan(of_chunk, jnp.float32(0), (cut(x, chunks), cut(labels, chunks)))
+    return total / labels.size
+
+
+def cut(x: jax.Array, chunks: int) -> jax.Array:
+    """Return x [rows, length, ..] with a dimension of chunks of the positions in front."""
+    return jnp.moveaxis(x.reshape(x.shape[0], chunks, -1, *x.shape[2:]), 1, 0)
+
+
+def loss_fn(
+    model: Model, settings: Settings, attention: Attention, params: Params, tokens: jax.Array
+) -> jax.Array:
     """Return the mean cross entropy of each of tokens i32[rows, length + 1] but the first."""
     dtype = jnp.dtype(settings.compute_dtype)
     embedding = params["embedding"].astype(dtype)
@@ -134,12 +237,11 @@ def loss_fn(model: Model, settings: Settings, params: Params, tokens: jax.Array)
 
     @partial(jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable)
     def step(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
-        return layer(model, x, weights), None
+        return layer(model, attention, x, weights), None
 
     x, _ = jax.lax.scan(step, x, params["layers"])
-    logits = (normalize(x, params["norm"]) @ embedding.T).astype(jnp.float32)
-    chosen = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
+    unembedding = embedding if model.is_tied else params["unembedding"].astype(dtype)
+    return cross_entropy(normalize(x, params["norm"]), unembedding, tokens[:, 1:])
 
 
 def adam(
@@ -170,6 +272,11 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tupl
     if chosen.size not in SIZES:
         raise ValueError(f"size is {chosen.size!r}, not one of {', '.join(SIZES)}")
     model = SIZES[chosen.size]
+    platform = strategy.devices.platform
+    attention: Attention = attend
+    if chosen_attention(model, chosen, platform) == FLASH:
+        attention = partial(attend_by_kernel, interpret=platform != "tpu")
+    loss_of = partial(loss_fn, model, chosen, attention)
     shapes = parameter_shapes(model, chosen.parameter_dtype)
     state_shapes = parameter_shapes(model, chosen.state_dtype)
     with strategy.scope():
@@ -181,7 +288,7 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tupl
     def train_step(tokens: jax.Array) -> jax.Array:
         def replica_fn(tokens: jax.Array) -> jax.Array:
             old = gd.read(params)
-            loss, grads = jax.value_and_grad(partial(loss_fn, model, chosen))(old, tokens)
+            loss, grads = jax.value_and_grad(loss_of)(old, tokens)
             grads = gd.get_replica_context().all_reduce("MEAN", grads)
             new, new_state = adam(chosen, grads, gd.read(state), old, count[...])
             gd.assign(params, new)
