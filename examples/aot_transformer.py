@@ -145,21 +145,6 @@ def rotate(x: jax.Array) -> jax.Array:
     )
 
 
-def chosen_attention(model: Model, settings: Settings, platform: str) -> str:
-    """Return "flash" or "plain"; raises `ValueError` if the kernel does not take such shapes."""
-    if settings.attention not in (FLASH, PLAIN, "auto"):
-        raise ValueError(f"attention is {settings.attention!r}, not flash, plain or auto")
-    is_possible = settings.length % LANES == 0 and model.head % LANES == 0
-    if settings.attention == FLASH and not is_possible:
-        raise ValueError(
-            f"attention is flash, which takes multiples of {LANES}: rows have {settings.length} "
-            f"tokens, heads {model.head} elements"
-        )
-    if settings.attention == "auto":
-        return FLASH if platform == "tpu" and is_possible else PLAIN
-    return settings.attention
-
-
 def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Return causal attention over query [rows, length, heads, size]; holds all scores."""
     return jax.nn.dot_product_attention(query, key, value, is_causal=True)
@@ -186,6 +171,22 @@ def attend_by_kernel(
     kernel = splash.make_splash_mha_single_device(mask, block_sizes=blocks, interpret=interpret)
     heads_first = (jnp.swapaxes(x, 1, 2) for x in (query * size**-0.5, key, value))
     return jnp.swapaxes(jax.vmap(kernel)(*heads_first), 1, 2)
+
+
+def attention_for(model: Model, settings: Settings, platform: str) -> Attention:
+    """Return the attention of a step; raises `ValueError` if its kernel takes no such shapes."""
+    if settings.attention not in (FLASH, PLAIN, "auto"):
+        raise ValueError(f"attention is {settings.attention!r}, not flash, plain or auto")
+    is_possible = settings.length % LANES == 0 and model.head % LANES == 0
+    if settings.attention == FLASH and not is_possible:
+        raise ValueError(
+            f"attention is flash, which takes multiples of {LANES}: rows have {settings.length} "
+            f"tokens, heads {model.head} elements"
+        )
+    is_default = settings.attention == "auto" and platform == "tpu" and is_possible
+    if settings.attention == FLASH or is_default:
+        return partial(attend_by_kernel, interpret=platform != "tpu")
+    return attend
 
 
 def layer(model: Model, attention: Attention, x: jax.Array, weights: Params) -> jax.Array:
@@ -272,10 +273,7 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tupl
     if chosen.size not in SIZES:
         raise ValueError(f"size is {chosen.size!r}, not one of {', '.join(SIZES)}")
     model = SIZES[chosen.size]
-    platform = strategy.devices.platform
-    attention: Attention = attend
-    if chosen_attention(model, chosen, platform) == FLASH:
-        attention = partial(attend_by_kernel, interpret=platform != "tpu")
+    attention = attention_for(model, chosen, strategy.devices.platform)
     loss_of = partial(loss_fn, model, chosen, attention)
     shapes = parameter_shapes(model, chosen.parameter_dtype)
     state_shapes = parameter_shapes(model, chosen.state_dtype)

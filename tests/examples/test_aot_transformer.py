@@ -92,7 +92,8 @@ def test_the_loss_in_chunks_is_the_loss_and_holds_no_logits_of_all_positions(len
 def test_the_kernel_is_chosen_where_it_serves(
     settings: Settings, platform: str, chosen: str
 ) -> None:
-    assert aot_transformer.chosen_attention(TINY, settings, platform) == chosen
+    attention = aot_transformer.attention_for(TINY, settings, platform)
+    assert (attention is aot_transformer.attend) == (chosen == "plain")
 
 
 def test_an_attention_that_cannot_be_is_refused() -> None:
