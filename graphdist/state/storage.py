@@ -24,6 +24,15 @@ from graphdist.ir.graph import GraphVariable, Piece
 from graphdist.ir.types import MIRRORED, Distribution, sharded
 from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.files.checkpoint_arrays import host_copy
+from graphdist.runtime.processes.resharding import agree_to_gather, resharded
+from graphdist.runtime.spans import (
+    Span,
+    array_of_span,
+    copy_of_span,
+    held_span,
+    is_held_here,
+    span_to_write,
+)
 from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:
@@ -144,8 +153,7 @@ class Storage:
         self.strategy.buffers.layout += 1
         self.sharded_along = sharded_along
         if not isinstance(self.buffer, jax.ShapeDtypeStruct):
-            home = self.strategy.devices.home(self.stored)
-            self.buffer = jax.device_put(self.buffer, home, may_alias=False)
+            self.buffer = self._resharded(self.stored, "storing")
 
     def require_kept(self, *, waits: bool = False) -> Any:
         """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
@@ -197,31 +205,68 @@ class Storage:
     def copy_of_value(self) -> jax.Array:
         """Return a copy of the value, taken between steps; a sliced value is put together."""
         self.require_kept()
+        if self.is_in_slices_over_workers:  # before the lock: see `require_kept`
+            agree_to_gather(self._gathering("reading"), self.strategy.devices, here())
         with self.strategy.buffers.lock:
-            if self.pack is not None:
-                return self.pack.read(self.start, self.shape)
-            if self.sharded_along is None:
-                return jnp.array(self.buffer, copy=True)
-            home = self.strategy.devices.home(self.distribution)
-            return jax.device_put(self.buffer, home, may_alias=False)
+            if self.pack is not None or self.sharded_along is None:
+                return self._copy_as_stored()
+            return self._resharded(self.distribution, "reading")
+
+    def _copy_as_stored(self) -> jax.Array:
+        if self.pack is not None:
+            return self.pack.read(self.start, self.shape)
+        return jnp.array(self.buffer, copy=True)
+
+    def _resharded(self, distribution: Distribution, why: str) -> jax.Array:
+        devices = self.strategy.devices
+        what = self._gathering(why)
+        return resharded(self.buffer, devices.home(distribution), devices, what, here())
+
+    def _gathering(self, why: str) -> str:
+        return f"{why} variable {self.name!r}, which is in slices over all workers,"
 
     def copied(self) -> Storage:
-        """Return storage of its own with the same value."""
-        if self.sharded_along is None:
-            copy = self.copy_of_value()
-        else:  # the copy is stored in slices too: no device need hold it in full
-            self.require_kept()
-            with self.strategy.buffers.lock:
-                copy = jnp.array(self.buffer, copy=True)
-        along = self.sharded_along
+        """Return storage of its own with the same value, in the same form but for packs."""
+        self.require_kept()
+        with self.strategy.buffers.lock:
+            copy, along = self._copy_as_stored(), self.sharded_along
         return Storage(self.name, self.shape, self.strategy, self.distribution, copy, along)
 
     @property
     def is_complete_here(self) -> bool:
         """Return whether this process holds the full value, and reads it alone."""
+        return self.distribution is MIRRORED and not self.is_in_slices_over_workers
+
+    @property
+    def is_in_slices_over_workers(self) -> bool:
+        """Return whether the value is in slices of which this process holds some only."""
         held = self.holder.held
-        is_here = not isinstance(held, jax.Array) or held.is_fully_addressable
-        return self.distribution is MIRRORED and (self.sharded_along is None or is_here)
+        if self.sharded_along is None or not isinstance(held, jax.Array):
+            return False
+        return not (held.is_fully_addressable or is_held_here(held.sharding, self.shape))
+
+    @property
+    def own_span(self) -> Span:
+        """Return the part of a value in slices that the devices of this process hold."""
+        home = self.strategy.devices.home(self.stored)
+        return held_span(home, self.shape, self.sharded_along or 0)
+
+    def copy_of_own_slices(self) -> tuple[Span, Any] | None:
+        """Return, in the memory of the host, the slices that this process saves for all.
+
+        It is None if other processes hold the same slices and save them.
+        """
+        while True:
+            held = self.require_kept(waits=True)
+            with self.strategy.buffers.lock:
+                if self.holder.held is held:  # else a step has donated it meanwhile
+                    span = span_to_write(held, self.sharded_along or 0)
+                    return span and (span, copy_of_span(held, span))
+
+    def assign_own_slices(self, values: Any) -> None:
+        """Replace a value in slices; each process gives the slices of `own_span`."""
+        home = self.strategy.devices.home(self.stored)
+        self.buffer = array_of_span(values, self.own_span, self.shape, home)
 
     def host_copy(self) -> Any:
         """Return a copy in the memory of the host; None where the devices must build it."""

@@ -363,6 +363,8 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         what = f"{what} {type} on {devices_of([buffer])}"
         if reason := why_in_full(self):
             what = f"{what}, {reason}"
+        if self.storage.is_in_slices_over_workers:  # the value is read by all workers or by none
+            return f"{what}, in slices over {len(self.strategy.devices.workers or ())} workers>"
         if current_trace() is not None or (entry and entry.strategy is not self.strategy):
             return f"{what}>"
         if type.size > LARGEST:

@@ -15,12 +15,13 @@ from graphdist.cluster.spec import ClusterSpec
 from graphdist.cluster.tf_config import TFConfigClusterResolver
 from graphdist.config import job_identity, worker_bind_address, worker_timeouts
 from graphdist.errors import ArgumentError, ContextError, WorkerError
-from graphdist.ir.types import MIRRORED, Distribution
+from graphdist.ir.types import PER_REPLICA, Distribution
 from graphdist.options import (
     AXIS_NAME,
     CommunicationOptions,
     VariableSynchronization,
     checked_axis_name,
+    checked_sharding,
 )
 from graphdist.runtime.devices import (
     Devices,
@@ -34,6 +35,8 @@ from graphdist.runtime.processes.cluster_workers import (
     current_workers,
     join_workers,
 )
+from graphdist.runtime.processes.resharding import resharded
+from graphdist.runtime.spans import array_of_full
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.tracing.user_lines import here
@@ -69,10 +72,12 @@ class MultiWorkerMirroredBase(CommonStrategy):
         communication_options: CommunicationOptions | None = None,
         *,
         devices: Sequence[str | jax.Device] | None = None,
+        shard_update: bool | str = "auto",
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Join the other workers, if there are any, and take the devices of all."""
         self.axis_name = checked_axis_name(axis_name)
+        self.shard_update = checked_sharding(shard_update)
         options, resolver = (
             options_or_default(communication_options),
             resolver_or_default(cluster_resolver),
@@ -87,8 +92,9 @@ class MultiWorkerMirroredBase(CommonStrategy):
         """Return a buffer of its own for a variable: worker 0's value on all workers."""
         if self.devices.workers is None or isinstance(value, jax.ShapeDtypeStruct):
             return super().place_variable(value, distribution)
-        if distribution is MIRRORED and getattr(value, "sharding", None) == self.devices.mirrored:
-            return jax.numpy.array(value, copy=True)  # what a step gave is the same everywhere
+        is_shared = getattr(value, "sharding", None) == self.devices.mirrored
+        if is_shared and distribution is not PER_REPLICA:  # a step's result is the same everywhere
+            return resharded(value, self.devices.home(distribution), self.devices, "", here())
         if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
             implementation = jax.random.key_impl(value)
             bits = self._from_first_worker(np.asarray(jax.random.key_data(value)))
@@ -101,16 +107,16 @@ class MultiWorkerMirroredBase(CommonStrategy):
         return from_first_worker(value, self.devices, "the value of a variable", here())
 
     def _copies(self, value: Any, distribution: Distribution) -> jax.Array:
-        """Return an array with a copy of a value on each device: of one value, or one a replica."""
-        part, count = (value, 1) if distribution is MIRRORED else (value, len(self.devices))
-        if distribution is not MIRRORED:
-            part = part.reshape(part.shape or (1,))
+        """Return an array with copies of a value: of one, of its slices, or of one a replica."""
+        home = self.devices.home(distribution)
+        if distribution is not PER_REPLICA:
+            return array_of_full(value, home)
+        part = value.reshape(value.shape or (1,))
         copies = [
             jax.device_put(part, self.devices.devices[replica], may_alias=False)
             for replica in self.devices.local_replicas
         ]
-        shape = (count * part.shape[0], *part.shape[1:]) if part.shape else ()
-        home = self.devices.home(distribution)
+        shape = (len(self.devices) * part.shape[0], *part.shape[1:])
         return jax.make_array_from_single_device_arrays(shape, home, copies)
 
 

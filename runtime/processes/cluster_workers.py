@@ -174,7 +174,7 @@ class ClusterWorkers:
         try:
             given: list[Any] | None = self._connection.take(key, limit, self._raise_failure)
         except LeftError as left:
-            raise self._ended_early(max(left.args[0], 0)) from None
+            raise self._ended_early(max(left.args[0], 0), what, at) from None
         if given is None:
             self.fail(
                 CollectiveTimeoutError(
@@ -303,9 +303,11 @@ class ClusterWorkers:
         if self._connection is not None:
             self._connection.tell_failed(why)
 
-    def _ended_early(self, worker: int) -> WorkerError:
+    def _ended_early(self, worker: int, waiting: str = "", at: Source = UNKNOWN) -> WorkerError:
+        which = f", and {waiting} waits for it" if waiting else ""
         return WorkerError(
-            f"{self.name(worker)} ended its program before the others",
+            f"{self.name(worker)} ended its program before the others{which}",
+            source=at,
             hint="all workers run the same number of steps: see what ends the loop of that one",
         )
 

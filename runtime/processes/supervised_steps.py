@@ -47,11 +47,14 @@ def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFu
     if devices.workers is None:
         return function
     first = partial(first_collective, graph)
-    return WorkerStep(_with_x64_as_now(function), graph.name, first, devices, devices.workers)
+    return WorkerStep(with_x64_as_now(function), graph.name, first, devices, devices.workers)
 
 
-def _with_x64_as_now(function: StepFunction) -> StepFunction:
-    """Convert NumPy arrays as this thread does: a context manager of JAX sets one thread only."""
+def with_x64_as_now(function: StepFunction) -> StepFunction:
+    """Return a function that converts NumPy arrays as this thread does, on whichever it runs.
+
+    A context manager of JAX sets one thread only.
+    """
     enable_x64 = jax.enable_x64.value
 
     def run(*arrays: Any) -> Any:

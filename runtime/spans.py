@@ -1,0 +1,135 @@
+"""The part of an array that one process holds, of an array in slices over several processes.
+
+Replicas are numbered process by process, so the slices of a process follow each other. Together
+they are a span: a run of indices along the dimension that is cut. Groups of replicas may hold the
+same slices; one process of them writes a slice to a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple  # Any: numpy dtypes, values of numpy and JAX
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+
+class Span(NamedTuple):
+    """The indices from `start` to before `stop` along one dimension, and all of the others.
+
+    >>> np.arange(6).reshape(2, 3)[Span(1, 0, 2).index]
+    array([[0, 1],
+           [3, 4]])
+    """
+
+    dimension: int
+    start: int
+    stop: int
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """Return the index that takes the span out of an array."""
+        return (*[slice(None)] * self.dimension, slice(self.start, self.stop))
+
+    def shape_in(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the span of an array of a shape.
+
+        >>> Span(1, 0, 2).shape_in((2, 3))
+        (2, 2)
+        """
+        after = shape[self.dimension + 1 :]
+        return (*shape[: self.dimension], self.stop - self.start, *after)
+
+    def shared_with(self, other: Span) -> Span | None:
+        """Return the indices that two spans along one dimension share; None without any.
+
+        >>> Span(0, 0, 4).shared_with(Span(0, 3, 8))
+        Span(dimension=0, start=3, stop=4)
+        """
+        start, stop = max(self.start, other.start), min(self.stop, other.stop)
+        return Span(self.dimension, start, stop) if start < stop else None
+
+    def within(self, other: Span) -> Span:
+        """Return the same indices, counted from the start of another span.
+
+        >>> Span(0, 3, 4).within(Span(0, 3, 8))
+        Span(dimension=0, start=0, stop=1)
+        """
+        return Span(self.dimension, self.start - other.start, self.stop - other.start)
+
+
+def is_held_here(sharding: Sharding, shape: tuple[int, ...]) -> bool:
+    """Return whether this process's devices together hold all of an array."""
+    here = _parts(sharding.addressable_devices_indices_map(shape).values(), shape)
+    return here == _parts(sharding.devices_indices_map(shape).values(), shape)
+
+
+def _parts(indices: Iterable[Any], shape: tuple[int, ...]) -> set[tuple[Any, ...]]:
+    """Return different indices as bounds; before Python 3.12 a slice cannot be in a set."""
+    return {
+        tuple(part.indices(size) for part, size in zip(index, shape, strict=True))
+        for index in indices
+    }
+
+
+def held_span(sharding: Sharding, shape: tuple[int, ...], dimension: int) -> Span:
+    """Return the span of an array that this process's devices hold, in slices along a dimension."""
+    indices = sharding.addressable_devices_indices_map(shape).values()
+    span = _union((index[dimension] for index in indices if index is not None), shape, dimension)
+    assert span is not None
+    return span
+
+
+def span_to_write(array: jax.Array, dimension: int) -> Span | None:
+    """Return the span that this process writes for all, so that each slice is written once.
+
+    It is None if other processes hold the same slices and write them.
+    """
+    firsts = (shard for shard in array.addressable_shards if shard.replica_id == 0)
+    return _union((shard.index[dimension] for shard in firsts), array.shape, dimension)
+
+
+def _union(slices: Iterable[slice], shape: tuple[int, ...], dimension: int) -> Span | None:
+    bounds = sorted({part.indices(shape[dimension])[:2] for part in slices})
+    if not bounds:
+        return None
+    starts, stops = zip(*bounds, strict=True)
+    assert starts[1:] == stops[:-1], f"a process holds slices with others between them: {bounds}"
+    return Span(dimension, starts[0], stops[-1])
+
+
+def copy_of_span(array: jax.Array, span: Span) -> np.ndarray[Any, Any]:
+    """Return a span of an array in the memory of the host, without a copy on the devices."""
+    copy = np.empty(span.shape_in(array.shape), array.dtype)
+    for shard in array.addressable_shards:
+        start, stop, _ = shard.index[span.dimension].indices(array.shape[span.dimension])
+        if span.shared_with(held := Span(span.dimension, start, stop)):
+            copy[held.within(span).index] = np.asarray(shard.data)
+    return copy
+
+
+def array_of_span(values: Any, span: Span, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+    """Return an array of which this process gives the span that its devices hold.
+
+    Every process gives its own. The values are copied: nobody else holds the array's memory.
+    """
+
+    def part(index: tuple[slice, ...]) -> Any:
+        start, stop, _ = index[span.dimension].indices(shape[span.dimension])
+        return values[Span(span.dimension, start, stop).within(span).index]
+
+    return _joined(part, shape, sharding)
+
+
+def array_of_full(value: Any, sharding: Sharding) -> jax.Array:
+    """Return an array of which this process takes its devices' parts out of the full value."""
+    return _joined(lambda index: value[index], value.shape, sharding)
+
+
+def _joined(part: Any, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+    copies = [
+        jax.device_put(part(index), device, may_alias=False)
+        for device, index in sharding.addressable_devices_indices_map(shape).items()
+    ]
+    return jax.make_array_from_single_device_arrays(shape, sharding, copies)
