@@ -34,6 +34,8 @@ from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
 from graphdist.random import Generator
 from graphdist.runtime.files.checkpoint_arrays import can_be_written
+from graphdist.runtime.spans import Span
+from graphdist.state.storage import Storage
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, type_name
@@ -48,7 +50,7 @@ _NO_OBJECTS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
 @dataclass
 class ArrayEntry:
-    """An array, by its dtype and shape; `read` copies it to the host."""
+    """An array, by its dtype and shape; `read` copies it to the host, `write` replaces all."""
 
     name: str
     dtype: str
@@ -61,8 +63,19 @@ class ArrayEntry:
     """The object that is written to; None for an array, which is replaced."""
     takes_any_float: bool = False
     """Whether it can also be restored from floats of other dtypes."""
+    slices: Storage | None = None
+    """The storage of a variable in slices over workers: each worker saves and restores its own."""
     numbers: tuple[int, ...] = ()
     """The shape of the numbers stored for each element, if elements are random keys."""
+
+    @property
+    def span(self) -> Span | None:
+        """Return the part that is restored on this worker; None: all of it."""
+        return None if self.slices is None else self.slices.own_span
+
+    def restore(self, array: Array) -> None:
+        """Write the part of `span`."""
+        (self.write if self.slices is None else self.slices.assign_own_slices)(array)
 
     def takes(self, dtype: str, shape: Sequence[int], stored_shape: Sequence[int]) -> bool:
         """Return whether it can be restored from an array of this dtype and shape."""
@@ -318,6 +331,8 @@ def _of_variable(name: str, variable: Variable) -> ArrayEntry:
     def write(array: Array) -> None:
         variable.assign(_as_value(array, dtype), read_value=False)
 
+    numbers, storage = _numbers_of(dtype), variable.storage
+    is_in_slices = storage.is_in_slices_over_workers and not numbers
     return ArrayEntry(
         name,
         _checked_dtype(name, dtype),
@@ -326,7 +341,8 @@ def _of_variable(name: str, variable: Variable) -> ArrayEntry:
         write,
         is_read_by_all=variable.is_read_by_all,
         holder=variable,
-        numbers=_numbers_of(dtype),
+        slices=storage if is_in_slices else None,
+        numbers=numbers,
     )
 
 

@@ -2,7 +2,8 @@
 
 `graphdist.runtime.files.checkpoint_index` describes the index on disk. Arrays are assigned to the
 workers by size: the largest first, each to the worker with the fewest bytes. Every worker computes
-the same assignment, so they need no messages for it.
+the same assignment, so they need no messages for it. Of an array in slices over the workers each
+writes the slices that it holds.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -19,6 +21,7 @@ from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.checkpoint_folders import checkpoints_in
 from graphdist.runtime.files.checkpoint_index import FORMAT, read_index
 from graphdist.runtime.processes.workers import Workers
+from graphdist.runtime.spans import Span
 from graphdist.train.entries import (
     Array,
     ArrayEntry,
@@ -43,11 +46,11 @@ class Snapshot:
     ) -> dict[str, Any]:
         """Return the index, from the reports of all workers and the checksums of their files."""
         last = max((found.index.sequence for found in checkpoints_in(path.parent)), default=0)
-        arrays = {
-            name: {**record, "part": part, "crc32": of_files.get(record["file"])}
-            for part, (report, of_files) in enumerate(zip(reports, checksums, strict=True))
-            for name, record in report["arrays"].items()
-        }
+        written: dict[str, list[dict[str, Any]]] = {}
+        for part, (report, of_files) in enumerate(zip(reports, checksums, strict=True)):
+            for name, record in report["arrays"].items():
+                file = {**record, "part": part, "crc32": of_files.get(record["file"])}
+                written.setdefault(name, []).append(file)
         states = {name: [report["states"][name] for report in reports] for name in self.states}
         return {
             "format": FORMAT,
@@ -55,7 +58,7 @@ class Snapshot:
             "save_counter": save_counter,
             "saved_at": time.time(),
             "workers": len(reports),
-            "arrays": arrays,
+            "arrays": {name: _record(files) for name, files in written.items()},
             "values": self.values,
             "states": states,
             "aliases": self.aliases,
@@ -66,6 +69,17 @@ class Snapshot:
         """Return this worker's states."""
         states: dict[str, Any] = self.report["states"]
         return states
+
+
+def _record(files: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the record of an array in the index, from those of its files."""
+    (first, *others) = sorted(files, key=lambda file: file.get("start", 0))
+    if "start" not in first:
+        return first
+    described = {name: first[name] for name in ("dtype", "shape", "stored", "sliced_along")}
+    of_slice = ("size", "part", "file", "crc32")
+    slices = [{name: file[name] for name in of_slice} for file in (first, *others)]
+    return {**described, "slices": slices}
 
 
 def owners(entries: Iterable[ArrayEntry], count: int) -> dict[str, int]:
@@ -84,25 +98,33 @@ def snapshot(entries: Entries, workers: Workers) -> Snapshot:
     The copies are complete on return: the next step donates the variables' buffers.
     """
     arrays = [entry for entry in entries.by_name.values() if isinstance(entry, ArrayEntry)]
-    owner = owners(arrays, workers.count)
+    owner = owners((entry for entry in arrays if entry.slices is None), workers.count)
     files: dict[str, Array] = {}
     records: dict[str, Any] = {}
     for entry in arrays:
-        is_mine = owner[entry.name] == workers.index
-        array = entry.read() if is_mine or entry.is_read_by_all else None
-        if array is not None and is_mine:
+        array, where = _own_part(entry, owner.get(entry.name) == workers.index)
+        if array is not None:
             file = str(len(files))
             files[file] = array
-            records[entry.name] = {
-                "dtype": entry.dtype,
-                "shape": list(entry.shape),
-                "file": file,
-                "stored": [array.dtype.name, list(array.shape)],
-            }
+            stored = [array.dtype.name, [*entry.shape, *entry.numbers]]
+            described = {"dtype": entry.dtype, "shape": list(entry.shape), "stored": stored}
+            records[entry.name] = {**described, "file": file, **where}
     others = entries.by_name.values()
     values = {entry.name: entry.value for entry in others if isinstance(entry, ValueEntry)}
     states = {entry.name: entry.read() for entry in others if isinstance(entry, StateEntry)}
     return Snapshot(files, {"arrays": records, "states": states}, values, dict(entries.aliases))
+
+
+def _own_part(entry: ArrayEntry, is_mine: bool) -> tuple[Array | None, dict[str, int]]:
+    """Return what this worker writes of an array, None for nothing, and where a slice begins."""
+    if entry.slices is None:
+        array = entry.read() if is_mine or entry.is_read_by_all else None
+        return (array if is_mine else None), {}
+    own = entry.slices.copy_of_own_slices()
+    if own is None:
+        return None, {}
+    (along, start, stop), array = own
+    return array, {"sliced_along": along, "start": start, "size": stop - start}
 
 
 class SavedCheckpoint:
@@ -147,9 +169,9 @@ class SavedCheckpoint:
             return f"{self.values[name]!r}"
         return "an iterator"
 
-    def read(self, names: Iterable[str]) -> Iterator[Array]:
-        """Yield the arrays of these names."""
-        arrays = [self.arrays[name] for name in names]
+    def read(self, names: Iterable[str], spans: Iterable[Span | None] = ()) -> Iterator[Array]:
+        """Yield the arrays of these names, or of each the span that is given for it."""
+        arrays = [(self.arrays[name], span) for name, span in zip_longest(names, spans)]
         return read_arrays(self._place, self.path, arrays, self._at)
 
     def state(self, name: str, workers: Workers) -> Any:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self  # Any: restored objects
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast  # Any: restored objects
 
 from graphdist.errors import GraphdistError, UnmatchedError
 from graphdist.ir.source import Source
-from graphdist.runtime.files.checkpoint_files import CheckpointError
-from graphdist.runtime.processes.workers import worker_group
+from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
+from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
+from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.user_lines import here
 from graphdist.train.entries import (
     ArrayEntry,
@@ -26,7 +30,10 @@ if TYPE_CHECKING:
     from graphdist.train.index import SavedCheckpoint
 
 _log = logging.getLogger("graphdist")
+_T = TypeVar("_T")
 _NAMES_SHOWN = 20
+_reads = itertools.count()
+"""Numbers the reads of slices by this process. All workers read in the same order."""
 
 
 class LoadStatus:
@@ -70,7 +77,8 @@ class LoadStatus:
             entries = entries_of(self.checkpoint, names)
             pairs = self._pairs(saved, entries)
             _refuse_disagreements(saved, pairs, here())
-            values = list(_values(saved, pairs))  # before any is written: an error restores nothing
+            # All are read before any is written: an error restores nothing.
+            values = read_by_all(saved, pairs, lambda: list(_values(saved, pairs)))
             return lambda: outside_scopes(lambda: self._write(entries, pairs, values))
 
         write: Callable[[], None] = outside_scopes(prepare)
@@ -231,9 +239,39 @@ def _values(
         elif not isinstance(entry, ArrayEntry):
             yield entry.write, type(entry.value)(saved.values[name])
     arrays = [(entry, name) for entry, name in pairs if isinstance(entry, ArrayEntry)]
-    contents = saved.read(name for _, name in arrays)
-    for (holder, _), array in zip(arrays, contents, strict=True):
-        yield holder.write, array
+    contents = saved.read((name for _, name in arrays), (entry.span for entry, _ in arrays))
+    for (entry, _), array in zip(arrays, contents, strict=True):
+        yield entry.restore, array
+
+
+def read_by_all(
+    saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]], read: Callable[[], _T]
+) -> _T:
+    """Return what a function reads, once all workers have read their part of the same checkpoint.
+
+    Workers read different files only for variables in slices; without any, none waits for others.
+    Raises `UnreadableCheckpointError` if another worker could not read its part.
+    """
+    if all(not isinstance(entry, ArrayEntry) or entry.slices is None for entry, _ in pairs):
+        return read()
+    failure, found, name = None, None, os.path.basename(saved.path)
+    try:
+        found = read()
+    except UnreadableCheckpointError as error:
+        failure = error
+    said = json.dumps([saved.index.seal, "" if failure is None else failure.what])
+    call, doing = f"checkpoint/slices/{next(_reads)}", f"{name} is read"
+    answers = exchange(worker_group(), call, said, SECONDS_TO_WRITE, doing)
+    if failure is not None:
+        raise failure
+    for worker, answer in enumerate(answers):
+        seal, what = json.loads(answer)
+        if what or seal != saved.index.seal:
+            raise UnreadableCheckpointError(
+                f"worker {worker}: {what or f'its checkpoint {name} is another save'}",
+                source=here(),
+            )
+    return cast("_T", found)
 
 
 def _state_setter(entry: StateEntry, path: str, at: Source) -> Callable[[Any], None]:

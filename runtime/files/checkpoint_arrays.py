@@ -37,7 +37,8 @@ from graphdist.runtime.files.checkpoint_files import (
     read_small,
     size_of,
 )
-from graphdist.runtime.files.checkpoint_index import Index, StoredArray
+from graphdist.runtime.files.checkpoint_index import Index, StoredArray, StoredSlice
+from graphdist.runtime.spans import Span
 from graphdist.runtime.targets.topologies import MissingExtraError
 
 _WRITES_AT_ONCE = 8
@@ -140,32 +141,34 @@ def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
 
 def missing_file(place: Path, index: Index) -> str | None:
     """Return what is wrong with the files of a checkpoint, by names and sizes, or None."""
-    for array in index.arrays.values():
-        if not array.num_bytes:
-            continue
-        size = size_of(place / array.chunk)
-        if size != array.num_bytes:
-            return _wrong_size(array, size)
-        if size_of(place / array.folder / _METADATA) is None:
-            return f"array {array.name!r}: {array.folder / _METADATA} is not there"
+    for file in index.files:
+        size = size_of(place / file.chunk)
+        if size != file.num_bytes:
+            return _wrong_size(file, size)
+        if size_of(place / file.folder / _METADATA) is None:
+            return f"array {file.name!r}: {file.folder / _METADATA} is not there"
     return None
 
 
-def _wrong_size(array: StoredArray, size: int | None) -> str:
+def _wrong_size(file: StoredSlice, size: int | None) -> str:
     if size is None:
-        return f"array {array.name!r}: {array.chunk} is not there"
-    return f"array {array.name!r}: {array.chunk} has {size:,} bytes, not {array.num_bytes:,}"
+        return f"array {file.name!r}: {file.chunk} is not there"
+    return f"array {file.name!r}: {file.chunk} has {size:,} bytes, not {file.num_bytes:,}"
 
 
 def read_arrays(
-    place: Path, called: str, arrays: Iterable[StoredArray], at: Source = UNKNOWN
+    place: Path,
+    called: str,
+    arrays: Iterable[tuple[StoredArray, Span | None]],
+    at: Source = UNKNOWN,
 ) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield arrays of a checkpoint; `called` is its name in errors.
+    """Yield arrays of a checkpoint, in full or a span of each; `called` is its name in errors.
 
-    Raises `UnreadableCheckpointError` for one that is damaged.
+    Of an array in slices, the files outside of the span are not read. Raises
+    `UnreadableCheckpointError` for an array that is damaged.
     """
     with ThreadPoolExecutor(_READS_AT_ONCE, "graphdist-restore") as readers:
-        found = [readers.submit(_read, place, called, array, at) for array in arrays]
+        found = [readers.submit(_read, place, called, array, span, at) for array, span in arrays]
         try:
             while found:
                 yield found.pop(0).result()  # popped, so that the caller alone holds the array
@@ -174,43 +177,64 @@ def read_arrays(
                 reading.cancel()
 
 
-def _read(place: Path, called: str, array: StoredArray, at: Source) -> np.ndarray[Any, Any]:
-    if not array.num_bytes:
-        return np.zeros(array.stored_shape, array.stored_dtype)
-    file = array.folder / _METADATA
+def _read(
+    place: Path, called: str, array: StoredArray, span: Span | None, at: Source
+) -> np.ndarray[Any, Any]:
+    files = array.slices
+    wanted = span or Span(files[0].span.dimension, 0, files[-1].span.stop)
+    for file in files:
+        if file.span == wanted:
+            return _read_file(place, called, file, at)
+    values = np.empty(wanted.shape_in(array.stored_shape), array.stored_dtype)
+    for file in files:
+        target, source = file.span.index, wanted.index
+        if file.span.dimension == wanted.dimension:
+            shared = file.span.shared_with(wanted)
+            if shared is None:
+                continue
+            target, source = shared.within(wanted).index, shared.within(file.span).index
+        values[target] = _read_file(place, called, file, at)[source]
+    return values
+
+
+def _read_file(place: Path, called: str, stored: StoredSlice, at: Source) -> np.ndarray[Any, Any]:
+    if not stored.num_bytes:
+        return np.zeros(stored.shape, stored.dtype)
+    file = stored.folder / _METADATA
     try:
-        _check_metadata(read_small(place / file, _MOST_METADATA), array)
-        file = array.chunk
-        return _read_chunk(place / file, array)
+        _check_metadata(read_small(place / file, _MOST_METADATA), stored)
+        file = stored.chunk
+        return _read_chunk(place / file, stored)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UnreadableCheckpointError(
-            f"array {array.name!r} of checkpoint {called} cannot be read: {file}: {said}", source=at
+            f"array {stored.name!r} of checkpoint {called} cannot be read: {file}: {said}",
+            source=at,
         ) from error
 
 
-def _read_chunk(file: Path, array: StoredArray) -> np.ndarray[Any, Any]:
+def _read_chunk(file: Path, stored: StoredSlice) -> np.ndarray[Any, Any]:
     """Return the array in a file; raises `ValueError` if it is not the written one."""
     with open_regular_file(file) as found:
         size = os.fstat(found.fileno()).st_size
-        if size != array.num_bytes:
-            raise ValueError(f"it has {size:,} bytes, its index says {array.num_bytes:,}")
-        values = np.empty(array.stored_shape, array.stored_dtype)
+        if size != stored.num_bytes:
+            raise ValueError(f"it has {size:,} bytes, its index says {stored.num_bytes:,}")
+        values = np.empty(stored.shape, stored.dtype)
         memory, crc = _bytes(values), 0
         for start in range(0, size, _BYTES_AT_ONCE):
             block = memory[start : start + _BYTES_AT_ONCE]
             if found.readinto(block) != len(block):  # type: ignore[attr-defined]  # unbuffered
                 raise ValueError("it was cut short while it was read")
-            if array.crc32 is not None:
+            if stored.crc32 is not None:
                 crc = zlib.crc32(block, crc)
-    if array.crc32 is not None and f"{crc:08x}" != array.crc32:
-        raise ValueError(f"its checksum is {crc:08x}, its index says {array.crc32}")
+    if stored.crc32 is not None and f"{crc:08x}" != stored.crc32:
+        raise ValueError(f"its checksum is {crc:08x}, its index says {stored.crc32}")
     return values
 
 
-def _check_metadata(text: bytes, array: StoredArray) -> None:
+def _check_metadata(text: bytes, stored: StoredSlice) -> None:
     """Raise `ValueError` unless the metadata of a file are the written ones."""
-    shape, dtype = list(array.stored_shape), array.stored_dtype
+    shape, dtype = list(stored.shape), stored.dtype
     expected = {
         "chunks": shape,
         "compressor": None,

@@ -1,18 +1,23 @@
 """The index of a checkpoint: its contents by name, and the checksums that reveal damage.
 
-    {"format": 2, "sequence": 7, "save_counter": 3, "saved_at": 1767225600.0, "workers": 2,
+    {"format": 3, "sequence": 7, "save_counter": 3, "saved_at": 1767225600.0, "workers": 2,
      "arrays": {"params/w": {"dtype": "float32", "shape": [784, 128], "part": 0, "file": "0",
-                             "stored": ["float32", [784, 128]], "crc32": "8f3a0c11"}},
+                             "stored": ["float32", [784, 128]], "crc32": "8f3a0c11"},
+                "slots/w": {"dtype": "float32", "shape": [784, 128],
+                            "stored": ["float32", [784, 128]], "sliced_along": 0, "slices": [
+                               {"size": 392, "part": 0, "file": "1", "crc32": "5e1b7a90"},
+                               {"size": 392, "part": 1, "file": "0", "crc32": "0c44d2f7"}]}},
      "values": {"step": 300},
      "states": {"iterator": [{..}, {..}]},
      "aliases": {"optimizer/params/w": "params/w"},
      "crc32": "5d20b7e4"}
 
 `sequence` orders the checkpoints of a folder by their saving, independent of clocks. `stored`
-differs from dtype and shape for random keys, whose numbers are stored. `states` has a state for
-each worker. The `crc32` of an array is the checksum of its bytes, so that a file in the place of
-another is found. The last `crc32` is the checksum of all bytes of the index before it. Format 1 is
-the same without checksums.
+differs from dtype and shape for random keys, whose numbers are stored. An array that no worker had
+in full is in several files: each has the next so many indices of the dimension `sliced_along`.
+`states` has a state for each worker. The `crc32` of a file is the checksum of its bytes, so that a
+file in the place of another is found. The last `crc32` is the checksum of all bytes of the index
+before it. Format 2 is the same without slices, format 1 without checksums too.
 
 The checksums find mistakes of disks, networks and programs. They are no signature. So an index is
 not trusted: `Index.of` checks every field before it is used, and nothing else reads the JSON.
@@ -24,8 +29,8 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn  # Any: JSON, numpy dtypes
 
@@ -38,9 +43,10 @@ from graphdist.runtime.files.checkpoint_files import (
     UnreadableCheckpointError,
     read_small,
 )
+from graphdist.runtime.spans import Span
 
 INDEX = "index.json"
-FORMAT = 2
+FORMAT = 3
 MOST_BYTES = 2**28
 """The largest size of an index, so that a huge file is not read into memory."""
 _MOST = 2**53
@@ -51,33 +57,45 @@ _DTYPE, _KEY = re.compile(r"[a-z][a-z0-9_]{0,30}"), re.compile(r"key<[^<>]{0,60}
 
 
 @dataclass(frozen=True)
-class StoredArray:
-    """An array of a checkpoint, and the content that its file must have."""
+class StoredSlice:
+    """A file of an array, and the content that it must have: all of the array, or a slice."""
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
+    """The array's name."""
     part: int
     file: str
-    stored_dtype: np.dtype[Any]
-    stored_shape: tuple[int, ...]
+    span: Span
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
     crc32: str | None
     """None in format 1."""
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the array, relative to the checkpoint's."""
+        """Return the folder of the file, relative to the checkpoint's."""
         return Path(f"part-{self.part}", self.file)
 
     @property
     def chunk(self) -> Path:
         """Return the file of its bytes, relative to the checkpoint's folder."""
-        return self.folder / ".".join(["0"] * (len(self.stored_shape) or 1))
+        return self.folder / ".".join(["0"] * (len(self.shape) or 1))
 
     @property
     def num_bytes(self) -> int:
         """Return the size of that file; an array without elements has no file."""
-        return math.prod(self.stored_shape) * self.stored_dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array of a checkpoint, and its files, in the order of their indices."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    stored_dtype: np.dtype[Any]
+    stored_shape: tuple[int, ...]
+    slices: tuple[StoredSlice, ...]
 
 
 @dataclass(frozen=True)
@@ -94,6 +112,12 @@ class Index:
     aliases: dict[str, str]
     seal: str
     """Its own checksum, which distinguishes it from another save; "" in format 1."""
+
+    @property
+    def files(self) -> Iterator[StoredSlice]:
+        """Yield all files."""
+        for array in self.arrays.values():
+            yield from (file for file in array.slices if file.num_bytes)
 
     @classmethod
     def of(cls, content: Any) -> Index:
@@ -143,7 +167,7 @@ def read_index(place: Path, at: Source = UNKNOWN) -> Index:
     try:
         content = _checked_content(read_small(place / INDEX, MOST_BYTES))
         known = content.get("format")
-        if known in (1, FORMAT) and type(known) is int:
+        if type(known) is int and 1 <= known <= FORMAT:
             return Index.of(content)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableCheckpointError(
@@ -170,7 +194,7 @@ def _checked_content(data: bytes) -> dict[str, Any]:
     content = json.loads(data)
     if not isinstance(content, dict):
         _refuse("it is no JSON object")
-    if seal is None and (content.get("format") == FORMAT or "crc32" in content):
+    if seal is None and (content.get("format") != 1 or "crc32" in content):
         _refuse("it has no checksum at its end")
     return content
 
@@ -245,25 +269,67 @@ def _array(name: str, value: Any, workers: int, is_sealed: bool) -> StoredArray:
     if not isinstance(stored, list) or len(stored) != 2:
         _refuse(f"'stored'{of} is {_short(stored)}, not a dtype and a shape")
     dtype, shape = record.get("dtype"), _shape(record.get("shape"), f"the shape{of}")
-    array = StoredArray(
+    described = StoredArray(
         name,
         dtype if isinstance(dtype, str) else "",
         shape,
-        _integer(record, "part", 0, workers - 1, of),
-        _text(record.get("file"), _FILE, f"the file{of}"),
         _stored_dtype(stored[0], of),
         _shape(stored[1], f"the stored shape{of}"),
-        _text(record.get("crc32"), _CHECKSUM, f"the checksum{of}")
-        if is_sealed and 0 not in shape
-        else None,
+        (),
     )
-    if _KEY.fullmatch(array.dtype):
-        is_alike = array.stored_dtype == np.uint32 and array.stored_shape[: len(shape)] == shape
+    if _KEY.fullmatch(described.dtype):
+        numbers = described.stored_shape[: len(shape)]
+        is_alike = described.stored_dtype == np.uint32 and numbers == shape
     else:
-        is_alike = array.dtype == array.stored_dtype.name and array.stored_shape == shape
+        is_alike = described.dtype == described.stored_dtype.name
+        is_alike = is_alike and described.stored_shape == shape
     if not is_alike:
         _refuse(f"'dtype' and 'shape'{of} do not go with what is stored")
-    return array
+    make = _slices if "slices" in record else _one_slice
+    return replace(described, slices=tuple(make(record, described, workers, is_sealed)))
+
+
+def _one_slice(
+    record: Mapping[str, Any], array: StoredArray, workers: int, is_sealed: bool
+) -> Iterator[StoredSlice]:
+    """Yield the one file of an array."""
+    size = array.stored_shape[0] if array.stored_shape else 1
+    yield _slice(record, array, Span(0, 0, size), workers, is_sealed)
+
+
+def _slices(
+    record: Mapping[str, Any], array: StoredArray, workers: int, is_sealed: bool
+) -> Iterator[StoredSlice]:
+    """Yield the files of an array in slices; raises `ValueError` unless they make up all of it."""
+    of = f" of array {_short(array.name)}"
+    along = _integer(record, "sliced_along", 0, len(array.stored_shape) - 1, of)
+    slices, start = record["slices"], 0
+    if not isinstance(slices, list):
+        _refuse(f"'slices'{of} is {_short(slices)}, not a JSON array")
+    for value in slices:
+        fields = _fields(value, f"a slice{of}")
+        size = _integer(fields, "size", 1, array.stored_shape[along] - start, of)
+        yield _slice(fields, array, Span(along, start, start + size), workers, is_sealed)
+        start += size
+    if start != array.stored_shape[along]:
+        _refuse(f"the slices{of} have {start} of {array.stored_shape[along]} indices")
+
+
+def _slice(
+    fields: Mapping[str, Any], array: StoredArray, span: Span, workers: int, is_sealed: bool
+) -> StoredSlice:
+    of = f" of array {_short(array.name)}"
+    return StoredSlice(
+        array.name,
+        _integer(fields, "part", 0, workers - 1, of),
+        _text(fields.get("file"), _FILE, f"the file{of}"),
+        span,
+        array.stored_dtype,
+        span.shape_in(array.stored_shape) if array.stored_shape else (),
+        _text(fields.get("crc32"), _CHECKSUM, f"the checksum{of}")
+        if is_sealed and 0 not in array.shape
+        else None,
+    )
 
 
 def _check_names(index: Index) -> None:
@@ -279,6 +345,6 @@ def _check_names(index: Index) -> None:
     kinds: list[Iterable[str]] = [index.arrays, index.values, index.states, index.aliases]
     if len({name for names in kinds for name in names}) < sum(len(list(kind)) for kind in kinds):
         _refuse("a name stands in it twice")
-    files = [(array.part, array.file) for array in index.arrays.values() if array.num_bytes]
+    files = [(file.part, file.file) for file in index.files]
     if len(set(files)) < len(files):
         _refuse("two arrays have one file")

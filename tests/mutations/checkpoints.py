@@ -30,7 +30,7 @@ import numpy as np
 import graphdist as gd
 from graphdist.runtime.files.checkpoint_index import INDEX, sealed
 from tests.mutations.peak_memory import peak_bytes
-from tests.train.subjects import FORMAT_1, files_of, nested
+from tests.train.subjects import FORMAT_1, files_of, nested, put_in_slices
 
 MOST_MEBIBYTES = 1024
 _SECONDS_EACH = 20
@@ -75,6 +75,7 @@ def make_originals(folder: Path) -> None:
         checkpoint = gd.train.Checkpoint(**objects(step))
         checkpoint.write(folder / f"ckpt-{step}")
         checkpoint.sync()
+    put_in_slices(folder / "ckpt-2", "params/w", 1, [1, 2])
     shutil.copytree(FORMAT_1, folder / "old-1")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.runtime.files.checkpoint_arrays import write_arrays
+from graphdist.runtime.files.checkpoint_index import INDEX, sealed
 
 FORMAT_1 = Path(__file__).parent / "format_1" / "ckpt-1"
 """A checkpoint that an earlier version wrote, without checksums."""
@@ -47,3 +50,21 @@ def nested(depth: int) -> Any:
     for _ in range(depth):
         value = [value]
     return value
+
+
+def put_in_slices(path: Path, name: str, along: int, sizes: list[int]) -> None:
+    """Store an array of a checkpoint as workers do that hold slices of it, one worker a slice."""
+    index = json.loads((path / INDEX).read_text())
+    array = gd.train.load_variable(path, name)
+    slices, start = [], 0
+    for part, size in enumerate(sizes):
+        taken = (*[slice(None)] * along, slice(start, start + size))
+        written = {"100": np.ascontiguousarray(array[taken])}
+        checksums = write_arrays(path / f"part-{part}", written)
+        slices.append({"size": size, "part": part, "file": "100", "crc32": checksums["100"]})
+        start += size
+    record = {key: index["arrays"][name][key] for key in ("dtype", "shape", "stored")}
+    index["arrays"][name] = {**record, "sliced_along": along, "slices": slices}
+    count = max(index["workers"], len(sizes))
+    states = {name: [states[0]] * count for name, states in index["states"].items()}
+    (path / INDEX).write_bytes(sealed({**index, "workers": count, "states": states}))

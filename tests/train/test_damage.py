@@ -252,8 +252,8 @@ def test_format_1_is_read(tmp_path: Path) -> None:
 def test_an_index_says_what_was_written(path: Path) -> None:
     content = json.loads((path / INDEX).read_text())
     index = Index.of(content)
-    assert index.arrays["w"].num_bytes == 48
-    assert index.arrays["empty"].crc32 is None
-    assert (path / index.arrays["w"].chunk).stat().st_size == 48
+    assert [file.num_bytes for file in index.arrays["w"].slices] == [48]
+    assert [file.crc32 for file in index.arrays["empty"].slices] == [None]
+    assert [(path / file.chunk).stat().st_size for file in index.arrays["w"].slices] == [48]
     assert sealed(content) == (path / INDEX).read_bytes()
     assert not list(path.rglob("report.json"))

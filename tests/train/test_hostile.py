@@ -13,7 +13,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.files.checkpoint_index import INDEX, sealed
-from tests.train.subjects import FORMAT_1, nested, objects, refusal
+from tests.train.subjects import FORMAT_1, nested, objects, put_in_slices, refusal
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -84,8 +84,46 @@ def test_hostile_indices(path: Path, name: str) -> None:
     assert not checkpoint.w.any()
 
 
+def of_slices(**fields: Any) -> Change:
+    return lambda index: index["arrays"]["w"].update(fields)
+
+
+def of_second(**fields: Any) -> Change:
+    return lambda index: index["arrays"]["w"]["slices"][1].update(fields)
+
+
+HOSTILE_SLICES: dict[str, Change] = {
+    **{f"slices are {value!r:.30}": of_slices(slices=value) for value in [*VALUES, [], [3]]},
+    **{f"along {value!r:.30}": of_slices(sliced_along=value) for value in [*VALUES, 2, True]},
+    **{f"a size of {value!r:.30}": of_second(size=value) for value in [*VALUES, 0, 1, 3, True]},
+    **{f"a part {value!r:.30}": of_second(part=value) for value in [*VALUES, 2]},
+    **{f"a checksum {value!r:.30}": of_second(crc32=value) for value in [*VALUES, "0" * 8]},
+    "the file of another slice": of_second(part=0),
+    "a file outside": of_second(file="../../etc"),
+    "only one slice": lambda index: index["arrays"]["w"]["slices"].pop(),
+    "a slice twice": lambda index: index["arrays"]["w"]["slices"].append(
+        index["arrays"]["w"]["slices"][0]
+    ),
+    "slices of a number": of_slices(shape=[], stored=["float32", []]),
+    "slices of nothing": of_slices(shape=[0, 3], stored=["float32", [0, 3]]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_SLICES)
+def test_hostile_slices(path: Path, name: str) -> None:
+    put_in_slices(path, "w", 0, [2, 2])
+    index = json.loads((path / INDEX).read_text())
+    HOSTILE_SLICES[name](index)
+    (path / INDEX).write_bytes(sealed(index))
+    checkpoint = gd.train.Checkpoint(**objects())
+    with pytest.raises(gd.GraphdistError):
+        checkpoint.restore(path)
+    assert checkpoint.step == 0
+    assert not checkpoint.w.any()
+
+
 def test_an_index_nested_without_end(path: Path) -> None:
-    body = b'{"format": 2, "values": ' + b"[" * 200_000
+    body = b'{"format": 3, "values": ' + b"[" * 200_000
     for text in (b"[" * 10**6, b'{"a":' * 10**6, body):
         seal = f',\n "crc32": "{zlib.crc32(text):08x}"\n}}\n'.encode()
         for content in (text, text + seal):

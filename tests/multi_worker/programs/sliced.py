@@ -1,0 +1,190 @@
+"""Trains with the optimizer's state in slices over all workers, and does what it is told."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import graphdist as gd
+
+ROWS, FEATURES, UNITS = 32, 16, 8
+State = dict[str, Any]
+
+
+def exact_loss(params: State, batch: State) -> Any:
+    """Return a loss whose gradients are sums without rounding, equal in any order of adding."""
+    return jnp.mean((batch["x"] @ params["w"]) * batch["y"])
+
+
+def curved_loss(params: State, batch: State) -> Any:
+    """Return a loss whose gradients are rounded."""
+    return jnp.mean((jnp.tanh(batch["x"] @ params["w"]) - batch["y"]) ** 2)
+
+
+OPTIMIZERS = {
+    exact_loss: optax.sgd(0.25, momentum=0.5),
+    curved_loss: optax.adam(1e-2),
+}
+
+
+def make(strategy: Any, loss_fn: Any) -> tuple[State, Any]:
+    """Return the state of a training, and its step."""
+    optimizer = OPTIMIZERS[loss_fn]
+    params = {"w": np.zeros((FEATURES, UNITS), np.float32)}
+    with strategy.scope():
+        state = {"params": gd.variables(params), "slots": gd.variables(optimizer.init(params))}
+
+    @gd.function
+    def step(batch: Any) -> Any:
+        def replica(batch: Any) -> Any:
+            params = gd.read(state["params"])
+            loss, gradients = jax.value_and_grad(loss_fn)(params, batch)
+            gradients = gd.get_replica_context().all_reduce("MEAN", gradients)
+            updates, slots = optimizer.update(gradients, gd.read(state["slots"]), params)
+            gd.assign(state["params"], optax.apply_updates(params, updates))
+            gd.assign(state["slots"], slots)
+            return loss
+
+        return strategy.reduce("MEAN", strategy.run(replica, args=(batch,)), axis=None)
+
+    return state, step
+
+
+def train(strategy: Any, loss_fn: Any) -> tuple[State, list[str]]:
+    """Return the state after an epoch, and the loss of each step in hexadecimal."""
+    generator = np.random.default_rng(0)
+    rows = {
+        "x": generator.integers(-4, 4, (ROWS, FEATURES)).astype(np.float32),
+        "y": generator.integers(-4, 4, (ROWS, UNITS)).astype(np.float32),
+    }
+    dataset = gd.data.Dataset.from_tensor_slices(rows).batch(8)
+    state, step = make(strategy, loss_fn)
+    batches = strategy.experimental_distribute_dataset(dataset)
+    return state, [float(step(batch)).hex() for batch in batches]
+
+
+def largest_slot(state: State) -> Any:
+    """Return the variable of a slot."""
+    return max(jax.tree.leaves(state["slots"]), key=lambda slot: slot.shape)
+
+
+def say(**facts: Any) -> None:
+    """Print facts for the test."""
+    print("SAYS", json.dumps(facts), flush=True)
+
+
+def losses(strategy: Any) -> None:
+    """Say the losses, in slices and not."""
+    for is_on in (True, False):
+        alike = gd.MultiWorkerMirroredStrategy(shard_update=is_on)
+        for loss_fn in OPTIMIZERS:
+            state, said = train(alike, loss_fn)
+            slot = largest_slot(state)
+            held = {shard.data.size for shard in slot.storage.held.addressable_shards}
+            say(losses=said, held=sorted(held), slot=np.asarray(slot).tolist())
+
+
+def values(strategy: Any) -> None:
+    """Say what the methods of a variable give."""
+    slot = largest_slot(train(strategy, curved_loss)[0])
+    shown, before = repr(slot), np.asarray(slot)
+    twin = copy.deepcopy(slot)
+    slot.assign(2 * before)
+    doubled = np.array_equal(slot, 2 * before)
+    slot.assign_add(before)
+    added = np.array_equal(slot, 2 * before + before)
+    tripled = np.asarray(slot)
+    slot.assign(2 * slot.read_value())
+    say(
+        shown=[shown, repr(slot), repr(twin)],
+        right=[doubled, added, np.array_equal(slot, 2 * tripled), np.array_equal(twin, before)],
+        values=[np.array_equal(value, slot) for value in slot.values],
+        item=float(slot[3, 2]) == float(2 * tripled[3, 2]),
+        total=float(jnp.sum(slot[...])) == float(jnp.sum(2 * tripled)),
+    )
+
+
+def alone(strategy: Any) -> None:
+    """Have worker 0 read alone; the others go on to the next step."""
+    state, step = make(strategy, exact_loss)
+    slot = largest_slot(state)
+    one = np.ones((1, FEATURES), np.float32), np.ones((1, UNITS), np.float32)
+    batch = strategy.experimental_distribute_values_from_function(
+        lambda context: {"x": one[0], "y": one[1]}
+    )
+    for _ in range(2):
+        step(batch)
+        print(slot)
+        if strategy.cluster_resolver.task_id == 0:
+            np.asarray(slot)
+
+
+def others(strategy: Any) -> None:
+    """Have each worker read another variable."""
+    state, _ = train(strategy, curved_loss)
+    (adam, _) = state["slots"]
+    np.asarray((adam.mu if strategy.cluster_resolver.task_id == 0 else adam.nu)["w"])
+
+
+def save(strategy: Any) -> None:
+    """Write a checkpoint, and restore it."""
+    state, _ = train(strategy, curved_loss)
+    checkpoint = gd.train.Checkpoint(**state)
+    checkpoint.write(sys.argv[2])
+    checkpoint.sync()
+    before = [np.asarray(leaf) for leaf in jax.tree.leaves(gd.read(state))]
+    np.savez(f"{sys.argv[2]}-{strategy.cluster_resolver.task_id}.npz", *before)
+    restore_to(strategy, state)
+
+
+def restore(strategy: Any) -> None:
+    """Restore a checkpoint to variables in slices, and before they are."""
+    restore_to(strategy, make(strategy, curved_loss)[0])
+    restore_to(strategy, train(strategy, curved_loss)[0])
+
+
+def restore_to(strategy: Any, state: State) -> None:
+    """Say whether a state is the saved one, once it is restored."""
+    with np.load(f"{sys.argv[2]}-0.npz") as saved:
+        expected = list(saved.values())
+    leaves = jax.tree.leaves(state)
+    for leaf in leaves:
+        leaf.assign(np.zeros(leaf.shape, leaf.dtype))
+    gd.train.Checkpoint(**state).read(sys.argv[2]).assert_consumed()
+    pairs = zip(leaves, expected, strict=True)
+    say(
+        alike=all(np.array_equal(leaf, array) for leaf, array in pairs),
+        along=largest_slot(state).storage.sharded_along,
+    )
+
+
+def damaged(strategy: Any) -> None:
+    """Say what is said of a checkpoint whose second part is damaged."""
+    state, _ = train(strategy, curved_loss)
+    checkpoint = gd.train.Checkpoint(**state)
+    checkpoint.write(sys.argv[2])
+    checkpoint.sync()
+    largest_slot(state).read_value()  # all have written
+    if strategy.cluster_resolver.task_id == 1:
+        index = json.loads(Path(sys.argv[2], "index.json").read_text())
+        names = [name for name, array in index["arrays"].items() if "slices" in array]
+        file = index["arrays"][names[0]]["slices"][1]
+        chunk = Path(sys.argv[2], f"part-{file['part']}", file["file"], "0.0")
+        chunk.write_bytes(bytes(chunk.stat().st_size))
+    largest_slot(state).read_value()
+    try:
+        checkpoint.read(sys.argv[2])
+    except gd.UnreadableCheckpointError as error:
+        say(said=error.what)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](gd.MultiWorkerMirroredStrategy(shard_update=True))

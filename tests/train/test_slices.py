@@ -1,0 +1,144 @@
+"""Arrays of a checkpoint in several files, each a slice that another worker wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import graphdist as gd
+from graphdist.ir.source import UNKNOWN
+from graphdist.runtime.processes.workers import OneWorker, set_workers
+from graphdist.runtime.spans import Span
+from graphdist.train.entries import ArrayEntry
+from graphdist.train.index import SavedCheckpoint
+from graphdist.train.status import read_by_all
+from tests.train.subjects import put_in_slices, refusal
+
+SHAPE = (4, 6)
+VALUES = np.arange(24, dtype=np.float32).reshape(SHAPE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of checkpoints: in one file, and in slices along each dimension."""
+    folder = tmp_path_factory.mktemp("slices")
+    for name, along, sizes in (("full", 0, []), ("rows", 0, [1, 2, 1]), ("columns", 1, [2, 4])):
+        checkpoint = gd.train.Checkpoint(w=VALUES)
+        checkpoint.write(folder / name)
+        checkpoint.sync()
+        if sizes:
+            put_in_slices(folder / name, "w", along, sizes)
+    return folder
+
+
+spans = st.builds(
+    lambda along, bounds: Span(along, min(bounds), max(bounds) + 1),
+    st.shared(st.integers(0, 1), key="along"),
+    st.shared(st.integers(0, 1), key="along").flatmap(
+        lambda along: st.tuples(*[st.integers(0, SHAPE[along] - 1)] * 2)
+    ),
+)
+
+
+@given(st.sampled_from(["full", "rows", "columns"]), st.none() | spans)
+def test_any_span_is_read_from_any_slices(folder: Path, name: str, span: Span | None) -> None:
+    saved = SavedCheckpoint(name, folder / name, UNKNOWN)
+    (read,) = saved.read(["w"], [span])
+    np.testing.assert_array_equal(read, VALUES if span is None else VALUES[span.index])
+    assert read.base is None or read.base.size == read.size, "it keeps more in memory"
+
+
+@pytest.mark.parametrize("name", ["rows", "columns"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_one_process_restores_slices(folder: Path, name: str, replicas: int) -> None:
+    with gd.MirroredStrategy([f"cpu:{number}" for number in range(replicas)]).scope():
+        w = gd.Variable(np.zeros(SHAPE, np.float32))
+    gd.train.Checkpoint(w=w).restore(folder / name).assert_consumed()
+    np.testing.assert_array_equal(w.read_value(), VALUES)
+    assert gd.train.list_variables(folder / name) == [("w", [4, 6])]
+    np.testing.assert_array_equal(gd.train.load_variable(folder / name, "w"), VALUES)
+
+
+def test_a_lost_slice_is_damage(path: Path) -> None:
+    put_in_slices(path, "w", 0, [1, 3])
+    (path / "part-1" / "100" / "0.0").unlink()
+    assert "array 'w' of checkpoint" in refusal(path)
+    assert gd.train.latest_checkpoint(path.parent) is None
+
+
+def test_a_changed_slice_is_damage(path: Path) -> None:
+    put_in_slices(path, "w", 0, [1, 3])
+    file = path / "part-1" / "100" / "0.0"
+    file.write_bytes(bytes([1, *file.read_bytes()[1:]]))
+    assert "checksum" in refusal(path)
+
+
+def test_a_file_of_another_slice_is_damage(path: Path) -> None:
+    put_in_slices(path, "others/0", 0, [2, 2])
+    first, second = (path / f"part-{part}" / "100" / "0.0" for part in (0, 1))
+    second.write_bytes(bytes([1, *first.read_bytes()[1:]]))
+    assert "part-1/100" in refusal(path)
+
+
+class TwoWorkers(OneWorker):
+    """The first of two workers; the other has said something already."""
+
+    count = 2
+
+    def __init__(self, other_says: str) -> None:
+        super().__init__()
+        self._other_says, self.said = other_says, dict[str, str]()
+
+    def publish(self, name: str, value: str) -> None:
+        super().publish(name, value)
+        self.said[name] = value
+
+    def heard(self, name: str, timeout_seconds: float) -> str | None:
+        is_other = name.endswith("/1")
+        return self._other_says if is_other else super().heard(name, timeout_seconds)
+
+
+@pytest.mark.parametrize("failure", ["", "array 'w' cannot be read: part-1/0: it is gone"])
+def test_workers_that_read_slices_succeed_or_fail_together(folder: Path, failure: str) -> None:
+    saved = SavedCheckpoint("rows", folder / "rows", UNKNOWN)
+    in_slices: Any = gd.Variable(VALUES).storage
+    entry = ArrayEntry("w", "float32", SHAPE, lambda: VALUES, lambda array: None, slices=in_slices)
+    for said, outcome in (
+        ([saved.index.seal, failure], failure),
+        (["00000000", ""], "its checkpoint rows is another save"),
+    ):
+        before = set_workers(TwoWorkers(json.dumps(said)))
+        try:
+            if outcome:
+                with pytest.raises(gd.UnreadableCheckpointError, match=f"worker 1: {outcome}"):
+                    read_by_all(saved, [(entry, "w")], lambda: 3)
+            else:
+                assert read_by_all(saved, [(entry, "w")], lambda: 3) == 3
+        finally:
+            set_workers(before)
+
+
+def test_a_worker_that_cannot_read_tells_the_others(folder: Path) -> None:
+    saved = SavedCheckpoint("rows", folder / "rows", UNKNOWN)
+    in_slices: Any = gd.Variable(VALUES).storage
+    entry = ArrayEntry("w", "float32", SHAPE, lambda: VALUES, lambda array: None, slices=in_slices)
+    workers = TwoWorkers(json.dumps([saved.index.seal, ""]))
+
+    def read() -> None:
+        raise gd.UnreadableCheckpointError("it is gone")
+
+    before = set_workers(workers)
+    try:
+        with pytest.raises(gd.UnreadableCheckpointError, match="it is gone"):
+            read_by_all(saved, [(entry, "w")], read)
+    finally:
+        set_workers(before)
+    assert [json.loads(text) for text in workers.said.values()] == [
+        [saved.index.seal, "it is gone"]
+    ]
