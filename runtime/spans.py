@@ -7,15 +7,17 @@ same slices; one process of them writes a slice to a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple  # Any: numpy dtypes, values of numpy and JAX
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any  # Any: numpy dtypes, values of numpy and JAX
 
 import jax
 import numpy as np
 from jax.sharding import Sharding
 
 
-class Span(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Span:
     """The indices from `start` to before `stop` along one dimension, and all of the others.
 
     >>> np.arange(6).reshape(2, 3)[Span(1, 0, 2).index]
@@ -127,7 +129,9 @@ def array_of_full(value: Any, sharding: Sharding) -> jax.Array:
     return _joined(lambda index: value[index], value.shape, sharding)
 
 
-def _joined(part: Any, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+def _joined(
+    part: Callable[[Any], Any], shape: tuple[int, ...], sharding: Sharding
+) -> jax.Array:
     copies = [
         jax.device_put(part(index), device, may_alias=False)
         for device, index in sharding.addressable_devices_indices_map(shape).items()

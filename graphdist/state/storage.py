@@ -261,7 +261,7 @@ class Storage:
             with self.strategy.buffers.lock:
                 if self.holder.held is held:  # else a step has donated it meanwhile
                     span = span_to_write(held, self.sharded_along or 0)
-                    return span and (span, copy_of_span(held, span))
+                    return None if span is None else (span, copy_of_span(held, span))
 
     def assign_own_slices(self, values: Any) -> None:
         """Replace a value in slices; each process gives the slices of `own_span`."""

@@ -130,7 +130,11 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     `reduce` and `gather`; `experimental_local_results` and `values` give the worker's own replicas.
     Variables begin with worker 0's values. `timeout_seconds` of the `communication_options` bounds
     how long a step may take; the others are hints. Make the strategy before anything runs on a
-    device. `axis_name` is what collectives of JAX call the replicas.
+    device.
+
+    `shard_update` and `axis_name` mean the same as in `gd.MirroredStrategy`. The slices of a
+    variable are on the replicas of all workers, so that no worker has all of them: outside
+    functions all workers read it together.
 
     Without a cluster, or in one of one worker, it is a strategy of this process alone: on all its
     accelerators or, without any, on one CPU device.

@@ -123,8 +123,9 @@ def _own_part(entry: ArrayEntry, is_mine: bool) -> tuple[Array | None, dict[str,
     own = entry.slices.copy_of_own_slices()
     if own is None:
         return None, {}
-    (along, start, stop), array = own
-    return array, {"sliced_along": along, "start": start, "size": stop - start}
+    span, array = own
+    size = span.stop - span.start
+    return array, {"sliced_along": span.dimension, "start": span.start, "size": size}
 
 
 class SavedCheckpoint:

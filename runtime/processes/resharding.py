@@ -65,8 +65,9 @@ def resharded(
     if is_held_here(array.sharding, array.shape):
         return array_of_full(host_copy(array), sharding)
     function = with_x64_as_now(_moves(sharding))
+    copy: jax.Array
     (copy,) = WorkerStep(function, what, lambda: ("", at), devices, devices.workers)(array)
-    return copy  # type: ignore[no-any-return]  # a step returns whatever its function does
+    return copy
 
 
 @cache

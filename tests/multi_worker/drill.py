@@ -224,11 +224,21 @@ class Drill:
 
 
 def run_drill(
-    workers: int, num_kills: int, steps_a_checkpoint: int, steps_wait: bool = False, seed: int = 0
+    workers: int,
+    num_kills: int,
+    steps_a_checkpoint: int,
+    steps_wait: bool = False,
+    seed: int = 0,
+    *,
+    in_slices: bool = False,
 ) -> Drill:
-    """Return what became of a job with kills, and of one without that made as many steps."""
+    """Return what became of a job with kills, and of one without that made as many steps.
+
+    The optimizer's state may be in slices over the workers.
+    """
     chosen = random.Random(seed)
-    often = ("--steps-a-checkpoint", str(steps_a_checkpoint), *["--steps-wait"] * steps_wait)
+    flags = ["--steps-wait"] * steps_wait + ["--in-slices"] * in_slices
+    often = ("--steps-a-checkpoint", str(steps_a_checkpoint), *flags)
     with tempfile.TemporaryDirectory() as folder:
         drilled = Training(
             workers, Path(folder, "drilled"), *often, options=("--max-restarts", str(num_kills))
@@ -264,9 +274,15 @@ def main() -> None:
     parser.add_argument("--steps-a-checkpoint", type=int, default=20)
     parser.add_argument("--steps-wait", action="store_true", help="until a checkpoint is written")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--in-slices", action="store_true", help="the optimizer's state")
     given = parser.parse_args()
     drill = run_drill(
-        given.workers, given.kills, given.steps_a_checkpoint, given.steps_wait, given.seed
+        given.workers,
+        given.kills,
+        given.steps_a_checkpoint,
+        given.steps_wait,
+        given.seed,
+        in_slices=given.in_slices,
     )
     drill.check()
     seconds = [kill.seconds for kill in drill.kills if kill.seconds is not None]

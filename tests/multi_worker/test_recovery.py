@@ -12,13 +12,15 @@ from tests.multi_worker.drill import Training, run_drill
 pytestmark = pytest.mark.slow
 
 
-def test_nothing_is_lost_when_workers_are_killed() -> None:
-    drill = run_drill(4, num_kills=3, steps_a_checkpoint=5)
+@pytest.mark.parametrize("in_slices", [False, True])
+def test_nothing_is_lost_when_workers_are_killed(in_slices: bool) -> None:
+    drill = run_drill(4, num_kills=3, steps_a_checkpoint=5, in_slices=in_slices)
     drill.check()
 
 
-def test_fewer_workers_go_on(tmp_path: Path) -> None:
-    arguments = ("--steps-a-checkpoint", "5", "--steps", "40")
+@pytest.mark.parametrize("in_slices", [False, True])
+def test_fewer_workers_go_on(tmp_path: Path, in_slices: bool) -> None:
+    arguments = ("--steps-a-checkpoint", "5", "--steps", "40", *["--in-slices"] * in_slices)
     options = ("--max-restarts", "1", "--min-workers", "1")
     killed = Training(2, tmp_path / "killed", *arguments, options=options)
     killed.wait_for_steps(0, 12)

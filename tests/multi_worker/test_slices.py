@@ -19,6 +19,10 @@ pytestmark = pytest.mark.slow
 SHAPES = [(2, 1), (2, 2), (4, 1)]
 
 
+def numbers_of(losses: list[str]) -> list[float]:
+    return [float.fromhex(loss) for loss in losses]
+
+
 @pytest.mark.parametrize(("workers", "devices"), SHAPES)
 def test_losses_are_those_of_full_state_and_of_one_process(workers: int, devices: int) -> None:
     replicas = workers * devices
@@ -39,10 +43,8 @@ def test_losses_are_those_of_full_state_and_of_one_process(workers: int, devices
             assert sliced["losses"] == losses
             continue
         # Gloo adds more than two in another order than one process.
-        of_each = (sliced["losses"], full["losses"], losses)
-        numbers = [[float.fromhex(loss) for loss in of] for of in of_each]
-        np.testing.assert_allclose(numbers[0], numbers[1], rtol=1e-5)
-        np.testing.assert_allclose(numbers[0], numbers[2], rtol=1e-5)
+        for others in (full["losses"], losses):
+            np.testing.assert_allclose(numbers_of(sliced["losses"]), numbers_of(others), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("workers", "devices"), SHAPES[1:])
@@ -126,3 +128,32 @@ def test_a_slice_that_one_worker_cannot_read_stops_all(tmp_path: Path) -> None:
     first, second = (outcome.said[worker][0]["said"] for worker in range(2))
     assert "its checksum is" in second
     assert first == f"worker 1: {second}"
+
+
+def test_a_backup_goes_on_with_other_workers(tmp_path: Path) -> None:
+    whole = run(2, "sliced", "backup", str(tmp_path / "whole"), "99", devices=2)
+    assert whole.status == 0, whole.err
+    (expected,) = whole.said[0]
+    assert expected["along"] == 0
+    first = run(2, "sliced", "backup", str(tmp_path / "ended"), "6", devices=2)
+    assert first.status == 0, first.err
+    made = first.said[1][0]["losses"]
+    assert made == expected["losses"][: len(made)]
+    again = run(4, "sliced", "backup", str(tmp_path / "ended"), "99")
+    assert again.status == 0, again.err
+    rest = again.said[3][0]["losses"]
+    np.testing.assert_allclose(numbers_of(made + rest), numbers_of(expected["losses"]), rtol=1e-5)
+
+
+def test_a_preempted_job_goes_on(tmp_path: Path) -> None:
+    whole = run(2, "sliced", "preempted", str(tmp_path / "whole"), "99", devices=2)
+    assert whole.status == 0, whole.err
+    expected = [fact["losses"] for fact in whole.said[0]]
+    first = run(2, "sliced", "preempted", str(tmp_path / "ended"), "4", devices=2)
+    assert first.status == 143, first.err
+    again = run(2, "sliced", "preempted", str(tmp_path / "ended"), "99", devices=2)
+    assert again.status == 0, again.err
+    for worker in range(2):
+        made = [fact["losses"] for fact in (*first.said[worker], *again.said[worker])]
+        assert made in (expected, [loss for loss in expected if loss in made])
+        assert len(made) >= len(expected) - 1  # the step of the signal may go unsaid

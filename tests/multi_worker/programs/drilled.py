@@ -20,10 +20,13 @@ parser.add_argument("directory")
 parser.add_argument("--steps", type=int, default=1_000_000)
 parser.add_argument("--steps-a-checkpoint", type=int, required=True)
 parser.add_argument("--steps-wait", action="store_true")
-plan = Plan(**vars(parser.parse_args()))
+parser.add_argument("--in-slices", action="store_true", help="the optimizer's state")
+arguments = vars(parser.parse_args())
+shard_update = arguments.pop("in_slices")
+plan = Plan(**arguments)
 
 print("PID", os.getpid(), flush=True)
-strategy = gd.MultiWorkerMirroredStrategy()
+strategy = gd.MultiWorkerMirroredStrategy(shard_update=shard_update)
 
 
 def report(step: int, loss: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,15 +62,19 @@ def make(strategy: Any, loss_fn: Any) -> tuple[State, Any]:
 
 def train(strategy: Any, loss_fn: Any) -> tuple[State, list[str]]:
     """Return the state after an epoch, and the loss of each step in hexadecimal."""
+    state, step = make(strategy, loss_fn)
+    batches = strategy.experimental_distribute_dataset(dataset_of_rows())
+    return state, [float(step(batch)).hex() for batch in batches]
+
+
+def dataset_of_rows() -> gd.data.Dataset:
+    """Return the batches of an epoch."""
     generator = np.random.default_rng(0)
     rows = {
         "x": generator.integers(-4, 4, (ROWS, FEATURES)).astype(np.float32),
         "y": generator.integers(-4, 4, (ROWS, UNITS)).astype(np.float32),
     }
-    dataset = gd.data.Dataset.from_tensor_slices(rows).batch(8)
-    state, step = make(strategy, loss_fn)
-    batches = strategy.experimental_distribute_dataset(dataset)
-    return state, [float(step(batch)).hex() for batch in batches]
+    return gd.data.Dataset.from_tensor_slices(rows).batch(8)
 
 
 def largest_slot(state: State) -> Any:
@@ -184,6 +190,43 @@ def damaged(strategy: Any) -> None:
         checkpoint.read(sys.argv[2])
     except gd.UnreadableCheckpointError as error:
         say(said=error.what)
+
+
+def backup(strategy: Any) -> None:
+    """Train for two epochs, and say the losses; a first start ends early, by SIGTERM if told so."""
+    state, step = make(strategy, curved_loss)
+    folder, ends_at = sys.argv[2], int(sys.argv[3])
+    loop = gd.train.BackupAndRestore(
+        gd.train.Checkpoint(**state), folder, save_freq=1, delete_checkpoint=False
+    )
+    dataset = strategy.experimental_distribute_dataset(dataset_of_rows())
+    said: list[str] = []
+    for epoch in loop.epochs(2):
+        for batch in loop.steps(dataset):
+            if (epoch, len(said)) == (1, ends_at):
+                loop.manager.sync()
+                say(losses=said)
+                return
+            said.append(float(step(batch)).hex())
+    say(losses=said, along=largest_slot(state).storage.sharded_along)
+
+
+def preempted(strategy: Any) -> None:
+    """Train until a signal, which worker 1 sends itself; or to the end."""
+    state, step = make(strategy, curved_loss)
+    handler = gd.train.PreemptionCheckpointHandler(
+        strategy.cluster_resolver, gd.train.Checkpoint(**state), sys.argv[2]
+    )
+    dataset = iter(strategy.experimental_distribute_dataset(dataset_of_rows().repeat()))
+    start = handler.total_run_calls
+    for _ in range(start):
+        next(dataset)
+    for number in range(start, 12):
+        loss = handler.run(lambda: step(next(dataset)))
+        say(losses=[number, float(loss).hex()])
+        if (number, strategy.cluster_resolver.task_id) == (int(sys.argv[3]), 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+    handler.close()
 
 
 if __name__ == "__main__":
