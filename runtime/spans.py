@@ -129,11 +129,16 @@ def array_of_full(value: Any, sharding: Sharding) -> jax.Array:
     return _joined(lambda index: value[index], value.shape, sharding)
 
 
-def _joined(
-    part: Callable[[Any], Any], shape: tuple[int, ...], sharding: Sharding
-) -> jax.Array:
+def _joined(part: Callable[[Any], Any], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
     copies = [
-        jax.device_put(part(index), device, may_alias=False)
+        _copy_on(device, part(index))
         for device, index in sharding.addressable_devices_indices_map(shape).items()
     ]
     return jax.make_array_from_single_device_arrays(shape, sharding, copies)
+
+
+def _copy_on(device: jax.Device, part: Any) -> jax.Array:
+    if isinstance(part, jax.Array):
+        return jax.device_put(part, device, may_alias=False)
+    # On CPU a device may take a host array's memory as its own, even if it is told not to.
+    return jax.device_put(np.array(part), device)
