@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any  # Any: users' settings, JSON
 
 from graphdist import aot
-from graphdist.aot.steps import require_place
+from graphdist.aot.saving import require_place
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.passes import PASSES
 from graphdist.program.report import Report, report_of_refused

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from graphdist.aot.steps import require_place
+from graphdist.aot.saving import require_place
 from graphdist.config import wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.tools.targets import prepare_command, without_our_line

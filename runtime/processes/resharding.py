@@ -19,7 +19,7 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.files.checkpoint_arrays import host_copy
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import CollectiveTimeoutError
-from graphdist.runtime.processes.worker_steps import WorkerStep, with_x64_as_now
+from graphdist.runtime.processes.supervised_steps import WorkerStep, with_x64_as_now
 from graphdist.runtime.spans import array_of_full, is_held_here
 
 HINT = "let all workers do it, in the same order: no worker holds all of its value"

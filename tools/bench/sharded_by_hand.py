@@ -99,9 +99,7 @@ class ByHandForm:
 
             x, _ = jax.lax.scan(step, embedding("embedding")[tokens[:, :-1]], params["layers"])
             last = embedding("embedding" if model.is_tied else "unembedding")
-            return example.cross_entropy(
-                example.normalize(x, params["norm"]), last, tokens[:, 1:]
-            )
+            return example.cross_entropy(example.normalize(x, params["norm"]), last, tokens[:, 1:])
 
         return loss
 
