@@ -29,14 +29,14 @@ _OPCODES = "|".join(KINDS)
 _INSTRUCTION = re.compile(
     rf"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<opcode>{_OPCODES})(?P<start>-start)?\("
 )
-_SCATTERING = "all-reduce-scatter"
+SCATTERING = "all-reduce-scatter"
 """Part of a computation's name if the TPU compiler runs its all-reduce as a reduce-scatter."""
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
 _SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
-_CHAIN = re.compile(r'chain_id="(\d+)"')
-_WHILE = re.compile(r" while\(.*condition=%?([\w.-]+), body=%?([\w.-]+)")
+CHAIN = re.compile(r'chain_id="(\d+)"')
+WHILE = re.compile(r" while\(.*condition=%?([\w.-]+), body=%?([\w.-]+)")
 _TRIPS = re.compile(r'known_trip_count"?:\s*\{"n":"(\d+)"')
 _CALLED = re.compile(r"(?:calls|to_apply|called_computations|branch_computations)=\{?([^}\s]+)")
 _CONSTANT = re.compile(r" = [su]32\[\]\S* constant\((\d+)\)")
@@ -71,8 +71,8 @@ def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, .
     >>> module_collectives(text, 2)[0].bytes
     32
     """
-    computations = _computations(text)
-    times = _executions(computations)
+    computations = computations_of(text)
+    times = executions_of(computations)
     found = []
     chains: set[tuple[str, str, object]] = set()
     for computation, lines in computations.items():
@@ -84,7 +84,7 @@ def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, .
                 match, line, computation, times.get(computation, 1), num_devices
             )
             # On TPU an asynchronous collective is written three times: start, continuation, end.
-            chain = _CHAIN.search(line)
+            chain = CHAIN.search(line)
             key = (chain[1], collective.kind, collective.shapes) if chain else None
             if key not in chains:
                 found.append(collective)
@@ -97,7 +97,8 @@ def _is_local(match: re.Match[str], line: str) -> bool:
     return match["opcode"] == "send" and "megascale" not in line
 
 
-def _computations(text: str) -> dict[str, list[str]]:
+def computations_of(text: str) -> dict[str, list[str]]:
+    """Return the lines of each computation of a module, by its name."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
@@ -109,12 +110,12 @@ def _computations(text: str) -> dict[str, list[str]]:
     return found
 
 
-def _executions(computations: Mapping[str, list[str]]) -> dict[str, int]:
+def executions_of(computations: Mapping[str, list[str]]) -> dict[str, int]:
     """Return the number of runs of each computation: more than one inside loops."""
     inside: dict[str, list[tuple[str, int]]] = {}
     for name, lines in computations.items():
         for line in lines:
-            loop = _WHILE.search(line)
+            loop = WHILE.search(line)
             if loop:
                 trips = _TRIPS.search(line)
                 count = int(trips[1]) if trips else _trips(computations.get(loop[1], []))
@@ -159,7 +160,7 @@ def _collective(
         shapes = [(dtype, size * group) for dtype, size in shapes]
     elif kind == "all_to_all" and len(shapes) == group:  # on CPU it has a value for each replica
         shapes = [(shapes[0][0], sum(size for _, size in shapes))]
-    if kind == "all_reduce" and _SCATTERING in computation:
+    if kind == "all_reduce" and SCATTERING in computation:
         kind = "reduce_scatter"
     in_async = (
         "async" in computation

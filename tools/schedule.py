@@ -1,0 +1,49 @@
+"""The collectives in the loops of a compiled module, and what the schedule runs beside each.
+
+    python -m graphdist.tools.schedule module.txt
+
+The file has the text of an optimised module, such as `compiled.as_text("hlo")`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from graphdist.runtime.schedule import LoopCollective, loop_collectives
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the collectives of each loop; returns 2 if the file cannot be read."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("module", type=Path, help="a file with the text of a compiled module")
+    path = parser.parse_args(arguments).module
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        print(f"{path} cannot be read: {error}", file=sys.stderr)
+        return 2
+    for loop, found in groupby(loop_collectives(text), key=lambda each: each.loop):
+        print("\n".join(_lines(loop, list(found))))
+    return 0
+
+
+def _lines(loop: str, found: Sequence[LoopCollective]) -> list[str]:
+    exposed = sum(collective.is_exposed for collective in found)
+    header = f"{loop}: {len(found)} collectives, nothing overlaps {exposed}"
+    return [header, *(_line(collective) for collective in found)]
+
+
+def _line(collective: LoopCollective) -> str:
+    count = len(collective.beside)
+    plural = "" if count == 1 else "s"
+    beside = f"beside {count} instruction{plural}, {collective.beside_cycles:,} cycles"
+    said = "exposed" if collective.is_exposed else beside
+    return f"  {collective.kind}  {collective.name}  {collective.times} runs  {said}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
