@@ -2,6 +2,7 @@
 
     python examples/train_text.py                      # one to two minutes on a laptop
     python examples/train_text.py --steps 100 --replicas 4
+    python examples/train_text.py --shard-parameters   # each device stores a part of the model
 
 The text is what `help("topics")` reads from, half a million characters that come with Python. The
 model sees windows of it and learns to tell the next character; the loss is printed in bits per
@@ -204,12 +205,15 @@ def sample(params: Any, prompt: jax.Array, key: jax.Array, length: int) -> jax.A
     return jax.lax.scan(write, prompt, jax.random.split(key, length))[1]
 
 
-def make_strategy(devices: str, replicas: int) -> gd.Strategy:
-    """Return a strategy over the accelerators of this machine, or over logical CPU devices."""
+def make_strategy(devices: str, replicas: int, **options: Any) -> gd.Strategy:
+    """Return a strategy over the accelerators of this machine, or over logical CPU devices.
+
+    `options` are the strategy's, such as `shard_parameters`.
+    """
     gd.config.set_logical_cpu_devices(replicas)  # takes effect only before JAX looks at its devices
     if devices == "auto" and jax.default_backend() != "cpu":
-        return gd.MirroredStrategy()
-    return gd.MirroredStrategy([f"cpu:{index}" for index in range(replicas)])
+        return gd.MirroredStrategy(**options)
+    return gd.MirroredStrategy([f"cpu:{index}" for index in range(replicas)], **options)
 
 
 def main() -> None:
@@ -220,13 +224,17 @@ def main() -> None:
     parser.add_argument("--devices", choices=["auto", "cpu"], default="auto")
     parser.add_argument("--replicas", type=int, default=2, help="logical CPU devices (default: 2)")
     parser.add_argument("--steps", type=int, default=Settings.steps)
+    parser.add_argument(
+        "--shard-parameters", action="store_true", help="store parameters in slices"
+    )
     arguments = parser.parse_args()
     most = Settings.batch_size
     if not 1 <= arguments.replicas <= most:
         parser.error(f"--replicas is {arguments.replicas}: from 1 to {most}, the rows of a batch")
     if arguments.steps < 1:
         parser.error(f"--steps is {arguments.steps}: at least 1")
-    strategy = make_strategy(arguments.devices, arguments.replicas)
+    options = {"shard_parameters": True} if arguments.shard_parameters else {}
+    strategy = make_strategy(arguments.devices, arguments.replicas, **options)
     settings = Settings(steps=arguments.steps)
     print(f"{strategy.num_replicas_in_sync} replicas, {settings}")
     _, params = train(strategy, settings)

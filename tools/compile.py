@@ -67,6 +67,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
     add("-o", "--output", help="write the compiled step to this file, by custom name.gdx")
     add("--platforms", help="what the file's portable module is for, such as tpu,cpu")
+    add(
+        "--shard-parameters",
+        nargs="?",
+        const=True,
+        type=int,
+        metavar="GROUP",
+        help="store parameters in slices, over all devices or over groups of this size",
+    )
     add("--passes", help="the passes to run in place of the default ones: names with commas")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the step")
     add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
@@ -141,7 +149,7 @@ def _compiled(
     settings = {**parse_settings(options.set), **changed}
     said = ", ".join(f"{name}={value}" for name, value in changed.items())
     _progress(options, f"compiling for {topology}{' with ' if said else ''}{said}")
-    strategy = strategy_for(topology)
+    strategy = strategy_for(topology, **_sharding(options))
     step = make_step(options.target, strategy, settings)
     traced = trace_step(options.target, strategy, step)
     if options.passes is not None:
@@ -156,12 +164,18 @@ def _compiled(
     return compiled, compiled.report()
 
 
-def strategy_for(topology: Topology, shard_update: bool | str = "auto") -> Strategy:
-    """Return a strategy of a topology's devices."""
+def _sharding(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the strategy that the command line has."""
+    asked = options.shard_parameters
+    return {} if asked is None else {"shard_parameters": asked}
+
+
+def strategy_for(topology: Topology, **options: Any) -> Strategy:
+    """Return a strategy of a topology's devices, with these options of its class."""
     name, slices = topology.name, topology.num_slices
     if topology.chip.platform == "tpu":
-        return TPUStrategy(topology=name, num_slices=slices, shard_update=shard_update)
-    return MirroredStrategy(topology=name, shard_update=shard_update)
+        return TPUStrategy(topology=name, num_slices=slices, **options)
+    return MirroredStrategy(topology=name, **options)
 
 
 def _passes(names: str) -> list[Any]:

@@ -64,6 +64,17 @@ class LargeConstant:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StoredVariables:
+    """How the variables of a step are stored: their number, how many in slices, and bytes."""
+
+    count: int
+    sliced: int
+    full_bytes: int
+    held_bytes: int
+    """The bytes that each device keeps between steps."""
+
+
 @dataclass(frozen=True)
 class Report:
     """What a step needs on each device and moves, in bytes and seconds.
@@ -89,6 +100,7 @@ class Report:
     constants: tuple[LargeConstant, ...]
     estimate: Roofline | None
     refusal: str = ""
+    variables: StoredVariables = StoredVariables(0, 0, 0, 0)
 
     @property
     def fits(self) -> bool:
@@ -197,6 +209,19 @@ def _report(
         if topology is None
         else estimate_step(topology, counted.flops, counted.bytes, asked),
         refusal=refusal,
+        variables=stored_variables(graph),
+    )
+
+
+def stored_variables(graph: Graph) -> StoredVariables:
+    """Return how the variables of a graph are stored; a pack counts as one."""
+    stored = [variable for variable in graph.variables if not variable.is_local]
+    buffers = [variable for variable in stored if variable.piece is None]
+    return StoredVariables(
+        count=len(buffers),
+        sliced=sum(variable.sharded_along is not None for variable in buffers),
+        full_bytes=sum(variable.type.bytes for variable in buffers),
+        held_bytes=sum(variable.held(graph.num_replicas).bytes for variable in buffers),
     )
 
 

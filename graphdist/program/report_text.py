@@ -52,6 +52,12 @@ def _memory(report: Report) -> Iterator[str]:
     yield f"  outputs   {size_text(report.output_bytes):>12}"
     yield f"  temporary {size_text(report.temp_bytes):>12}"
     yield f"  peak      {size_text(report.needed_bytes):>12}"
+    stored = report.variables
+    if stored.sliced:
+        yield (
+            f"  variables {size_text(stored.held_bytes):>12}   of {size_text(stored.full_bytes)}: "
+            f"{stored.sliced} of {stored.count} are stored in slices"
+        )
 
 
 def _collectives(report: Report) -> Iterator[str]:

@@ -43,6 +43,31 @@ def test_bytes_of_collectives_are_those_of_the_module(count: int) -> None:
     assert report.estimate is None  # nobody publishes the peaks of this CPU
 
 
+def test_variables_in_slices_are_counted_beside_what_they_take_in_full() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_update=True)
+    with strategy.scope():
+        w = gd.Variable(jnp.zeros((1024, 512)), name="w")
+        m = gd.Variable(jnp.zeros((1024, 512)), name="m")
+
+    @gd.function
+    def step(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            grad = jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w[...])
+            grad = gd.get_replica_context().all_reduce("SUM", grad)
+            m.assign(0.9 * m + grad)
+            w.assign(w - 0.1 * m)
+
+        strategy.run(replica_fn, args=(x,))
+
+    x = gd.PerReplicaSpec((4, 1024), jnp.float32, strategy=strategy)
+    report = step.trace(x).lower().compile().report()
+    full = 1024 * 512 * 4
+    stored = report.variables
+    assert (stored.count, stored.sliced) == (2, 1)
+    assert (stored.full_bytes, stored.held_bytes) == (2 * full, full + full // 2)
+    assert "variables     3.00 MiB   of 4.00 MiB: 1 of 2 are stored in slices" in str(report)
+
+
 @needs_tpu
 def test_a_report_for_a_pod() -> None:
     strategy = gd.TPUStrategy(topology="v5e:16x16")
