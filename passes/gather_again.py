@@ -9,11 +9,14 @@ Before:  %all = all_gather(%w) {axis=0, group_size=2} : f32[8,4]
          %x1, %w1 = jax.optimization_barrier(%x, %all)
 After:   %x1, %0 = jax.optimization_barrier(%x, %w)
          %w1 = all_gather(%0) {axis=0, group_size=2} : f32[8,4]
+
+A gathered value that nothing else uses, as in the body of a loop on the way back, needs no barrier:
+there is nothing to merge it with, and its gather may start before the other operands are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.ops import ALL_GATHER
@@ -34,17 +37,30 @@ def _behind(
     gathers = [rewriter.definition(operand, ALL_GATHER.name) for operand in operands]
     if not any(gathers):
         return None
-    passing = [
-        operand if gather is None else gather.operands[0]
+    passing: list[Operand] = []
+    for operand, gather in zip(operands, gathers, strict=True):
+        if gather is None:
+            passing.append(operand)
+        elif rewriter.uses(operand) > 1:
+            passing.append(gather.operands[0])
+    passed: Sequence[Operand] = ()
+    if passing:
+        types = [operand.type for operand in passing]
+        passed = rewriter.add(barrier.op, passing, barrier.params, at=barrier.source, types=types)
+    values = iter(passed)
+    return [
+        _result(operand, gather, values, rewriter)
         for operand, gather in zip(operands, gathers, strict=True)
     ]
-    types = [operand.type for operand in passing]
-    passed = rewriter.add(barrier.op, passing, barrier.params, at=barrier.source, types=types)
-    return [
-        value
-        if gather is None
-        else rewriter.add(
-            ALL_GATHER, (value,), gather.params, at=gather.source, hint=gather.results[0].hint
-        )[0]
-        for value, gather in zip(passed, gathers, strict=True)
-    ]
+
+
+def _result(
+    operand: Operand, gather: Node | None, passed: Iterator[Operand], rewriter: Rewriter
+) -> Operand:
+    """Return what stands behind the barrier for an operand."""
+    if gather is None:
+        return next(passed)
+    if rewriter.uses(operand) == 1:
+        return operand
+    hint = gather.results[0].hint
+    return rewriter.add(ALL_GATHER, (next(passed),), gather.params, at=gather.source, hint=hint)[0]

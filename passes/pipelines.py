@@ -15,6 +15,7 @@ from graphdist.passes import (
     eliminate_dead_code,
     fold_constants,
     gather_again,
+    gather_ahead,
     infer_distribution,
     lower_cross_replica,
     narrow_gathers,
@@ -70,6 +71,7 @@ PASSES = {
         Pass("collectives_into_loops", CollectivesIntoLoops(), _SPMD),
         Pass("recompute_residuals", recompute_residuals.recompute_residuals, _SPMD),
         Pass("gather_again", gather_again.gather_again, _SPMD),
+        Pass("gather_ahead", gather_ahead.gather_ahead, _SPMD),
         Pass("pack_variables", PackVariables(PACKING["cpu"]), _SPMD),
         Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
@@ -147,6 +149,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # After the graph is simplified: equal conversions of a gathered value are one by then. And
         # inside of loops, where weights are converted.
         PASSES["narrow_gathers"],
+        # Where devices send while they compute.
+        *((PASSES["gather_ahead"],) if target.platform != "cpu" else ()),
         # Before collectives are packed: gradients are packed as the variables they update.
         Pass("pack_variables", PackVariables(packing), _SPMD),
         Pass("compute_on_packs", ComputeOnPacks(packing), _SPMD),

@@ -224,6 +224,11 @@ def _reshape(node: Node, operands: list[Array]) -> list[Array]:
     return [jnp.reshape(operands[0], node.results[0].type.shape)]
 
 
+def _take_step(node: Node, operands: list[Array]) -> list[Array]:
+    # XLA puts a start out of range at the first or the last slice.
+    return [lax.dynamic_index_in_dim(*operands, keepdims=False)]
+
+
 def _constant(node: Node, operands: list[Array]) -> list[Array]:
     value = cast(Array, node.params["value"])
     # JAX would pass an array without elements as an operand, and XLA may fail on it.
@@ -287,6 +292,7 @@ _RULES: dict[Op, Rule] = {
     ops.UNPACK_SLICES: _unpack_slices,
     ops.CONCATENATE: _concatenate,
     ops.RESHAPE: _reshape,
+    ops.TAKE_STEP: _take_step,
     ops.CONSTANT: _constant,
     ops.SCAN: _scan,
     ops.WHILE: _while,

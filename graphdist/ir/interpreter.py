@@ -332,6 +332,11 @@ def _reshape(arrays: list[Array], params: Params) -> list[Array]:
     return [arrays[0].reshape(cast("tuple[int, ...]", params["shape"]))]
 
 
+def _take_step(arrays: list[Array], params: Params) -> list[Array]:
+    stack, step = arrays
+    return [stack[min(max(int(step), 0), len(stack) - 1), ...]]
+
+
 def _unpack(arrays: list[Array], params: Params) -> list[Array]:
     pieces, start = [], 0
     for shape in cast("tuple[tuple[int, ...], ...]", params["shapes"]):
@@ -387,6 +392,7 @@ _RULES: dict[Op, _Rule] = {
     ops.UNPACK_SLICES: _local(_unpack_slices),
     ops.CONCATENATE: _local(_concatenate),
     ops.RESHAPE: _local(_reshape),
+    ops.TAKE_STEP: _local(_take_step),
     ops.SCAN: _nested(run_scan),
     ops.WHILE: _nested(run_while),
     ops.COND: _nested(run_cond),

@@ -23,7 +23,7 @@ from typing import cast
 
 import numpy as np
 
-from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
+from graphdist.ir.control_flow_rules import cond_rule, scan_rule, type_in_step, while_rule
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, GraphVariable, Op, Params
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, own_slice, sharded
@@ -250,6 +250,16 @@ def _reshape(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> 
     return (result,)
 
 
+def _take_step(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    if len(types) != 2:
+        raise TypeRuleError(f"take_step takes a stack and a number, not {len(types)} operands")
+    stack, step = types
+    if not stack.shape or (step.dtype, step.shape) != ("i32", ()):
+        raise TypeRuleError(f"take_step of {stack} at {step}, not of a stack at an i32[]")
+    taken = type_in_step(stack)
+    return (taken if step.distribution is MIRRORED else taken.distributed(PER_REPLICA),)
+
+
 STARTS_AT_RUN_TIME = "starts_at_run_time"
 """The parameter of `unpack` and `unpack_slices` that keeps from XLA where the pieces start."""
 
@@ -275,6 +285,7 @@ PACK_SLICES = Op("pack_slices", _pack_slices)
 UNPACK_SLICES = Op("unpack_slices", _unpack_slices)
 CONCATENATE = Op("concatenate", _concatenate)
 RESHAPE = Op("reshape", _reshape)
+TAKE_STEP = Op("take_step", _take_step)
 SCAN = Op("scan", scan_rule)
 WHILE = Op("while", while_rule)
 COND = Op("cond", cond_rule)
@@ -285,7 +296,7 @@ OPS = {
         READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
         ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL,
         OWN_SLICE, CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
-        CONCATENATE, RESHAPE,
+        CONCATENATE, RESHAPE, TAKE_STEP,
         SCAN, WHILE, COND,
     )
 }  # fmt: skip
@@ -328,6 +339,8 @@ DESCRIPTIONS = {
     UNPACK_SLICES: "The full values, of the `shapes` given, that `pack_slices` makes the operand "
     "of: as the operand. `starts_at_run_time` as for `unpack`.",
     CONCATENATE: "The operands joined along `axis`: the join of the operands.",
+    TAKE_STEP: "What step number i of a loop takes of a stack, its slice i along dimension 0; the "
+    "first or the last for an i below or above: as the stack, one dimension less.",
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",
     SCAN: "`length` runs of a body on slices of some operands along dimension 0; the last carry, "
     "and the stacked ys: as the body returns them, a sharded dimension one further.",

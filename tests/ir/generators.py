@@ -170,8 +170,11 @@ class Maker:
         x = self.operand()
         if x is None:
             return
-        kind = draw(st.integers(0, 6))
-        if kind == 0:
+        kind = draw(st.integers(0, 7))
+        if kind == 7 and x.type.shape and x.type.shape[0]:
+            step = Literal.of(draw(st.integers(-2, 3)), Type("i32", ()))
+            self.add(ops.TAKE_STEP, (x, step), {})
+        elif kind == 0:
             self.add(ops.CONSTANT, (), {"value": draw(arrays())})
         elif kind == 1:
             self.add(ops.SELECT_REPLICA, (x,), {"replica": 0} | count)
