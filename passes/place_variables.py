@@ -9,8 +9,9 @@ On the way in, a value is combined over the replicas as the variable's aggregati
   mirrored;
 * ON_READ variable, or cross-replica context: the value itself.
 
-A variable that is stored in slices is gathered on the way in, and cut on the way out; where slices
-are enough, `shard_update.py` takes both away. If it is cut along the dimension that a loop walks
+A variable that is stored in slices is gathered where it is first read, and cut on the way out;
+where slices are enough, `shard_update.py` takes both away. Loops take it and carry it in slices,
+and gather it in each step that reads it. If it is cut along the dimension that a loop walks
 along, it is stored along another one from now on, so that each step of the loop can gather its own.
 
 Before:  %w = read() {variable=@w}   %a = aggregate(%g) {variable=@w, ..}   assign(%a) ..
@@ -48,13 +49,10 @@ NAME = "place_variables"
 
 _OF_VARIABLES = frozenset({AGGREGATE, ASSIGN, READ})
 
-State = dict[str, Operand]
-
 
 def place_variables(graph: Graph) -> Graph:
     """Return the PLACED graph of a LOGICAL one."""
     written = _variables((graph,), ASSIGN)
-    used_at = _first_uses(graph)
     variables = tuple(
         replace(_inside_loops(variable, graph), assigned=variable.name in written)
         for variable in graph.variables
@@ -62,20 +60,10 @@ def place_variables(graph: Graph) -> Graph:
     )
     replicas = graph.num_replicas
     entering = tuple(Value(variable.held(replicas), variable.name) for variable in variables)
-    state: State = {v.name: value for v, value in zip(variables, entering, strict=True)}
     builder = Builder(NAME)
-    for variable in variables:
-        if variable.sharded_along is not None:
-            at = used_at.get(variable.name, UNKNOWN)
-            state[variable.name] = _moved(variable, ALL_GATHER, state, builder, replicas, at)
-    outputs = _Placer(replicas, builder, state).run(graph)
-    leaving = tuple(
-        state[variable.name]
-        if variable.sharded_along is None
-        else _moved(variable, OWN_SLICE, state, builder, replicas, used_at[variable.name])
-        for variable in variables
-        if variable.assigned
-    )
+    state = _State(replicas, builder, variables, entering)
+    outputs = _Placer(state).run(graph)
+    leaving = tuple(state.stored(variable.name) for variable in variables if variable.assigned)
     placed = graph.replace(
         stage=Stage.PLACED,
         inputs=(*entering, *graph.inputs),
@@ -94,27 +82,61 @@ def _inside_loops(variable: GraphVariable, graph: Graph) -> GraphVariable:
     return variable.stored_along(dimension_to_cut(shape, graph.num_replicas, is_walked=True))
 
 
-def _moved(
-    variable: GraphVariable,
-    op: Op,
-    state: State,
-    builder: Builder,
-    num_replicas: int,
-    at: Source,
-) -> Operand:
-    """Return the full value of a variable that is stored in slices, or the slice to store."""
-    params = {"axis": variable.sharded_along, "group_size": num_replicas}
-    value = state[variable.name]
-    return builder.add(op, (value,), params, at=at, hint=variable.name)[0]
+class _State:
+    """What each variable holds so far in one graph: in full, in slices as it is stored, or both."""
+
+    def __init__(
+        self,
+        num_replicas: int,
+        builder: Builder,
+        variables: Iterable[GraphVariable],
+        values: Iterable[Value],
+    ) -> None:
+        """Begin with what the graph takes of each variable: all of it, or a slice."""
+        self.num_replicas, self.builder = num_replicas, builder
+        self.variables: dict[str, GraphVariable] = {}
+        self._fulls: dict[str, Operand] = {}
+        self._slices: dict[str, Operand] = {}
+        self._at: dict[str, Source] = {}
+        for variable, value in zip(variables, values, strict=True):
+            is_slice = value.type.shape != variable.type.shape
+            (self._slices if is_slice else self._fulls)[variable.name] = value
+            self.variables[variable.name] = variable
+
+    def full(self, name: str, at: Source) -> Operand:
+        """Return all of a variable's value; it is gathered once in each graph."""
+        if name not in self._fulls:
+            self._fulls[name] = self._moved(ALL_GATHER, name, self._slices[name], at)
+        return self._fulls[name]
+
+    def assign(self, variable: GraphVariable, value: Operand, at: Source) -> None:
+        """Set a variable's value, given in full or as it is stored."""
+        name = variable.name
+        self.variables.setdefault(name, variable)  # a cell begins with its first assignment
+        is_slice = value.type.shape != variable.type.shape
+        kept, stale = (self._slices, self._fulls) if is_slice else (self._fulls, self._slices)
+        kept[name], self._at[name] = value, at
+        stale.pop(name, None)
+
+    def stored(self, name: str) -> Operand:
+        """Return a variable's value as it is stored: in slices, or in full."""
+        if self.variables[name].sharded_along is None:
+            return self._fulls[name]
+        if name not in self._slices:
+            at = self._at.get(name, UNKNOWN)
+            self._slices[name] = self._moved(OWN_SLICE, name, self._fulls[name], at)
+        return self._slices[name]
+
+    def _moved(self, op: Op, name: str, value: Operand, at: Source) -> Operand:
+        params = {"axis": self.variables[name].sharded_along, "group_size": self.num_replicas}
+        return self.builder.add(op, (value,), params, at=at, hint=name)[0]
 
 
 class _Placer:
     """Adds the nodes of one graph to a builder; `state` is what each variable holds so far."""
 
-    def __init__(self, num_replicas: int, builder: Builder, state: State) -> None:
-        self.num_replicas = num_replicas
-        self.builder = builder
-        self.state = state
+    def __init__(self, state: _State) -> None:
+        self.state, self.builder, self.num_replicas = state, state.builder, state.num_replicas
 
     def run(self, graph: Graph) -> tuple[Operand, ...]:
         """Add the graph's nodes and return its outputs."""
@@ -131,9 +153,9 @@ class _Placer:
 
     def _place(self, node: Node, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
         if node.op is READ:
-            return (self.state[_variable(node).name],)
+            return (self.state.full(_variable(node).name, node.source),)
         if node.op is ASSIGN:
-            self.state[_variable(node).name] = operands[0]
+            self.state.assign(_variable(node), operands[0], node.source)
             return ()
         if node.op is AGGREGATE:
             return (self._aggregate(node, operands[0]),)
@@ -161,7 +183,10 @@ class _Placer:
         return result
 
     def _control_flow(self, node: Node, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        used = [v for v in _variables(node.graphs).values() if v.name in self.state]
+        known = self.state.variables
+        used = [known[name] for name in _variables(node.graphs) if name in known]
+        if not _is_run_by_all(node):  # a replica that is alone in a branch cannot gather there
+            used = [variable.stored_along(None) for variable in used]
         assigned = _variables(node.graphs, ASSIGN)
         written = [variable for variable in used if variable.name in assigned]
         read = [variable for variable in used if variable.name not in assigned]
@@ -244,16 +269,13 @@ class _Placer:
         Inputs for what it only reads stand before the first position, those for what it writes
         before the second. The new state stands before output `returns_at`; None if there is none.
         """
-        reads = tuple(Value(variable.type, variable.name) for variable in read)
-        writes = tuple(Value(variable.type, variable.name) for variable in written)
-        state: State = {
-            variable.name: value
-            for variable, value in zip((*read, *written), (*reads, *writes), strict=True)
-        }
+        held = [Value(v.held(self.num_replicas), v.name) for v in (*read, *written)]
+        reads, writes = tuple(held[: len(read)]), tuple(held[len(read) :])
         builder = Builder(NAME)
-        outputs = _Placer(self.num_replicas, builder, state).run(graph)
+        state = _State(self.num_replicas, builder, (*read, *written), held)
+        outputs = _Placer(state).run(graph)
         if returns_at is not None:
-            outputs = _insert(outputs, (returns_at, tuple(state[v.name] for v in written)))
+            outputs = _insert(outputs, (returns_at, tuple(state.stored(v.name) for v in written)))
         return graph.replace(
             stage=Stage.PLACED,
             inputs=_insert(graph.inputs, (positions[0], reads), (positions[1], writes)),
@@ -274,11 +296,28 @@ class _Placer:
         results = self.builder.add(node.op, operands, params, graphs, at=node.source)
         end = state_at + len(written)
         for variable, value in zip(written, results[state_at:end], strict=True):
-            self.state[variable.name] = value
+            self.state.assign(variable, value, node.source)
         return (*results[:state_at], *results[end:])
 
     def _now(self, variables: Sequence[GraphVariable]) -> tuple[Operand, ...]:
-        return tuple(self.state[variable.name] for variable in variables)
+        """Return what variables hold now: as they are stored, if the variables given say so."""
+        return tuple(
+            self.state.full(variable.name, UNKNOWN)
+            if variable.sharded_along is None
+            else self.state.stored(variable.name)
+            for variable in variables
+        )
+
+
+def _is_run_by_all(node: Node) -> bool:
+    """Return whether all replicas run the nested graphs together, and may reduce or gather there.
+
+    The steps of a `while` loop are, if all replicas find the same condition. Branches are kept
+    free of collectives of ours: what they take and return is cut by `shard_update.py`.
+    """
+    if node.op is WHILE:
+        return node.graphs[0].outputs[0].type.distribution is MIRRORED
+    return node.op is SCAN
 
 
 Item = TypeVar("Item")
@@ -307,15 +346,6 @@ def _variables(graphs: Iterable[Graph], op: Op | None = None) -> dict[str, Graph
         for node in walk(graph):
             if node.op in ops:
                 found.setdefault(_variable(node).name, _variable(node))
-    return found
-
-
-def _first_uses(graph: Graph) -> dict[str, Source]:
-    """Return where the program first reads or assigns each variable."""
-    found: dict[str, Source] = {}
-    for node in walk(graph):
-        if node.op in (READ, ASSIGN):
-            found.setdefault(_variable(node).name, node.source)
     return found
 
 
