@@ -159,10 +159,10 @@ def initial_value_of(value: Any, dtype: Any, variable: Declaration) -> Any:
         value = jax.eval_shape(value)  # nothing is computed for devices that are not here
     if isinstance(value, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(value.shape, value.dtype if dtype is None else dtype)
+    if callable(value) and may_be_in_slices(variable):
+        value = made_in_slices(value, variable)
     with jax.ensure_compile_time_eval():
-        if callable(value):
-            in_slices = may_be_in_slices(variable)
-            value = made_in_slices(value, variable) if in_slices else value()
+        value = value() if callable(value) else value
         if isinstance(value, jax.core.Tracer):
             if trace is not None:
                 trace.ask_for_number()

@@ -12,7 +12,7 @@ for the second time: it kept a value that exists only in the trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any  # Any: values of users, and jaxprs, which are opaque here
 
@@ -118,7 +118,8 @@ def made_in_slices(make: Callable[[], Any], variable: Declaration) -> Any:
 
 def _called(make: Callable[[], Any], variable: Declaration) -> Any:
     try:
-        return make()
+        with jax.ensure_compile_time_eval():
+            return make()
     except jax.errors.UnexpectedTracerError as error:
         raise ArgumentError(
             f"the initial value of variable {variable.name!r} is made by a function that keeps "
@@ -140,22 +141,20 @@ class _Operations:
         jaxpr = self.jaxpr
         (result,) = jaxpr.outvars
         is_cut = self._dimension(result.aval.shape) is not None
-        constants = [self._moved(each) for each in self.constants] if is_cut else self.constants
-        values = dict(zip(jaxpr.constvars, constants, strict=True))
+        values = dict(zip(jaxpr.constvars, self.constants, strict=True))
+        if is_cut:
+            values = {name: self._moved(constant) for name, constant in values.items()}
         last_use = {id(operand): equation for equation in jaxpr.eqns for operand in equation.invars}
         for equation in jaxpr.eqns:
-            operands = [
-                operand.val if hasattr(operand, "val") else values[operand]
-                for operand in equation.invars
-            ]
-            results = _equation(equation, self._shardings(equation) if is_cut else None)(*operands)
+            operands = [_value(operand, values) for operand in equation.invars]
             # Dropped after their last use: a device may have room for few values at a time.
-            for operand in equation.invars:
-                if last_use[id(operand)] is equation and operand is not result:
-                    values.pop(operand, None)
+            for name in [name for name in values if last_use.get(id(name)) is equation]:
+                if name is not result:
+                    del values[name]
+            results = _results(equation, operands, self._shardings(equation) if is_cut else None)
             values.update(zip(equation.outvars, results, strict=True))
             del operands, results
-        return result.val if hasattr(result, "val") else values[result]
+        return _value(result, values)
 
     def _dimension(self, shape: tuple[int, ...]) -> int | None:
         return stored_dimension(shape, self.strategy.num_replicas_in_sync)
@@ -168,33 +167,58 @@ class _Operations:
         return tuple(self._sharding(variable.aval.shape) for variable in equation.outvars)
 
     def _moved(self, constant: Any) -> Any:
-        return jax.device_put(constant, self._sharding(np.shape(constant)))
+        with jax.ensure_compile_time_eval():
+            return jax.device_put(constant, self._sharding(np.shape(constant)))
 
 
-def _equation(
-    equation: Any, shardings: tuple[Sharding, ...] | None
-) -> Callable[..., Sequence[Any]]:
-    """Return a function that carries out an equation of a jaxpr, with its results placed so."""
+def _value(operand: Any, values: Mapping[Any, Any]) -> Any:
+    return operand.val if hasattr(operand, "val") else values[operand]  # a literal has its value
+
+
+def _results(
+    equation: Any, operands: Sequence[Any], shardings: tuple[Sharding, ...] | None
+) -> Sequence[Any]:
+    """Return the results of an equation of a jaxpr, placed so; None: as JAX places them."""
+    primitive, params = equation.primitive, equation.params
     if shardings is None:
-        return _bound(equation.primitive, equation.params)
+        with jax.ensure_compile_time_eval():
+            return _bound(primitive, params)(*operands)
+    described = tuple(map(_described, operands))
     try:
-        return _compiled(equation.primitive, tuple(equation.params.items()), shardings)
+        compiled = _compiled(primitive, tuple(params.items()), described, shardings)
     except TypeError:  # parameters that cannot be a key
-        bound = _bound(equation.primitive, equation.params)
-        return jax.jit(bound, out_shardings=shardings)
+        compiled = _compiled.__wrapped__(primitive, tuple(params.items()), described, shardings)
+    results: Sequence[Any] = compiled(*operands)
+    return results
+
+
+def _described(operand: Any) -> jax.ShapeDtypeStruct:
+    type: Any = jax.typeof(operand)
+    sharding = operand.sharding if isinstance(operand, jax.Array) else None
+    weak = getattr(type, "weak_type", False)
+    return jax.ShapeDtypeStruct(type.shape, type.dtype, sharding=sharding, weak_type=weak)
 
 
 @lru_cache(maxsize=512)
 def _compiled(
-    primitive: Any, params: tuple[tuple[str, Any], ...], shardings: tuple[Sharding, ...]
-) -> Callable[..., Sequence[Any]]:
-    """Return the same function for the same operation: layers of a model are made alike."""
-    return jax.jit(_bound(primitive, dict(params)), out_shardings=shardings)
+    primitive: Any,
+    params: tuple[tuple[str, Any], ...],
+    operands: tuple[jax.ShapeDtypeStruct, ...],
+    shardings: tuple[Sharding, ...],
+) -> Any:
+    """Return the same executable for the same operation: layers of a model are made alike.
+
+    It is an executable because a jitted function that is called while JAX traces is traced, too.
+    """
+    bound = jax.jit(_bound(primitive, dict(params)), out_shardings=shardings)
+    return bound.lower(*operands).compile()
 
 
 def _bound(primitive: Any, params: dict[str, Any]) -> Callable[..., Sequence[Any]]:
     def bound(*operands: Any) -> Sequence[Any]:
-        functions, kept = primitive.get_bind_params(params)
+        taken = primitive.get_bind_params(params)
+        # A pair in JAX 0.10.0: the functions among the parameters, and the others.
+        functions, kept = taken if isinstance(taken, tuple) else ((), taken)
         results = primitive.bind(*functions, *operands, **kept)
         return tuple(results) if primitive.multiple_results else (results,)
 

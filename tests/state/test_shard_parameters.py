@@ -1,0 +1,488 @@
+"""Variables stored in slices from their creation: what users see, and what devices hold."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import graphdist as gd
+from graphdist.ir.cuts import LARGEST_IN_FULL
+from tests.state.sharded_models import (
+    ROWS,
+    Model,
+    bytes_on_one_device,
+    initial_values,
+    strategy_of,
+)
+
+SHAPE = (256, 128)
+FULL = 4 * 256 * 128
+
+
+def cut_variable(value: Any, replicas: int = 4, **options: Any) -> gd.Variable:
+    with strategy_of(replicas, shard_parameters=True).scope():
+        return gd.Variable(value, name="w", **options)
+
+
+def numbers(seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal(SHAPE).astype("f")
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"), [(True, 0), (4, 0), (False, None), (1, None)], ids=str
+)
+def test_a_group_of_all_replicas_or_of_none(given: bool | int, stored: int | None) -> None:
+    with strategy_of(4, shard_parameters=given).scope():
+        assert gd.Variable(numbers()).storage.sharded_along == stored
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (3, "shard_parameters is 3, which does not divide the 4 replicas"),
+        (0, "shard_parameters is 0"),
+        (-4, "shard_parameters is -4"),
+        (8, "shard_parameters is 8"),
+        ("yes", "shard_parameters is 'yes', not True, False or a number"),
+        (None, "shard_parameters is None"),
+        (2.0, "shard_parameters is 2.0"),
+    ],
+    ids=str,
+)
+def test_other_values_are_refused(given: Any, text: str) -> None:
+    with pytest.raises(gd.ArgumentError, match=text):
+        strategy_of(4, shard_parameters=given)
+
+
+def test_groups_and_full_updates_are_refused() -> None:
+    with pytest.raises(gd.UnsupportedError, match="groups smaller than all 4 replicas"):
+        strategy_of(4, shard_parameters=2)
+    with pytest.raises(gd.ArgumentError, match="shard_update=False"):
+        strategy_of(4, shard_parameters=True, shard_update=False)
+    strategy_of(4, shard_parameters=False, shard_update=False)
+
+
+def test_the_name_people_look_for() -> None:
+    strategy = gd.FullyShardedStrategy(["cpu:0", "cpu:1"], axis_name="data")
+    assert isinstance(strategy, gd.MirroredStrategy)
+    assert strategy.axis_name == "data"
+    with copy.deepcopy(strategy).scope():
+        assert gd.Variable(numbers()).storage.sharded_along == 0
+
+
+def test_devices_that_are_not_here() -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
+    with strategy.scope():
+        w = gd.Variable(lambda: jnp.zeros(SHAPE), name="w")
+    step = gd.function(lambda: w.assign(w * 2, read_value=False))
+    held = step.trace().lower().graph.variables[0]
+    assert (w.storage.sharded_along, held.sharded_along) == (0, 0)
+    assert "f32[256,128] sharded(0)" in repr(w)
+
+
+# Which variables
+
+
+def test_small_and_other_kinds_of_variables_stay_in_full() -> None:
+    with strategy_of(4, shard_parameters=True).scope():
+        small = gd.Variable(jnp.zeros((4, 4)))
+        on_read = gd.Variable(
+            numbers(),
+            synchronization=gd.VariableSynchronization.ON_READ,
+            aggregation=gd.VariableAggregation.SUM,
+        )
+        keys = gd.Variable(jax.random.split(jax.random.key(0), 2**16))
+        odd = gd.Variable(np.zeros((255, 129), "f"), name="odd")
+    assert [each.storage.sharded_along for each in (small, on_read, keys, odd)] == [None] * 4
+    np.testing.assert_allclose(on_read.read_value(), 4 * numbers(), rtol=1e-6)
+    assert "in full, since no dimension divides by 4" in repr(odd)
+    assert "in full" not in repr(small)
+
+
+def test_a_variable_that_can_be_cut_nowhere() -> None:
+    shape = jax.ShapeDtypeStruct((2049, 2049), jnp.float32)
+    assert LARGEST_IN_FULL < 2049**2
+    with pytest.raises(gd.ArgumentError, match=r"'w' of shape \[2049, 2049\].*by 4 replicas") as at:
+        cut_variable(shape)
+    assert "[2052, 2049]" in at.value.hint
+    with strategy_of(4).scope():
+        assert gd.Variable(shape).shape == (2049, 2049)
+    assert cut_variable(shape, replicas=1).storage.sharded_along is None
+
+
+def test_a_stack_of_layers_is_cut_inside_the_layers() -> None:
+    w = cut_variable(np.arange(8 * 64 * 128, dtype="f").reshape(8, 64, 128))
+    assert w.storage.sharded_along == 1
+    assert bytes_on_one_device(w) == 4 * 8 * 64 * 128 // 4
+    np.testing.assert_array_equal(w, np.arange(8 * 64 * 128).reshape(8, 64, 128))
+
+
+# How they are made
+
+
+def test_host_arrays_are_placed_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: list[int] = []
+    put = jax.device_put
+
+    def recorded(value: Any, *args: Any, **options: Any) -> Any:
+        placed.append(value.nbytes)
+        return put(value, *args, **options)
+
+    monkeypatch.setattr(jax, "device_put", recorded)
+    value = numbers()
+    w = cut_variable(value)
+    assert placed == [FULL // 4] * 4
+    other = numbers(1)
+    w.assign(other)
+    assert placed == [FULL // 4] * 8
+    kept = other.copy()
+    value[:], other[:] = 0, 0  # the caller's memory is the caller's
+    np.testing.assert_array_equal(w, kept)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f8", "i4", "i8", "?"])
+def test_host_arrays_have_the_dtype_that_jax_gives_them(dtype: str) -> None:
+    value = (10 * numbers()).astype(dtype)
+    with strategy_of(4).scope():
+        expected = gd.Variable(value)
+        as_float = gd.Variable(value, dtype=jnp.bfloat16)
+    for given, same in ((None, expected), (jnp.bfloat16, as_float)):
+        w = cut_variable(value, dtype=given)
+        assert (w.dtype, w.storage.sharded_along) == (same.dtype, 0)
+        np.testing.assert_array_equal(np.asarray(w), np.asarray(same))
+
+
+@pytest.mark.parametrize("place", ["one device", "mirrored", "in slices", "other slices"])
+def test_arrays_of_jax_are_cut_and_not_shared(place: str) -> None:
+    strategy = strategy_of(4, shard_parameters=True)
+    devices = strategy.devices
+    homes = {
+        "one device": jax.devices()[6],
+        "mirrored": devices.mirrored,
+        "in slices": devices.along(0),
+        "other slices": strategy_of(2).devices.along(1),
+    }
+    value = jax.device_put(numbers(), homes[place])
+    with strategy.scope():
+        w = gd.Variable(value, name="w")
+    add = gd.function(lambda: w.assign(w + 1, read_value=False))
+    for _ in range(3):
+        add()
+    assert bytes_on_one_device(w) == FULL // 4
+    np.testing.assert_array_equal(value, numbers())
+    np.testing.assert_array_equal(w, numbers() + 1 + 1 + 1)
+
+
+KEY = jax.random.key(7)
+FUNCTIONS = {
+    "normal": lambda: 0.02 * jax.random.normal(KEY, SHAPE),
+    "truncated": lambda: jax.random.truncated_normal(KEY, -2.0, 2.0, SHAPE) / 3.0 + 0.1,
+    "bfloat16": lambda: jax.random.uniform(KEY, SHAPE, jnp.bfloat16),
+    "transposed": lambda: jax.random.normal(KEY, SHAPE[::-1]).T,
+    "variance": lambda: jax.nn.initializers.lecun_normal()(KEY, SHAPE),
+    "orthogonal": lambda: jax.nn.initializers.orthogonal()(KEY, (128, 128)),
+    "zeros": lambda: jnp.zeros(SHAPE),
+    "numpy": lambda: numbers(3),
+    "numpy of jax": lambda: np.asarray(jax.random.normal(KEY, SHAPE)) * 2,
+    "scalar": lambda: 2.5,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_make_the_same_bits(name: str) -> None:
+    w = cut_variable(FUNCTIONS[name])
+    with strategy_of(4).scope():
+        same = gd.Variable(FUNCTIONS[name])
+    assert w.storage.sharded_along == (None if name == "scalar" else 0)
+    np.testing.assert_array_equal(np.asarray(w), np.asarray(same))
+
+
+def test_no_operation_of_a_function_needs_the_full_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphdist.state import initial_values as made
+
+    needed: list[int] = []
+    compiled = made._compiled
+
+    def measured(*args: Any) -> Any:
+        executable = compiled(*args)
+        memory = executable.memory_analysis()
+        needed.append(memory.temp_size_in_bytes + memory.output_size_in_bytes)
+        return executable
+
+    monkeypatch.setattr(made, "_compiled", measured)
+    shape = (1024, 1024)
+    w = cut_variable(lambda: 0.02 * jax.random.normal(KEY, shape) + 1.0, replicas=8)
+    assert len(needed) > 2
+    assert max(needed) < 5 * 4 * 1024 * 1024 // 8, needed
+    assert bytes_on_one_device(w) == 4 * 1024 * 1024 // 8
+
+
+def test_layers_made_alike_are_compiled_once() -> None:
+    from graphdist.state.initial_values import _compiled
+
+    keys = jax.random.split(KEY, 4)
+    strategy = strategy_of(4, shard_parameters=True)
+    counts = []
+    for key in keys:
+        with strategy.scope():
+            gd.Variable(lambda key=key: 0.5 * jax.random.normal(key, SHAPE))
+        counts.append(_compiled.cache_info().misses)
+    assert len(set(counts[1:])) == 1
+
+
+def test_functions_are_called_once_or_raise_their_own_error() -> None:
+    calls: list[int] = []
+
+    def make(value: Any) -> Any:
+        calls.append(1)
+        return value()
+
+    cut_variable(lambda: make(lambda: jnp.ones(SHAPE)))
+    cut_variable(lambda: make(numbers))
+    assert len(calls) == 2
+    with pytest.raises(ZeroDivisionError):
+        cut_variable(lambda: 1 / 0)
+    with pytest.raises(gd.ArgumentTypeError, match="'w' is made from a object"):
+        cut_variable(lambda: object())
+
+
+def test_a_function_that_keeps_a_key_is_refused() -> None:
+    class Keys:
+        def __init__(self) -> None:
+            self.key = jax.random.key(0)
+
+        def next(self) -> Any:
+            self.key, key = jax.random.split(self.key)
+            return key
+
+    keys = Keys()
+    cut_variable(lambda: jax.random.normal(keys.next(), SHAPE))
+    with pytest.raises(gd.ArgumentError, match="variable 'w' is made by a function that keeps"):
+        cut_variable(lambda: jax.random.normal(keys.next(), SHAPE))
+
+
+def test_made_in_a_function_or_from_another_variable() -> None:
+    strategy = strategy_of(4, shard_parameters=True)
+    made: list[gd.Variable] = []
+
+    @gd.function
+    def step() -> Any:
+        if not made:
+            made.append(gd.Variable(lambda: jax.random.normal(KEY, SHAPE)))
+        return made[0].read_value().sum()
+
+    with strategy.scope():
+        total = step()
+        twice = gd.Variable(lambda: made[0] * 2)
+    assert float(total) == pytest.approx(np.asarray(made[0]).sum(), abs=1e-3)
+    assert made[0].storage.sharded_along == twice.storage.sharded_along == 0
+    np.testing.assert_array_equal(twice, 2 * np.asarray(made[0]))
+
+
+@pytest.mark.parametrize("options", [{"shard_parameters": True}, {}], ids=["in slices", "in full"])
+def test_shapes_and_a_function_that_initializes(options: dict[str, Any]) -> None:
+    strategy = strategy_of(4, **options)
+    shapes = jax.eval_shape(lambda: {"w": jnp.zeros(SHAPE), "b": jnp.zeros(3)})
+    with strategy.scope():
+        params = gd.variables(shapes)
+    initialize = gd.function(
+        lambda key: gd.assign(params, {"w": jax.random.normal(key, SHAPE), "b": jnp.ones(3)})
+    )
+    total = gd.function(lambda: params["w"].read_value().sum() + params["b"].read_value().sum())
+    with pytest.raises(gd.RuntimeFailure, match="declared by its shape"):
+        total()
+    initialize(KEY)
+    along = 0 if options else None
+    assert params["w"].storage.sharded_along == along
+    np.testing.assert_allclose(params["w"], jax.random.normal(KEY, SHAPE), rtol=1e-6)
+    initialize(KEY)
+    assert np.isfinite(float(total()))
+
+
+# What they are like afterwards
+
+
+def test_reading_printing_and_copying(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = cut_variable(numbers())
+    assert repr(w) == ("<Variable 'w' f32[256,128] sharded(0) on cpu:0, cpu:1, cpu:2, cpu:3>")
+    twin = copy.deepcopy(w)
+    assert twin.storage.sharded_along == 0
+    w.assign_add(np.ones(SHAPE, "f"))
+    w.scatter_update(gd.IndexedSlices(jnp.zeros((2, 128)), jnp.array([0, 200])))
+    expected = numbers() + 1
+    expected[[0, 200]] = 0
+    np.testing.assert_array_equal(w.read_value(), expected)
+    np.testing.assert_array_equal(w[200], 0)
+    assert [value.shape for value in w.values] == [SHAPE] * 4
+    assert w.storage.sharded_along == 0
+    monkeypatch.setattr(type(w.storage), "copy_of_value", None)  # it gives all devices the value
+    np.testing.assert_array_equal(np.asarray(w), expected)
+    np.testing.assert_array_equal(w.host_value(), expected)
+    np.testing.assert_array_equal(np.asarray(twin, np.float64), numbers())
+
+
+def test_traces_of_jax_are_refused() -> None:
+    w = cut_variable(numbers())
+    for use in (lambda: jnp.asarray(np.asarray(w)), lambda: w.assign(numbers())):
+        with pytest.raises(gd.GraphdistError, match="inside a function that JAX is tracing"):
+            jax.jit(use)()
+    w.assign(numbers(1))
+    np.testing.assert_array_equal(w, numbers(1))
+
+
+def test_wrong_values_are_refused() -> None:
+    w = cut_variable(numbers())
+    with pytest.raises(gd.ArgumentError, match="has shape"):
+        w.assign(numbers().T)
+    with pytest.raises(gd.ArgumentError, match="has dtype float32"):
+        w.assign(numbers().astype("f2"))
+    w.assign(numbers(1).astype("f8"))
+    np.testing.assert_array_equal(w, numbers(1))
+
+
+def test_slots_are_stored_like_their_parameters() -> None:
+    with strategy_of(4, shard_parameters=True).scope():
+        params = gd.variables({"w": numbers(), "b": np.zeros(3, "f")})
+        mine = gd.Variable(jnp.zeros_like(params["w"][...]))
+        state = gd.variables(optax.adam(0.1).init(gd.read(params)))
+    large = [each for each in jax.tree.leaves((params, mine, state)) if each.shape == SHAPE]
+    assert [each.storage.sharded_along for each in large] == [0] * 4
+
+
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "clipped": optax.chain(optax.clip_by_global_norm(0.05), optax.adam(0.01)),
+    "every two": optax.MultiSteps(optax.adam(0.01), 2),
+}
+CASES = [(name, 2) for name in OPTIMIZERS] + [("momentum", 4), ("clipped", 8)]
+
+
+@pytest.mark.parametrize(("name", "replicas"), CASES)
+def test_training_gives_the_same(name: str, replicas: int) -> None:
+    cut = Model(OPTIMIZERS[name], replicas, shard_parameters=True)
+    full = Model(OPTIMIZERS[name], replicas, shard_update=True)
+    assert [bytes_on_one_device(cut.params[name]) for name in ("first", "frozen", "bias")] == [
+        FULL // replicas,
+        FULL // replicas,
+        4 * 128,
+    ]
+    assert cut.train(ROWS, ROWS) == full.train(ROWS, ROWS)
+    for mine, theirs in zip(cut.values(), full.values(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    for variable in cut.variables:
+        assert (variable.storage.sharded_along == 0) == (variable.size >= 2**15), variable
+
+
+@pytest.mark.filterwarnings("ignore:MEAN over replicas:graphdist.ReplicaWarning")  # alike on both
+def test_ragged_batches_and_accumulated_gradients() -> None:
+    for rows, microbatches in (((16, 13, 3), 1), ((16, 16), 2)):
+        cut = Model(optax.sgd(0.1), 4, microbatches, shard_parameters=True)
+        full = Model(optax.sgd(0.1), 4, microbatches, shard_update=True)
+        np.testing.assert_allclose(cut.train(*rows), full.train(*rows), rtol=1e-6)
+        for mine, theirs in zip(cut.values(), full.values(), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_scatters_gradients_and_gathers_parameters() -> None:
+    model = Model(optax.adam(0.01), 4, shard_parameters=True)
+    lowered = model.step.trace(*model.batches(ROWS)).lower()
+    large = [each for each in lowered.collectives if each.bytes >= FULL // 4]
+    assert {each.kind for each in large} == {"all_gather", "reduce_scatter"}
+    full = Model(optax.adam(0.01), 4, shard_update=False)
+    memory, of_full = (
+        each.step.trace(*each.batches(ROWS)).lower().compile().memory for each in (model, full)
+    )
+    cut = sum(4 * variable.size for variable in model.variables if variable.size >= 2**15)
+    assert of_full.argument_bytes - memory.argument_bytes == cut * 3 // 4
+
+
+def test_embeddings_are_changed_by_rows() -> None:
+    found = []
+    for options in ({"shard_parameters": True}, {}):
+        strategy = strategy_of(4, **options)
+        with strategy.scope():
+            table = gd.Variable(numbers(), name="table", aggregation=gd.VariableAggregation.SUM)
+            calls = gd.Variable(
+                0.0,
+                synchronization=gd.VariableSynchronization.ON_READ,
+                aggregation=gd.VariableAggregation.SUM,
+            )
+
+        @gd.function
+        def step(
+            indices: Any, strategy: Any = strategy, table: Any = table, calls: Any = calls
+        ) -> Any:
+            def replica_fn(indices: Any) -> None:
+                calls.assign_add(1.0)
+                gradient = jax.grad(lambda found: jnp.sum(found**2))(table[...][indices])
+                table.scatter_sub(gd.IndexedSlices(0.1 * gradient, indices))
+
+            strategy.run(replica_fn, args=(indices,))
+
+        rows = np.arange(16, dtype=np.int32) * 3
+        for batch in strategy.experimental_distribute_dataset([rows, rows + 1]):
+            step(batch)
+        found.append(np.asarray(table))
+        assert float(calls) == 8
+    np.testing.assert_array_equal(*found)
+    assert not np.array_equal(found[0], numbers())
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"replicas": 4, "shard_parameters": True}, {"replicas": 2, "shard_parameters": True}),
+        ({"replicas": 4, "shard_parameters": True}, {"replicas": 3}),
+        ({"replicas": 2}, {"replicas": 8, "shard_parameters": True}),
+    ],
+    ids=["other slices", "to full", "from full"],
+)
+def test_checkpoints(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
+    old, new = Model(optax.adam(0.01), **before), Model(optax.adam(0.01), **after)
+    old.train(12)
+    gd.train.Checkpoint(params=old.params, state=old.state).save(tmp_path / "one")
+    gd.train.Checkpoint(params=new.params, state=new.state).restore(tmp_path / "one-1")
+    for mine, theirs in zip(
+        jax.tree.leaves((new.params, new.state)),
+        jax.tree.leaves((old.params, old.state)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+    is_cut = after.get("shard_parameters", False)
+    assert new.params["first"].storage.sharded_along == (0 if is_cut else None)
+    new.train(12 if after["replicas"] == 3 else 16)
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["into slices", "into full"])
+def test_saved_steps(tmp_path: Path, is_cut: bool) -> None:
+    made = Model(optax.adam(0.01), 2, shard_parameters=not is_cut)
+    (batch,) = made.batches(ROWS)
+    gd.aot.save(tmp_path / "step.gdx", made.step.trace(batch).lower().compile())
+    other = Model(optax.adam(0.01), 2, shard_parameters=is_cut)
+    step = gd.aot.load(tmp_path / "step.gdx", strategy=other.strategy, variables=other.variables)
+    (mine,) = other.batches(ROWS)
+    for _ in range(2):
+        assert float(step(mine)) == float(made.step(batch))
+        np.testing.assert_allclose(other.evaluate(mine), made.evaluate(batch), rtol=1e-6)
+    for mine, theirs in zip(other.values(), made.values(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_the_values_are_as_given() -> None:
+    model = Model(optax.sgd(0.1), 4, shard_parameters=True)
+    for name, value in initial_values().items():
+        np.testing.assert_array_equal(np.asarray(model.params[name]), value)
