@@ -85,10 +85,11 @@ def host_array(value: Any, dtype: Any) -> np.ndarray[Any, Any] | None:
         return None
     try:
         wanted = jax.dtypes.canonicalize_dtype(value.dtype if dtype is None else dtype)
-        is_plain = np.can_cast(value.dtype, wanted, "same_kind")
+        is_cast = np.can_cast(value.dtype, wanted, "same_kind")
     except TypeError:  # not a dtype of arrays: the general check has the words for it
         return None
-    return np.asarray(value, wanted) if is_plain else None
+    is_number = wanted == np.bool_ or jnp.issubdtype(wanted, jnp.number)
+    return np.asarray(value, wanted) if is_cast and is_number else None
 
 
 def made_in_slices(make: Callable[[], Any], variable: Declaration) -> Any:
@@ -96,6 +97,9 @@ def made_in_slices(make: Callable[[], Any], variable: Declaration) -> Any:
 
     Raises `ArgumentError` for a function that keeps values of JAX from an earlier call.
     """
+    settings: Any = jax.config
+    if settings.jax_disable_jit:  # then nothing can be compiled
+        return _called(make, variable)
     concrete: list[Any] = []
 
     def traced() -> Any:

@@ -254,6 +254,8 @@ def test_functions_are_called_once_or_raise_their_own_error() -> None:
         cut_variable(lambda: 1 / 0)
     with pytest.raises(gd.ArgumentTypeError, match="'w' is made from a object"):
         cut_variable(lambda: object())
+    with pytest.raises(gd.ArgumentTypeError, match="'w' is made from a ndarray"):
+        cut_variable(np.full(SHAPE, None))
 
 
 def test_a_function_that_keeps_a_key_is_refused() -> None:
@@ -269,6 +271,12 @@ def test_a_function_that_keeps_a_key_is_refused() -> None:
     cut_variable(lambda: jax.random.normal(keys.next(), SHAPE))
     with pytest.raises(gd.ArgumentError, match="variable 'w' is made by a function that keeps"):
         cut_variable(lambda: jax.random.normal(keys.next(), SHAPE))
+
+
+def test_nothing_is_compiled_where_jax_is_set_so() -> None:
+    with jax.disable_jit():
+        w = cut_variable(FUNCTIONS["zeros"])
+    assert bytes_on_one_device(w) == FULL // 4
 
 
 def test_made_in_a_function_or_from_another_variable() -> None:
