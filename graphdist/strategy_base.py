@@ -16,7 +16,7 @@ from graphdist.options import AXIS_NAME, CommunicationOptions, VariableSynchroni
 from graphdist.passes import Target
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.placement import in_slices
+from graphdist.runtime.slice_placement import in_slices
 
 
 class StrategyBase:

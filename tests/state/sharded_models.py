@@ -12,11 +12,24 @@ import optax
 import graphdist as gd
 
 WIDTH, ROWS = 256, 16
+SHAPE = (256, 128)
+FULL = 4 * 256 * 128
 
 
 def strategy_of(replicas: int, **options: Any) -> gd.MirroredStrategy:
     """Return a strategy of CPU devices."""
     return gd.MirroredStrategy([f"cpu:{i}" for i in range(replicas)], **options)
+
+
+def cut_variable(value: Any, replicas: int = 4, **options: Any) -> gd.Variable:
+    """Return a variable of a strategy that stores it in slices if its shape allows it."""
+    with strategy_of(replicas, shard_parameters=True).scope():
+        return gd.Variable(value, name="w", **options)
+
+
+def numbers(seed: int = 0) -> np.ndarray[Any, Any]:
+    """Return random numbers of that shape."""
+    return np.random.default_rng(seed).standard_normal(SHAPE).astype("f")
 
 
 def initial_values() -> dict[str, Any]:

@@ -266,23 +266,3 @@ def colocation_with_another_strategys_variable(refused: Refused) -> None:
     strategy, plain = pair(), gd.Variable(1.0, name="plain")
     with strategy.scope(), refused(ValueError), strategy.extended.colocate_vars_with(plain):
         pass
-
-
-def slices_over_replicas_that_do_not_divide(refused: Refused) -> None:
-    with refused(ValueError):
-        gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_parameters=3)
-
-
-def slices_over_a_word(refused: Refused) -> None:
-    with refused(ValueError):
-        gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_parameters="auto")  # type: ignore[arg-type]
-
-
-def slices_over_groups(refused: Refused) -> None:
-    with refused(NotImplementedError):
-        gd.TPUStrategy(topology="v5e:4x4", shard_parameters=4)
-
-
-def slices_with_updates_in_full(refused: Refused) -> None:
-    with refused(ValueError):
-        gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_parameters=True, shard_update=False)

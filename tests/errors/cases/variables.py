@@ -386,24 +386,3 @@ def variables_in_a_class_that_takes_arrays_alone(refused: Refused) -> None:
 def text_among_arrays(refused: Refused) -> None:
     with refused(TypeError):
         gd.variables({"kernel": jnp.ones(2), "name": "dense"})
-
-
-def large_variable_that_can_be_cut_nowhere(refused: Refused) -> None:
-    shape = jax.ShapeDtypeStruct((2049, 2051), jnp.float32)
-    strategy = gd.FullyShardedStrategy(["cpu:0", "cpu:1"])
-    with strategy.scope(), refused(ValueError):
-        gd.Variable(shape, name="embedding")
-
-
-def initial_values_by_a_function_that_keeps_its_key(refused: Refused) -> None:
-    keys = [jax.random.key(0)]
-
-    def next_key() -> jax.Array:
-        keys[0], key = jax.random.split(keys[0])
-        return key
-
-    strategy = gd.FullyShardedStrategy(["cpu:0", "cpu:1"])
-    with strategy.scope():
-        gd.Variable(lambda: jax.random.normal(next_key(), (256, 64)), name="first")
-        with refused(ValueError):
-            gd.Variable(lambda: jax.random.normal(next_key(), (256, 64)), name="second")
