@@ -13,6 +13,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding
 
+from graphdist.runtime.spans import array_of_full
+
 
 def in_slices(value: np.ndarray[Any, Any] | jax.Array, home: Sharding) -> jax.Array:
     """Return a new array with the value, stored as a sharding says.
@@ -30,11 +32,7 @@ def in_slices(value: np.ndarray[Any, Any] | jax.Array, home: Sharding) -> jax.Ar
             return _copy_to(home)(value)
         if len(value.devices()) == 1:
             return jax.device_put(value, home, may_alias=False)
-    host = np.asarray(value)
-    places = home.addressable_devices_indices_map(host.shape)
-    # Each is copied: on CPU the device may take the memory of the host's array as its own.
-    slices = [jax.device_put(np.array(host[index]), device) for device, index in places.items()]
-    return jax.make_array_from_single_device_arrays(host.shape, home, slices)
+    return array_of_full(np.asarray(value), home)
 
 
 @lru_cache(maxsize=64)

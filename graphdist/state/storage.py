@@ -27,6 +27,7 @@ from graphdist.runtime.files.checkpoint_arrays import host_copy
 from graphdist.runtime.processes.resharding import agree_to_gather, resharded
 from graphdist.runtime.spans import (
     Span,
+    array_of_full,
     array_of_span,
     copy_of_span,
     held_span,
@@ -186,7 +187,9 @@ class Storage:
     def _zeros(self) -> Any:
         """Return a new buffer of zeros, made of a single zero in the memory of the host."""
         zeros = np.broadcast_to(np.zeros((), self.dtype), self.shape)
-        return self.strategy.place_variable(zeros, self.stored)
+        if self.distribution is not MIRRORED:
+            return self.strategy.place_variable(zeros, self.stored)
+        return array_of_full(zeros, self.strategy.devices.home(self.stored))  # the same on all
 
     def begin_with_zeros(self) -> bool:
         """Give zeros to a variable that was declared by its shape; return whether it was.

@@ -21,6 +21,7 @@ from graphdist.options import (
     CommunicationOptions,
     VariableSynchronization,
     checked_axis_name,
+    checked_parameter_sharding,
     checked_sharding,
 )
 from graphdist.runtime.devices import (
@@ -73,6 +74,7 @@ class MultiWorkerMirroredBase(CommonStrategy):
         *,
         devices: Sequence[str | jax.Device] | None = None,
         shard_update: bool | str = "auto",
+        shard_parameters: bool | int = False,
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Join the other workers, if there are any, and take the devices of all."""
@@ -85,6 +87,9 @@ class MultiWorkerMirroredBase(CommonStrategy):
         found = devices_of_workers(resolver, options, devices)
         if found is None:
             found = working_devices() if devices is None else find_devices(devices, here())
+        self.shard_parameters = checked_parameter_sharding(
+            shard_parameters, len(found), self.shard_update
+        )
         super().__init__(MultiWorkerExtended(found))
         self.cluster_resolver, self.communication_options = resolver, options
 
@@ -92,9 +97,10 @@ class MultiWorkerMirroredBase(CommonStrategy):
         """Return a buffer of its own for a variable: worker 0's value on all workers."""
         if self.devices.workers is None or isinstance(value, jax.ShapeDtypeStruct):
             return super().place_variable(value, distribution)
-        is_shared = getattr(value, "sharding", None) == self.devices.mirrored
-        if is_shared and distribution is not PER_REPLICA:  # a step's result is the same everywhere
-            return resharded(value, self.devices.home(distribution), self.devices, "", here())
+        is_of_all = isinstance(value, jax.Array) and not value.is_fully_addressable
+        if is_of_all and distribution is not PER_REPLICA:  # a step of all workers has made it
+            home = self.devices.home(distribution)
+            return resharded(value, home, self.devices, "placing the value of a variable", here())
         if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
             implementation = jax.random.key_impl(value)
             bits = self._from_first_worker(np.asarray(jax.random.key_data(value)))
@@ -132,9 +138,9 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     how long a step may take; the others are hints. Make the strategy before anything runs on a
     device.
 
-    `shard_update` and `axis_name` mean the same as in `gd.MirroredStrategy`. The slices of a
-    variable are on the replicas of all workers, so that no worker has all of them: outside
-    functions all workers read it together.
+    `shard_update`, `shard_parameters` and `axis_name` mean the same as in `gd.MirroredStrategy`.
+    The slices of a variable are on the replicas of all workers, so that no worker has all of them:
+    outside functions all workers read it together.
 
     Without a cluster, or in one of one worker, it is a strategy of this process alone: on all its
     accelerators or, without any, on one CPU device.

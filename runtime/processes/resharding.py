@@ -1,8 +1,8 @@
 """Arrays in another sharding, also where the devices belong to several processes.
 
 A process that has all of an array cuts its devices' parts out of it, and needs nobody. An array
-that no process has in full is gathered by a step of all workers, which `WorkerStep` supervises. A
-transfer of JAX would do the same, and wait for ever for a worker that does not come.
+that no process has in full is gathered by a step of all workers, which is supervised. A transfer of
+JAX would do the same, and wait for ever for a worker that does not come.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphdist.runtime.devices import Devices
 from graphdist.runtime.files.checkpoint_arrays import host_copy
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import CollectiveTimeoutError
-from graphdist.runtime.processes.supervised_steps import WorkerStep, with_x64_as_now
+from graphdist.runtime.processes.supervised_steps import supervised_call
 from graphdist.runtime.spans import array_of_full, is_held_here
 
 HINT = "let all workers do it, in the same order: no worker holds all of its value"
@@ -64,9 +64,8 @@ def resharded(
         return array_of_full(array.addressable_data(0), sharding)
     if is_held_here(array.sharding, array.shape):
         return array_of_full(host_copy(array), sharding)
-    function = with_x64_as_now(_moves(sharding))
     copy: jax.Array
-    (copy,) = WorkerStep(function, what, lambda: ("", at), devices, devices.workers)(array)
+    (copy,) = supervised_call(_moves(sharding), what, devices, at)(array)
     return copy
 
 

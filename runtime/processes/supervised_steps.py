@@ -25,7 +25,7 @@ from typing import Any, NoReturn  # Any: whatever a step returns
 import jax
 
 from graphdist.ir.graph import Graph
-from graphdist.ir.source import Source
+from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.abandonable_calls import Call, Runner
 from graphdist.runtime.processes.addresses import WorkerError
@@ -47,14 +47,24 @@ def supervised(function: StepFunction, graph: Graph, devices: Devices) -> StepFu
     if devices.workers is None:
         return function
     first = partial(first_collective, graph)
-    return WorkerStep(with_x64_as_now(function), graph.name, first, devices, devices.workers)
+    return WorkerStep(_with_x64_as_now(function), graph.name, first, devices, devices.workers)
 
 
-def with_x64_as_now(function: StepFunction) -> StepFunction:
-    """Return a function that converts NumPy arrays as this thread does, on whichever it runs.
+def supervised_call(
+    function: StepFunction, name: str, devices: Devices, at: Source = UNKNOWN
+) -> StepFunction:
+    """Return a function that makes a call of all workers, as `supervised` does for a step.
 
-    A context manager of JAX sets one thread only.
+    The function returns a sequence of arrays. `name` and `at` are for errors.
     """
+    if devices.workers is None:
+        return function
+    first = lambda: ("", at)  # noqa: E731
+    return WorkerStep(_with_x64_as_now(function), name, first, devices, devices.workers)
+
+
+def _with_x64_as_now(function: StepFunction) -> StepFunction:
+    """Convert NumPy arrays as this thread does: a context manager of JAX sets one thread only."""
     enable_x64 = jax.enable_x64.value
 
     def run(*arrays: Any) -> Any:

@@ -12,7 +12,15 @@ import pytest
 
 import graphdist as gd
 from tests.multi_worker.launch import run
-from tests.multi_worker.programs.sliced import FEATURES, UNITS, curved_loss, exact_loss, train
+from tests.multi_worker.programs.sliced import (
+    FEATURES,
+    LARGE,
+    UNITS,
+    curved_loss,
+    exact_loss,
+    train,
+    train_large,
+)
 from tests.multi_worker.test_faults import errors_of
 
 pytestmark = pytest.mark.slow
@@ -157,3 +165,38 @@ def test_a_preempted_job_goes_on(tmp_path: Path) -> None:
         made = [fact["losses"] for fact in (*first.said[worker], *again.said[worker])]
         assert made in (expected, [loss for loss in expected if loss in made])
         assert len(made) >= len(expected) - 1  # the step of the signal may go unsaid
+
+
+@pytest.mark.parametrize(("workers", "devices"), SHAPES[1:])
+def test_parameters_are_made_in_slices(workers: int, devices: int, tmp_path: Path) -> None:
+    alone = gd.MirroredStrategy(
+        [f"cpu:{number}" for number in range(workers * devices)], shard_parameters=True
+    )
+    _, expected = train_large(alone, 0)
+    outcome = run(workers, "sliced", "parameters", str(tmp_path / "ckpt"), devices=devices)
+    assert outcome.status == 0, outcome.err
+    for worker in range(workers):
+        (said,) = outcome.said[worker]
+        assert said["along"] == expected["along"]
+        assert said["losses"] == expected["losses"]
+        assert said["sums"] == expected["sums"]
+        assert said["restored"] == said["sums"]["called"]
+        assert said["held"].pop("small") == devices
+        assert set(said["held"].values()) == {1 / workers}
+        assert said["copied"] == 1 / workers
+        assert f"in slices over {workers} workers" in said["shown"]
+    with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+        called = gd.Variable(np.zeros(LARGE, np.float32))
+    gd.train.Checkpoint(called=called).read(tmp_path / "ckpt").expect_partial()
+    assert float(np.asarray(called, np.float64).sum()) == expected["sums"]["called"]
+
+
+def test_an_initial_value_that_depends_on_the_worker_is_refused() -> None:
+    outcome = run(2, "sliced", "rolled", devices=2)
+    assert outcome.status == 1
+    for worker in range(2):
+        assert re.search(
+            r"WorkerError: the initial value of variable 'w' is made by other operations on "
+            r"worker 1 \(.*\) than on worker 0 ",
+            errors_of(outcome, worker),
+        )
