@@ -8,6 +8,9 @@ the same rounding: only sums over a dimension that is cut may be added up in ano
 A function that cannot be traced, such as one that uses NumPy, is called as it is. One that keeps
 values of JAX between calls, such as a key that it splits each time, is refused when it is called
 for the second time: it kept a value that exists only in the trace.
+
+Several workers carry out the operations together. They must be the same on all of them; arrays that
+the function closes over are worker 0's.
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ from graphdist.ir.cuts import (
     smallest_in_slices,
     stored_dimension,
 )
-from graphdist.ir.types import MIRRORED, sharded
+from graphdist.ir.types import MIRRORED, Distribution, sharded
 from graphdist.options import VariableSynchronization
+from graphdist.runtime.processes.program_agreement import agree_on_operations
+from graphdist.runtime.processes.supervised_steps import supervised_call
 from graphdist.tracing.user_lines import here
 
 if TYPE_CHECKING:
@@ -117,7 +122,8 @@ def made_in_slices(make: Callable[[], Any], variable: Declaration) -> Any:
         return concrete[0]
     if concrete or any(isinstance(constant, jax.core.Tracer) for constant in program.consts):
         return _called(make, variable)
-    return _Operations(variable.strategy, program).run()
+    name = f"the initial value of variable {variable.name!r}"
+    return _Operations(variable.strategy, program, name).run()
 
 
 def _called(make: Callable[[], Any], variable: Declaration) -> Any:
@@ -137,8 +143,9 @@ def _called(make: Callable[[], Any], variable: Declaration) -> Any:
 class _Operations:
     """The operations of a traced function, carried out one after the other."""
 
-    def __init__(self, strategy: StrategyBase, program: Any) -> None:
+    def __init__(self, strategy: StrategyBase, program: Any, name: str) -> None:
         self.strategy, self.jaxpr, self.constants = strategy, program.jaxpr, program.consts
+        self.name = name
 
     def run(self) -> Any:
         """Return the result."""
@@ -147,6 +154,7 @@ class _Operations:
         is_cut = self._dimension(result.aval.shape) is not None
         values = dict(zip(jaxpr.constvars, self.constants, strict=True))
         if is_cut:
+            agree_on_operations(str(jaxpr), self.name, self.strategy.devices, here())
             values = {name: self._moved(constant) for name, constant in values.items()}
         last_use = {id(operand): equation for equation in jaxpr.eqns for operand in equation.invars}
         for equation in jaxpr.eqns:
@@ -155,7 +163,7 @@ class _Operations:
             for name in [name for name in values if last_use.get(id(name)) is equation]:
                 if name is not result:
                     del values[name]
-            results = _results(equation, operands, self._shardings(equation) if is_cut else None)
+            results = (self._in_slices if is_cut else _as_jax_places)(equation, operands)
             values.update(zip(equation.outvars, results, strict=True))
             del operands, results
         return _value(result, values)
@@ -163,37 +171,37 @@ class _Operations:
     def _dimension(self, shape: tuple[int, ...]) -> int | None:
         return stored_dimension(shape, self.strategy.num_replicas_in_sync)
 
-    def _sharding(self, shape: tuple[int, ...]) -> Sharding:
+    def _distribution(self, shape: tuple[int, ...]) -> Distribution:
         dimension = self._dimension(shape)
-        return self.strategy.devices.sharding(MIRRORED if dimension is None else sharded(dimension))
-
-    def _shardings(self, equation: Any) -> tuple[Sharding, ...]:
-        return tuple(self._sharding(variable.aval.shape) for variable in equation.outvars)
+        return MIRRORED if dimension is None else sharded(dimension)
 
     def _moved(self, constant: Any) -> Any:
+        value = constant if hasattr(constant, "dtype") else np.asarray(constant)
         with jax.ensure_compile_time_eval():
-            return jax.device_put(constant, self._sharding(np.shape(constant)))
+            return self.strategy.place_variable(value, self._distribution(value.shape))
+
+    def _in_slices(self, equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of an equation of a jaxpr; the large ones are in slices."""
+        devices, described = self.strategy.devices, tuple(map(_described, operands))
+        shardings = tuple(
+            devices.sharding(self._distribution(value.aval.shape)) for value in equation.outvars
+        )
+        key = (equation.primitive, tuple(equation.params.items()), described, shardings)
+        try:
+            compiled = _compiled(*key)
+        except TypeError:  # parameters that cannot be a key
+            compiled = _compiled.__wrapped__(*key)
+        results: Sequence[Any] = supervised_call(compiled, self.name, devices, here())(*operands)
+        return results
 
 
 def _value(operand: Any, values: Mapping[Any, Any]) -> Any:
     return operand.val if hasattr(operand, "val") else values[operand]  # a literal has its value
 
 
-def _results(
-    equation: Any, operands: Sequence[Any], shardings: tuple[Sharding, ...] | None
-) -> Sequence[Any]:
-    """Return the results of an equation of a jaxpr, placed so; None: as JAX places them."""
-    primitive, params = equation.primitive, equation.params
-    if shardings is None:
-        with jax.ensure_compile_time_eval():
-            return _bound(primitive, params)(*operands)
-    described = tuple(map(_described, operands))
-    try:
-        compiled = _compiled(primitive, tuple(params.items()), described, shardings)
-    except TypeError:  # parameters that cannot be a key
-        compiled = _compiled.__wrapped__(primitive, tuple(params.items()), described, shardings)
-    results: Sequence[Any] = compiled(*operands)
-    return results
+def _as_jax_places(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    with jax.ensure_compile_time_eval():
+        return _bound(equation.primitive, equation.params)(*operands)
 
 
 def _described(operand: Any) -> jax.ShapeDtypeStruct:

@@ -8,6 +8,7 @@ line by line, to name the first line that differs. Every worker compares the sam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from itertools import zip_longest
@@ -21,6 +22,9 @@ from graphdist.ir.source import UNKNOWN, Source, at_line
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+"""An address in the text of an operation, which differs between processes."""
 
 
 def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
@@ -39,6 +43,27 @@ def agree_on(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
         return
     described = workers.exchange(f"graph {number}", list(_description(graph)), what, at)
     raise _difference(workers, number, described, other, at)
+
+
+def agree_on_operations(text: str, what: str, devices: Devices, at: Source = UNKNOWN) -> None:
+    """Return once all workers are about to carry out the operations of a text together.
+
+    Raises `WorkerError` where they differ, as by a number that depends on the worker.
+    """
+    workers = devices.workers
+    if workers is None:
+        return
+    digest = sha256(_ADDRESS.sub("", text).encode()).hexdigest()
+    given = workers.exchange(f"operations {workers.ordinal('operations')}", digest, what, at)
+    for worker, other in enumerate(given):
+        if other != given[0]:
+            raise WorkerError(
+                f"{what} is made by other operations on {workers.name(worker)} than on "
+                f"{workers.name(0)}",
+                source=at,
+                hint="each worker makes its slices of one value: let the function depend on nothing "
+                "that differs, or on arrays that are made outside of it, which are worker 0's",
+            )
 
 
 def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:

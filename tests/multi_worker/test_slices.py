@@ -192,7 +192,7 @@ def test_parameters_are_made_in_slices(workers: int, devices: int, tmp_path: Pat
 
 
 def test_an_initial_value_that_depends_on_the_worker_is_refused() -> None:
-    outcome = run(2, "sliced", "rolled", devices=2)
+    outcome = run(2, "sliced", "seeds", devices=2)
     assert outcome.status == 1
     for worker in range(2):
         assert re.search(

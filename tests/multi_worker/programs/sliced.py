@@ -259,7 +259,6 @@ def train_large(strategy: Any, worker: int) -> Any:
     with strategy.scope():
         made = {
             "called": gd.Variable(lambda: 2 * jax.random.normal(key, LARGE) + 1, name="called"),
-            "seeded": gd.Variable(lambda: jax.random.normal(jax.random.key(worker), LARGE)),
             "stacked": gd.Variable(lambda: jnp.ones((3, *LARGE)).at[1].set(2.0)),
             "given": gd.Variable(np.full(LARGE, 5.0 + worker, np.float32), name="given"),
             "array": gd.Variable(jnp.full(LARGE, 5.0 + worker)),
@@ -300,12 +299,12 @@ def parameters(strategy: Any) -> None:
     say(**said)
 
 
-def rolled(strategy: Any) -> None:
+def seeds(strategy: Any) -> None:
     """Make a variable in slices by operations that differ between workers."""
     strategy = gd.MultiWorkerMirroredStrategy(shard_parameters=True)
     worker = strategy.cluster_resolver.task_id
     with strategy.scope():
-        gd.Variable(lambda: jnp.roll(jnp.ones(LARGE), 1 + worker), name="w")
+        gd.Variable(lambda: jax.random.normal(jax.random.key(worker), LARGE), name="w")
 
 
 if __name__ == "__main__":
