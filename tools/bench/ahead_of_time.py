@@ -47,7 +47,8 @@ def with_jax(topology: Topology, settings: dict[str, Any]) -> Any:
     by_row = NamedSharding(mesh, PartitionSpec("data"))
 
     def step(params: Any, state: Any, count: Any, tokens: Any) -> Any:
-        loss_fn = partial(example.loss_fn, model, chosen)
+        attention = example.attention_for(model, chosen, topology.chip.platform)
+        loss_fn = partial(example.loss_fn, model, chosen, attention)
         loss, grads = jax.value_and_grad(loss_fn)(params, tokens)
         grads = jax.lax.pmean(grads, "data")
         params, state = example.adam(chosen, grads, state, params, count)

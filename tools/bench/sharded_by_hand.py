@@ -7,8 +7,8 @@
 * `zero-1 in jit`: parameters are stored in full, slots in slices; gradients are constrained to
   slices where they are updated.
 
-A layer's matrices are sliced along their first dimension, behind the dimension of the layers. What
-does not divide, or is small, is stored in full on each device.
+A matrix is sliced along its first dimension that divides, which is never the dimension of the
+layers. What does not divide, or is small, is stored in full on each device.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ class ByHandForm:
         return {**jax.tree.map(partial(self._spec, dimension=0), params), "layers": layers}
 
     def _spec(self, shape: Any, dimension: int) -> PartitionSpec:
-        inner = shape.shape[dimension:]
-        is_large = int(np.prod(inner)) >= FEWEST_ELEMENTS
-        is_sliced = is_large and inner[0] % len(self.devices) == 0
-        return PartitionSpec(*[None] * dimension, AXIS) if is_sliced else PartitionSpec()
+        if int(np.prod(shape.shape[dimension:])) >= FEWEST_ELEMENTS:
+            for i in range(dimension, len(shape.shape)):
+                if shape.shape[i] % len(self.devices) == 0:
+                    return PartitionSpec(*[None] * i, AXIS)
+        return PartitionSpec()
 
     def attention(self) -> Any:
         """Return the example's attention for these devices."""
@@ -144,7 +145,9 @@ class FsdpInShardMap(ByHandForm):
 
         def gather(piece: Any, spec: PartitionSpec) -> Any:
             narrow = piece.astype(dtype)
-            return jax.lax.all_gather(narrow, AXIS, tiled=True) if spec[:1] == (AXIS,) else narrow
+            if AXIS not in spec:
+                return narrow
+            return jax.lax.all_gather(narrow, AXIS, axis=spec.index(AXIS), tiled=True)
 
         def mean(gradient: Any, spec: PartitionSpec) -> Any:
             # The transpose of a gather has added the replicas' gradients up.

@@ -1,0 +1,103 @@
+"""Training in slices by hand: every form computes the same step; the table beside ours."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any  # Any: the example's module and pytrees
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphdist.tools.bench import sharded_by_hand
+from graphdist.tools.bench.measurement import Module
+from graphdist.tools.bench.sharded import EXAMPLE, CompiledForm, main, table_of
+from graphdist.tools.bench.sharded_by_hand import FORMS
+from graphdist.tools.targets import load_factory
+from tests.aot.steps import needs_tpu
+
+SETTINGS = {"size": "tiny", "length": 16, "compute_dtype": "float32"}
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = sys.modules[load_factory(f"{EXAMPLE}:make_step").__module__]
+    tiny = module.Model(2, 32, 48, heads=2, kv_heads=1, vocabulary=66, is_tied=False)
+    monkeypatch.setitem(module.SIZES, "tiny", tiny)
+    monkeypatch.setattr(sharded_by_hand, "FEWEST_ELEMENTS", 2**10)
+    return module
+
+
+def arguments(form: Any) -> Any:
+    """Return arrays for a step: parameters and tokens at random, slots of zeros."""
+    numbers = np.random.default_rng(0)
+    params, slots, _, tokens = form.shapes()
+    return (
+        jax.tree.map(lambda x: 0.1 * numbers.standard_normal(x.shape).astype("f"), params),
+        jax.tree.map(lambda x: np.zeros(x.shape, "f"), slots),
+        np.zeros((), "i"),
+        numbers.integers(64, size=tokens.shape).astype("i"),
+    )
+
+
+def on_one_device(example: Any, form: Any, params: Any, state: Any, count: Any, tokens: Any) -> Any:
+    loss_fn = partial(example.loss_fn, form.model, form.chosen, example.attend)
+    loss, gradients = jax.value_and_grad(loss_fn)(params, tokens)
+    return *form.update(params, state, count, gradients), loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_by_hand_is_the_step_in_slices(name: str, example: Any) -> None:
+    form = FORMS[name](example, SETTINGS, tuple(jax.devices()[:4]))
+    given = arguments(form)
+    expected = on_one_device(example, form, *map(partial(jax.tree.map, jnp.asarray), given))
+    compiled = form.compile()
+    placed = jax.tree.map(jax.device_put, given, compiled.input_shardings[0])
+    new, slots, count, loss = compiled(*placed)
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=2e-4, atol=1e-6), (slots, loss), expected[1::2]
+    )
+    assert count == 1
+    # Adam's first step is as long whatever the gradient is: it says little where that is near 0.
+    changes = jax.tree.map(lambda after, before: np.abs(after - before).max(), new, given[0])
+    assert all(0 < change < 1e-3 for change in jax.tree.leaves(changes))
+    held = slots["mean"]["layers"]["gate"].addressable_shards[0].data.shape
+    assert held == (2, 32 // 4, 48)
+    in_full = new["layers"]["gate"].addressable_shards[0].data.shape == (2, 32, 48)
+    assert in_full == (name == "zero-1 in jit")
+    assert new["norm"].addressable_shards[0].data.shape == (32,)
+
+
+def test_ratios_are_of_our_form() -> None:
+    forms = [
+        CompiledForm("ours, in slices", Module({"all_gather": 4}, 300, 2 * 2**20), (1, 2), 1.0),
+        CompiledForm("fsdp in jit", Module({"all_reduce": 1}, 200, 2**20), (0,), 1.0),
+        CompiledForm("zero-1 in jit", None, (), 1.0, "out of memory"),
+    ]
+    lines = table_of(forms).splitlines()
+    rows = [" ".join(line.split()) for line in lines]
+    assert rows[1] == "ours, in slices 2.00 MiB 300 B 4 all_gather 1, 2"
+    assert rows[2] == "fsdp in jit 1.00 MiB 2.00x 200 B 1.50x 1 all_reduce 0"
+    assert rows[3] == "zero-1 in jit refused"
+    assert lines[4] == "zero-1 in jit: out of memory"
+
+
+def test_a_form_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["v5e:2x2", "--forms", "pmap"]) == 2
+    assert "there is no form 'pmap'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@needs_tpu
+def test_forms_are_compiled_for_absent_chips(
+    example: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forms = ["--forms", "ours, in full", "--forms", "fsdp in shard_map"]
+    assert main(["v5e:2x2", "--size", "tiny", "--set", "length=16", *forms]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "tiny on v5e:2x2"
+    assert lines[2].startswith("ours, in full")
+    assert "all_gather" in lines[3]
