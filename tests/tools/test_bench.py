@@ -29,9 +29,10 @@ from graphdist.tools.bench.measurement import (
 )
 from graphdist.tools.bench.passes_saved import SHOWCASES, CompiledSide, PassSaving, effect, effects
 from graphdist.tools.bench.picture import draw_picture
-from graphdist.tools.bench.process import PACKAGES, Process, is_installed
+from graphdist.tools.bench.process import ALL_PACKAGES, Process, is_installed, packages_of
 from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, bounds_of, passes_table
+from graphdist.tools.bench.sharded_systems import Fsdp, systems_of
 from graphdist.tools.bench.systems import SYSTEMS
 from tests.aot.steps import needs_tpu
 
@@ -85,13 +86,23 @@ def test_systems_run_one_program(name: str) -> None:
     strategy = gd.MirroredStrategy(DEVICES)
     found = [
         with_first_steps(Measurement(name, system), start(TINY[name], strategy))
-        for system, start in SYSTEMS.items()
+        for system, start in systems_of(TINY[name]).items()
     ]
     check_agreement(found)
     losses = found[0].losses
     is_training = TINY[name].kind != "evaluate"
     assert (losses[2] < losses[0]) == is_training
     assert bool(found[0].results) != is_training
+
+
+def test_parameters_in_slices_by_hand_are_gathered_twice_and_scattered_once() -> None:
+    strategy = gd.MirroredStrategy(DEVICES)
+    fsdp = Fsdp(TINY["sharded"], strategy)
+    held = fsdp.changed["params"][0]["weight"].addressable_shards[0].data.shape
+    assert held == (16 // len(strategy.devices), 16)
+    lowered = fsdp.lower().as_text()  # XLA gathers once on CPUs
+    assert lowered.count("stablehlo.all_gather") == 3  # the first layer's input has no gradient
+    assert lowered.count("stablehlo.reduce_scatter") == 2
 
 
 @pytest.mark.slow
@@ -111,15 +122,16 @@ def test_measurements_are_complete() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", PACKAGES)
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    ("name", "system"), [(name, system) for name in TINY for system in packages_of(TINY[name])]
+)
 def test_systems_elsewhere_run_the_same_program(system: str, name: str) -> None:
     if not is_installed(system):
-        pytest.skip(f'{system} needs {PACKAGES[system]}: pip install "graphdist[bench]"')
-    found = measured(
-        TINY[name], gd.MirroredStrategy(DEVICES), ["shard_map", system], QUICK, is_tiny=True
-    )
-    assert [one.system for one in found] == ["shard_map", system]
+        pytest.skip(f'{system} needs {ALL_PACKAGES[system]}: pip install "graphdist[bench]"')
+    program = TINY[name]
+    peer = "fsdp" if program.shards_parameters else "shard_map"
+    found = measured(program, gd.MirroredStrategy(DEVICES), [peer, system], QUICK, is_tiny=True)
+    assert [one.system for one in found] == [peer, system]
     assert found[1].module is None
 
 
@@ -129,6 +141,7 @@ def test_tiny_programs_are_the_same_programs() -> None:
         program = PROGRAMS[name]
         assert type(tiny.model) is type(program.model)
         assert (tiny.kind, tiny.microbatches) == (program.kind, program.microbatches)
+        assert tiny.shards_parameters == program.shards_parameters
 
 
 def test_other_losses_are_refused() -> None:

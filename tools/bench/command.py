@@ -27,16 +27,18 @@ from graphdist.tools.bench.measurement import Effort, compiled_on, measured
 from graphdist.tools.bench.overheads import OVERHEADS
 from graphdist.tools.bench.passes_saved import SHOWCASES, check_devices, effects_elsewhere
 from graphdist.tools.bench.picture import draw_picture
-from graphdist.tools.bench.process import PACKAGES, is_installed
+from graphdist.tools.bench.process import ALL_PACKAGES, is_installed
 from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, passes_table, program_table
+from graphdist.tools.bench.sharded_systems import SHARDED_SYSTEMS
 from graphdist.tools.bench.systems import SYSTEMS
 from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import prepare_command
 from graphdist.tracing.user_lines import here
 
 PASSES = "passes"
-ALL_SYSTEMS = (*SYSTEMS, *PACKAGES)
+HERE = {**SYSTEMS, **SHARDED_SYSTEMS}
+ALL_SYSTEMS = (*HERE, *ALL_PACKAGES)
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -189,15 +191,16 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
             run.overheads.append(result)
             print(result, flush=True)
     systems = _systems(options)
-    for name in PACKAGES:
+    for name in ALL_PACKAGES:
         if name in systems and not is_installed(name):
             print(f"{name} is not installed here: not measured against it")
             systems.remove(name)
     _require_one(systems, 'install them: pip install "graphdist[bench]"')
     effort = Effort(options.rounds, options.turn, options.compilations)
     for name in [name for name in names if name in programs]:
-        strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(devices)])
         program = programs[name]
+        cpus = [f"cpu:{i}" for i in range(devices)]
+        strategy = gd.MirroredStrategy(cpus, **program.strategy_options)
         found = measured(program, strategy, systems, effort, is_tiny=options.tiny)
         print(program_table(program, found, run.add(program, found)), flush=True)
     return run
@@ -205,8 +208,8 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
 
 def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
     """Compile for a topology: counts, bytes and memory, and nothing that needs to run."""
-    systems = [name for name in _systems(options) if name in SYSTEMS]
-    _require_one(systems, f"compiled ahead of time are {', '.join(SYSTEMS)}")
+    systems = [name for name in _systems(options) if name in HERE]
+    _require_one(systems, f"compiled ahead of time are {', '.join(HERE)}")
     prepare_command()
     (name,) = options.topology
     topology = find_topology(name)
@@ -215,6 +218,7 @@ def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
     compiled_on(TINY["small"], strategy, list(SYSTEMS)[:1])  # the compiler is loaded once
     for chosen in [name for name in names if name in PROGRAMS]:
         program = (TINY if options.tiny else PROGRAMS)[chosen]
+        strategy = strategy_for(topology, **program.strategy_options)
         _, found = compiled_on(program, strategy, systems)
         measurements = list(found.values())
         print(program_table(program, measurements, run.add(program, measurements)), flush=True)

@@ -27,9 +27,10 @@ import graphdist as gd
 from graphdist.program.explanation import bytes_sent
 from graphdist.runtime.hlo import module_collectives
 from graphdist.runtime.memory import memory_of
-from graphdist.tools.bench.process import Process, is_installed
+from graphdist.tools.bench.process import Process, is_installed, packages_of
 from graphdist.tools.bench.programs import BenchProgram
-from graphdist.tools.bench.systems import FLOOR, SYSTEMS, Running
+from graphdist.tools.bench.sharded_systems import systems_of
+from graphdist.tools.bench.systems import FLOOR, Running
 
 OURS = "graphdist"
 FIRST_STEPS = 3
@@ -147,7 +148,8 @@ def compiled_on(
     program: BenchProgram, strategy: gd.Strategy, systems: Sequence[str], compilations: int = 1
 ) -> tuple[dict[str, Running], dict[str, Measurement]]:
     """Return the program on each system of this process, and what its compilation gave."""
-    running = {name: SYSTEMS[name](program, strategy) for name in systems if name in SYSTEMS}
+    starts = systems_of(program)
+    running = {name: starts[name](program, strategy) for name in systems if name in starts}
     seconds: dict[str, list[float]] = {name: [] for name in running}
     modules: dict[str, Module] = {}
     for _ in range(compilations):
@@ -188,7 +190,7 @@ def measured(
     for name, system in running.items():
         found[name] = with_first_steps(found[name], system)
     replicas = strategy.num_replicas_in_sync
-    elsewhere = [name for name in systems if name not in SYSTEMS and is_installed(name)]
+    elsewhere = [name for name in systems if name in packages_of(program) and is_installed(name)]
     processes = []
     try:
         for name in elsewhere:

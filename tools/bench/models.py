@@ -28,6 +28,9 @@ class ReplicaOperations(Protocol):
     def mean(self, tree: Tree) -> Tree:
         """Return the mean over the replicas."""
 
+    def of_stored(self, loss_fn: Any) -> Any:
+        """Return a loss of full parameters as a loss of parameters as they are stored."""
+
     def accumulated(self, loss_fn: Any, params: Tree, batch: Tree, microbatches: int) -> Any:
         """Return loss and gradients, the mean over microbatches; the gradients over replicas."""
 

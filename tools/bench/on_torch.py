@@ -1,9 +1,11 @@
-"""The programs of the benchmark on torch's DistributedDataParallel over gloo, a process a replica.
+"""The programs of the benchmark on torch over gloo, a process a replica.
 
 `graphdist.tools.bench` runs it where torch is installed (`process.py` has the protocol). It is
 written as torch's users write it: a module in `DistributedDataParallel`, torch's own optimizers,
-`no_sync` for all microbatches but the last. Batch normalization is by hand, since torch
-synchronizes its own only on GPUs. Rank 0 serves, and tells the others how many steps to run.
+`no_sync` for all microbatches but the last. A program with parameters in slices is a module whose
+layers are each given to `fully_shard`, and which is then given to it. Batch normalization is by
+hand, since torch synchronizes its own only on GPUs. Rank 0 serves, and tells the others how many
+steps to run.
 """
 
 from __future__ import annotations
@@ -42,8 +44,11 @@ class TorchProgram:
         self.torch, self.program, self.replicas = torch, program, replicas
         state = program.state()
         leaves, self.structure = jax.tree.flatten(state["params"])
-        module = _module(torch, leaves, self._loss)
-        self.parallel = torch.nn.parallel.DistributedDataParallel(module)
+        if program.shards_parameters:
+            module = self.parallel = _in_slices(torch, state["params"])
+        else:
+            module = _module(torch, leaves, self._loss)
+            self.parallel = torch.nn.parallel.DistributedDataParallel(module)
         self.statistics = [self._tensor(leaf) for leaf in jax.tree.leaves(state.get("statistics"))]
         self.totals = torch.zeros(3)
         self.optimizer = self._optimizer(module.parameters())
@@ -177,6 +182,36 @@ def _module(torch: Any, leaves: list[Any], loss: Any) -> Any:
             return loss(self.leaves, batch)
 
     return Module()
+
+
+def _in_slices(torch: Any, layers: list[Any]) -> Any:
+    """Return an Mlp whose parameters are stored in slices and gathered layer by layer."""
+    from torch.distributed.fsdp import fully_shard
+
+    class Layer(torch.nn.Module):  # type: ignore[misc]  # torch may not be there
+        def __init__(self, layer: Any) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.from_numpy(layer["weight"]))
+            self.bias = torch.nn.Parameter(torch.from_numpy(layer["bias"]))
+
+        def forward(self, x: Any) -> Any:
+            return torch.tanh(x @ self.weight + self.bias)
+
+    class Module(torch.nn.Module):  # type: ignore[misc]  # torch may not be there
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(*(Layer(layer) for layer in layers))
+
+        def forward(self, batch: Any) -> Any:
+            return (self.layers(batch["x"]) ** 2).mean()
+
+    module = Module()
+    mesh = torch.distributed.device_mesh.init_device_mesh(
+        "cpu", (torch.distributed.get_world_size(),)
+    )
+    for layer in module.layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(module, mesh=mesh)
 
 
 def run_rank(rank: int, replicas: int, store: str, program: BenchProgram, first_steps: int) -> None:

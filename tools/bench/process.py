@@ -19,14 +19,22 @@ from typing import Any  # Any: JSON
 
 from graphdist.tools.bench.programs import PROGRAMS, TINY, BenchProgram
 
+SHARDED_PACKAGES = {"fully_shard": "torch"}
+"""Systems that store parameters in slices, by name, with the package that each needs."""
 PACKAGES = {"tensorflow": "tensorflow", "ddp": "torch"}
-"""Systems by name, with the package that each needs."""
-_MODULES = {"tensorflow": "on_tensorflow", "ddp": "on_torch"}
+"""The other systems."""
+ALL_PACKAGES = {**PACKAGES, **SHARDED_PACKAGES}
+_MODULES = {"tensorflow": "on_tensorflow", "ddp": "on_torch", "fully_shard": "on_torch"}
+
+
+def packages_of(program: BenchProgram) -> dict[str, str]:
+    """Return the systems in processes of their own that a program runs on, with their packages."""
+    return SHARDED_PACKAGES if program.shards_parameters else PACKAGES
 
 
 def is_installed(system: str) -> bool:
     """Return whether the package of a system is installed."""
-    return importlib.util.find_spec(PACKAGES[system]) is not None
+    return importlib.util.find_spec(ALL_PACKAGES[system]) is not None
 
 
 class Process:

@@ -37,7 +37,8 @@ class BenchProgram:
     """A model and its use: `kind` is "sgd", "adam" or "evaluate".
 
     `rows` is the batch size of a replica, cut into `microbatches`. `bounds` has for each system the
-    largest ratio of our step's time to its step's.
+    largest ratio of our step's time to its step's. `shards_parameters` runs it on systems that
+    store parameters in slices, ours with `shard_parameters=True`.
     """
 
     name: str
@@ -47,6 +48,12 @@ class BenchProgram:
     kind: str = "sgd"
     microbatches: int = 1
     bounds: Mapping[str, float] = field(default_factory=lambda: {"shard_map": 1.05})
+    shards_parameters: bool = False
+
+    @property
+    def strategy_options(self) -> dict[str, Any]:
+        """Return the options of our strategy for it."""
+        return {"shard_parameters": True} if self.shards_parameters else {}
 
     def state(self) -> dict[str, Tree]:
         """Return the state before the first step, by its parts."""
@@ -79,7 +86,7 @@ class BenchProgram:
             scores, _ = self.model.scores(replicas, params, batch["x"])
             losses = cross_entropies(scores, batch["labels"])
             return replicas.observe(state, losses, batch["labels"], scores), jnp.mean(losses)
-        loss_fn = partial(self.model.loss, replicas)
+        loss_fn = replicas.of_stored(partial(self.model.loss, replicas))
         if self.microbatches > 1:
             loss, gradients = replicas.accumulated(loss_fn, params, batch, self.microbatches)
             statistics: Tree = {}
@@ -152,6 +159,14 @@ PROGRAMS = _named(
     BenchProgram("accumulation", _ACCUMULATION, Mlp(8, 256), rows=64, microbatches=4),
     BenchProgram("batchnorm", _NORMALIZED, Convnet((16, 32, 64), 32, normalized=True), rows=16),
     BenchProgram("evaluation", "evaluation with metrics", Convnet((16, 32), 16), 32, "evaluate"),
+    BenchProgram(
+        "sharded",
+        "8 layers of 1024, parameters in slices",
+        Mlp(8, 1024),
+        rows=128,
+        bounds={"fsdp": 1.0, "fully_shard": 1.0},
+        shards_parameters=True,
+    ),
 )
 """Every program by name, in the sizes that are measured."""
 
@@ -164,5 +179,6 @@ TINY = _named(
     BenchProgram("accumulation", _ACCUMULATION, Mlp(2, 8), rows=8, microbatches=4),
     BenchProgram("batchnorm", _NORMALIZED, Convnet((4,), 4, 3, normalized=True), rows=2),
     BenchProgram("evaluation", "evaluation with metrics", Convnet((4,), 4, 3), 4, "evaluate"),
+    BenchProgram("sharded", "2 layers of 16", Mlp(2, 16), rows=2, shards_parameters=True),
 )
 """The same programs in sizes that compile in an instant, to check that all run and agree."""

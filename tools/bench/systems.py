@@ -54,6 +54,10 @@ class GraphdistReplicas:
         """Return the mean over the replicas."""
         return gd.get_replica_context().all_reduce("MEAN", tree)
 
+    def of_stored(self, loss_fn: Any) -> Any:
+        """Return the loss unchanged: however variables are stored, they are read in full."""
+        return loss_fn
+
     def accumulated(self, loss_fn: Any, params: Tree, batch: Tree, microbatches: int) -> Any:
         """Return loss and gradients, reduced in the loop: the compiler takes it out."""
 
@@ -217,6 +221,10 @@ class ByHand:
     def sum(self, tree: Tree) -> Tree:
         """Return the sum over the replicas, leaf by leaf."""
         return jax.tree.map(lambda x: jax.lax.psum(x, REPLICA), tree)
+
+    def of_stored(self, loss_fn: Any) -> Any:
+        """Return the loss as a function of parameters as they are stored: in full."""
+        return loss_fn
 
     def cut(self, batch: Tree, microbatches: int) -> Tree:
         """Return a batch with a dimension of microbatches in front."""
