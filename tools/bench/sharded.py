@@ -27,8 +27,8 @@ from graphdist.runtime.schedule import exposed_by_loop
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.bench.measurement import Module, module_of
 from graphdist.tools.bench.sharded_by_hand import FORMS
+from graphdist.tools.comparisons import table
 from graphdist.tools.compile import strategy_for
-from graphdist.tools.surveys import table
 from graphdist.tools.targets import load_factory, parse_settings, prepare_command
 from graphdist.tracing.user_lines import here
 
