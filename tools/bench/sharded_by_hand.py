@@ -230,7 +230,7 @@ class ZeroOneInJit(InJit):
     def jitted(self) -> Any:
         """Return the jitted step."""
         specs, dtype = self.sliced(), jnp.dtype(self.chosen.compute_dtype)
-        loss_fn = self.loss(self.attention(), lambda whole, _: whole.astype(dtype))
+        loss_fn = self.loss(self.attention(), lambda full, _: full.astype(dtype))
 
         def step(params: Any, state: Any, count: Any, tokens: Any) -> Any:
             loss, gradients = jax.value_and_grad(loss_fn)(params, tokens)

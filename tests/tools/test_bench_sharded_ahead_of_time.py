@@ -13,7 +13,7 @@ import pytest
 
 from graphdist.tools.bench import sharded_by_hand
 from graphdist.tools.bench.measurement import Module
-from graphdist.tools.bench.sharded import EXAMPLE, CompiledForm, main, table_of
+from graphdist.tools.bench.sharded_ahead_of_time import EXAMPLE, CompiledForm, main, table_of
 from graphdist.tools.bench.sharded_by_hand import FORMS
 from graphdist.tools.targets import load_factory
 from tests.aot.steps import needs_tpu

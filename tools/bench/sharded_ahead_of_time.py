@@ -1,9 +1,9 @@
 """Training in slices compiled ahead of time: ours beside the forms by hand, in one table.
 
-    python -m graphdist.tools.bench.sharded v5e:16x16 --size llama2-7b
-    python -m graphdist.tools.bench.sharded v5e:16x16 --forms "ours, in full" --forms "fsdp in jit"
+    python -m graphdist.tools.bench.sharded_ahead_of_time v5e:16x16 --size llama2-7b
+    python -m graphdist.tools.bench.sharded_ahead_of_time v5e:4x4 --forms "ours, in full"
 
-The step is that of examples/aot_transformer.py. A line has the peak of a chip and the ratio of ours
+The step is from examples/aot_transformer.py. A line has the peak of a chip and the ratio of ours
 to it, what a chip sends in a step if collectives go around a ring, the collectives that run in a
 step, and for each loop how many collectives of its body nothing overlaps. Sizes of several billion
 parameters take minutes and gigabytes each.
