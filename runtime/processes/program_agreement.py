@@ -61,8 +61,8 @@ def agree_on_operations(text: str, what: str, devices: Devices, at: Source = UNK
                 f"{what} is made by other operations on {workers.name(worker)} than on "
                 f"{workers.name(0)}",
                 source=at,
-                hint="each worker makes its slices of one value: let the function depend on nothing "
-                "that differs, or on arrays that are made outside of it, which are worker 0's",
+                hint="each worker makes its slices of one value: let the function depend on "
+                "nothing that differs, or on arrays made outside of it, which are worker 0's",
             )
 
 
