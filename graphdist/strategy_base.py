@@ -14,6 +14,7 @@ import numpy as np
 from graphdist.ir.types import PER_REPLICA, Distribution
 from graphdist.options import AXIS_NAME, CommunicationOptions, VariableSynchronization
 from graphdist.passes import Target
+from graphdist.passes.pipelines import GATHERED_BYTES
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.slice_placement import in_slices
@@ -64,6 +65,7 @@ class StrategyBase:
             # A pack is one array of this process, on the devices that run the steps.
             packs_variables=devices.parameter_device is None and devices.workers is None,
             shard_parameters=self.shard_parameters,
+            gathered_bytes=devices.memory_bytes // 8 or GATHERED_BYTES,
         )
 
     def __repr__(self) -> str:

@@ -31,6 +31,7 @@ from graphdist.passes import (
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
 from graphdist.passes.collectives_into_loops import CollectivesIntoLoops
 from graphdist.passes.compute_on_packs import ComputeOnPacks
+from graphdist.passes.gathers_of_constants import GathersOfConstants
 from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.manager import Pass
 from graphdist.passes.pack_variables import PackVariables
@@ -69,6 +70,7 @@ PASSES = {
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
         Pass("narrow_gathers", narrow_gathers.narrow_gathers, _SPMD),
         Pass("collectives_into_loops", CollectivesIntoLoops(), _SPMD),
+        Pass("gathers_of_constants", GathersOfConstants(32), _SPMD),
         Pass("recompute_residuals", recompute_residuals.recompute_residuals, _SPMD),
         Pass("gather_again", gather_again.gather_again, _SPMD),
         Pass("gather_ahead", gather_ahead.gather_ahead, _SPMD),
@@ -79,7 +81,14 @@ PASSES = {
         Pass("stage_collectives", StageCollectives(True), _SPMD),
     )
 }
-"""Every pass by name; `shard_update` for any size, those that pack for the CPU."""
+"""Every pass by name; `shard_update` for any size, those that pack for the CPU.
+
+`gathers_of_constants` keeps 32 bytes gathered, so that examples are small.
+"""
+
+
+GATHERED_BYTES = 2**28
+"""The memory for gathered variables beyond their use, where that of the device is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,8 @@ class Target:
     replicas, None: where their size makes it worth it; `bytes_per_pack` is the size of a packed
     collective, 0 for the size that was measured to be best; `num_slices` is the number of TPU
     slices, which only a network joins; `packs_variables` says whether small variables may share a
-    buffer, `shard_parameters` whether variables are stored in slices from their creation.
+    buffer, `shard_parameters` whether variables are stored in slices from their creation;
+    `gathered_bytes` is how much memory gathered variables may take beyond their use.
     """
 
     platform: str
@@ -99,6 +109,7 @@ class Target:
     num_slices: int = 1
     packs_variables: bool = True
     shard_parameters: bool = False
+    gathered_bytes: int = GATHERED_BYTES
 
     def packing(self, bytes_per_pack: int) -> Target:
         """Return the target with packs of so many bytes; 0 changes nothing."""
@@ -143,6 +154,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
         *(shared_out if sharding.is_on else ()),
         PASSES["simplify"],
+        # Before stacks are gathered in their loops: a loop around these may have gathered them.
+        Pass("gathers_of_constants", GathersOfConstants(target.gathered_bytes), _SPMD),
         Pass("collectives_into_loops", CollectivesIntoLoops(SMALLEST_IN_LOOPS), _SPMD),
         PASSES["recompute_residuals"],
         PASSES["gather_again"],

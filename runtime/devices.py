@@ -86,6 +86,15 @@ class Devices:
         return len({getattr(device, "slice_index", 0) for device in self.devices})
 
     @property
+    def memory_bytes(self) -> int:
+        """Return the memory of one device; 0 if it is unknown, as on CPUs."""
+        if self.topology is not None:
+            return self.topology.chip.memory_bytes // self.topology.chip.devices
+        local = next((d for d in self.devices if d.process_index == jax.process_index()), None)
+        statistics = None if local is None else local.memory_stats()
+        return int((statistics or {}).get("bytes_limit", 0))
+
+    @property
     def is_absent(self) -> bool:
         """Return whether the devices stand for hardware that is not here."""
         return self.topology is not None

@@ -1,0 +1,119 @@
+"""Gather what every step of a loop takes once in front of the loop, or in each step of it.
+
+A loop over microbatches takes all parameters in each step. Gathered once, they are sent once, and
+are in memory in full as long as the loop runs; gathered in each step, they are sent k times, and
+are in memory while the step uses them. So they are gathered in front of the loop up to `most_bytes`
+of memory, the smallest first, since a collective has a cost of its own; the others in each step.
+
+Before:  %w_all = all_gather(%w)   %c = scan(%w_all, %c0, %xs) { .. %w_in : f32[8,4] mirrored .. }
+After:   %c = scan(%w, %c0, %xs) { %w_all = all_gather(%w_in)  .. }  if it is too large; else
+         the other way round
+
+Left alone: `while` loops, whose number of steps nobody knows, and gathers of values that a step
+computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import ALL_GATHER, SCAN
+from graphdist.ir.rewrite import Rewriter, rewrite, substitute
+
+NAME = "gathers_of_constants"
+
+
+@dataclass(frozen=True, slots=True)
+class GathersOfConstants:
+    """The pass; gathered values of so many bytes may be in memory as long as a loop runs."""
+
+    most_bytes: int
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with constants of loops gathered where the memory allows it."""
+
+        def rule(
+            node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
+        ) -> Sequence[Operand] | None:
+            loop = _Loop(node, operands, rewriter)
+            kept = self._kept(loop)
+            moving_in = [place for place in loop.outside if loop.outside[place] not in kept]
+            moving_out = [gather for gather in loop.inside if gather in kept]
+            if not moving_in and not moving_out:
+                return None
+            return loop.rebuilt(moving_in, moving_out)
+
+        return rewrite(graph, rule, NAME, {SCAN.name})
+
+    def _kept(self, loop: _Loop) -> set[Node]:
+        """Return the gathers that stand in front of a loop, or are to."""
+        gathers = dict.fromkeys([*loop.outside.values(), *loop.inside])
+        kept, bytes = set(), 0
+        for gather in sorted(gathers, key=lambda gather: gather.results[0].type.bytes):
+            bytes += gather.results[0].type.bytes
+            if bytes > self.most_bytes:
+                break
+            kept.add(gather)
+        return kept
+
+
+class _Loop:
+    """One scan, with the gathers of its constants in front of it and in its body."""
+
+    def __init__(self, node: Node, operands: tuple[Operand, ...], rewriter: Rewriter) -> None:
+        self.node, self.operands, self.rewriter = node, operands, rewriter
+        (self.body,) = node.graphs
+        num_consts = cast(int, node.params["num_consts"])
+        consts = {value: place for place, value in enumerate(self.body.inputs[:num_consts])}
+        found = {
+            place: rewriter.definition(operand, ALL_GATHER.name)
+            for place, operand in enumerate(operands[:num_consts])
+        }
+        self.outside = {place: gather for place, gather in found.items() if gather is not None}
+        """The gather in front of the loop that makes a constant, by its place."""
+        self.inside = {
+            node: consts[node.operands[0]]
+            for node in self.body.nodes
+            if node.op is ALL_GATHER and node.operands[0] in consts
+        }
+        """The place of the constant that a node of the body gathers."""
+
+    def rebuilt(self, moving_in: Sequence[int], moving_out: Sequence[Node]) -> Sequence[Operand]:
+        """Add the loop with constants gathered in it, and others gathered in front of it."""
+        operands, inputs = list(self.operands), list(self.body.inputs)
+        inside, environment = Builder(NAME), dict[Operand, Operand]()
+        for place in moving_in:
+            gather, old = self.outside[place], inputs[place]
+            operands[place] = gather.operands[0]
+            inputs[place] = slice = Value(gather.operands[0].type, old.hint)
+            (environment[old],) = inside.add(
+                ALL_GATHER, (slice,), gather.params, at=gather.source, hint=old.hint
+            )
+        for gather in moving_out:
+            (result,) = gather.results
+            (full,) = self.rewriter.add(
+                ALL_GATHER,
+                (self.operands[self.inside[gather]],),
+                gather.params,
+                at=gather.source,
+                hint=result.hint,
+            )
+            environment[result] = Value(full.type, result.hint)
+            operands.insert(0, full)
+            inputs.insert(0, cast(Value, environment[result]))
+        for node in self.body.nodes:
+            if node not in moving_out:
+                results = inside.keep(node, substitute(environment, node.operands), node.graphs)
+                environment.update(zip(node.results, results, strict=True))
+        body = self.body.replace(
+            inputs=tuple(inputs),
+            nodes=tuple(inside.nodes),
+            outputs=substitute(environment, self.body.outputs),
+        )
+        num_consts = cast(int, self.node.params["num_consts"]) + len(moving_out)
+        params = {**self.node.params, "num_consts": num_consts}
+        return self.rewriter.add(SCAN, operands, params, (body,), at=self.node.source)
