@@ -72,7 +72,7 @@ class Snapshot:
 
 
 def _record(files: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the record of an array in the index, from those of its files."""
+    """Return the record of an array in the index, from the records of its files."""
     (first, *others) = sorted(files, key=lambda file: file.get("start", 0))
     if "start" not in first:
         return first

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
+import jax
 import pytest
 
 import graphdist as gd
+from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.addresses import free_port
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.runtime.processes.handshake import JobIdentity
+from graphdist.runtime.processes.program_agreement import agree_on_operations
+from graphdist.runtime.processes.resharding import agree_to_gather
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 from tests.errors.refusal import Refused
@@ -133,16 +138,58 @@ def worker_0_that_is_not_there(refused: Refused) -> None:
         gd.MultiWorkerMirroredStrategy(resolver)
 
 
-def worker_that_does_not_come(refused: Refused) -> None:
+@contextmanager
+def _two_workers() -> Iterator[list[ClusterWorkers]]:
+    """Make two workers that have found each other, and then wait for a short time only."""
     addresses = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
-    first, second = (
-        ClusterWorkers(addresses, index, WorkerTimeouts(start=5.0)) for index in range(2)
-    )
-    other = threading.Thread(target=second.rendezvous)
+    workers = [ClusterWorkers(addresses, index, WorkerTimeouts(start=5.0)) for index in range(2)]
+    other = threading.Thread(target=workers[1].rendezvous)
     other.start()
-    first.rendezvous()
+    workers[0].rendezvous()
     other.join()
-    with refused(TimeoutError):
+    for worker in workers:
+        worker.timeouts = WorkerTimeouts(start=0.2)
+    yield workers
+    for worker in reversed(workers):
+        worker.leave()
+
+
+def worker_that_does_not_come(refused: Refused) -> None:
+    with _two_workers() as (first, _), refused(TimeoutError):
         first.exchange("key", 1, "the first run of 'step'", here(), seconds=0.2)
-    second.leave()
-    first.leave()
+
+
+def slices_that_one_worker_reads(refused: Refused) -> None:
+    with _two_workers() as (first, _), refused(TimeoutError):
+        devices = Devices(jax.local_devices()[:2], workers=first)
+        agree_to_gather("reading variable 'm', which is in slices,", devices, here())
+
+
+def slices_of_two_variables(refused: Refused) -> None:
+    with _two_workers() as (first, second):
+        of_second = Devices(jax.local_devices()[:2], workers=second)
+        call = partial(agree_to_gather, "reading variable 'v'", of_second)
+        other = threading.Thread(target=_refused_elsewhere, args=[call])
+        other.start()
+        devices = Devices(jax.local_devices()[:2], workers=first)
+        with refused(RuntimeError):
+            agree_to_gather("reading variable 'm'", devices, here())
+        other.join()
+
+
+def initial_value_of_other_operations(refused: Refused) -> None:
+    what = "the initial value of variable 'w'"
+    with _two_workers() as (first, second):
+        of_second = Devices(jax.local_devices()[:2], workers=second)
+        call = partial(agree_on_operations, "random_seed 1", what, of_second)
+        other = threading.Thread(target=_refused_elsewhere, args=[call])
+        other.start()
+        devices = Devices(jax.local_devices()[:2], workers=first)
+        with refused(RuntimeError):
+            agree_on_operations("random_seed 0", what, devices, here())
+        other.join()
+
+
+def _refused_elsewhere(call: Callable[[], None]) -> None:
+    with pytest.raises(gd.WorkerError):
+        call()
