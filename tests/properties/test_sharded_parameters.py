@@ -76,6 +76,34 @@ def tied(layer: Layer, h: Any, params: Params) -> Any:
     return in_one_loop(layer, in_one_loop(layer, h, params), params)
 
 
+def gradients(loss: Any, params: Params, x: Any) -> Any:
+    value, grads = jax.value_and_grad(loss)(gd.read(params), x)
+    return value, gd.get_replica_context().all_reduce("SUM", grads)
+
+
+def accumulated(loss: Any, params: Params, x: Any) -> Any:
+    """Return what `gradients` does, for two microbatches that read the parameters themselves."""
+    rows = jnp.stack([x, -x])
+    function = gd.accumulate(lambda rows: gradients(loss, params, rows[0]), 2, reduce_op="SUM")
+    return function(rows)
+
+
+def accumulated_of_read(loss: Any, params: Params, x: Any) -> Any:
+    """Return the same, of parameters that are read once."""
+    old = gd.read(params)
+
+    def function(rows: Any) -> Any:
+        value, grads = jax.value_and_grad(loss)(old, rows[0])
+        return value, gd.get_replica_context().all_reduce("SUM", grads)
+
+    return gd.accumulate(function, 2, reduce_op="SUM")(jnp.stack([x, -x]))
+
+
+REPEATED = {
+    "once": gradients,
+    "accumulated": accumulated,
+    "accumulated of read": accumulated_of_read,
+}
 RUNS = {"loop": in_one_loop, "loops": in_two_loops, "apart": one_by_one, "tied": tied}
 
 
@@ -87,7 +115,7 @@ def _all_sizes() -> Iterator[None]:
         yield
 
 
-def traced(steps: list[str], run: str, wrapper: str, update: str) -> Graph:
+def traced(steps: list[str], run: str, wrapper: str, update: str, repeated: str = "once") -> Graph:
     """Return the logical graph of a training step."""
     with STRATEGY.scope():
         shapes = {n: jax.ShapeDtypeStruct((LAYERS, *s), jnp.float32) for n, s in SHAPES.items()}
@@ -106,8 +134,7 @@ def traced(steps: list[str], run: str, wrapper: str, update: str) -> Graph:
     def step(x: Any) -> Any:
         def replica_fn(x: Any) -> Any:
             old, kept = gd.read(params), gd.read(slots)
-            value, grads = jax.value_and_grad(loss)(old, x)
-            grads = gd.get_replica_context().all_reduce("SUM", grads)
+            value, grads = REPEATED[repeated](loss, params, x)
             for name in SHAPES:
                 new, slot = UPDATES[update](old[name], kept[name], grads[name])
                 params[name].assign(new)
@@ -136,7 +163,9 @@ def in_slices(graph: Graph, dimensions: list[int | None]) -> Graph:
     st.sampled_from(sorted(RUNS)),
     st.sampled_from(sorted(WRAPPERS)),
     st.sampled_from(sorted(UPDATES)),
+    st.sampled_from(sorted(REPEATED)),
     st.lists(st.sampled_from([None, 0, 1, 1, 1, 2]), min_size=6, max_size=6),
+    st.sampled_from([0, 100, 2**20]),
     st.integers(0, 99),
 )
 def test_steps_mean_the_same_in_slices(
@@ -144,10 +173,12 @@ def test_steps_mean_the_same_in_slices(
     run: str,
     wrapper: str,
     update: str,
+    repeated: str,
     dimensions: list[int | None],
+    gathered_bytes: int,
     seed: int,
 ) -> None:
-    graph = traced(steps, run, wrapper, update)
+    graph = traced(steps, run, wrapper, update, repeated)
     numbers = np.random.default_rng(seed)
     held: list[Any] = [[numbers.integers(-2, 3, WIDTH).astype("f") for _ in range(REPLICAS)]]
     state: dict[str, Any] = {
@@ -157,7 +188,9 @@ def test_steps_mean_the_same_in_slices(
     expected = execute(graph, held, state)
     if any(np.abs(array).max() > 2**22 for arrays in expected.state.values() for array in arrays):
         return  # sums of such numbers round
-    target = Target("cpu", True, packs_variables=False, shard_parameters=True)
+    target = Target(
+        "cpu", True, packs_variables=False, shard_parameters=True, gathered_bytes=gathered_bytes
+    )
     history = run_passes(in_slices(graph, dimensions), pipeline(target))
     for entry in history:
         if entry.pass_name in ("collectives_into_loops", "recompute_residuals", "gather_again"):
