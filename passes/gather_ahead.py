@@ -1,10 +1,10 @@
 """Gather in each step of a loop what the next step takes, while this one computes.
 
 A step of a loop over layers begins with a gather of its weights, and nothing can be computed before
-the first has come. So the loop carries gathered weights: each step gathers those of the next, which
-depend on nothing that it computes, and an accelerator sends while it computes. One more gathered
-layer is in memory. The first is gathered in front of the loop; the last step gathers its own again,
-which nothing uses: 1/L more bytes are sent for L steps. (Prefetch of fully sharded data parallel,
+the first has come. So the loop carries gathered weights: each step gathers the weights of the next,
+which depend on nothing that it computes, and an accelerator sends while it computes. One more
+gathered layer is in memory. The first is gathered in front of the loop; the last step gathers its
+own again, which nothing uses: 1/L more bytes are sent for L steps. (Prefetch of fully sharded data parallel,
 Zhao et al. 2023, "PyTorch FSDP", section 3.3.2, here for loops, forward and backward.)
 
 Before:  %y = scan(%x, %w) { %all = all_gather(%slice)  .. %all .. }
@@ -144,7 +144,7 @@ def _body_ahead(
     num_consts: int,
     num_carry: int,
 ) -> Graph:
-    """Return the body that takes gathered values, and gathers those of the next step."""
+    """Return the body that takes gathered values, and gathers the values of the next step."""
     builder = Builder(NAME)
     begin = num_consts + num_carry
     hints = [body.inputs[place].hint for place in places]

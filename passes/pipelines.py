@@ -88,7 +88,7 @@ PASSES = {
 
 
 GATHERED_BYTES = 2**28
-"""The memory for gathered variables beyond their use, where that of the device is unknown."""
+"""The memory for gathered variables beyond their use, on devices of unknown memory."""
 
 
 @dataclass(frozen=True, slots=True)
