@@ -4,8 +4,8 @@ A step of a loop over layers begins with a gather of its weights, and nothing ca
 the first has come. So the loop carries gathered weights: each step gathers the weights of the next,
 which depend on nothing that it computes, and an accelerator sends while it computes. One more
 gathered layer is in memory. The first is gathered in front of the loop; the last step gathers its
-own again, which nothing uses: 1/L more bytes are sent for L steps. (Prefetch of fully sharded data parallel,
-Zhao et al. 2023, "PyTorch FSDP", section 3.3.2, here for loops, forward and backward.)
+own again, which nothing uses: 1/L more bytes are sent for L steps. (Prefetch of fully sharded data
+parallel, Zhao et al. 2023, "PyTorch FSDP", section 3.3.2, here for loops, forward and backward.)
 
 Before:  %y = scan(%x, %w) { %all = all_gather(%slice)  .. %all .. }
 After:   %first = all_gather(take_step(%w, 0))
