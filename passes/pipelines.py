@@ -33,6 +33,7 @@ from graphdist.passes.collectives_into_loops import CollectivesIntoLoops
 from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.gathers_of_constants import GathersOfConstants
 from graphdist.passes.hoist_accumulation import HoistAccumulation
+from graphdist.passes.limit_gathered import LimitGathered
 from graphdist.passes.manager import Pass
 from graphdist.passes.pack_variables import PackVariables
 from graphdist.passes.shard_update import ShardUpdate
@@ -73,6 +74,7 @@ PASSES = {
         Pass("gathers_of_constants", GathersOfConstants(32), _SPMD),
         Pass("recompute_residuals", recompute_residuals.recompute_residuals, _SPMD),
         Pass("gather_again", gather_again.gather_again, _SPMD),
+        Pass("limit_gathered", LimitGathered(64), _SPMD),
         Pass("gather_ahead", gather_ahead.gather_ahead, _SPMD),
         Pass("pack_variables", PackVariables(PACKING["cpu"]), _SPMD),
         Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
@@ -83,7 +85,7 @@ PASSES = {
 }
 """Every pass by name; `shard_update` for any size, those that pack for the CPU.
 
-`gathers_of_constants` keeps 32 bytes gathered, so that examples are small.
+`gathers_of_constants` and `limit_gathered` keep a few bytes gathered, so that examples are small.
 """
 
 
@@ -162,6 +164,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # After the graph is simplified: equal conversions of a gathered value are one by then. And
         # inside of loops, where weights are converted.
         PASSES["narrow_gathers"],
+        # After gathers are narrow: what they hold is what they send.
+        Pass("limit_gathered", LimitGathered(target.gathered_bytes), _SPMD),
         # Where devices send while they compute.
         *((PASSES["gather_ahead"],) if target.platform != "cpu" else ()),
         # Before collectives are packed: gradients are packed as the variables they update.

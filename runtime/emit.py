@@ -229,6 +229,10 @@ def _take_step(node: Node, operands: list[Array]) -> list[Array]:
     return [lax.dynamic_index_in_dim(*operands, keepdims=False)]
 
 
+def _barrier(node: Node, operands: list[Array]) -> list[Array]:
+    return list(lax.optimization_barrier(operands))
+
+
 def _constant(node: Node, operands: list[Array]) -> list[Array]:
     value = cast(Array, node.params["value"])
     # JAX would pass an array without elements as an operand, and XLA may fail on it.
@@ -293,6 +297,7 @@ _RULES: dict[Op, Rule] = {
     ops.CONCATENATE: _concatenate,
     ops.RESHAPE: _reshape,
     ops.TAKE_STEP: _take_step,
+    ops.BARRIER: _barrier,
     ops.CONSTANT: _constant,
     ops.SCAN: _scan,
     ops.WHILE: _while,

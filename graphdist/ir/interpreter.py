@@ -393,6 +393,7 @@ _RULES: dict[Op, _Rule] = {
     ops.CONCATENATE: _local(_concatenate),
     ops.RESHAPE: _local(_reshape),
     ops.TAKE_STEP: _local(_take_step),
+    ops.BARRIER: _local(lambda arrays, params: arrays),
     ops.SCAN: _nested(run_scan),
     ops.WHILE: _nested(run_while),
     ops.COND: _nested(run_cond),

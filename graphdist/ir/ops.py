@@ -286,6 +286,7 @@ UNPACK_SLICES = Op("unpack_slices", _unpack_slices)
 CONCATENATE = Op("concatenate", _concatenate)
 RESHAPE = Op("reshape", _reshape)
 TAKE_STEP = Op("take_step", _take_step)
+BARRIER = Op("barrier", lambda types, params, graphs: tuple(types))
 SCAN = Op("scan", scan_rule)
 WHILE = Op("while", while_rule)
 COND = Op("cond", cond_rule)
@@ -296,7 +297,7 @@ OPS = {
         READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
         ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL,
         OWN_SLICE, CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
-        CONCATENATE, RESHAPE, TAKE_STEP,
+        CONCATENATE, RESHAPE, TAKE_STEP, BARRIER,
         SCAN, WHILE, COND,
     )
 }  # fmt: skip
@@ -341,6 +342,8 @@ DESCRIPTIONS = {
     CONCATENATE: "The operands joined along `axis`: the join of the operands.",
     TAKE_STEP: "What step number i of a loop takes of a stack, its slice i along dimension 0; the "
     "first or the last for an i below or above: as the stack, one dimension less.",
+    BARRIER: "The operands, once all are computed; the compiler merges no operation on them with "
+    "one on the results: as the operands.",
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",
     SCAN: "`length` runs of a body on slices of some operands along dimension 0; the last carry, "
     "and the stacked ys: as the body returns them, a sharded dimension one further.",

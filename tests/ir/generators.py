@@ -170,8 +170,10 @@ class Maker:
         x = self.operand()
         if x is None:
             return
-        kind = draw(st.integers(0, 7))
-        if kind == 7 and x.type.shape and x.type.shape[0]:
+        kind = draw(st.integers(0, 8))
+        if kind == 8:
+            self.add(ops.BARRIER, (x, x), {})
+        elif kind == 7 and x.type.shape and x.type.shape[0]:
             step = Literal.of(draw(st.integers(-2, 3)), Type("i32", ()))
             self.add(ops.TAKE_STEP, (x, step), {})
         elif kind == 0:

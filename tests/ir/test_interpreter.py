@@ -217,6 +217,12 @@ def test_take_step() -> None:
         check(apply(ops.TAKE_STEP, stack, number)[0], *expected)
 
 
+def test_barrier() -> None:
+    vector, number = apply(ops.BARRIER, f32([1, 2], [5, 6]), f32(3, 7))
+    check(vector, [1, 2], [5, 6])
+    check(number, 3, 7)
+
+
 def test_constant_literal_and_passed_on_input() -> None:
     def body(builder: Builder, inputs: tuple[Value, ...]) -> Sequence[Operand]:
         params = {"value": np.array([1, 2], np.int8)}

@@ -1,0 +1,134 @@
+"""Gather a variable again where it is used later, in place of keeping it, beyond a stated memory.
+
+A parameter of a layer is used on the way forward and on the way back. In between it is of no use,
+and all gathered parameters would be in memory at once, at the end of the way forward. This pass
+keeps as many as `most_bytes` allow, and gathers the others again before their next use. For each
+place where too much is held it lets go of the values whose next use is furthest, as Belady (1966,
+"A study of replacement algorithms for a virtual-storage computer") does; so the first layers are
+gathered again, and the last ones, which the way back begins with, are kept. What a gather costs and
+what it frees are both its bytes, so no value is dearer than another.
+
+Before:  %all = all_gather(%w)  %h = dot(%x, %all)  ..  %d = ..  %g = dot(%d, %all)
+After:   %all = all_gather(%w)  %h = dot(%x, %all)  ..  %d = ..
+         %w1, %d1 = barrier(%w, %d)  %again = all_gather(%w1)  %g = dot(%d1, %again)
+
+The barrier keeps the compiler from merging the two gathers, and the second from being made before
+the value that is computed last before it. Left alone: graphs nested in loops and branches; gathers
+of what a step computes; uses with nothing computed before them that is used after.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.elementwise import ELEMENTWISE
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import ALL_GATHER, BARRIER
+from graphdist.ir.rewrite import substitute
+
+NAME = "limit_gathered"
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """A stretch of nodes that a gathered value outlives unused: between two uses, by position."""
+
+    value: Value
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitGathered:
+    """The pass; `most_bytes` may be gathered at once."""
+
+    most_bytes: int
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with values gathered again where too much would be held."""
+        gathers = _gathers(graph)
+        if sum(value.type.bytes for value in gathers) <= self.most_bytes:
+            return graph
+        given_up = self._given_up(_uses(graph, gathers), len(graph.nodes))
+        return _gathered_again(graph, gathers, given_up) if given_up else graph
+
+    def _given_up(self, uses: dict[Value, list[int]], length: int) -> list[_Gap]:
+        """Return the gaps in which values are not held, so that no place holds too much."""
+        held = [0] * length
+        gaps: list[_Gap] = []
+        for value, places in uses.items():
+            for place in range(places[0], places[-1] + 1):
+                held[place] += value.type.bytes
+            for begin, end in pairwise(places):
+                if end - begin > 1:
+                    gaps.append(_Gap(value, begin, end))
+        given_up: list[_Gap] = []
+        for place in sorted(range(length), key=held.__getitem__, reverse=True):
+            idle = [gap for gap in gaps if gap.begin < place < gap.end]
+            while held[place] > self.most_bytes and idle:
+                gap = max(idle, key=lambda gap: (gap.end, gap.value.type.bytes))
+                idle.remove(gap)
+                gaps.remove(gap)
+                given_up.append(gap)
+                for between in range(gap.begin + 1, gap.end):
+                    held[between] -= gap.value.type.bytes
+        return given_up
+
+
+def _gathers(graph: Graph) -> dict[Value, Node]:
+    """Return the nodes that gather a variable, maybe converted, by the gathered value."""
+    slices: set[Operand] = set(graph.inputs[: len(graph.variables)])
+    found: dict[Value, Node] = {}
+    for node in graph.nodes:
+        values = [operand for operand in node.operands if type(operand) is Value]
+        if len(values) != 1 or values[0] not in slices:
+            continue
+        if node.op is ALL_GATHER:
+            found[node.results[0]] = node
+        elif node.op.name in ELEMENTWISE:
+            slices.add(node.results[0])
+    return found
+
+
+def _uses(graph: Graph, gathers: dict[Value, Node]) -> dict[Value, list[int]]:
+    """Return the positions of the nodes that use each gathered value that is not returned."""
+    uses: dict[Value, list[int]] = defaultdict(list)
+    for place, node in enumerate(graph.nodes):
+        for operand in dict.fromkeys(node.operands):
+            if type(operand) is Value and operand in gathers:
+                uses[operand].append(place)
+    return {value: places for value, places in uses.items() if value not in graph.outputs}
+
+
+def _gathered_again(graph: Graph, gathers: dict[Value, Node], given_up: Sequence[_Gap]) -> Graph:
+    starting: dict[int, list[_Gap]] = defaultdict(list)
+    for gap in given_up:
+        starting[gap.end].append(gap)
+    last_use = {
+        operand: place for place, node in enumerate(graph.nodes) for operand in node.operands
+    }
+    latest: list[Value] = []
+    """What nodes computed so far, the latest last."""
+    builder = Builder(NAME)
+    environment: dict[Operand, Operand] = {}
+    for place, node in enumerate(graph.nodes):
+        for gap in starting[place]:
+            gather = gathers[gap.value]
+            before = next((v for v in reversed(latest) if last_use.get(v, -1) >= place), None)
+            if before is None:
+                continue
+            operands = substitute(environment, (*gather.operands, before))
+            slice, environment[before] = builder.add(BARRIER, operands, at=node.source)
+            environment[gap.value] = builder.add(
+                ALL_GATHER, (slice,), gather.params, at=gather.source, hint=gap.value.hint
+            )[0]
+        results = builder.keep(node, substitute(environment, node.operands), node.graphs)
+        environment.update(zip(node.results, results, strict=True))
+        if node.op not in (ALL_GATHER, BARRIER):
+            latest += node.results
+    outputs = substitute(environment, graph.outputs)
+    return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
