@@ -28,6 +28,7 @@ from graphdist.passes import (
     shard_inputs,
     simplify,
 )
+from graphdist.passes.accumulate_in_slices import AccumulateInSlices
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
 from graphdist.passes.collectives_into_loops import CollectivesIntoLoops
 from graphdist.passes.compute_on_packs import ComputeOnPacks
@@ -71,6 +72,7 @@ PASSES = {
         Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
         Pass("narrow_gathers", narrow_gathers.narrow_gathers, _SPMD),
         Pass("collectives_into_loops", CollectivesIntoLoops(), _SPMD),
+        Pass("accumulate_in_slices", AccumulateInSlices(0), _SPMD),
         Pass("gathers_of_constants", GathersOfConstants(32), _SPMD),
         Pass("recompute_residuals", recompute_residuals.recompute_residuals, _SPMD),
         Pass("gather_again", gather_again.gather_again, _SPMD),
@@ -144,6 +146,7 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         Pass("shard_update", ShardUpdate(sharding), _SPMD),
         *((PASSES["reassociate"],) if allow_reassociation else ()),
     )
+    in_slices = Pass("accumulate_in_slices", AccumulateInSlices(target.gathered_bytes), _SPMD)
     return (
         PASSES["infer_distribution"],
         PASSES["place_variables"],
@@ -156,6 +159,7 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
         *(shared_out if sharding.is_on else ()),
         PASSES["simplify"],
+        *((in_slices,) if allow_reassociation and target.shard_parameters else ()),
         # Before stacks are gathered in their loops: a loop around these may have gathered them.
         Pass("gathers_of_constants", GathersOfConstants(target.gathered_bytes), _SPMD),
         Pass("collectives_into_loops", CollectivesIntoLoops(SMALLEST_IN_LOOPS), _SPMD),

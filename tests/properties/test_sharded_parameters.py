@@ -105,6 +105,7 @@ REPEATED = {
     "accumulated of read": accumulated_of_read,
 }
 IDEMPOTENT = {
+    "accumulate_in_slices",
     "gathers_of_constants",
     "collectives_into_loops",
     "recompute_residuals",
@@ -229,3 +230,13 @@ def test_no_stack_is_ever_in_full(wrapper: str) -> None:
     inside = [node.op for loop in loops for node in loop.nodes]
     assert inside.count(ALL_GATHER) >= 2
     assert REDUCE_SCATTER in inside
+
+
+@pytest.mark.parametrize("repeated", ["accumulated", "accumulated of read"])
+def test_no_stack_is_in_full_over_microbatches(repeated: str) -> None:
+    graph = in_slices(traced(["product"], "loop", "recomputed", "sgd", repeated), [1] * 6)
+    target = Target("cpu", True, packs_variables=False, shard_parameters=True, gathered_bytes=0)
+    final = run_passes(graph, pipeline(target))[-1].graph
+    stack = LAYERS * WIDTH * WIDTH
+    large = [node for node in walk(final) if any(v.type.size >= stack for v in node.results)]
+    assert large == []

@@ -1,0 +1,184 @@
+"""Add up slices of gradients in a loop over microbatches, in place of gradients in full.
+
+`hoist_accumulation.py` moves the reduction of accumulated gradients behind their loop, where it is
+sent once. Meanwhile each replica adds up gradients in full, four bytes a parameter: more than all
+it stores, if parameters are stored in slices. So where the sums of a loop take more than
+`most_bytes`, each step reduce_scatters what it adds, and the loop carries slices. The gradients of
+k microbatches are sent k times.
+
+Before:  %c = scan(%c0, %xs) { %new = jax.add(%c_in, %g) }   %s = reduce_scatter(%c) {axis=0, ..}
+After:   %s0 = own_slice(%c0)  %s = scan(%s0, %xs) { %t = reduce_scatter(%g) {axis=0, ..}
+                                                     %new = jax.add(%s_in, %t) }
+
+It is the reverse of the other pass, so the same carries move: those that the body uses once, in
+`carry + term` or `carry - term`, and that nothing but one reduce_scatter by sum or mean uses behind
+the loop. They must begin with a value that all replicas share, or that one replica has of a sum.
+The order of additions changes, and with it the last bits of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from graphdist.ir.analyses import producers, use_counts, users
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.ops import OWN_SLICE, REDUCE_SCATTER, SCAN, SELECT_REPLICA
+from graphdist.ir.rewrite import map_nested, substitute
+from graphdist.ir.types import MIRRORED, own_slice
+from graphdist.passes.stacks import num_carry_of
+
+NAME = "accumulate_in_slices"
+_ADDITIONS = ("jax.add", "jax.add_any", "jax.sub")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A carry that is only added to, and the reduce_scatter of its last value."""
+
+    place: int
+    addition: Node
+    term: int
+    """Which operand of the addition is added."""
+    scatter: Node
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulateInSlices:
+    """The pass; sums of so many bytes may be carried in full."""
+
+    most_bytes: int
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with sums of loops carried in slices where they are too large."""
+        graph = map_nested(graph, self)
+        loops = {
+            node: found
+            for node in graph.nodes
+            if node.op is SCAN and (found := self._sums(node, graph))
+        }
+        if not loops:
+            return graph
+        gone = {carried.scatter for sums in loops.values() for carried in sums}
+        builder = Builder(NAME)
+        environment: dict[Operand, Operand] = {}
+        for node in graph.nodes:
+            operands = substitute(environment, node.operands)
+            if node in loops:
+                results = _rebuilt(node, operands, loops[node], environment, graph, builder)
+                environment.update(zip(node.results, results, strict=True))
+                for carried in loops[node]:
+                    environment[carried.scatter.results[0]] = results[carried.place]
+            elif node not in gone:
+                environment.update(
+                    zip(node.results, builder.keep(node, operands, node.graphs), strict=True)
+                )
+        outputs = substitute(environment, graph.outputs)
+        return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+
+    def _sums(self, node: Node, graph: Graph) -> list[_Sum]:
+        """Return the sums of a loop that can be carried in slices, if they take too much."""
+        (body,) = node.graphs
+        found = [
+            carried
+            for place in range(num_carry_of(node))
+            if (carried := _sum(place, node, body, graph)) is not None
+        ]
+        bytes = sum(node.results[each.place].type.bytes for each in found)
+        return found if bytes > self.most_bytes else []
+
+
+def _sum(place: int, node: Node, body: Graph, graph: Graph) -> _Sum | None:
+    result, output = node.results[place], body.outputs[place]
+    num_consts = cast(int, node.params["num_consts"])
+    carry, start = body.inputs[num_consts + place], node.operands[num_consts + place]
+    behind = users(graph).get(result, ())
+    if len(behind) != 1 or use_counts(graph)[result] != 1 or behind[0].op is not REDUCE_SCATTER:
+        return None
+    addition = producers(body).get(output) if type(output) is Value else None
+    if addition is None or addition.op.name not in _ADDITIONS or carry not in addition.operands:
+        return None
+    term = 1 - addition.operands.index(carry)
+    is_subtracted = addition.op.name == "jax.sub" and term == 0
+    counts = use_counts(body)
+    if is_subtracted or counts[carry] != 1 or counts[addition.results[0]] != 1:
+        return None
+    if addition.operands[term].type.shape != carry.type.shape:
+        return None
+    if _shared_start(start, behind[0], graph) is None:
+        return None
+    return _Sum(place, addition, term, behind[0])
+
+
+def _shared_start(start: Operand, scatter: Node, graph: Graph) -> Operand | None:
+    """Return the value that the reduction makes of what each replica begins with; None: unknown."""
+    if scatter.params["reducer"] == "mean":
+        return start if start.type.distribution is MIRRORED else None
+    if type(start) is Literal:
+        return start if start.value == 0 else None
+    made = producers(graph).get(cast(Value, start))
+    return made.operands[0] if made is not None and made.op is SELECT_REPLICA else None
+
+
+def _rebuilt(
+    node: Node,
+    operands: tuple[Operand, ...],
+    sums: Sequence[_Sum],
+    outside: Mapping[Operand, Operand],
+    graph: Graph,
+    builder: Builder,
+) -> tuple[Value, ...]:
+    """Add the loop with sums in slices."""
+    (body,) = node.graphs
+    num_consts = cast(int, node.params["num_consts"])
+    given, inputs = list(operands), list(body.inputs)
+    environment: dict[Operand, Operand] = {}
+    for carried in sums:
+        at = num_consts + carried.place
+        start = _shared_start(node.operands[at], carried.scatter, graph)
+        assert start is not None
+        made = producers(graph).get(cast(Value, start))
+        (start,) = substitute(outside, (start,))
+        given[at] = _slice_of(start, made, carried.scatter, builder)
+        old = inputs[at]
+        inputs[at] = environment[old] = Value(carried.scatter.results[0].type, old.hint)
+    inside = Builder(NAME)
+    additions = {carried.addition: carried for carried in sums}
+    for inner in body.nodes:
+        taken = list(substitute(environment, inner.operands))
+        added = additions.get(inner)
+        if added is None:
+            results = inside.keep(inner, tuple(taken), inner.graphs)
+        else:
+            scatter = added.scatter
+            (taken[added.term],) = inside.add(
+                REDUCE_SCATTER, (taken[added.term],), scatter.params, at=scatter.source
+            )
+            types, hint = [scatter.results[0].type], inner.results[0].hint
+            results = inside.add(
+                inner.op, taken, inner.params, at=inner.source, types=types, hint=hint
+            )
+        environment.update(zip(inner.results, results, strict=True))
+    rebuilt = body.replace(
+        inputs=tuple(inputs),
+        nodes=tuple(inside.nodes),
+        outputs=substitute(environment, body.outputs),
+    )
+    return builder.keep(node, tuple(given), (rebuilt,))
+
+
+def _slice_of(start: Operand, made: Node | None, scatter: Node, builder: Builder) -> Operand:
+    """Return the replica's slice of what a sum begins with; `made` is the node that makes it."""
+    axis, count = (cast(int, scatter.params[name]) for name in ("axis", "group_size"))
+    type = own_slice(start.type, axis, count)
+    if isinstance(start, Literal):
+        return Literal.of(start.value, type)
+    if made is not None and made.op.name == "jax.broadcast_in_dim":
+        (number,) = made.operands
+        if isinstance(number, Literal) and not number.type.shape:
+            params = {**made.params, "shape": type.shape}
+            return builder.add(made.op, (number,), params, at=made.source, types=[type])[0]
+    of_slice = {"axis": axis, "group_size": count}
+    return builder.add(OWN_SLICE, (start,), of_slice, at=scatter.source)[0]
