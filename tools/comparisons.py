@@ -100,6 +100,7 @@ def compare_sizes(chip: Chip, sizes: Sequence[str], report: Reporter) -> Survey:
 def topology_of(chip: Chip, size: str) -> Topology:
     """Return the topology of that many chips whose sides differ least.
 
+    >>> from graphdist.runtime.targets.chips import CHIPS
     >>> str(topology_of(CHIPS["v5e"], "128")), str(topology_of(CHIPS["v5p"], "128"))
     ('v5e:8x16', 'v5p:4x4x8')
     """

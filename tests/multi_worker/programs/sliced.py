@@ -147,8 +147,9 @@ def save(strategy: Any) -> None:
     checkpoint.write(sys.argv[2])
     checkpoint.sync()
     before = [np.asarray(leaf) for leaf in jax.tree.leaves(gd.read(state))]
-    np.savez(f"{sys.argv[2]}-{strategy.cluster_resolver.task_id}.npz", *before)
-    restore_to(strategy, state)
+    worker = strategy.cluster_resolver.task_id
+    np.savez(f"{sys.argv[2]}-{worker}.npz", *before)
+    restore_to(strategy, state, worker)
 
 
 def restore(strategy: Any) -> None:
@@ -157,9 +158,9 @@ def restore(strategy: Any) -> None:
     restore_to(strategy, train(strategy, curved_loss)[0])
 
 
-def restore_to(strategy: Any, state: State) -> None:
-    """Say whether a state is the saved one, once it is restored."""
-    with np.load(f"{sys.argv[2]}-0.npz") as saved:
+def restore_to(strategy: Any, state: State, worker: int = 0) -> None:
+    """Say whether a state is the one that a worker saved, once it is restored."""
+    with np.load(f"{sys.argv[2]}-{worker}.npz") as saved:
         expected = list(saved.values())
     leaves = jax.tree.leaves(state)
     for leaf in leaves:
