@@ -168,7 +168,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # After the graph is simplified: equal conversions of a gathered value are one by then. And
         # inside of loops, where weights are converted.
         PASSES["narrow_gathers"],
-        # After gathers are narrow: what they hold is what they send.
+        # After gathers are narrow, and those that nobody needs are gone: what they hold is sent.
+        PASSES["eliminate_dead_code"],
         Pass("limit_gathered", LimitGathered(target.gathered_bytes), _SPMD),
         # Where devices send while they compute.
         *((PASSES["gather_ahead"],) if target.platform != "cpu" else ()),
