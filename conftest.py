@@ -58,6 +58,7 @@ LONG = (
     "numerics/test_pass_through.py",
     *("runtime/test_sharded_guards.py", "runtime/test_sharded_state.py"),
     *("runtime/test_node_by_node.py", "train/test_processes.py"),
+    "state/test_shard_parameters.py",
 )
 """Folders and files of tests whose tests take long."""
 

@@ -333,8 +333,7 @@ def _reshape(arrays: list[Array], params: Params) -> list[Array]:
 
 
 def _take_step(arrays: list[Array], params: Params) -> list[Array]:
-    stack, step = arrays
-    return [stack[min(max(int(step), 0), len(stack) - 1), ...]]
+    return [arrays[0][min(max(int(arrays[1]), 0), len(arrays[0]) - 1), ...]]
 
 
 def _unpack(arrays: list[Array], params: Params) -> list[Array]:

@@ -209,20 +209,6 @@ def test_concatenate_and_reshape() -> None:
     check(apply(ops.RESHAPE, operand, shape=(2, 1))[0], [[1], [2]])
 
 
-def test_take_step() -> None:
-    stack = f32([[1, 2], [3, 4]], [[5, 6], [7, 8]])
-    first, last = ([1, 2], [5, 6]), ([3, 4], [7, 8])
-    for step, expected in [(0, first), (1, last), (9, last), (-3, first)]:
-        number: list[Array] = [np.asarray(step, np.int32)] * 2
-        check(apply(ops.TAKE_STEP, stack, number)[0], *expected)
-
-
-def test_barrier() -> None:
-    vector, number = apply(ops.BARRIER, f32([1, 2], [5, 6]), f32(3, 7))
-    check(vector, [1, 2], [5, 6])
-    check(number, 3, 7)
-
-
 def test_constant_literal_and_passed_on_input() -> None:
     def body(builder: Builder, inputs: tuple[Value, ...]) -> Sequence[Operand]:
         params = {"value": np.array([1, 2], np.int8)}

@@ -207,3 +207,24 @@ def test_assign_in_a_branch_changes_the_replicas_that_took_it() -> None:
     outcome = interpret(graph, arguments, evaluate_jax_node, state)
     check(outcome.state["v"], 1, 0, 3, 0)
     check(outcome.outputs[0], 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(0, [1, 2]), (1, [3, 4]), (9, [3, 4]), (-3, [1, 2])]
+)
+def test_take_step(step: int, expected: list[int]) -> None:
+    types = [Type("f32", (2, 2), PER_REPLICA), SCALAR]
+    graph = graph_of(types, lambda builder, inputs: builder.add(ops.TAKE_STEP, inputs, at=UNKNOWN))
+    stacks = [np.float32([[1, 2], [3, 4]]), np.float32([[5, 6], [7, 8]])]
+    held: list[Held] = [[*stacks], [np.asarray(step, np.int32), np.asarray(1, np.int32)]]
+    (taken,) = interpret(graph, held, evaluate_jax_node).outputs
+    assert [array.tolist() for array in taken] == [expected, [7, 8]]
+
+
+def test_barrier() -> None:
+    types = [Type("f32", (2,), PER_REPLICA), SCALAR]
+    graph = graph_of(types, lambda builder, inputs: builder.add(ops.BARRIER, inputs, at=UNKNOWN))
+    numbers = [np.asarray(3, np.int32), np.asarray(4, np.int32)]
+    held: list[Held] = [[np.float32([1, 2]), np.float32([5, 6])], [*numbers]]
+    outputs = interpret(graph, held, evaluate_jax_node).outputs
+    assert [[array.tolist() for array in value] for value in outputs] == [[[1, 2], [5, 6]], [3, 4]]
