@@ -215,7 +215,7 @@ def test_assign_in_a_branch_changes_the_replicas_that_took_it() -> None:
 def test_take_step(step: int, expected: list[int]) -> None:
     types = [Type("f32", (2, 2), PER_REPLICA), SCALAR]
     graph = graph_of(types, lambda builder, inputs: builder.add(ops.TAKE_STEP, inputs, at=UNKNOWN))
-    stacks = [np.float32([[1, 2], [3, 4]]), np.float32([[5, 6], [7, 8]])]
+    stacks = [np.asarray(rows, np.float32) for rows in ([[1, 2], [3, 4]], [[5, 6], [7, 8]])]
     held: list[Held] = [[*stacks], [np.asarray(step, np.int32), np.asarray(1, np.int32)]]
     (taken,) = interpret(graph, held, evaluate_jax_node).outputs
     assert [array.tolist() for array in taken] == [expected, [7, 8]]
@@ -225,6 +225,7 @@ def test_barrier() -> None:
     types = [Type("f32", (2,), PER_REPLICA), SCALAR]
     graph = graph_of(types, lambda builder, inputs: builder.add(ops.BARRIER, inputs, at=UNKNOWN))
     numbers = [np.asarray(3, np.int32), np.asarray(4, np.int32)]
-    held: list[Held] = [[np.float32([1, 2]), np.float32([5, 6])], [*numbers]]
+    vectors = [np.asarray(row, np.float32) for row in ([1, 2], [5, 6])]
+    held: list[Held] = [[*vectors], [*numbers]]
     outputs = interpret(graph, held, evaluate_jax_node).outputs
     assert [[array.tolist() for array in value] for value in outputs] == [[[1, 2], [5, 6]], [3, 4]]
