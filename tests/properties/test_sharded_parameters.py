@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import graphdist as gd
@@ -198,8 +198,8 @@ def test_steps_mean_the_same_in_slices(
         for variable in graph.variables
     }
     expected = execute(graph, held, state)
-    if any(np.abs(array).max() > 2**22 for arrays in expected.state.values() for array in arrays):
-        return  # sums of such numbers round
+    largest = max(np.abs(array).max() for arrays in expected.state.values() for array in arrays)
+    assume(largest <= 2**22)  # sums of larger numbers round
     target = Target(
         platform, True, packs_variables=False, shard_parameters=True, gathered_bytes=gathered_bytes
     )
