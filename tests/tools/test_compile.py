@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import graphdist as gd
 from graphdist.program.report import Report
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
@@ -100,14 +98,7 @@ def test_what_does_not_fit_exits_with_3_and_writes_nothing(
     assert capsys.readouterr().out == ""
 
 
-needs_sharding = pytest.mark.skipif(
-    "shard_parameters" not in inspect.signature(gd.TPUStrategy).parameters,
-    reason="strategies do not shard parameters yet",
-)
-
-
 @needs_tpu
-@needs_sharding
 @pytest.mark.parametrize(("option", "held"), [([], "1.00 MiB"), (["4"], "1.00 MiB")])
 def test_parameters_are_stored_in_slices(
     option: list[str], held: str, target: str, capsys: pytest.CaptureFixture[str]
@@ -120,7 +111,6 @@ def test_parameters_are_stored_in_slices(
 
 
 @needs_tpu
-@needs_sharding
 def test_groups_that_cannot_be_are_refused(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([target, "--topology", "v5e:2x2", "--shard-parameters", "3"]) == 2
     assert "3" in capsys.readouterr().err
