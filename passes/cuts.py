@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphdist.ir.analyses import kept_analysis, walk
-from graphdist.ir.cuts import dimension_to_cut
 from graphdist.ir.graph import Graph, Operand, Value
 from graphdist.ir.ops import SCAN
+from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED, Type, own_slice
 from graphdist.passes.stacks import first_stack, num_carry_of
 

@@ -26,7 +26,6 @@ from typing import TypeVar, cast
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.cuts import dimension_to_cut
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Stage, Value
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -42,6 +41,7 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.cuts import walked_shapes
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
-from graphdist.ir.cuts import stored_dimension
+from graphdist.ir.stored_slices import stored_dimension
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.declaration import Declaration
 from graphdist.state.initial_values import host_array, made_in_slices, may_be_in_slices

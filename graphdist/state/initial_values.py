@@ -25,7 +25,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from graphdist.errors import ArgumentError
-from graphdist.ir.cuts import (
+from graphdist.ir.stored_slices import (
     LARGEST_IN_FULL,
     dimension_to_cut,
     smallest_in_slices,

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import graphdist as gd
-from graphdist.ir.cuts import LARGEST_IN_FULL
+from graphdist.ir.stored_slices import LARGEST_IN_FULL
 from tests.state.sharded_models import (
     FULL,
     ROWS,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdist.ir.cuts import LARGEST_IN_FULL, smallest_in_slices, stored_dimension
+from graphdist.ir.stored_slices import LARGEST_IN_FULL, smallest_in_slices, stored_dimension
 
 SHAPES = st.lists(st.integers(0, 4096), max_size=4).map(tuple)
 
