@@ -56,10 +56,23 @@ LONG = (
     *("tools/test_bench.py", "tools/test_bench_workers.py", "tools/test_compile.py"),
     "tools/test_bench_sharded_ahead_of_time.py",
     "tools/test_run.py",
-    "numerics/test_pass_through.py",
+    *(
+        "numerics/test_metric_totals.py",
+        "numerics/test_metrics.py",
+        "numerics/test_pass_through.py",
+    ),
+    *("numerics/test_per_replica_operators.py", "numerics/test_random.py"),
+    *("numerics/test_variable_kinds.py", "numerics/test_variable_shares.py"),
+    *("numerics/test_variables.py", "numerics/test_what_passes_keep.py"),
+    *("data/test_rows.py", "viz/test_page.py"),
+    *("project/test_documents.py", "project/test_packaging.py"),
+    *("runtime/processes/test_cluster_workers.py", "runtime/processes/test_handshake.py"),
+    *("runtime/processes/test_worker_steps.py", "runtime/test_compilation_cache.py"),
+    *("runtime/test_kept_programs.py", "runtime/test_node_by_node.py"),
     *("runtime/test_sharded_guards.py", "runtime/test_sharded_state.py"),
-    *("runtime/test_node_by_node.py", "train/test_processes.py"),
-    "state/test_shard_parameters.py",
+    *("runtime/test_variable_packs.py", "tracing/test_merge_call_gradients.py"),
+    *("state/test_shard_parameters.py", "train/test_processes.py"),
+    *("train/test_readers.py", "train/test_writers.py"),
 )
 """Folders and files of tests whose tests take long."""
 

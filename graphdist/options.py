@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar  # Any: values that may be no member
 import jax.numpy as jnp
 
 from graphdist.deprecation import warn_of_older_name
-from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.user_lines import here
 
 Member = TypeVar("Member", bound=Enum)
@@ -49,15 +49,14 @@ def checked_sharding(shard_update: Any) -> bool | None:
 
 def checked_parameter_sharding(
     shard_parameters: Any, num_replicas: int, shard_update: bool | None
-) -> bool:
-    """Return whether variables are stored in slices over all replicas, from their creation.
+) -> int | None:
+    """Return how many replicas share out one copy of a variable; 0: they need not, None: any.
 
-    `shard_parameters` is True, False or the number of replicas that share one copy: 1 is False, the
-    number of all replicas is True. Raises `ArgumentError` for anything else, a number that does not
-    divide the replicas, and updates that are not shared out; `UnsupportedError` for other groups.
+    `shard_parameters` is True, False or that number, where 1 is False. Raises `ArgumentError` for
+    anything else, a number that does not divide the replicas, and updates that are not shared out.
 
-    >>> checked_parameter_sharding(8, 8, None), checked_parameter_sharding(False, 8, False)
-    (True, False)
+    >>> [checked_parameter_sharding(given, 8, None) for given in (4, 1, False, True)]
+    [4, 0, 0, None]
     """
     is_number = isinstance(shard_parameters, int) and not isinstance(shard_parameters, bool)
     if not isinstance(shard_parameters, int):
@@ -72,13 +71,6 @@ def checked_parameter_sharding(
             source=here(),
             hint="give a divisor of the number of replicas, or True to share over all of them",
         )
-    if is_number and shard_parameters not in (1, num_replicas):
-        raise UnsupportedError(
-            f"shard_parameters is {shard_parameters}: groups smaller than all {num_replicas} "
-            f"replicas are not supported",
-            source=here(),
-            hint="write shard_parameters=True to store slices over all replicas",
-        )
     is_on = shard_parameters > 1 if is_number else shard_parameters
     if is_on and shard_update is False:
         raise ArgumentError(
@@ -87,7 +79,9 @@ def checked_parameter_sharding(
             source=here(),
             hint="leave shard_update out: variables in slices are updated slice by slice",
         )
-    return bool(is_on)
+    if shard_parameters is True:
+        return None
+    return shard_parameters if is_on else 0
 
 
 def checked_axis_name(axis_name: Any) -> str:

@@ -25,7 +25,7 @@ from typing import cast
 from graphdist.ir.analyses import producers, use_counts, users
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.ops import OWN_SLICE, REDUCE_SCATTER, SCAN, SELECT_REPLICA
+from graphdist.ir.ops import OWN_SLICE, REDUCE_SCATTER, SCAN, SELECT_REPLICA, num_copies_of
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.types import MIRRORED, own_slice
 from graphdist.passes.stacks import num_carry_of
@@ -171,8 +171,9 @@ def _rebuilt(
 
 def _slice_of(start: Operand, made: Node | None, scatter: Node, builder: Builder) -> Operand:
     """Return the replica's slice of what a sum begins with; `made` is the node that makes it."""
-    axis, count = (cast(int, scatter.params[name]) for name in ("axis", "group_size"))
-    type = own_slice(start.type, axis, count)
+    of_slice = {name: value for name, value in scatter.params.items() if name != "reducer"}
+    axis, count = (cast(int, of_slice[name]) for name in ("axis", "group_size"))
+    type = own_slice(start.type, axis, count, num_copies_of(of_slice))
     if isinstance(start, Literal):
         return Literal.of(start.value, type)
     if made is not None and made.op.name == "jax.broadcast_in_dim":
@@ -180,5 +181,4 @@ def _slice_of(start: Operand, made: Node | None, scatter: Node, builder: Builder
         if isinstance(number, Literal) and not number.type.shape:
             params = {**made.params, "shape": type.shape}
             return builder.add(made.op, (number,), params, at=made.source, types=[type])[0]
-    of_slice = {"axis": axis, "group_size": count}
     return builder.add(OWN_SLICE, (start,), of_slice, at=scatter.source)[0]

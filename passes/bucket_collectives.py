@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from graphdist.ir.analyses import has_effect, walk
 from graphdist.ir.builder import Builder
@@ -38,6 +39,8 @@ from graphdist.ir.ops import (
     STARTS_AT_RUN_TIME,
     UNPACK,
     UNPACK_SLICES,
+    num_copies_of,
+    of_groups,
 )
 from graphdist.ir.rewrite import map_nested, substitute
 from graphdist.ir.source import Source, joined_source
@@ -104,7 +107,7 @@ PACKING = {
 }
 """By platform; a platform that is not here packs nothing."""
 
-Key = tuple[int, str, str, str]
+Key = tuple[int, str, str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,8 @@ def _levels(nodes: Sequence[Node], packing: Packing) -> tuple[list[int], dict[Ke
             level += 1
         elif node.op.is_collective and packing.takes(node):
             reducer = str(node.params.get("reducer", ""))
-            packable[level, node.op.name, reducer, node.operands[0].type.dtype].append(node)
+            dtype, copies = node.operands[0].type.dtype, num_copies_of(node.params)
+            packable[level, node.op.name, reducer, dtype, copies].append(node)
             level += 1
         if level:
             for result in node.results:
@@ -250,24 +254,32 @@ def _reduce_scattered(
     builder: Builder, bucket: list[Node], operands: list[Operand], apart: dict[str, bool]
 ) -> Sequence[Operand]:
     at = _source(bucket)
-    axes = tuple(node.params["axis"] for node in bucket)
-    cut = {"axes": axes, "group_size": bucket[0].params["group_size"]}
+    axes, cut = _slicing(bucket)
     packed = builder.add(PACK_SLICES, operands, cut, at=at)
     scattered = builder.add(REDUCE_SCATTER, packed, {**bucket[0].params, "axis": 0}, at=at)
     shapes = tuple(node.results[0].type.shape for node in bucket)
-    return builder.add(UNPACK, scattered, {"shapes": shapes, "axes": axes, **apart}, at=at)
+    return builder.add(UNPACK, scattered, {"shapes": shapes, **axes, **apart}, at=at)
 
 
 def _all_gathered(
     builder: Builder, bucket: list[Node], operands: list[Operand], apart: dict[str, bool]
 ) -> Sequence[Operand]:
     at = _source(bucket)
-    axes = tuple(node.params["axis"] for node in bucket)
-    cut = {"axes": axes, "group_size": bucket[0].params["group_size"]}
+    _, cut = _slicing(bucket)
     packed = builder.add(PACK, operands, at=at)
     gathered = builder.add(ALL_GATHER, packed, {**bucket[0].params, "axis": 0}, at=at)
     shapes = tuple(node.results[0].type.shape for node in bucket)
     return builder.add(UNPACK_SLICES, gathered, {"shapes": shapes, **cut, **apart}, at=at)
+
+
+def _slicing(bucket: list[Node]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the parameters of what takes apart packed slices, and of what cuts into slices."""
+    params = bucket[0].params
+    size, copies = cast(int, params["group_size"]), num_copies_of(params)
+    axes = {"axes": tuple(node.params["axis"] for node in bucket)}
+    groups = of_groups(size, copies)
+    is_of_groups = {"num_copies": copies} if copies > 1 else {}
+    return {**axes, **is_of_groups}, {**axes, **groups}
 
 
 _BUCKETS = {

@@ -1,4 +1,4 @@
-"""Along which dimension the values of a graph are cut in slices, one for each replica.
+"""Along which dimension the values of a graph are cut in slices, one for each replica of a group.
 
 The shape alone decides within a graph, so that all values of a shape that come together in an
 update are cut alike, whichever operations they come from.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, Operand, Value
-from graphdist.ir.ops import SCAN
+from graphdist.ir.ops import SCAN, of_groups
 from graphdist.ir.stored_slices import dimension_to_cut
 from graphdist.ir.types import MIRRORED, Type, own_slice
 from graphdist.passes.stacks import first_stack, num_carry_of
@@ -27,15 +27,16 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """How values are cut over `num_replicas` replicas, by shape.
+    """How values are cut in `num_slices`, by shape.
 
     `stored` are the dimensions along which variables are stored in slices, `walked` the shapes that
-    loops walk along.
+    loops walk along. Each of `num_copies` groups of replicas has all slices.
     """
 
-    num_replicas: int
+    num_slices: int
     stored: Mapping[Shape, int] = field(default_factory=dict)
     walked: frozenset[Shape] = frozenset()
+    num_copies: int = 1
 
     def of(self, shape: Shape) -> int | None:
         """Return the dimension along which values of a shape are cut; None if none divides.
@@ -47,7 +48,7 @@ class Cuts:
         found = self.stored.get(shape)
         if found is not None:
             return found
-        return dimension_to_cut(shape, self.num_replicas, is_walked=shape in self.walked)
+        return dimension_to_cut(shape, self.num_slices, is_walked=shape in self.walked)
 
     def dimension(self, type: Type) -> int:
         """Return the dimension along which a value that can be cut is cut."""
@@ -62,7 +63,21 @@ class Cuts:
 
     def slice_type(self, type: Type) -> Type:
         """Return the type of a replica's slice of a value."""
-        return own_slice(type, self.dimension(type), self.num_replicas)
+        return own_slice(type, self.dimension(type), self.num_slices, self.num_copies)
+
+    @property
+    def num_replicas(self) -> int:
+        """Return the number of replicas in all groups."""
+        return self.num_slices * self.num_copies
+
+    @property
+    def of_groups(self) -> dict[str, object]:
+        """Return the parameters of a collective of each group."""
+        return of_groups(self.num_slices, self.num_copies)
+
+    def params(self, axis: int) -> dict[str, object]:
+        """Return the parameters of a node that cuts or gathers along a dimension."""
+        return {"axis": axis, **self.of_groups}
 
     def is_shared(self, operand: Operand, result: Value) -> bool:
         """Return whether every slice of a result takes all of an operand.
@@ -83,7 +98,8 @@ def cuts_of(graph: Graph) -> Cuts:
         along, shape = variable.sharded_along, variable.type.shape
         if along is not None:
             stored[shape] = max(along, stored.get(shape, along))
-    return Cuts(graph.num_replicas, stored, walked_shapes(graph))
+    copies = max((variable.num_copies for variable in graph.variables), default=1)
+    return Cuts(graph.num_replicas // copies, stored, walked_shapes(graph), copies)
 
 
 @kept_analysis

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from graphdist.ir.graph import Node, Operand
-from graphdist.ir.ops import ALL_REDUCE
+from graphdist.ir.ops import ALL_REDUCE, is_over_all
 
 __all__ = ["Chain", "is_linear_reduction", "keeps_dtype", "reduction_behind"]
 
@@ -20,7 +20,7 @@ Chain: TypeAlias = list[tuple[Node, int]]
 
 def is_linear_reduction(node: Node) -> bool:
     """Return whether a node is an all_reduce by sum or mean."""
-    return node.op is ALL_REDUCE and node.params["reducer"] in ("sum", "mean")
+    return node.op is ALL_REDUCE and is_over_all(node) and node.params["reducer"] in ("sum", "mean")
 
 
 def keeps_dtype(node: Node) -> bool:

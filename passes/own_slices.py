@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
-from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, REPLICA_ID, num_copies_of
 from graphdist.ir.rewrite import Rewriter, rewrite
+from graphdist.ir.types import sharded
 
 NAME = "own_slices"
 
@@ -44,12 +45,15 @@ def _rule(
 
 def _gathered(node: Node, operand: Operand, rewriter: Rewriter) -> Sequence[Operand] | None:
     scatter = rewriter.definition(operand, REDUCE_SCATTER.name)
-    if scatter is None or scatter.params["axis"] != node.params["axis"]:
+    if scatter is None or scatter.results[0].type.distribution is not sharded(
+        cast(int, node.params["axis"]), num_copies_of(node.params)
+    ):
         return None
     # A slice that something else needs stays: the all_reduce would come on top of the scatter.
     if rewriter.uses(operand) > 1:
         return None
-    params = {name: scatter.params[name] for name in ("reducer", "group_size")}
+    size = cast(int, scatter.params["group_size"]) * num_copies_of(scatter.params)
+    params = {"reducer": scatter.params["reducer"], "group_size": size}
     hint = node.results[0].hint
     return rewriter.add(ALL_REDUCE, scatter.operands, params, at=node.source, hint=hint)
 
@@ -59,7 +63,7 @@ def _sliced(
 ) -> Sequence[Operand] | None:
     full, *starts = operands
     made = rewriter.definition(full, ALL_GATHER.name, ALL_REDUCE.name)
-    if made is None:
+    if made is None or num_copies_of(made.params) > 1:
         return None
     group_size = cast(int, made.params["group_size"])
     axis = _own_axis(full, node.results[0], starts, group_size, rewriter)

@@ -38,6 +38,7 @@ from graphdist.ir.ops import (
     SCAN,
     SELECT_REPLICA,
     WHILE,
+    of_groups,
 )
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.source import UNKNOWN, Source
@@ -78,8 +79,8 @@ def _inside_loops(variable: GraphVariable, graph: Graph) -> GraphVariable:
     """Return a variable in slices as this graph wants them: not along what a loop walks along."""
     if variable.sharded_along != 0 or variable.type.shape not in walked_shapes(graph):
         return variable
-    shape = variable.type.shape
-    return variable.stored_along(dimension_to_cut(shape, graph.num_replicas, is_walked=True))
+    num_slices = graph.num_replicas // variable.num_copies
+    return variable.stored_along(dimension_to_cut(variable.type.shape, num_slices, is_walked=True))
 
 
 class _State:
@@ -128,7 +129,9 @@ class _State:
         return self._slices[name]
 
     def _moved(self, op: Op, name: str, value: Operand, at: Source) -> Operand:
-        params = {"axis": self.variables[name].sharded_along, "group_size": self.num_replicas}
+        variable = self.variables[name]
+        along, copies = cast(int, variable.sharded_along), variable.num_copies
+        params = {"axis": along, **of_groups(self.num_replicas // copies, copies)}
         return self.builder.add(op, (value,), params, at=at, hint=name)[0]
 
 

@@ -243,7 +243,6 @@ class _Sharder:
         at = self.needs.sources.get(operand, UNKNOWN)
         return self.builder.add(OWN_SLICE, (self.full(operand),), self._cut(operand), at=at)[0]
 
-    def _cut(self, operand: Operand) -> dict[str, int]:
+    def _cut(self, operand: Operand) -> dict[str, object]:
         """Return the parameters of what goes between a value and its slices."""
-        axis = self.cuts.dimension(operand.type)
-        return {"axis": axis, "group_size": self.cuts.num_replicas}
+        return self.cuts.params(self.cuts.dimension(operand.type))

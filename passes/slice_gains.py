@@ -84,13 +84,15 @@ def _refusal(variable: GraphVariable, cuts: Cuts, sharding: Sharding) -> str:
         return "shard_update is off"
     if type.distribution is not MIRRORED:
         return "each replica has its own"
+    if variable.num_copies != cuts.num_copies:
+        return "it is of another strategy"
     if not type.shape:
         return "it is one number"
     if type.size < max(sharding.smallest, 1):
         return f"its {type.size:,} elements are fewer than {sharding.smallest:,}"
     if cuts.of(type.shape) is None:
         sizes = ", ".join(map(str, type.shape))
-        return f"no dimension of [{sizes}] divides by {cuts.num_replicas} replicas"
+        return f"no dimension of [{sizes}] divides by {cuts.num_slices} replicas"
     return ""
 
 

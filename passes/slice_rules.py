@@ -26,8 +26,8 @@ from graphdist.ir.analyses import producers
 from graphdist.ir.builder import Builder
 from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, COND, OWN_SLICE, REDUCE_SCATTER
-from graphdist.ir.types import MIRRORED, Type
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, COND, OWN_SLICE, REDUCE_SCATTER, is_over_all
+from graphdist.ir.types import MIRRORED, Type, sharded
 from graphdist.passes.cuts import Cuts
 
 
@@ -237,7 +237,7 @@ class Reduction(SliceRule):
         local = _again(node, given, _params_of_reduction(node, operands), result.type, forms)
         if not is_cut:
             return (local,)
-        params = {"reducer": self.reducer, "group_size": forms.cuts.num_replicas}
+        params = {"reducer": self.reducer, **forms.cuts.of_groups}
         return forms.builder.add(ALL_REDUCE, (local,), params, at=node.source, hint=result.hint)
 
 
@@ -248,14 +248,14 @@ class AllReduce(SliceRule):
 
     def applies(self, node: Node, cuts: Cuts) -> bool:
         """Return whether there is a reduce_scatter of the kind: not by max or min."""
-        return node.params["reducer"] in ("sum", "mean")
+        return is_over_all(node) and node.params["reducer"] in ("sum", "mean")
 
     def slice(self, node: Node, forms: Forms) -> Operand:
         """Scatter the reduced values in place of giving all to each."""
         result = node.results[0]
         axis = forms.cuts.dimension(result.type)
         operands = list(map(forms.full, node.operands))
-        params = {**node.params, "axis": axis}
+        params = {**node.params, **forms.cuts.params(axis)}
         return forms.builder.add(
             REDUCE_SCATTER, operands, params, at=node.source, hint=result.hint
         )[0]
@@ -359,7 +359,7 @@ def rule_for(node: Node, cuts: Cuts) -> SliceRule:
 def _is_own_cut(node: Node, full: Operand, slice: Operand, cuts: Cuts) -> bool:
     """Return whether a node goes between a value and the slices that the value is cut in."""
     axis, distribution = node.params["axis"], slice.type.distribution
-    is_slice = distribution is not None and distribution.dimension == axis
+    is_slice = distribution is sharded(cast(int, axis), cuts.num_copies)
     return is_slice and cuts.of(full.type.shape) == axis
 
 

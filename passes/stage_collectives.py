@@ -12,9 +12,9 @@ one stage.
 Before:  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16}
 After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(4, 4)}
 
-Left alone: larger all_gathers, which the compiler does as such on v5e and v6e (not on v5p), over
-all links at once; and several slices, where the compiler crosses the network with what a slice has
-reduced, and stages would cross it with all values.
+Left alone: collectives of groups of replicas already; larger all_gathers, which the compiler does
+as such on v5e and v6e (not on v5p), over all links at once; and several slices, where the compiler
+crosses the network with what a slice has reduced, and stages would cross it with all values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from math import isqrt
 from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand
-from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER
+from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, is_over_all
 from graphdist.ir.rewrite import rewrite
 
 NAME = "stage_collectives"
@@ -63,7 +63,8 @@ class StageCollectives:
         def rule(
             node: Node, operands: tuple[Operand, ...], builder: Builder
         ) -> Sequence[Operand] | None:
-            if "stages" in node.params or not _is_reduced(node, graph.num_replicas):
+            is_staged = "stages" in node.params or not is_over_all(node)
+            if is_staged or not _is_reduced(node, graph.num_replicas):
                 return None
             params = {**node.params, "stages": stages}
             hint = node.results[0].hint

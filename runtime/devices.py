@@ -26,8 +26,8 @@ from jax.sharding import (
 
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, Distribution
-from graphdist.runtime.emit import REPLICA
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, sharded
+from graphdist.runtime.emit import GROUP, MEMBER, REPLICA
 
 if TYPE_CHECKING:
     from graphdist.runtime.processes.cluster_workers import ClusterWorkers
@@ -45,6 +45,9 @@ class Devices:
     `topology` the devices stand for hardware that is not here: programs are compiled for them and
     not run, and arrays on them are shapes.
 
+    With `num_groups` each of so many groups of replicas that follow each other holds all slices of
+    what is in slices.
+
     With `workers` the devices belong to several processes, worker by worker, and each process holds
     only the parts of its own replicas; a step may take `timeout_seconds`.
     """
@@ -56,12 +59,14 @@ class Devices:
         topology: Topology | None = None,
         workers: ClusterWorkers | None = None,
         timeout_seconds: float | None = None,
+        num_groups: int = 1,
     ) -> None:
         """Take the devices unchecked; `find_devices` checks names."""
         self.devices = tuple(devices)
         self.parameter_device = parameter_device
         self.topology = topology
         self.workers, self.timeout_seconds = workers, timeout_seconds
+        self.num_groups = num_groups
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -80,10 +85,40 @@ class Devices:
         platform = self.devices[0].platform
         return "gpu" if platform in ("cuda", "rocm") else platform
 
-    @property
+    @cached_property
     def num_slices(self) -> int:
         """Return the number of TPU slices: groups of devices that only a network connects."""
         return len({getattr(device, "slice_index", 0) for device in self.devices})
+
+    @property
+    def are_slice_by_slice(self) -> bool:
+        """Return whether the replicas of each TPU slice follow each other, equally many of each."""
+        numbers = [getattr(device, "slice_index", 0) for device in self.devices]
+        count = len(numbers) // self.num_slices
+        return all(len(set(numbers[i : i + count])) == 1 for i in range(0, len(numbers), count))
+
+    @property
+    def group_size(self) -> int:
+        """Return the number of replicas that share out what is in slices."""
+        return len(self) // self.num_groups
+
+    def in_groups_of(self, group_size: int | None) -> Devices:
+        """Return the devices with groups of so many replicas that share out slices.
+
+        None stands for the replicas of a TPU slice, so that slices stay on its fast links.
+        """
+        if group_size is None:
+            num_groups = self.num_slices if self.are_slice_by_slice else 1
+        else:
+            num_groups = len(self) // group_size
+        return Devices(
+            self.devices,
+            self.parameter_device,
+            self.topology,
+            self.workers,
+            self.timeout_seconds,
+            num_groups,
+        )
 
     @property
     def memory_bytes(self) -> int:
@@ -121,8 +156,11 @@ class Devices:
 
     @cached_property
     def mesh(self) -> Mesh:
-        """Return the mesh with the one axis `replica`."""
-        return Mesh(np.array(self.devices), (REPLICA,), axis_types=(AxisType.Auto,))
+        """Return the mesh: with the one axis `replica`, or with the axes `group` and `member`."""
+        if self.num_groups == 1:
+            return Mesh(np.array(self.devices), (REPLICA,), axis_types=(AxisType.Auto,))
+        by_group = np.array(self.devices).reshape(self.num_groups, -1)
+        return Mesh(by_group, (GROUP, MEMBER), axis_types=(AxisType.Auto,) * 2)
 
     @cached_property
     def mirrored(self) -> Sharding:
@@ -134,24 +172,17 @@ class Devices:
     @cached_property
     def per_replica(self) -> Sharding:
         """Return the sharding of replicas' values concatenated along dimension 0."""
-        return self.along(0)
+        return self.sharding(PER_REPLICA)
 
-    def along(self, dimension: int) -> Sharding:
-        """Return the sharding of an array along a dimension, one slice a replica."""
-        if len(self) == 1:
-            return self.mirrored
-        return NamedSharding(self.mesh, self.spec_along(dimension))
-
-    @staticmethod
-    def spec_along(dimension: int) -> PartitionSpec:
-        """Return the partition spec of an array that is sharded along a dimension."""
-        return PartitionSpec(*[None] * dimension, REPLICA)
+    def slices(self, dimension: int) -> Distribution:
+        """Return the distribution of values that these devices hold in slices."""
+        return sharded(dimension, self.num_groups)
 
     def sharding(self, distribution: Distribution | None) -> Sharding:
         """Return the sharding of a value with this distribution."""
-        if distribution is MIRRORED:
+        if distribution is MIRRORED or len(self) == 1:
             return self.mirrored
-        return self.along((distribution and distribution.dimension) or 0)
+        return NamedSharding(self.mesh, self.spec(distribution))
 
     def home(self, distribution: Distribution | None) -> Sharding:
         """Return the sharding of a variable with this distribution between steps."""
@@ -163,7 +194,10 @@ class Devices:
         """Return the partition spec of a value with this distribution."""
         if distribution is MIRRORED:
             return PartitionSpec()
-        return self.spec_along((distribution and distribution.dimension) or 0)
+        dimension = (distribution and distribution.dimension) or 0
+        is_of_groups = distribution is not None and distribution.num_copies > 1
+        axes = REPLICA if self.num_groups == 1 else MEMBER if is_of_groups else (GROUP, MEMBER)
+        return PartitionSpec(*[None] * dimension, axes)
 
 
 _NAME = re.compile(

@@ -1,8 +1,8 @@
 """SPMD graph -> a function of JAX arrays: the program of one device, node by node.
 
 Every node is bound once, in order, and nothing is added. A collective node becomes one collective
-in the module, or one for each of its `stages`. `REPLICA` is the mesh axis that the collectives run
-over.
+in the module, or one for each of its `stages`. They run over the axes of the mesh: `REPLICA` or,
+where groups of replicas share out slices, `GROUP` and `MEMBER`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from graphdist.runtime.pieces import cut_apart
 
 REPLICA = "replica"
 """The name of the mesh axis over replicas."""
+GROUP, MEMBER = "group", "member"
+"""The names of the axes where groups of replicas share out slices: replicas are numbered by both,
+the group first."""
 
 Array: TypeAlias = Any
 Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
@@ -75,18 +78,29 @@ def _scope(node: Node) -> Any:  # Any: the two context managers share no public 
     return jax.named_scope(f"{node.op.name}@{PurePath(frame.file).name}:{frame.line}")
 
 
+def _replicas() -> str | tuple[str, ...]:
+    """Return the axes of the mesh, which together number the replicas."""
+    names = jax.sharding.get_abstract_mesh().axis_names
+    return names[0] if len(names) == 1 else names
+
+
+def _members(node: Node) -> str | tuple[str, ...]:
+    """Return the axes over which a node communicates within its groups."""
+    return MEMBER if ops.num_copies_of(node.params) > 1 else _replicas()
+
+
 def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
     x = jnp.asarray(operands[0])
     reduce: dict[str, Any] = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
     reducer = reduce[cast(str, node.params["reducer"])]
     if x.dtype == jnp.bool_:
-        return [reducer(x.astype(jnp.int32), REPLICA).astype(jnp.bool_)]
+        return [reducer(x.astype(jnp.int32), _members(node)).astype(jnp.bool_)]
     if reducer in (lax.pmax, lax.pmin) and jnp.issubdtype(x.dtype, jnp.floating):
-        return [_extreme(x, reducer)]
-    return [reducer(x, REPLICA)]
+        return [_extreme(x, reducer, _members(node))]
+    return [reducer(x, _members(node))]
 
 
-def _extreme(x: Array, reducer: Any) -> Array:
+def _extreme(x: Array, reducer: Any, axes: str | tuple[str, ...]) -> Array:
     """Reduce floats by max or min as integers in the same order, with nan beyond all numbers.
 
     Collectives may prefer a number to nan, and do so on CPU: the maximum of gradients would then
@@ -102,7 +116,7 @@ def _extreme(x: Array, reducer: Any) -> Array:
         return jnp.where(bits < 0, bits ^ integer.max, bits)
 
     bits = flipped(lax.bitcast_convert_type(wide, integer.dtype))
-    chosen = reducer(jnp.where(jnp.isnan(wide), nan, bits), REPLICA)
+    chosen = reducer(jnp.where(jnp.isnan(wide), nan, bits), axes)
     return lax.bitcast_convert_type(flipped(chosen), kind).astype(x.dtype)
 
 
@@ -110,29 +124,34 @@ def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
     axis, gathered = cast(int, node.params["axis"]), operands[0]
     for groups in reversed(_groups(cast("tuple[int, ...]", node.params.get("stages", ())))):
         gathered = lax.all_gather(
-            gathered, REPLICA, axis=axis, tiled=True, axis_index_groups=groups
+            gathered, _members(node), axis=axis, tiled=True, axis_index_groups=groups
         )
     return [gathered]
 
 
 def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
     axis, size = cast(int, node.params["axis"]), cast(int, node.params["group_size"])
+    copies = ops.num_copies_of(node.params)
     total = operands[0]
     for groups in _groups(cast("tuple[int, ...]", node.params.get("stages", ()))):
         total = lax.psum_scatter(
-            total, REPLICA, scatter_dimension=axis, tiled=True, axis_index_groups=groups
+            total, _members(node), scatter_dimension=axis, tiled=True, axis_index_groups=groups
         )
-    return [total / np.asarray(size, total.dtype) if node.params["reducer"] == "mean" else total]
+    if copies > 1:
+        total = lax.psum(total, GROUP)
+    if node.params["reducer"] == "mean":
+        total = total / np.asarray(size * copies, total.dtype)
+    return [total]
 
 
 def _collective_permute(node: Node, operands: list[Array]) -> list[Array]:
     pairs = cast("tuple[tuple[int, int], ...]", node.params["pairs"])
-    return [lax.ppermute(operands[0], REPLICA, pairs)]
+    return [lax.ppermute(operands[0], _replicas(), pairs)]
 
 
 def _all_to_all(node: Node, operands: list[Array]) -> list[Array]:
     split, concat = cast(int, node.params["split_axis"]), cast(int, node.params["concat_axis"])
-    return [lax.all_to_all(operands[0], REPLICA, split, concat, tiled=True)]
+    return [lax.all_to_all(operands[0], _replicas(), split, concat, tiled=True)]
 
 
 def _groups(stages: tuple[int, ...]) -> list[Any]:
@@ -148,17 +167,17 @@ def _groups(stages: tuple[int, ...]) -> list[Any]:
 
 def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
     axis, length = cast(int, node.params["axis"]), node.results[0].type.shape
-    start = lax.axis_index(REPLICA) * length[axis]
+    start = lax.axis_index(_members(node)) * length[axis]
     return [lax.dynamic_slice_in_dim(operands[0], start, length[axis], axis)]
 
 
 def _replica_id(node: Node, operands: list[Array]) -> list[Array]:
-    return [lax.axis_index(REPLICA)]
+    return [lax.axis_index(_replicas())]
 
 
 def _select_replica(node: Node, operands: list[Array]) -> list[Array]:
     (x,) = operands
-    return [jnp.where(lax.axis_index(REPLICA) == node.params["replica"], x, jnp.zeros_like(x))]
+    return [jnp.where(lax.axis_index(_replicas()) == node.params["replica"], x, jnp.zeros_like(x))]
 
 
 def _scale(node: Node, operands: list[Array]) -> list[Array]:

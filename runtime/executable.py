@@ -166,9 +166,12 @@ def global_shape(
     """Return the shape of the array with the parts of all replicas."""
     if distribution is MIRRORED or num_replicas == 1:
         return type.shape
-    dimension = (distribution and distribution.dimension) or 0
+    dimension, copies = 0, 1
+    if distribution is not None:
+        dimension, copies = distribution.dimension or 0, distribution.num_copies
     shape = type.shape or (1,)
-    return (*shape[:dimension], shape[dimension] * num_replicas, *shape[dimension + 1 :])
+    length = shape[dimension] * (num_replicas // copies)
+    return (*shape[:dimension], length, *shape[dimension + 1 :])
 
 
 def global_aval(

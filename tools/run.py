@@ -207,8 +207,12 @@ class Job:
         self._command, self._devices, self._addresses = command, devices_per_worker, addresses
         self._workers: list[Worker] = []
         self._ended: list[Worker] = []
-        self.is_asked_to_end = False
-        """Whether a signal has requested the end of the job."""
+        self._signal_to_end: int | None = None
+
+    @property
+    def is_asked_to_end(self) -> bool:
+        """Return whether a signal has requested the end of the job."""
+        return self._signal_to_end is not None
 
     def run(self) -> int:
         """Start the workers, and return once all have ended."""
@@ -231,7 +235,8 @@ class Job:
         return self._verdict()
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        self.is_asked_to_end |= number in ENDING
+        if number in ENDING and self._signal_to_end is None:
+            self._signal_to_end = number
         for worker in self._workers:
             worker.send(number)
 
@@ -263,9 +268,9 @@ class Job:
         by = signal.Signals(-first.process.returncode) if first.process.returncode < 0 else None
         how = f"was ended by {by.name}" if by else f"failed with exit status {first.status}"
         is_ended = by in ENDING or first.status - 128 in ENDING
-        if self.is_asked_to_end and is_ended:  # there is no failure to look for
+        if self._signal_to_end is not None and is_ended:  # there is no failure to look for
             say(f"worker {first.number} {how}")
-            return first.status
+            return 128 + self._signal_to_end  # a slow worker got SIGTERM after it
         say(f"worker {first.number} {how}" + (", and said last:" if first.last_lines else ""))
         sys.stderr.writelines(first.last_lines)
         sys.stderr.flush()

@@ -98,7 +98,16 @@ def strategy_that_runs(
             source=here(),
             hint="give load a strategy of as many replicas, or compile the step for these",
         )
-    if strategy.devices.is_absent:
+    devices = strategy.devices
+    if not _groups(graph) <= {devices.num_groups}:
+        size = len(devices) // max(_groups(graph))
+        raise ArtifactError(
+            f"{name} shares variables out over {size} replicas, {strategy} over "
+            f"{devices.group_size}",
+            source=here(),
+            hint=f"give load a strategy with shard_parameters={size}",
+        )
+    if devices.is_absent:
         strategy.devices.refuse_to_run(f"loading {name}", here())
     platform = strategy.devices.platform
     if platform not in manifest["platforms"]:
@@ -109,3 +118,10 @@ def strategy_that_runs(
             hint=f"save it for {platform} too: gd.aot.save(path, compiled, platforms=[..])",
         )
     return strategy
+
+
+def _groups(graph: Graph) -> set[int]:
+    """Return how many groups of replicas share out the variables in slices; nothing for none."""
+    return {
+        variable.num_copies for variable in graph.variables if variable.sharded_along is not None
+    }

@@ -121,6 +121,8 @@ def _require_interface(interface: Interface, graph: Graph) -> None:
         if value.type.dtype != stated.dtype or value.type.shape not in shapes:
             raise ValueError(f"argument {name!r} is {stated}, the step takes {value.type}")
     for variable, value in zip(graph.variables, graph.inputs, strict=False):
+        if graph.num_replicas % variable.num_copies:
+            raise ValueError(f"variable {variable.name!r} has {variable.num_copies} copies")
         if variable.held(graph.num_replicas)[:2] != value.type[:2]:
             raise ValueError(f"variable {variable.name!r} is not {value.type}")
     results = len(graph.outputs) - len(graph.assigned)

@@ -8,6 +8,7 @@ but dicts, lists and tuples takes code, and the file must not hold code; so savi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from typing import Any  # Any: JSON, and users' values
 
 import jax
@@ -30,7 +31,7 @@ def type_to_json(type: Type) -> dict[str, Any]:
     return {
         "dtype": type.dtype,
         "shape": list(type.shape),
-        "distribution": type.distribution and [type.distribution.kind, type.distribution.dimension],
+        "distribution": type.distribution and list(astuple(type.distribution)),
     }
 
 
@@ -40,7 +41,7 @@ def type_from_json(found: Any) -> Type:
     distribution: Distribution | None = None
     if kind is not None:
         by_kind = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
-        distribution = by_kind[kind[0]] if kind[0] in by_kind else sharded(int(kind[1]))
+        distribution = by_kind[kind[0]] if kind[0] in by_kind else sharded(*map(int, kind[1:]))
     return Type(str(found["dtype"]), tuple(map(int, found["shape"])), distribution)
 
 
@@ -64,6 +65,7 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
                 "trainable": variable.trainable,
                 "donated": variable.assigned,
                 "sharded_along": variable.sharded_along,
+                "num_copies": variable.num_copies,
             }
             for variable in graph.variables
         ],
@@ -89,6 +91,7 @@ def boundary_from_json(found: Any) -> Graph:
                 variable["trainable"],
                 assigned=variable["donated"],
                 sharded_along=variable["sharded_along"],
+                num_copies=variable["num_copies"],
             )
             for variable in found["variables"]
         ),

@@ -104,15 +104,19 @@ def _long_dtype(found: Any, at: str) -> str | None:
     return _dtype(dtype_name(found) if isinstance(found, str) else found, at)
 
 
+_copies = _count(1, MOST_REPLICAS)
+
+
 def _distribution(found: Any, at: str) -> str | None:
-    known = (["mirrored", None], ["per_replica", None])
+    known = (["mirrored", None, 1], ["per_replica", None, 1])
     if found is None or found in known:
         return None
-    return mismatch(found, [lambda element, place: None], at) or (
-        None
-        if len(found) == 2 and found[0] == "sharded" and not _count(0, 31)(found[1], at)
-        else _wrong(at, found, "no distribution")
-    )
+    if said := mismatch(found, [lambda element, place: None], at):
+        return said
+    is_sharded = len(found) == 3 and found[0] == "sharded"
+    if is_sharded and not _count(0, 31)(found[1], at) and not _copies(found[2], at):
+        return None
+    return _wrong(at, found, "no distribution")
 
 
 _TYPE = {"dtype": _dtype, "shape": _shape, "distribution": _distribution}
@@ -190,6 +194,7 @@ MANIFEST: Wanted = {
                 "trainable": bool,
                 "donated": bool,
                 "sharded_along": _or_none(_count(0, 31)),
+                "num_copies": _copies,
             }
         ],
     },

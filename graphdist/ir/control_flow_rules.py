@@ -19,7 +19,7 @@ from typing import cast
 from graphdist.ir.elementwise import distribution_of_slices
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Params
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, join
 
 
 def _outputs(graph: Graph) -> tuple[Type, ...]:
@@ -44,7 +44,9 @@ def type_in_step(type: Type) -> Type:
     distribution = type.distribution
     if distribution is not None and distribution.dimension is not None:
         distribution = (
-            sharded(distribution.dimension - 1) if distribution.dimension else PER_REPLICA
+            distribution.along(distribution.dimension - 1)
+            if distribution.dimension
+            else PER_REPLICA
         )
     return Type(type.dtype, type.shape[1:], distribution)
 
@@ -52,7 +54,7 @@ def type_in_step(type: Type) -> Type:
 def _stacked(type: Type, length: int) -> Type:
     distribution = type.distribution
     if distribution is not None and distribution.dimension is not None:
-        distribution = sharded(distribution.dimension + 1)
+        distribution = distribution.along(distribution.dimension + 1)
     return Type(type.dtype, (length, *type.shape), distribution)
 
 

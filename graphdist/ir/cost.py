@@ -20,11 +20,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, cast  # Any: parameters of JAX's operations
+from typing import Any, NamedTuple, cast  # Any: parameters of JAX's operations
 
 from graphdist.ir.analyses import producers
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.kernels import KERNEL, kernel_flops
+from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER, num_copies_of
 
 _HEAVY = {
     "jax.dot_general",
@@ -45,6 +46,36 @@ _MOVES = {
         "copy", "iota", "rev", "select_n", "optimization_barrier", "split", "stop_gradient",
     )
 }  # fmt: skip
+
+
+class Exchange(NamedTuple):
+    """One exchange of bytes between replicas, each of which puts in `bytes`.
+
+    It is made by groups of `group_size` replicas that follow each other or, if `is_across`, by the
+    replicas of the same number in each of so many groups.
+    """
+
+    kind: str
+    bytes: int
+    group_size: int
+    is_across: bool = False
+
+
+def exchanges(node: Node) -> tuple[Exchange, ...]:
+    """Return the exchanges of a collective: groups that share out a sum add up their slices then.
+
+    `reduce` and `gather` are counted as what they become, all_reduce and all_gather.
+    """
+    size, copies = cast(int, node.params["group_size"]), num_copies_of(node.params)
+    put_in = sum(operand.type.bytes for operand in node.operands)
+    kind = _BECOMES.get(node.op.name, node.op.name)
+    inside = Exchange(kind, put_in, size)
+    if copies == 1 or node.op is not REDUCE_SCATTER:
+        return (inside,)
+    return inside, Exchange(ALL_REDUCE.name, put_in // size, copies, is_across=True)
+
+
+_BECOMES = {"reduce": "all_reduce", "gather": "all_gather"}
 
 
 @dataclass

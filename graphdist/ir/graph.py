@@ -110,6 +110,7 @@ class GraphVariable:
 
     The rest says how the value is stored between steps. `sharded_along` is the dimension along
     which the replicas share out a mirrored one, each keeping its slice; None: each keeps all of it.
+    Where a variable is in slices, each of `num_copies` groups of replicas shares out all of it.
     `piece` is the part of a pack that it has, `alone` whether it must have a buffer of its own. A
     variable with `pieces` is itself such a pack, of the variables with these names.
     """
@@ -122,6 +123,7 @@ class GraphVariable:
     assigned: bool = False
     is_local: bool = False
     sharded_along: int | None = None
+    num_copies: int = 1
     piece: Piece | None = None
     alone: bool = False
     pieces: tuple[str, ...] = ()
@@ -148,11 +150,10 @@ class GraphVariable:
         >>> str(GraphVariable("m", Type("f32", (8, 3), MIRRORED), sharded_along=0).held(4))
         'f32[2,3] sharded(0)'
         """
-        return (
-            self.type
-            if self.sharded_along is None
-            else own_slice(self.type, self.sharded_along, num_replicas)
-        )
+        if self.sharded_along is None:
+            return self.type
+        num_slices = num_replicas // self.num_copies
+        return own_slice(self.type, self.sharded_along, num_slices, self.num_copies)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -90,7 +90,8 @@ def interpret(
     assigned = graph.assigned if graph.is_placed else ()
     for variable, held in zip(assigned, outputs, strict=False):
         axis = variable.sharded_along
-        full = held if axis is None else _all_gather(held, {"axis": axis})
+        copies = {"axis": axis, "num_copies": variable.num_copies}
+        full = held if axis is None else _all_gather(held, copies)
         machine.state[variable.name] = list(full)
     outputs = outputs[len(assigned) :]
     final = {
@@ -159,12 +160,13 @@ class _Machine:
                 f"variable {variable.name!r} has no value on each of {self.num_replicas} replicas"
             )
         arrays, axis = cast(Held, held), variable.sharded_along
-        return arrays if axis is None else _own_slices(arrays, {"axis": axis})
+        copies = {"axis": axis, "num_copies": variable.num_copies}
+        return arrays if axis is None else _own_slices(arrays, copies)
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
         """Refuse a node that must see all replicas and sees some."""
-        group_size = node.params.get("group_size", self.num_replicas)
-        if group_size != self.num_replicas:
+        group_size = cast(int, node.params.get("group_size", self.num_replicas))
+        if group_size * ops.num_copies_of(node.params) != self.num_replicas:
             raise VerifyError(
                 f"{node.op.name} over {group_size} replicas in a graph of {self.num_replicas}",
                 source=node.source,
@@ -283,16 +285,27 @@ def _select_replica(
 
 
 def _all_reduce(held: Held, params: Params) -> Held:
-    return [reduce_arrays(held, cast(str, params["reducer"]))] * len(held)
+    groups = _groups(held, params)
+    totals = [reduce_arrays(group, cast(str, params["reducer"])) for group in groups]
+    return [total for total in totals for _ in groups[0]]
 
 
 def _all_gather(held: Held, params: Params) -> Held:
-    return [join_arrays(held, cast(int, params["axis"]))] * len(held)
+    groups = _groups(held, params)
+    joined = [join_arrays(group, cast(int, params["axis"])) for group in groups]
+    return [array for array in joined for _ in groups[0]]
+
+
+def _groups(held: Held, params: Params) -> list[Held]:
+    """Return what the replicas of each group hold."""
+    count = len(held) // ops.num_copies_of(params)
+    return [held[start : start + count] for start in range(0, len(held), count)]
 
 
 def _reduce_scatter(held: Held, params: Params) -> Held:
+    copies = ops.num_copies_of(params)
     total = reduce_arrays(held, cast(str, params["reducer"]))
-    return list(np.split(total, len(held), cast(int, params["axis"])))
+    return list(np.split(total, len(held) // copies, cast(int, params["axis"]))) * copies
 
 
 def _collective_permute(held: Held, params: Params) -> Held:
@@ -309,9 +322,9 @@ def _all_to_all(held: Held, params: Params) -> Held:
 
 
 def _own_slices(held: Held, params: Params) -> Held:
-    """Return slice r of what replica r holds."""
-    axis = cast(int, params["axis"])
-    return [np.split(array, len(held), axis)[replica] for replica, array in enumerate(held)]
+    """Return slice r of what replica r of a group holds."""
+    axis, count = cast(int, params["axis"]), len(held) // ops.num_copies_of(params)
+    return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]
 
 
 def _scale(arrays: list[Array], params: Params) -> list[Array]:

@@ -13,7 +13,8 @@ A type rule maps operand types, parameters and nested graphs to result types, di
 that transfer of distributions *is* the replication analysis (`passes/infer_distribution.py` only
 supplies what enters the graph and the fixpoint of loops). A rule raises `TypeRuleError`.
 
-Collectives name the number of replicas they span as `group_size`.
+Collectives name the number of replicas they span as `group_size`. Where slices are shared out over
+groups of replicas, `group_size` is that of one group and `num_copies` counts the groups.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 from graphdist.ir.control_flow_rules import cond_rule, scan_rule, type_in_step, while_rule
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.graph import Graph, GraphVariable, Op, Params
+from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Params
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, own_slice, sharded
 
 REDUCERS = ("sum", "mean", "max", "min")
@@ -105,7 +106,11 @@ def _grown(type: Type, params: Params, name: str) -> Type:
 
 
 def _all_gather(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
-    return (_grown(_one(types, "all_gather"), params, "all_gather"),)
+    type, copies = _one(types, "all_gather"), num_copies_of(params)
+    held = type.distribution
+    if held is not None and held.dimension is not None and held.num_copies != copies:
+        raise TypeRuleError(f"all_gather of {type} in {copies} groups, which hold other slices")
+    return (_grown(type, params, "all_gather"),)
 
 
 def _reduce_scatter(
@@ -164,7 +169,27 @@ def _slice_of(type: Type, params: Params, name: str) -> Type:
             f"{name} of {type} along dimension {axis} over {group_size} replicas: "
             f"the dimension does not divide"
         )
-    return own_slice(type, axis, group_size)
+    return own_slice(type, axis, group_size, num_copies_of(params))
+
+
+def num_copies_of(params: Params) -> int:
+    """Return how many groups of replicas hold all slices of a value that a node cuts or gathers."""
+    return cast(int, params.get("num_copies", 1))
+
+
+def is_over_all(node: Node) -> bool:
+    """Return whether a collective is over all replicas, not over those of each group."""
+    return num_copies_of(node.params) == 1
+
+
+def of_groups(group_size: int, num_copies: int) -> dict[str, object]:
+    """Return the parameters of a node that is about groups of replicas, maybe one of all.
+
+    >>> of_groups(4, 2), of_groups(8, 1)
+    ({'group_size': 4, 'num_copies': 2}, {'group_size': 8})
+    """
+    params: dict[str, object] = {"group_size": group_size}
+    return {**params, "num_copies": num_copies} if num_copies > 1 else params
 
 
 def _constant(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
@@ -197,7 +222,8 @@ def _unpack(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> t
     pieces = tuple(type.shaped(tuple(shape)) for shape in shapes)
     axes = cast("tuple[int, ...]", params.get("axes", ()))
     if axes:
-        pieces = tuple(map(lambda piece, axis: piece.distributed(sharded(axis)), pieces, axes))
+        slices = [sharded(axis, num_copies_of(params)) for axis in axes]
+        pieces = tuple(map(Type.distributed, pieces, slices))
     if len(type.shape) != 1 or sum(piece.size for piece in pieces) != type.size:
         raise TypeRuleError(
             f"unpack of {type} into {sum(piece.size for piece in pieces)} elements: {shapes}"
@@ -313,20 +339,22 @@ DESCRIPTIONS = {
     REDUCE: "One value made of the replicas' by `reducer`: mirrored. Else as `all_reduce`.",
     GATHER: "One value made of the replicas', joined along `axis`: mirrored. Else as `all_gather`.",
     ALL_REDUCE: "The replicas' values reduced by `reducer` (sum, mean, max, min), held by each: "
-    "mirrored. No mean of integers, no sum or mean of bools, nothing of random keys.",
+    "mirrored. No mean of integers, no sum or mean of bools, nothing of random keys. With "
+    "`num_copies`, each of so many groups reduces its own, and all groups hold the same values.",
     ALL_GATHER: "The replicas' values joined along `axis`, held by each: mirrored, that dimension "
     "`group_size` times as long. Not for scalars. With `stages` over groups of so many, the last "
-    "first.",
+    "first. With `num_copies`, each of so many groups joins its own.",
     REDUCE_SCATTER: "The replicas' values reduced by `reducer`, of which each keeps a slice along "
     "`axis`: sharded(axis). The dimension divides by `group_size`. With `stages` in several, over "
-    "groups of so many.",
+    "groups of so many. With `num_copies`, each of so many groups shares out the reduction.",
     COLLECTIVE_PERMUTE: "What another replica sends, by `pairs` of source and target, zeros where "
     "none does: per_replica; mirrored over one replica.",
     ALL_TO_ALL: "Of every replica's value, cut in `group_size` slices along `split_axis`, slice r "
     "goes to replica r, which joins what it gets along `concat_axis`: per_replica; mirrored over "
     "one replica.",
-    OWN_SLICE: "The replica's own of as many equal slices along `axis` as there are replicas: "
-    "sharded(axis). Of a mirrored value whose dimension divides by `group_size`.",
+    OWN_SLICE: "The replica's own of `group_size` equal slices along `axis`: sharded(axis). Of a "
+    "mirrored value whose dimension divides by `group_size`. With `num_copies`, each of so many "
+    "groups of replicas holds all slices.",
     CONSTANT: "The array `value`: mirrored.",
     SELECT_REPLICA: "The operand on replica number `replica`, zeros on the others: per_replica; "
     "mirrored over one replica.",

@@ -31,6 +31,7 @@ _ATTRIBUTES: dict[str, type] = {
     "assigned": bool,
     "is_local": bool,
     "sharded_along": int,
+    "num_copies": int,
     "piece": tuple,
     "alone": bool,
     "pieces": tuple,
@@ -322,9 +323,13 @@ class _Parser:
         cursor = self.cursor
         if cursor.accept("sharded"):
             cursor.expect("(")
-            dimension = cursor.integer()
+            dimension, num_copies = cursor.integer(), 1
+            if cursor.accept(","):
+                cursor.expect("copies")
+                cursor.expect("=")
+                num_copies = cursor.integer()
             cursor.expect(")")
-            return sharded(dimension)
+            return sharded(dimension, num_copies)
         distribution = _DISTRIBUTIONS.get(cursor.text)
         if distribution:
             cursor.advance()

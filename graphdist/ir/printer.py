@@ -288,6 +288,8 @@ class Printer:
             value = getattr(variable, name)
             if value is not None and value is not False and value != ():
                 attributes[name] = tuple(value) if name == "piece" else value
+        if variable.num_copies > 1:
+            attributes["num_copies"] = variable.num_copies
         text = self._items(attributes)
         return f"  variable {_variable_name(variable)}: {variable.type} {{{text}}}"
 

@@ -4,7 +4,9 @@ A *distribution* says what the replicas know of a value:
 
 * `mirrored`: one value, the same on every replica;
 * `per_replica`: one value a replica, possibly different;
-* `sharded(d)`: each replica holds its slice, along dimension `d`, of one known value;
+* `sharded(d)`: each replica holds its slice, along dimension `d`, of one known value; with
+  `copies=n` each of `n` groups of replicas holds all slices, and replica r those of its number
+  within the group;
 * None: not inferred yet (graphs fresh from the trace).
 
 Shapes are what one replica holds. They form the lattice mirrored < sharded(d) < per_replica:
@@ -44,9 +46,17 @@ class Distribution:
 
     kind: str
     dimension: int | None = None
+    num_copies: int = 1
 
     def __str__(self) -> str:
-        return self.kind if self.dimension is None else f"{self.kind}({self.dimension})"
+        if self.dimension is None:
+            return self.kind
+        copies = f", copies={self.num_copies}" if self.num_copies > 1 else ""
+        return f"{self.kind}({self.dimension}{copies})"
+
+    def along(self, dimension: int) -> Distribution:
+        """Return the distribution of the same slices, cut along another dimension."""
+        return sharded(dimension, self.num_copies)
 
 
 MIRRORED = Distribution("mirrored")
@@ -54,13 +64,13 @@ PER_REPLICA = Distribution("per_replica")
 
 
 @cache
-def sharded(dimension: int) -> Distribution:
+def sharded(dimension: int, num_copies: int = 1) -> Distribution:
     """Return the distribution of a value cut in equal slices along `dimension`.
 
-    >>> str(sharded(0))
-    'sharded(0)'
+    >>> str(sharded(0)), str(sharded(1, num_copies=2))
+    ('sharded(0)', 'sharded(1, copies=2)')
     """
-    return Distribution("sharded", dimension)
+    return Distribution("sharded", dimension, num_copies)
 
 
 def join(distributions: Iterable[Distribution | None]) -> Distribution | None:
@@ -123,15 +133,16 @@ def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return prod(shape) * (8 if dtype.startswith("key") else numpy_dtype(dtype).itemsize)
 
 
-def own_slice(full: Type, dimension: int, num_replicas: int) -> Type:
+def own_slice(full: Type, dimension: int, num_slices: int, num_copies: int = 1) -> Type:
     """Return the type of a replica's slice of a value that is cut along a dimension.
 
     >>> print(own_slice(Type("f32", (8, 3)), 0, 4))
     f32[2,3] sharded(0)
     """
-    length = full.shape[dimension] // num_replicas
+    length = full.shape[dimension] // num_slices
     shape = (*full.shape[:dimension], length, *full.shape[dimension + 1 :])
-    return Type(full.dtype, shape, MIRRORED if num_replicas == 1 else sharded(dimension))
+    distribution = MIRRORED if num_slices == 1 else sharded(dimension, num_copies)
+    return Type(full.dtype, shape, distribution)
 
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}

@@ -25,6 +25,7 @@ from graphdist.ir.ops import (
     REPLICA_ID,
     SELECT_REPLICA,
     UNPACK_SLICES,
+    num_copies_of,
 )
 from graphdist.ir.printer import names, print_literal, print_node
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
@@ -76,9 +77,7 @@ def _looks_sound(graph: Graph) -> bool:
             for operand in node.operands:
                 if operand.__class__ is Value and operand not in defined:
                     return False
-            if node.op in remarkable and (
-                node.op in gone or node.params.get("group_size") != num_replicas
-            ):
+            if node.op in remarkable and (node.op in gone or _spanned(node) != num_replicas):
                 return False
             if node.graphs:
                 pending.extend(node.graphs)
@@ -161,12 +160,32 @@ def _values_are_defined_before_use(graph: Graph) -> None:
 
 def _replicas_are_counted_alike(graph: Graph) -> None:
     for node in walk(graph):
-        if node.op in _SPANNING and node.params.get("group_size") != graph.num_replicas:
-            what = (
-                f"{node.op.name} spans {node.params.get('group_size')} replicas, "
-                f"the graph has {graph.num_replicas}"
-            )
+        if node.op in _SPANNING and (count := _spanned(node)) != graph.num_replicas:
+            what = f"{node.op.name} spans {count} replicas, the graph has {graph.num_replicas}"
             raise _refuse(graph, what, node)
+
+
+def _spanned(node: Node) -> object:
+    """Return how many replicas a node names: the slices of a value, times its copies."""
+    size = node.params.get("group_size")
+    return size * num_copies_of(node.params) if isinstance(size, int) else size
+
+
+def _slices_fit_variables(graph: Graph) -> None:
+    for variable in graph.variables:
+        along, copies, type = variable.sharded_along, variable.num_copies, variable.type
+        if copies < 1 or graph.num_replicas % copies:
+            what = (
+                f"variable {variable.name!r} has {copies} copies, "
+                f"the graph {graph.num_replicas} replicas"
+            )
+            raise _refuse(graph, what)
+        slices = graph.num_replicas // copies
+        if along is not None and not (
+            0 <= along < len(type.shape) and type.shape[along] % slices == 0
+        ):
+            what = f"variable {variable.name!r}, {type}, has no {slices} slices along {along}"
+            raise _refuse(graph, what)
 
 
 def _operations_are_of_the_stage(graph: Graph) -> None:
@@ -262,7 +281,11 @@ _Invariants = tuple[Callable[[Graph], None], ...]
 
 _OF_VALUES: _Invariants = (_values_are_defined_once, _values_are_defined_before_use)
 _OF_NODES: _Invariants = (_replicas_are_counted_alike, _operations_are_of_the_stage)
-_OF_GRAPHS: _Invariants = (_variables_have_names_of_their_own, _returns_are_declared)
+_OF_GRAPHS: _Invariants = (
+    _variables_have_names_of_their_own,
+    _slices_fit_variables,
+    _returns_are_declared,
+)
 _OF_PLACED_GRAPHS: _Invariants = (
     *_OF_GRAPHS,
     _first_inputs_are_variables,

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any  # Any: JSON
 
 from graphdist.ir.analyses import node_count
-from graphdist.ir.cost import executions
+from graphdist.ir.cost import exchanges, executions
 from graphdist.ir.graph import Graph
 from graphdist.passes.manager import Pass, PassRecord
 from graphdist.program.amounts import size_text
 
-_KINDS_MOVED = {"reduce": "all_reduce", "gather": "all_gather"}
 """The collective that each logical operation becomes."""
 
 
@@ -135,10 +134,9 @@ def graph_measure(graph: Graph) -> Measure:
     replicas = graph.num_replicas
     for node, times in executions(graph):
         if node.op.is_collective:
-            kind = _KINDS_MOVED.get(node.op.name, node.op.name)
             kinds[node.op.name] += times
-            put_in = sum(operand.type.bytes for operand in node.operands)
-            moved += times * bytes_sent(kind, put_in, replicas)
+            sent = (bytes_sent(made.kind, made.bytes, made.group_size) for made in exchanges(node))
+            moved += times * sum(sent)
     held = sum(variable.held(replicas).bytes for variable in graph.variables)
     return Measure(node_count(graph), dict(sorted(kinds.items())), round(moved), held)
 

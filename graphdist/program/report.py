@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 
 from graphdist.errors import DeviceMemoryError
 from graphdist.ir.analyses import collectives
-from graphdist.ir.cost import cost, executions
+from graphdist.ir.cost import cost, exchanges, executions
 from graphdist.ir.graph import Graph, Node
-from graphdist.ir.ops import CONSTANT
+from graphdist.ir.ops import CONSTANT, num_copies_of
 from graphdist.program.report_text import report_text
 from graphdist.runtime.hlo import Matching, ModuleCollective, module_collectives
 from graphdist.runtime.memory import Memory
@@ -35,6 +35,7 @@ class CollectiveUse:
     """A collective of the graph, and the collective of the module that does its work.
 
     `bytes` are the bytes that each replica puts in, each time; `times` counts its runs in a step.
+    Each of `num_groups` groups of `group_size` replicas runs it.
     `became` describes the collective of the module in words.
     """
 
@@ -47,6 +48,7 @@ class CollectiveUse:
     pass_name: str
     source: str
     became: str
+    num_groups: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,12 @@ def _report(
     counted = cost(graph)
     uses = collective_uses(graph, module, is_known=not refusal)
     topology = devices.topology
-    asked = [(use.kind, use.bytes * use.times) for use in uses]
+    asked = [
+        made._replace(bytes=made.bytes * times)
+        for node, times in executions(graph)
+        if node.op.is_collective
+        for made in exchanges(node)
+    ]
     if topology is not None and not available:
         available = topology.chip.memory_bytes // topology.chip.devices
     return Report(
@@ -260,6 +267,7 @@ def _use(node: Node, times: int, found: ModuleCollective | str | None) -> Collec
         pass_name=node.origin,
         source=str(node.source),
         became=found if isinstance(found, str) else _became(node.op.name, found),
+        num_groups=num_copies_of(node.params),
     )
 
 

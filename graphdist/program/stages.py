@@ -15,6 +15,7 @@ from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
 from graphdist.ir.analyses import collectives
 from graphdist.ir.graph import Graph, Node
+from graphdist.ir.ops import num_copies_of
 from graphdist.ir.source import Source
 from graphdist.passes.manager import Pass, PassRecord, run_passes
 from graphdist.program.explanation import Explanation, explanation
@@ -55,9 +56,9 @@ _viewer: Viewer
 class Collective:
     """One collective of a program.
 
-    `bytes` are the bytes that each replica puts in, `group_size` is the number of replicas that
-    take part, `pass_name` the pass that made it ("" when the user's program did), `source` the
-    user's line.
+    `bytes` are the bytes that each replica puts in. Each of `num_groups` groups of `group_size`
+    replicas runs it. `pass_name` is the pass that made it ("" when the user's program did),
+    `source` the user's line.
     """
 
     kind: str
@@ -66,12 +67,14 @@ class Collective:
     group_size: int
     pass_name: str
     source: Source
+    num_groups: int = 1
 
     def __str__(self) -> str:
         made_by = self.pass_name or "the program"
         kind = f"{self.kind} {self.reducer}".strip()
+        groups = f"{self.num_groups}x" if self.num_groups > 1 else ""
         return (
-            f"{kind:<16} {self.bytes:>12,} bytes  {self.group_size:>4} replicas  "
+            f"{kind:<16} {self.bytes:>12,} bytes  {f'{groups}{self.group_size}':>4} replicas  "
             f"{made_by:<28} {self.source}"
         )
 
@@ -81,7 +84,8 @@ def _collective(node: Node) -> Collective:
     assert isinstance(size, int)
     moved = sum(operand.type.bytes for operand in node.operands)
     reducer = str(node.params.get("reducer", ""))
-    return Collective(node.op.name, reducer, moved, size, node.origin, node.source)
+    groups = num_copies_of(node.params)
+    return Collective(node.op.name, reducer, moved, size, node.origin, node.source, groups)
 
 
 @dataclass(frozen=True, repr=False)

@@ -57,6 +57,7 @@ class Declaration:
             synchronization="on_write" if self.distribution is MIRRORED else "on_read",
             aggregation=self.aggregation.name.lower(),
             trainable=self.trainable,
+            num_copies=self.strategy.devices.num_groups,
         )
 
     def require_same_strategy(self) -> None:

@@ -31,7 +31,7 @@ from graphdist.ir.stored_slices import (
     smallest_in_slices,
     stored_dimension,
 )
-from graphdist.ir.types import MIRRORED, Distribution, sharded
+from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.options import VariableSynchronization
 from graphdist.runtime.processes.program_agreement import agree_on_operations
 from graphdist.runtime.processes.supervised_steps import supervised_call
@@ -58,25 +58,33 @@ def dimension_of_slices(variable: Declaration) -> int | None:
     """
     if not may_be_in_slices(variable) or jnp.issubdtype(variable.dtype, jax.dtypes.prng_key):
         return None
-    count = variable.strategy.num_replicas_in_sync
+    count = variable.strategy.devices.group_size
     dimension = stored_dimension(variable.shape, count)
     if dimension is None and count > 1 and variable.size > LARGEST_IN_FULL:
-        padded = [*variable.shape]
-        longest = max(range(len(padded)), key=lambda i: padded[i])
-        padded[longest] += -padded[longest] % count
-        raise ArgumentError(
-            f"variable {variable.name!r} of shape {list(variable.shape)} cannot be stored in "
-            f"slices: no dimension divides by {count} replicas",
-            source=here(),
-            hint=f"pad a dimension, to {padded}, or use a number of replicas that divides one; "
-            f"only variables of at most {LARGEST_IN_FULL:,} elements are stored in full",
-        )
+        raise _cut_nowhere(variable, count)
     return dimension
+
+
+def _cut_nowhere(variable: Declaration, count: int) -> ArgumentError:
+    padded = [*variable.shape]
+    longest = max(range(len(padded)), key=lambda i: padded[i])
+    padded[longest] += -padded[longest] % count
+    divisors = (size for size in range(count - 1, 1, -1) if count % size == 0)
+    fits = (size for size in divisors if dimension_to_cut(variable.shape, size) is not None)
+    other = next((f"share it over groups: shard_parameters={size}" for size in fits), "")
+    return ArgumentError(
+        f"variable {variable.name!r} of shape {list(variable.shape)} cannot be stored in "
+        f"slices: no dimension divides by {count} replicas",
+        source=here(),
+        hint=f"pad a dimension, to {padded}, or "
+        f"{other or 'use a number of replicas that divides one'}; "
+        f"only variables of at most {LARGEST_IN_FULL:,} elements are stored in full",
+    )
 
 
 def why_in_full(variable: Declaration) -> str:
     """Return why a variable that is large enough for slices is stored in full; "" for others."""
-    count = variable.strategy.num_replicas_in_sync
+    count = variable.strategy.devices.group_size
     is_cut_nowhere = dimension_to_cut(variable.shape, count) is None
     is_large = variable.size >= smallest_in_slices(count)
     if not (may_be_in_slices(variable) and is_large and is_cut_nowhere):
@@ -169,11 +177,11 @@ class _Operations:
         return _value(result, values)
 
     def _dimension(self, shape: tuple[int, ...]) -> int | None:
-        return stored_dimension(shape, self.strategy.num_replicas_in_sync)
+        return stored_dimension(shape, self.strategy.devices.group_size)
 
     def _distribution(self, shape: tuple[int, ...]) -> Distribution:
         dimension = self._dimension(shape)
-        return MIRRORED if dimension is None else sharded(dimension)
+        return MIRRORED if dimension is None else self.strategy.devices.slices(dimension)
 
     def _moved(self, constant: Any) -> Any:
         value = constant if hasattr(constant, "dtype") else np.asarray(constant)

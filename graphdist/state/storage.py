@@ -21,7 +21,7 @@ import numpy as np
 
 from graphdist.errors import RuntimeFailure
 from graphdist.ir.graph import GraphVariable, Piece
-from graphdist.ir.types import MIRRORED, Distribution, sharded
+from graphdist.ir.types import MIRRORED, Distribution
 from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.files.checkpoint_arrays import host_copy
 from graphdist.runtime.processes.resharding import agree_to_gather, resharded
@@ -124,7 +124,9 @@ class Storage:
     @property
     def stored(self) -> Distribution:
         """How the buffer is distributed over the devices."""
-        return self.distribution if self.sharded_along is None else sharded(self.sharded_along)
+        if self.sharded_along is None:
+            return self.distribution
+        return self.strategy.devices.slices(self.sharded_along)
 
     def described(
         self, variable: GraphVariable, pack: str, strategy: StrategyBase

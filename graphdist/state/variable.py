@@ -30,7 +30,7 @@ from graphdist.context import (
     in_replica_context_of_a_run,
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.ir.types import MIRRORED, PER_REPLICA, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
 from graphdist.state.checks import (
     check_options,
@@ -112,7 +112,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         many = self.strategy.num_replicas_in_sync > 1
         self.distribution = PER_REPLICA if many and not self.is_mirrored else MIRRORED
         along = dimension_of_slices(self)
-        stored = self.distribution if along is None else sharded(along)
+        stored = self.distribution if along is None else self.strategy.devices.slices(along)
         with jax.ensure_compile_time_eval():
             buffer = self.strategy.place_variable(value, stored)
         self.storage = Storage(

@@ -53,10 +53,9 @@ class MirroredBase(CommonStrategy):
             )
         else:
             found = devices_of_topology(topology, 1, "gpu")
-        self.shard_parameters = checked_parameter_sharding(
-            shard_parameters, len(found), self.shard_update
-        )
-        super().__init__(StrategyExtended(found))
+        group = checked_parameter_sharding(shard_parameters, len(found), self.shard_update)
+        self.shard_parameters = group != 0
+        super().__init__(StrategyExtended(found.in_groups_of(group) if group != 0 else found))
         self.cross_device_ops = checked_ops(cross_device_ops)
 
 
@@ -73,16 +72,15 @@ class MirroredStrategy(MirroredBase, Strategy):
 
     `shard_parameters` stores large variables in slices from their creation, one a replica, so that
     no device holds them in full between steps; `docs/large-models.md` says which. True shares a
-    variable over all replicas; so does their number, and 1 means False. Updates of these variables
-    are shared out, too.
+    variable over all replicas, a number over groups of so many replicas that follow each other,
+    and 1 means False. Updates of these variables are shared out, too.
 
     `axis_name` is what collectives of JAX call the replicas: `lax.psum(x, "replica")`.
 
     `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices that are
     not there, are named twice, or are of several platforms, `ArgumentTypeError` where
     `cross_device_ops` is no `CrossDeviceOps` or `axis_name` no name, `ArgumentError` for a
-    `shard_parameters` that does not divide the replicas or contradicts `shard_update=False`,
-    `UnsupportedError` for groups smaller than all replicas.
+    `shard_parameters` that does not divide the replicas or contradicts `shard_update=False`.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2

@@ -87,10 +87,9 @@ class MultiWorkerMirroredBase(CommonStrategy):
         found = devices_of_workers(resolver, options, devices)
         if found is None:
             found = working_devices() if devices is None else find_devices(devices, here())
-        self.shard_parameters = checked_parameter_sharding(
-            shard_parameters, len(found), self.shard_update
-        )
-        super().__init__(MultiWorkerExtended(found))
+        group = checked_parameter_sharding(shard_parameters, len(found), self.shard_update)
+        self.shard_parameters = group != 0
+        super().__init__(MultiWorkerExtended(found.in_groups_of(group) if group != 0 else found))
         self.cluster_resolver, self.communication_options = resolver, options
 
     def place_variable(self, value: Any, distribution: Distribution) -> Any:

@@ -77,10 +77,9 @@ class TPUBase(CommonStrategy):
         if experimental_device_assignment is not None:
             chosen = _assigned(found.devices, experimental_device_assignment)
             found = Devices(chosen, topology=found.topology)
-        self.shard_parameters = checked_parameter_sharding(
-            shard_parameters, len(found), self.shard_update
-        )
-        super().__init__(StrategyExtended(found))
+        group = checked_parameter_sharding(shard_parameters, len(found), self.shard_update)
+        self.shard_parameters = group != 0
+        super().__init__(StrategyExtended(found.in_groups_of(group) if group != 0 else found))
 
     @property
     def topology(self) -> Topology | None:

@@ -53,12 +53,16 @@ def require_tensorstore(at: Source = UNKNOWN) -> Any:
     """Return the package that writes arrays; raises `MissingExtraError` without it."""
     try:
         import tensorstore
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingExtraError(
             "checkpoints need the package tensorstore, which is not installed",
             source=at,
             hint='pip install "graphdist[checkpoint]"',
         ) from error
+    except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while its C++ part started
+            raise error.__cause__ from None
+        raise
     return tensorstore
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
+from graphdist.ir.cost import Exchange
 from graphdist.runtime.targets.topologies import Topology
 
 
@@ -59,32 +60,38 @@ def estimate_step(
     topology: Topology,
     flops: Mapping[str, int],
     memory_bytes: int,
-    collectives: Iterable[tuple[str, int]],
+    collectives: Iterable[Exchange],
 ) -> Roofline:
-    """Return the estimate for a device; `collectives` has the kind and bytes of every run."""
+    """Return the estimate for a device."""
     chip = topology.chip
     return Roofline(
         compute=sum(count * chip.devices / chip.peak(dtype) for dtype, count in flops.items()),
         memory=memory_bytes * chip.devices / chip.memory_bandwidth,
-        interconnect=sum(collective_seconds(topology, *collective) for collective in collectives),
+        interconnect=sum(collective_seconds(topology, made) for made in collectives),
     )
 
 
-def collective_seconds(topology: Topology, kind: str, size: int) -> float:
-    """Return the seconds a collective over all devices takes, each putting in `size` bytes.
+def collective_seconds(topology: Topology, made: Exchange) -> float:
+    """Return the seconds that an exchange takes.
 
     >>> from graphdist.runtime.targets.topologies import find_topology
-    >>> round(collective_seconds(find_topology("v5e:2x2"), "all_reduce", 2**30) * 1e3, 2)
+    >>> made = Exchange("all_reduce", 2**30, 4)
+    >>> round(collective_seconds(find_topology("v5e:2x2"), made) * 1e3, 2)
     8.05
     """
-    chip, devices = topology.chip, topology.num_devices
-    groups = topology.num_slices if chip.platform == "tpu" else topology.shape[0]
-    inside = devices // groups
-    seconds = _ring(kind, size, inside) * chip.devices / chip.interconnect_bandwidth
+    chip, kind, size = topology.chip, made.kind, made.bytes
+    near = topology.num_devices
     if topology.spans_network:
+        near //= topology.num_slices if chip.platform == "tpu" else topology.shape[0]
+    # Replicas of the same number in several groups are as far from each other as a group is large.
+    apart = topology.num_devices // made.group_size if made.is_across else 1
+    inside = min(made.group_size, max(near // apart, 1))
+    across = made.group_size // inside
+    seconds = _ring(kind, size, inside) * chip.devices / chip.interconnect_bandwidth
+    if across > 1:
         sizes = {"all_gather": size * inside, "collective_permute": size}
         part = sizes.get(kind, size / inside)
-        seconds += _ring(kind, part, groups) * chip.devices / chip.network_bandwidth
+        seconds += _ring(kind, part, across) * chip.devices / chip.network_bandwidth
     return seconds
 
 

@@ -18,8 +18,8 @@ graph f on 2 replicas, stage spmd
 graph f on 2 replicas, stage spmd
 (%c0: f32[4] mirrored, %x: f32[3,4] per_replica) {
   %z = select_replica(%c0) {replica=0, group_size=2} : f32[4] per_replica
-  %0 = own_slice(%c0) {axis=0, group_size=2} : f32[2] sharded(0)
-  %1 = own_slice(%c0) {axis=0, group_size=2} : f32[2] sharded(0)
+  %0 = own_slice(%c0) {group_size=2, axis=0} : f32[2] sharded(0)
+  %1 = own_slice(%c0) {group_size=2, axis=0} : f32[2] sharded(0)
   %a, %b, %n = scan(%0, %1, 0:i32, %x) {num_consts=0, num_carry=3, length=3, reverse=false, unroll=1} : f32[2] sharded(0), f32[2] sharded(0), i32[] mirrored
     body(%p: f32[2] sharded(0), %q: f32[2] sharded(0), %i: i32[] mirrored, %row: f32[4] per_replica) {
       %g = jax.sin(%row) {accuracy=none} : f32[4] per_replica

@@ -49,3 +49,16 @@ graph f on 8 replicas, stage spmd
   %s = reduce_scatter(%x) {reducer="sum", group_size=8, axis=0} : f32[2] sharded(0)
   return per_replica %s
 }
+
+# title: left alone: groups of replicas
+graph f on 32 replicas, stage spmd
+(%x: f32[16] per_replica) {
+  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_copies=2} : f32[1] sharded(0, copies=2)
+  return per_replica %0
+}
+-->
+graph f on 32 replicas, stage spmd
+(%x: f32[16] per_replica) {
+  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_copies=2} : f32[1] sharded(0, copies=2)
+  return per_replica %0
+}

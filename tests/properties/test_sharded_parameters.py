@@ -8,6 +8,7 @@ two, so that no order of additions rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias  # Any: pytrees of arrays
 
@@ -30,8 +31,10 @@ from tests.properties.effort import programs
 Params: TypeAlias = dict[str, Any]
 Layer: TypeAlias = Callable[[Any, Params], Any]
 
-REPLICAS, LAYERS, WIDTH = 2, 4, 4
-STRATEGY = gd.MirroredStrategy([f"cpu:{i}" for i in range(REPLICAS)])
+SLICES, LAYERS, WIDTH = 2, 4, 4
+STRATEGIES = {
+    groups: gd.MirroredStrategy([f"cpu:{i}" for i in range(SLICES * groups)]) for groups in (1, 2)
+}
 SHAPES = {"matrix": (WIDTH, WIDTH), "scale": (WIDTH,), "shift": (WIDTH,)}
 STEPS: dict[str, Layer] = {
     "product": lambda h, p: h @ p["matrix"],
@@ -125,9 +128,12 @@ def _all_sizes() -> Iterator[None]:
         yield
 
 
-def traced(steps: list[str], run: str, wrapper: str, update: str, repeated: str = "once") -> Graph:
-    """Return the logical graph of a training step."""
-    with STRATEGY.scope():
+def traced(
+    steps: list[str], run: str, wrapper: str, update: str, repeated: str = "once", groups: int = 1
+) -> Graph:
+    """Return the logical graph of a training step, for so many groups of replicas."""
+    strategy = STRATEGIES[groups]
+    with strategy.scope():
         shapes = {n: jax.ShapeDtypeStruct((LAYERS, *s), jnp.float32) for n, s in SHAPES.items()}
         state = gd.variables({"w": shapes, "m": shapes})
     params, slots = state["w"], state["m"]
@@ -151,20 +157,24 @@ def traced(steps: list[str], run: str, wrapper: str, update: str, repeated: str 
                 slots[name].assign(slot)
             return value
 
-        return STRATEGY.run(replica_fn, args=(x,))
+        return strategy.run(replica_fn, args=(x,))
 
-    with STRATEGY.scope():
+    with strategy.scope():
         return step.trace(gd.PerReplicaSpec((WIDTH,), jnp.float32)).graph
 
 
-def in_slices(graph: Graph, dimensions: list[int | None]) -> Graph:
+def in_slices(graph: Graph, dimensions: list[int | None], groups: int = 1) -> Graph:
     """Return the graph with its variables stored along these dimensions, where they have them."""
     along = [
         None if dimension is None else dimension % len(variable.type.shape)
         for variable, dimension in zip(graph.variables, dimensions, strict=False)
     ]
     stored = zip(graph.variables, along, strict=True)
-    return graph.replace(variables=tuple(v.stored_along(dimension) for v, dimension in stored))
+    variables = tuple(
+        replace(variable, sharded_along=dimension, num_copies=groups)
+        for variable, dimension in stored
+    )
+    return graph.replace(variables=variables)
 
 
 @programs(60)
@@ -177,6 +187,7 @@ def in_slices(graph: Graph, dimensions: list[int | None]) -> Graph:
     st.lists(st.sampled_from([None, 0, 1, 1, 1, 2]), min_size=6, max_size=6),
     st.sampled_from([0, 100, 2**20]),
     st.sampled_from(["cpu", "gpu", "tpu"]),
+    st.sampled_from(sorted(STRATEGIES)),
     st.integers(0, 99),
 )
 def test_steps_mean_the_same_in_slices(
@@ -188,13 +199,15 @@ def test_steps_mean_the_same_in_slices(
     dimensions: list[int | None],
     gathered_bytes: int,
     platform: str,
+    groups: int,
     seed: int,
 ) -> None:
-    graph = traced(steps, run, wrapper, update, repeated)
+    graph = traced(steps, run, wrapper, update, repeated, groups)
     numbers = np.random.default_rng(seed)
-    held: list[Any] = [[numbers.integers(-2, 3, WIDTH).astype("f") for _ in range(REPLICAS)]]
+    replicas = SLICES * groups
+    held: list[Any] = [[numbers.integers(-2, 3, WIDTH).astype("f") for _ in range(replicas)]]
     state: dict[str, Any] = {
-        variable.name: [numbers.integers(-2, 3, variable.type.shape).astype("f")] * REPLICAS
+        variable.name: [numbers.integers(-2, 3, variable.type.shape).astype("f")] * replicas
         for variable in graph.variables
     }
     expected = execute(graph, held, state)
@@ -204,7 +217,7 @@ def test_steps_mean_the_same_in_slices(
         platform, True, packs_variables=False, shard_parameters=True, gathered_bytes=gathered_bytes
     )
     passes = pipeline(target)
-    history = run_passes(in_slices(graph, dimensions), passes)
+    history = run_passes(in_slices(graph, dimensions, groups), passes)
     by_name = {entry.name: entry for entry in passes if entry.name in IDEMPOTENT}
     for entry in history:
         if entry.pass_name in by_name:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.ir.types import sharded
 from tests.state.sharded_models import (
     FULL,
     SHAPE,
@@ -59,8 +60,8 @@ def test_arrays_of_jax_are_cut_and_not_shared(place: str) -> None:
     homes = {
         "one device": jax.devices()[6],
         "mirrored": devices.mirrored,
-        "in slices": devices.along(0),
-        "other slices": strategy_of(2).devices.along(1),
+        "in slices": devices.sharding(sharded(0)),
+        "other slices": strategy_of(2).devices.sharding(sharded(1)),
     }
     value = jax.device_put(numbers(), homes[place])
     with strategy.scope():

@@ -57,9 +57,9 @@ def test_restarts_are_counted(tmp_path: Path) -> None:
     assert outcome.err.count("restart 1 of 1") == 1
 
 
-def launched(program: str, what: str) -> subprocess.Popen[str]:
+def launched(program: str, what: str, grace: str = "2") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command(2, program, what),
+        command(2, program, what, options=("--grace", grace)),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,6 +75,17 @@ def started(what: str) -> tuple[subprocess.Popen[str], list[int]]:
     for _ in range(2):
         pids += [int(word) for word in job.stdout.readline().split()[3:]]
     return job, pids
+
+
+def test_a_worker_too_slow_for_an_interrupt_ends_with_its_status() -> None:
+    job = launched("plain", "deaf", grace="0.2")
+    assert job.stdout is not None
+    for _ in range(2):
+        job.stdout.readline()
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=30)
+    assert job.returncode == 128 + signal.SIGINT
+    assert re.search(r"\[graphdist-run\] worker [01] was ended by SIGTERM\n\Z", err)
 
 
 def test_signals_reach_the_workers() -> None:
@@ -97,14 +108,14 @@ def test_an_interrupt_ends_all() -> None:
 
 @pytest.mark.parametrize("which", ["all", "one"])
 def test_an_interrupt_in_a_step_stays_one(which: str) -> None:
-    job = launched("interrupted", which)
+    job = launched("interrupted", which, grace="50")
     assert job.stdout is not None
     ready = 0
     while ready < 2:
         ready += job.stdout.readline().endswith('SAYS "steps"\n')
     time.sleep(0.5)
     job.send_signal(signal.SIGINT)
-    out, err = job.communicate(timeout=60)
+    out, err = job.communicate(timeout=90)
     assert job.returncode == 128 + signal.SIGINT, err
     said = {int(worker): json.loads(text) for worker, text in _SAID.findall(out)}
     assert said.keys() == {0, 1}

@@ -19,11 +19,6 @@ def slices_over_a_word(refused: Refused) -> None:
         gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_parameters="auto")  # type: ignore[arg-type]
 
 
-def slices_over_groups(refused: Refused) -> None:
-    with refused(NotImplementedError):
-        gd.TPUStrategy(topology="v5e:4x4", shard_parameters=4)
-
-
 def slices_with_updates_in_full(refused: Refused) -> None:
     with refused(ValueError):
         gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_parameters=True, shard_update=False)
@@ -32,6 +27,13 @@ def slices_with_updates_in_full(refused: Refused) -> None:
 def large_variable_that_can_be_cut_nowhere(refused: Refused) -> None:
     shape = jax.ShapeDtypeStruct((2049, 2051), jnp.float32)
     strategy = gd.FullyShardedStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope(), refused(ValueError):
+        gd.Variable(shape, name="embedding")
+
+
+def large_variable_that_groups_can_cut(refused: Refused) -> None:
+    shape = jax.ShapeDtypeStruct((2050, 2051), jnp.float32)
+    strategy = gd.FullyShardedStrategy([f"cpu:{i}" for i in range(4)])
     with strategy.scope(), refused(ValueError):
         gd.Variable(shape, name="embedding")
 

@@ -28,6 +28,10 @@ match sys.argv[1]:
         signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print("SAYS", json.dumps("caught"))))
         print("READY", flush=True)
         time.sleep(60)
+    case "deaf":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("READY", flush=True)
+        time.sleep(60)
     case _:
         child = subprocess.Popen(["sleep", "60"]) if sys.argv[1] == "child" else None
         print("READY", os.getpid(), child.pid if child else "", flush=True)
