@@ -82,7 +82,7 @@ PASSES = {
         Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
-        Pass("stage_collectives", StageCollectives(True), _SPMD),
+        Pass("stage_collectives", StageCollectives(), _SPMD),
     )
 }
 """Every pass by name; `shard_update` for any size, those that pack for the CPU.
@@ -138,7 +138,6 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     packing = PACKING.get(target.platform, NO_PACKING).at_most(target.bytes_per_pack)
     if not target.packs_variables:
         packing = replace(packing, largest_variable=0)
-    is_staged = target.platform == "tpu" and target.num_slices == 1
     # Joined before hoisted: a term made of two reductions is then made of one.
     reassociation = (PASSES["reassociate"], PASSES["hoist_accumulation"])
     # And reassociated once more, for the scalars that a reduction shared out is made of.
@@ -146,6 +145,7 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         Pass("shard_update", ShardUpdate(sharding), _SPMD),
         *((PASSES["reassociate"],) if allow_reassociation else ()),
     )
+    staged = Pass("stage_collectives", StageCollectives(target.num_slices), _SPMD)
     in_slices = Pass("accumulate_in_slices", AccumulateInSlices(target.gathered_bytes), _SPMD)
     return (
         PASSES["infer_distribution"],
@@ -180,5 +180,5 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # Last: buckets are filled in the order in which values are ready.
         PASSES["order_collectives"],
         Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
-        *((PASSES["stage_collectives"],) if is_staged else ()),
+        *((staged,) if target.platform == "tpu" else ()),
     )

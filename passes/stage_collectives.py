@@ -12,8 +12,10 @@ one stage.
 Before:  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16}
 After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(4, 4)}
 
-Left alone: collectives of groups of replicas already; larger all_gathers, which the compiler does
-as such on v5e and v6e (not on v5p), over all links at once; and several slices, where the compiler
+Within groups of replicas that share out slices, replicas are numbered in their group.
+
+Left alone: larger all_gathers, which the compiler does as such on v5e and v6e (not on v5p), over
+all links at once; and what all replicas do together over several slices of TPUs, where the compiler
 crosses the network with what a slice has reduced, and stages would cross it with all values.
 """
 
@@ -22,11 +24,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
+from typing import cast
 
 from graphdist.ir.analyses import operations
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Operand
-from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, is_over_all
+from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, num_copies_of
 from graphdist.ir.rewrite import rewrite
 
 NAME = "stage_collectives"
@@ -49,32 +52,36 @@ def stages_of(num_replicas: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StageCollectives:
-    """The pass for one target, which is staged or not."""
+    """The pass for a number of TPU slices."""
 
-    is_staged: bool
+    num_slices: int = 1
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with its reduce_scatters and small all_gathers in stages."""
         staged = {REDUCE_SCATTER.name, ALL_GATHER.name} & operations(graph)
-        if not self.is_staged or not staged:
-            return graph
-        stages = stages_of(graph.num_replicas)
+        return rewrite(graph, self._rule, NAME, staged) if staged else graph
 
-        def rule(
-            node: Node, operands: tuple[Operand, ...], builder: Builder
-        ) -> Sequence[Operand] | None:
-            is_staged = "stages" in node.params or not is_over_all(node)
-            if is_staged or not _is_reduced(node, graph.num_replicas):
-                return None
-            params = {**node.params, "stages": stages}
-            hint = node.results[0].hint
-            return builder.add(node.op, operands, params, at=node.source, hint=hint)
+    def _rule(
+        self, node: Node, operands: tuple[Operand, ...], builder: Builder
+    ) -> Sequence[Operand] | None:
+        crosses_network = self.num_slices > 1 and num_copies_of(node.params) == 1
+        if "stages" in node.params or crosses_network or not _is_reduced(node):
+            return None
+        stages = stages_of(_group_size(node))
+        if not stages:
+            return None
+        hint = node.results[0].hint
+        params = {**node.params, "stages": stages}
+        return builder.add(node.op, operands, params, at=node.source, hint=hint)
 
-        return rewrite(graph, rule, NAME, staged) if stages else graph
+
+def _group_size(node: Node) -> int:
+    return cast(int, node.params["group_size"])
 
 
-def _is_reduced(node: Node, num_replicas: int) -> bool:
-    """Whether the compiler would make it an all_reduce."""
+def _is_reduced(node: Node) -> bool:
+    """Return whether the compiler would make it an all_reduce."""
     if node.op is REDUCE_SCATTER:
-        return num_replicas >= _SCATTER_FROM
-    return num_replicas >= _GATHER_FROM and node.results[0].type.bytes <= _GATHER_UP_TO
+        return _group_size(node) >= _SCATTER_FROM
+    is_small = node.results[0].type.bytes <= _GATHER_UP_TO
+    return _group_size(node) >= _GATHER_FROM and is_small

@@ -45,8 +45,8 @@ class Devices:
     `topology` the devices stand for hardware that is not here: programs are compiled for them and
     not run, and arrays on them are shapes.
 
-    With `num_groups` each of so many groups of replicas that follow each other holds all slices of
-    what is in slices.
+    With `num_groups` values in slices are shared out over each of so many groups of replicas, which
+    follow each other.
 
     With `workers` the devices belong to several processes, worker by worker, and each process holds
     only the parts of its own replicas; a step may take `timeout_seconds`.
@@ -99,7 +99,7 @@ class Devices:
 
     @property
     def group_size(self) -> int:
-        """Return the number of replicas that share out what is in slices."""
+        """Return the number of replicas that share out a value in slices."""
         return len(self) // self.num_groups
 
     def in_groups_of(self, group_size: int | None) -> Devices:

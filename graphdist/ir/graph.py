@@ -56,7 +56,7 @@ class Literal:
 
     >>> from graphdist.ir.types import Type
     >>> Literal.of(0.5, Type("f32", ()))
-    Literal(value=0.5, type=Type(dtype='f32', shape=(), distribution=Distribution(kind='mirrored', dimension=None)))
+    Literal(value=0.5, type=Type(dtype='f32', shape=(), distribution=Distribution(kind='mirrored', dimension=None, num_copies=1)))
     """  # noqa: E501 - the printed form is one line
 
     value: bool | int | float | complex

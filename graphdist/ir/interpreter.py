@@ -26,6 +26,7 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
+from graphdist.ir import interpreter_collectives as collectives
 from graphdist.ir import ops
 from graphdist.ir.arrays import (
     Array,
@@ -91,7 +92,7 @@ def interpret(
     for variable, held in zip(assigned, outputs, strict=False):
         axis = variable.sharded_along
         copies = {"axis": axis, "num_copies": variable.num_copies}
-        full = held if axis is None else _all_gather(held, copies)
+        full = held if axis is None else collectives.all_gather(held, copies)
         machine.state[variable.name] = list(full)
     outputs = outputs[len(assigned) :]
     final = {
@@ -161,7 +162,7 @@ class _Machine:
             )
         arrays, axis = cast(Held, held), variable.sharded_along
         copies = {"axis": axis, "num_copies": variable.num_copies}
-        return arrays if axis is None else _own_slices(arrays, copies)
+        return arrays if axis is None else collectives.slices_of_replicas(arrays, copies)
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
         """Refuse a node that must see all replicas and sees some."""
@@ -284,49 +285,6 @@ def _select_replica(
     ]
 
 
-def _all_reduce(held: Held, params: Params) -> Held:
-    groups = _groups(held, params)
-    totals = [reduce_arrays(group, cast(str, params["reducer"])) for group in groups]
-    return [total for total in totals for _ in groups[0]]
-
-
-def _all_gather(held: Held, params: Params) -> Held:
-    groups = _groups(held, params)
-    joined = [join_arrays(group, cast(int, params["axis"])) for group in groups]
-    return [array for array in joined for _ in groups[0]]
-
-
-def _groups(held: Held, params: Params) -> list[Held]:
-    """Return what the replicas of each group hold."""
-    count = len(held) // ops.num_copies_of(params)
-    return [held[start : start + count] for start in range(0, len(held), count)]
-
-
-def _reduce_scatter(held: Held, params: Params) -> Held:
-    copies = ops.num_copies_of(params)
-    total = reduce_arrays(held, cast(str, params["reducer"]))
-    return list(np.split(total, len(held) // copies, cast(int, params["axis"]))) * copies
-
-
-def _collective_permute(held: Held, params: Params) -> Held:
-    received = [np.zeros_like(array) for array in held]
-    for source, target in cast("tuple[tuple[int, int], ...]", params["pairs"]):
-        received[target] = held[source]
-    return received
-
-
-def _all_to_all(held: Held, params: Params) -> Held:
-    split, concat = cast(int, params["split_axis"]), cast(int, params["concat_axis"])
-    slices = [np.split(array, len(held), split) for array in held]
-    return [join_arrays([cut[target] for cut in slices], concat) for target in range(len(held))]
-
-
-def _own_slices(held: Held, params: Params) -> Held:
-    """Return slice r of what replica r of a group holds."""
-    axis, count = cast(int, params["axis"]), len(held) // ops.num_copies_of(params)
-    return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]
-
-
 def _scale(arrays: list[Array], params: Params) -> list[Array]:
     (array,) = arrays
     factor = np.asarray(params["factor"]).astype(array.real.dtype)
@@ -387,14 +345,14 @@ _RULES: dict[Op, _Rule] = {
     ops.AGGREGATE: _aggregate,
     ops.REPLICA_ID: _replica_id,
     ops.TO_REPLICAS: _local(lambda arrays, params: arrays),
-    ops.REDUCE: _collective(_all_reduce),
-    ops.GATHER: _collective(_all_gather),
-    ops.ALL_REDUCE: _collective(_all_reduce),
-    ops.ALL_GATHER: _collective(_all_gather),
-    ops.REDUCE_SCATTER: _collective(_reduce_scatter),
-    ops.COLLECTIVE_PERMUTE: _collective(_collective_permute),
-    ops.ALL_TO_ALL: _collective(_all_to_all),
-    ops.OWN_SLICE: _collective(_own_slices),
+    ops.REDUCE: _collective(collectives.all_reduce),
+    ops.GATHER: _collective(collectives.all_gather),
+    ops.ALL_REDUCE: _collective(collectives.all_reduce),
+    ops.ALL_GATHER: _collective(collectives.all_gather),
+    ops.REDUCE_SCATTER: _collective(collectives.reduce_scatter),
+    ops.COLLECTIVE_PERMUTE: _collective(collectives.collective_permute),
+    ops.ALL_TO_ALL: _collective(collectives.all_to_all),
+    ops.OWN_SLICE: _collective(collectives.slices_of_replicas),
     ops.CONSTANT: _local(lambda arrays, params: [cast(Array, params["value"])]),
     ops.SELECT_REPLICA: _select_replica,
     ops.SCALE: _local(_scale),

@@ -14,7 +14,7 @@ that transfer of distributions *is* the replication analysis (`passes/infer_dist
 supplies what enters the graph and the fixpoint of loops). A rule raises `TypeRuleError`.
 
 Collectives name the number of replicas they span as `group_size`. Where slices are shared out over
-groups of replicas, `group_size` is that of one group and `num_copies` counts the groups.
+groups of replicas, `group_size` is the size of one group and `num_copies` counts the groups.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def num_copies_of(params: Params) -> int:
 
 
 def is_over_all(node: Node) -> bool:
-    """Return whether a collective is over all replicas, not over those of each group."""
+    """Return whether a collective is over all replicas at once, not within each group."""
     return num_copies_of(node.params) == 1
 
 

@@ -5,7 +5,7 @@ A *distribution* says what the replicas know of a value:
 * `mirrored`: one value, the same on every replica;
 * `per_replica`: one value a replica, possibly different;
 * `sharded(d)`: each replica holds its slice, along dimension `d`, of one known value; with
-  `copies=n` each of `n` groups of replicas holds all slices, and replica r those of its number
+  `copies=n` each of `n` groups of replicas holds all slices, and a replica the slice of its number
   within the group;
 * None: not inferred yet (graphs fresh from the trace).
 

@@ -167,13 +167,17 @@ def test_a_preempted_job_goes_on(tmp_path: Path) -> None:
         assert len(made) >= len(expected) - 1  # the step of the signal may go unsaid
 
 
-@pytest.mark.parametrize(("workers", "devices"), SHAPES[1:])
-def test_parameters_are_made_in_slices(workers: int, devices: int, tmp_path: Path) -> None:
-    alone = gd.MirroredStrategy(
-        [f"cpu:{number}" for number in range(workers * devices)], shard_parameters=True
-    )
-    _, expected = train_large(alone, 0)
-    outcome = run(workers, "sliced", "parameters", str(tmp_path / "ckpt"), devices=devices)
+@pytest.mark.parametrize(
+    ("workers", "devices", "group", "share"),
+    [(2, 2, 4, 1 / 2), (4, 1, 4, 1 / 4), (2, 2, 2, 1), (4, 1, 2, 1 / 2)],
+)
+def test_parameters_are_made_in_slices(
+    workers: int, devices: int, group: int, share: float, tmp_path: Path
+) -> None:
+    here = [f"cpu:{number}" for number in range(workers * devices)]
+    _, expected = train_large(gd.MirroredStrategy(here, shard_parameters=group), 0)
+    path = tmp_path / "ckpt"
+    outcome = run(workers, "sliced", "parameters", str(path), str(group), devices=devices)
     assert outcome.status == 0, outcome.err
     for worker in range(workers):
         (said,) = outcome.said[worker]
@@ -182,9 +186,9 @@ def test_parameters_are_made_in_slices(workers: int, devices: int, tmp_path: Pat
         assert said["sums"] == expected["sums"]
         assert said["restored"] == said["sums"]["called"]
         assert said["held"].pop("small") == devices
-        assert set(said["held"].values()) == {1 / workers}
-        assert said["copied"] == 1 / workers
-        assert f"in slices over {workers} workers" in said["shown"]
+        assert set(said["held"].values()) == {share}
+        assert said["copied"] == share
+        assert (f"in slices over {workers} workers" in said["shown"]) == (share < 1)
     with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
         called = gd.Variable(np.zeros(LARGE, np.float32))
     gd.train.Checkpoint(called=called).read(tmp_path / "ckpt").expect_partial()

@@ -50,7 +50,7 @@ graph f on 8 replicas, stage spmd
   return per_replica %s
 }
 
-# title: left alone: groups of replicas
+# title: groups of replicas: over the digits of the number within the group
 graph f on 32 replicas, stage spmd
 (%x: f32[16] per_replica) {
   %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_copies=2} : f32[1] sharded(0, copies=2)
@@ -59,6 +59,6 @@ graph f on 32 replicas, stage spmd
 -->
 graph f on 32 replicas, stage spmd
 (%x: f32[16] per_replica) {
-  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_copies=2} : f32[1] sharded(0, copies=2)
+  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_copies=2, stages=(4, 4)} : f32[1] sharded(0, copies=2)
   return per_replica %0
 }

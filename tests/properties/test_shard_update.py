@@ -8,6 +8,7 @@ integers and factors powers of two, so that no order of additions rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias  # Any: distributed values
 
 import jax
@@ -209,8 +210,9 @@ def check(
 ) -> Graph:
     """Compare what a graph means with what passes make of it; return it shared out.
 
-    Its variables are stored as it says, and then as `stored` does.
+    Its variables are stored as it says, and then as `stored` does, over all replicas or in groups.
     """
+    copies = 1 + seed % 2
     numbers = np.random.default_rng(seed)
     held: list[Any] = [[numbers.integers(-8, 9, shape).astype("f") for _ in range(REPLICAS)]]
     state: dict[str, Any] = {
@@ -218,7 +220,8 @@ def check(
     }
     expected = execute(graph, held, state)
     for along in (graph.variables, stored):
-        history = run_passes(graph.replace(variables=along), pipeline(Target("cpu", True)))
+        variables = tuple(replace(variable, num_copies=copies) for variable in along)
+        history = run_passes(graph.replace(variables=variables), pipeline(Target("cpu", True)))
         (shared_out,) = [one.graph for one in history if one.pass_name == "shard_update"]
         assert PASSES["shard_update"](shared_out) is shared_out
         given = execute(history[-1].graph, held, state)

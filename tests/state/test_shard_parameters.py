@@ -29,6 +29,24 @@ from tests.state.sharded_models import (
 # Options
 
 
+@pytest.mark.parametrize(("given", "groups"), [(True, 1), (4, 1), (2, 2)], ids=str)
+def test_each_group_of_replicas_holds_all_slices(given: bool | int, groups: int) -> None:
+    strategy = strategy_of(4, shard_parameters=given)
+    with strategy.scope():
+        w = gd.Variable(lambda: jnp.asarray(numbers()), name="w")
+    size = SHAPE[0] * groups // 4
+    for replica, shard in enumerate(w.storage.held.addressable_shards):
+        start = replica * size % SHAPE[0]
+        np.testing.assert_array_equal(shard.data, numbers()[start : start + size])
+    assert ("sharded(0, copies=2)" in repr(w)) == (groups == 2)
+    assert str(size * 128 * 4) in gd.viz.placement([w]).replace(",", "")
+    twin = copy.deepcopy(w)
+    w.assign(numbers(1))
+    np.testing.assert_array_equal(w.read_value(), numbers(1))
+    np.testing.assert_array_equal(twin, numbers())
+    assert bytes_on_one_device(w) == FULL * groups // 4
+
+
 @pytest.mark.parametrize(
     ("given", "stored"), [(True, 0), (4, 0), (False, None), (1, None)], ids=str
 )
@@ -77,6 +95,17 @@ def test_devices_that_are_not_here() -> None:
     held = step.trace().lower().graph.variables[0]
     assert (w.storage.sharded_along, held.sharded_along) == (0, 0)
     assert "f32[256,128] sharded(0)" in repr(w)
+
+
+@pytest.mark.parametrize(("given", "groups"), [(True, 2), (8, 1), (2, 4)])
+def test_over_slices_of_tpus_a_group_is_the_slice(given: bool | int, groups: int) -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2", num_slices=2, shard_parameters=given)
+    assert strategy.devices.num_groups == groups
+    with strategy.scope():
+        w = gd.Variable(lambda: jnp.zeros(SHAPE), name="w")
+    step = gd.function(lambda: w.assign(w * 2, read_value=False))
+    compiled = step.trace().lower().compile()
+    assert compiled.memory.argument_bytes == FULL * groups // 8
 
 
 # Which variables
@@ -175,6 +204,18 @@ OPTIMIZERS = {
 CASES = [(name, 2) for name in OPTIMIZERS] + [("momentum", 4), ("clipped", 8)]
 
 
+@pytest.mark.parametrize("name", ["momentum", "clipped", "every two"])
+@pytest.mark.parametrize("group", [2, 4])
+def test_training_in_groups_gives_the_same(name: str, group: int) -> None:
+    cut = Model(OPTIMIZERS[name], 8, shard_parameters=group)
+    full = Model(OPTIMIZERS[name], 8, shard_update=True)
+    assert bytes_on_one_device(cut.params["first"]) == FULL // group
+    # A group adds up before the groups do: another order of additions.
+    np.testing.assert_allclose(cut.train(ROWS, ROWS), full.train(ROWS, ROWS), rtol=1e-5)
+    for mine, theirs in zip(cut.values(), full.values(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "replicas"), CASES)
 def test_training_gives_the_same(name: str, replicas: int) -> None:
     cut = Model(OPTIMIZERS[name], replicas, shard_parameters=True)
@@ -255,8 +296,10 @@ def test_embeddings_are_changed_by_rows() -> None:
         ({"replicas": 4, "shard_parameters": True}, {"replicas": 2, "shard_parameters": True}),
         ({"replicas": 4, "shard_parameters": True}, {"replicas": 3}),
         ({"replicas": 2}, {"replicas": 8, "shard_parameters": True}),
+        ({"replicas": 4, "shard_parameters": 2}, {"replicas": 4, "shard_parameters": True}),
+        ({"replicas": 2, "shard_parameters": True}, {"replicas": 8, "shard_parameters": 4}),
     ],
-    ids=["other slices", "to full", "from full"],
+    ids=["other slices", "to full", "from full", "from groups", "to groups"],
 )
 def test_checkpoints(tmp_path: Path, before: dict[str, Any], after: dict[str, Any]) -> None:
     old, new = Model(optax.adam(0.01), **before), Model(optax.adam(0.01), **after)
@@ -287,6 +330,21 @@ def test_saved_steps(tmp_path: Path, is_cut: bool) -> None:
         np.testing.assert_allclose(other.evaluate(mine), made.evaluate(batch), rtol=1e-6)
     for mine, theirs in zip(other.values(), made.values(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_saved_steps_of_groups(tmp_path: Path) -> None:
+    made = Model(optax.adam(0.01), 4, shard_parameters=2)
+    (batch,) = made.batches(ROWS)
+    gd.aot.save(tmp_path / "step.gdx", made.step.trace(batch).lower().compile())
+    other = Model(optax.adam(0.01), 4, shard_parameters=2)
+    step = gd.aot.load(tmp_path / "step.gdx", strategy=other.strategy, variables=other.variables)
+    assert float(step(other.batches(ROWS)[0])) == float(made.step(batch))
+    for mine, theirs in zip(other.values(), made.values(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    over_all = Model(optax.adam(0.01), 4, shard_parameters=True)
+    with pytest.raises(gd.ArtifactError, match=r"over 2 replicas, .* over 4") as at:
+        gd.aot.load(tmp_path / "step.gdx", strategy=over_all.strategy, variables=over_all.variables)
+    assert "shard_parameters=2" in at.value.hint
 
 
 def test_the_values_are_as_given() -> None:

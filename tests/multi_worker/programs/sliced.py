@@ -285,8 +285,8 @@ def train_large(strategy: Any, worker: int) -> Any:
 
 
 def parameters(strategy: Any) -> None:
-    """Say what is made in slices, from worker 0's values."""
-    strategy = gd.MultiWorkerMirroredStrategy(shard_parameters=True)
+    """Say what is made in slices over groups of so many replicas, from worker 0's values."""
+    strategy = gd.MultiWorkerMirroredStrategy(shard_parameters=int(sys.argv[3]))
     made, said = train_large(strategy, strategy.cluster_resolver.task_id)
     said["held"] = {name: held_by(v) / v.size for name, v in made.items()}
     said["shown"] = repr(made["called"])
