@@ -3,7 +3,8 @@
 A loop over microbatches takes all parameters in each step. Gathered once, they are sent once, and
 are in memory in full as long as the loop runs; gathered in each step, they are sent k times, and
 are in memory while the step uses them. So they are gathered in front of the loop up to `most_bytes`
-of memory, the smallest first, since a collective has a cost of its own; the others in each step.
+of memory, the smallest first, since a collective has a cost of its own; the others in each step. A
+loop that says `gather="once"`, or "each", is obeyed.
 
 Before:  %w_all = all_gather(%w)   %c = scan(%w_all, %c0, %xs) { .. %w_in : f32[8,4] mirrored .. }
 After:   %c = scan(%w, %c0, %xs) { %w_all = all_gather(%w_in)  .. }  if it is too large; else
@@ -52,6 +53,8 @@ class GathersOfConstants:
     def _kept(self, loop: _Loop) -> set[Node]:
         """Return the gathers that stand in front of a loop, or are to."""
         gathers = dict.fromkeys([*loop.outside.values(), *loop.inside])
+        if (told := loop.node.params.get("gather")) is not None:
+            return set(gathers) if told == "once" else set()
         kept, bytes = set(), 0
         for gather in sorted(gathers, key=lambda gather: gather.results[0].type.bytes):
             bytes += gather.results[0].type.bytes

@@ -11,15 +11,18 @@ After:   %y = scan(%x0, %w) { %all = all_gather(%slice)  %n = convert(%all) ..  
          %z = scan(%y, %w, reverse=true) { %all = all_gather(%slice)  %n = convert(%all) .. }
 
 How it works. A result that a `scan` stacks up is computed again if nothing but loops takes it, step
-by step, and if its step's value is made of values that the loop takes apart, by an all_gather and
-operations that move elements or compute each by itself. Left alone: all that needs a value of the
-loop's state, or a product, or values that every step takes.
+by step, and if its step's value is made of what the loop takes apart and what every step takes, by
+operations that move elements or compute each by itself. All that is made of what every step takes,
+such as a variable that is read in the loop, is the same in each step: a stack of copies. Of the
+others those are computed again that an all_gather makes. Left alone: all that needs a value of the
+loop's state, or a product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from graphdist.ir.analyses import operations, producers
 from graphdist.ir.builder import Builder
@@ -39,18 +42,19 @@ _CHEAP = ELEMENTWISE | _MOVES
 
 @dataclass(frozen=True, slots=True)
 class _Residual:
-    """A stacked value that can be computed again: of which stacks, and by which nodes of a step."""
+    """A stacked value that can be computed again: of which operands, by which nodes of a step."""
 
-    stacks: tuple[Operand, ...]
-    inputs: tuple[Value, ...]
-    """What a step of the loop that made it takes of the stacks."""
+    constants: dict[Value, Operand]
+    """The operands that every step takes, by the input of the loop's body."""
+    stacks: dict[Value, Operand]
+    """The operands that the loop takes apart, by the input of the loop's body."""
     nodes: tuple[Node, ...]
     output: Value
 
 
 def recompute_residuals(graph: Graph) -> Graph:
     """Return the graph with residuals made of slices computed again in the loops that take them."""
-    if not {SCAN.name, ALL_GATHER.name} <= operations(graph):
+    if SCAN.name not in operations(graph):
         return graph
     graph = map_nested(graph, recompute_residuals)
     residuals: dict[Operand, _Residual] = {}
@@ -80,21 +84,36 @@ def _residuals(node: Node, graph: Graph) -> dict[Operand, _Residual]:
         result, output = node.results[place], body.outputs[place]
         if type(output) is not Value or not is_taken_apart_only(result, graph):
             continue
-        nodes = _made_cheaply(output, body)
-        if not any(made.op is ALL_GATHER for made in nodes):
-            continue
-        made = {value for made in nodes for value in made.results}
-        used = {operand for made in nodes for operand in made.operands if type(operand) is Value}
-        inputs = [value for value in body.inputs if value in used - made]
-        places = [body.inputs.index(value) for value in inputs]
-        if all(place >= first_stack(node) for place in places):
-            stacks = tuple(node.operands[place] for place in places)
-            found[result] = _Residual(stacks, tuple(inputs), tuple(nodes), output)
+        residual = _residual(node, output)
+        if residual is not None:
+            found[result] = residual
     return found
 
 
-def _made_cheaply(output: Value, body: Graph) -> list[Node]:
-    """Return the nodes that make an output, in order; none if one of them is not cheap."""
+def _residual(node: Node, output: Value) -> _Residual | None:
+    """Return how an output of a loop's body can be computed again, if it can be."""
+    (body,) = node.graphs
+    nodes = _made_cheaply(output, body)
+    if nodes is None:
+        return None
+    used = {output, *(operand for made in nodes for operand in made.operands)}
+    taken = {
+        value: (place, node.operands[place])
+        for place, value in enumerate(body.inputs)
+        if value in used
+    }
+    num_consts, first = cast(int, node.params["num_consts"]), first_stack(node)
+    if any(num_consts <= place < first for place, _ in taken.values()):
+        return None
+    constants = {value: operand for value, (place, operand) in taken.items() if place < num_consts}
+    stacks = {value: operand for value, (place, operand) in taken.items() if place >= first}
+    if stacks and not any(made.op is ALL_GATHER for made in nodes):
+        return None
+    return _Residual(constants, stacks, tuple(nodes), output)
+
+
+def _made_cheaply(output: Value, body: Graph) -> list[Node] | None:
+    """Return the nodes that make an output, in order; None if one of them is not cheap."""
     needed: set[Node] = set()
     pending: list[Operand] = [output]
     while pending:
@@ -103,7 +122,7 @@ def _made_cheaply(output: Value, body: Graph) -> list[Node]:
         if node is None or node in needed:
             continue
         if node.op.name not in _CHEAP:
-            return []
+            return None
         needed.add(node)
         pending.extend(node.operands)
     return [node for node in body.nodes if node in needed]
@@ -115,23 +134,31 @@ def _rebuilt(
     residuals: dict[Operand, _Residual],
     environment: dict[Operand, Operand],
     builder: Builder,
-) -> tuple[Value, ...]:
+) -> Sequence[Operand]:
     """Add a loop that takes slices in place of residuals, and computes these from them."""
     (body,) = node.graphs
-    taken, inputs = list(operands), list(body.inputs)
+    first = first_stack(node)
+    found = {
+        place: residuals[operand]
+        for place, operand in enumerate(node.operands)
+        if place >= first and operand in residuals
+    }
+    kept = [place for place in range(len(operands)) if place not in found]
+    stacked = {operands[place]: body.inputs[place] for place in kept if place >= first}
+    added: dict[Operand, Value] = {}
+    more: dict[Operand, Value] = {}
     inside = Builder(NAME)
     again: dict[Operand, Operand] = {}
-    for place, operand in enumerate(node.operands):
-        residual = residuals.get(operand)
-        if residual is None or place < first_stack(node):
-            continue
+    for place, residual in found.items():
         values: dict[Operand, Operand] = {}
-        for stack, value in zip(residual.stacks, residual.inputs, strict=True):
-            (stack,) = substitute(environment, (stack,))
-            if stack not in taken[first_stack(node) :]:
-                taken.append(stack)
-                inputs.append(Value(value.type, value.hint))
-            values[value] = inputs[taken.index(stack, first_stack(node))]
+        for value, operand in residual.constants.items():
+            (operand,) = substitute(environment, (operand,))
+            values[value] = added.setdefault(operand, Value(value.type, value.hint))
+        for value, operand in residual.stacks.items():
+            (operand,) = substitute(environment, (operand,))
+            if operand not in stacked:
+                more[operand] = stacked[operand] = Value(value.type, value.hint)
+            values[value] = stacked[operand]
         for made in residual.nodes:
             results = inside.add(
                 made.op,
@@ -143,13 +170,14 @@ def _rebuilt(
             )
             values.update(zip(made.results, results, strict=True))
         again[body.inputs[place]] = values[residual.output]
-    kept = [place for place, value in enumerate(inputs) if value not in again]
     for inner in body.nodes:
         results = inside.keep(inner, substitute(again, inner.operands), inner.graphs)
         again.update(zip(inner.results, results, strict=True))
     rebuilt = body.replace(
-        inputs=tuple(inputs[place] for place in kept),
+        inputs=(*added.values(), *(body.inputs[place] for place in kept), *more.values()),
         nodes=tuple(inside.nodes),
         outputs=substitute(again, body.outputs),
     )
-    return builder.keep(node, tuple(taken[place] for place in kept), (rebuilt,))
+    taken = (*added, *(operands[place] for place in kept), *more)
+    params = {**node.params, "num_consts": cast(int, node.params["num_consts"]) + len(added)}
+    return builder.add(SCAN, taken, params, (rebuilt,), at=node.source)

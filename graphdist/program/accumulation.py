@@ -11,11 +11,16 @@ import jax.numpy as jnp
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_function
+from graphdist.tracing.loop_gathers import marked
+from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+GATHERS = ("auto", "once", "each")
+"""How often a loop over microbatches gathers variables in slices."""
 
 
 def accumulate(
@@ -24,6 +29,7 @@ def accumulate(
     *,
     batch_argnums: int | Sequence[int] = -1,
     reduce_op: ReduceOp | str = ReduceOp.MEAN,
+    gather: str = "auto",
 ) -> Callable[Parameters, Result]:
     """Return a function that calls `fn` on parts of the batch in a loop, and combines the results.
 
@@ -33,9 +39,13 @@ def accumulate(
     of integers is a float32, and a sum of booleans an int32. Where `fn` reduces over the replicas,
     as in `all_reduce("MEAN", gradients)`, the compiler reduces the total, once.
 
-    Raises `ArgumentError` for fewer than one microbatch and for a batch that cannot be cut, and
-    `ArgumentTypeError` for a `microbatches` that is no integer, an `fn` that is not callable, a
-    position that is no integer, and a result that is not a number.
+    `gather` is about variables in slices: "once" gathers those that `fn` reads before the loop, for
+    all microbatches, "each" in each microbatch, which takes less memory and sends more; "auto" does
+    the first as far as `graphdist.passes.gathers_of_constants` has memory for it.
+
+    Raises `ArgumentError` for fewer than one microbatch, a batch that cannot be cut and another
+    `gather`, and `ArgumentTypeError` for a `microbatches` that is no integer, an `fn` that is not
+    callable, a position that is no integer, and a result that is not a number.
 
     >>> def loss(w, x):
     ...     return jnp.mean((x @ w) ** 2)
@@ -61,6 +71,11 @@ def accumulate(
             hint="leave it out where the last positional argument is the batch",
         )
 
+    if gather not in GATHERS:
+        raise ArgumentError(
+            f"gather is {gather!r}, not one of {', '.join(map(repr, GATHERS))}", source=here()
+        )
+
     def accumulated(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         positions = _positions(places, len(args))
         parts = {place: _cut(args[place], microbatches) for place in positions}
@@ -69,17 +84,22 @@ def accumulate(
             replaced = [part.get(place, argument) for place, argument in enumerate(args)]
             return fn(*replaced, **kwargs)
 
-        return _summed(call, parts, microbatches, op)
+        return _summed(call, parts, microbatches, op, gather)
 
     return accumulated
 
 
-def _summed(call: Callable[[Any], Any], parts: Any, microbatches: int, op: ReduceOp) -> Any:
+def _summed(
+    call: Callable[[Any], Any], parts: Any, microbatches: int, op: ReduceOp, gather: str
+) -> Any:
     """Return the sum or mean of the results of `call` on the parts."""
     first = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), parts)
     shapes = jax.eval_shape(lambda part: jax.tree.map(_as_part, call(part)), first)
 
+    is_told = gather != "auto" and current_trace() is not None
+
     def add(total: Any, part: Any) -> tuple[Any, None]:
+        total = jax.tree.map(lambda t: marked(t, gather), total) if is_told else total
         return jax.tree.map(lambda t, x: t + jnp.asarray(x, t.dtype), total, call(part)), None
 
     zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, _total_dtype(shape, op)), shapes)

@@ -65,3 +65,58 @@ graph f on 2 replicas, stage spmd
     }
   return %0, per_replica %1
 }
+
+# title: the loop says that it gathers in each step, whatever the memory
+graph f on 2 replicas, stage spmd
+(%w: f32[4,4] sharded(0), %x: f32[8,4] per_replica, %h: f32[4] per_replica) {
+  %all = all_gather(%w) {axis=0, group_size=2} : f32[8,4] mirrored
+  %y = scan(%all, %h, %x) {num_consts=1, num_carry=1, length=8, reverse=false, unroll=1, gather="each"} : f32[4] per_replica
+    body(%w_in: f32[8,4] mirrored, %h_in: f32[4] per_replica, %row: f32[4] per_replica) {
+      %0 = jax.reduce_sum(%w_in) {axes=(0,), out_sharding=none} : f32[4] mirrored
+      %1 = jax.mul(%h_in, %0) {out_dtype=none} : f32[4] per_replica
+      %2 = jax.add(%1, %row) : f32[4] per_replica
+      return %2
+    }
+  return per_replica %y
+}
+-->
+graph f on 2 replicas, stage spmd
+(%w: f32[4,4] sharded(0), %x: f32[8,4] per_replica, %h: f32[4] per_replica) {
+  %all = all_gather(%w) {axis=0, group_size=2} : f32[8,4] mirrored
+  %0 = scan(%w, %h, %x) {num_consts=1, num_carry=1, length=8, reverse=false, unroll=1, gather="each"} : f32[4] per_replica
+    body(%w_in: f32[4,4] sharded(0), %h_in: f32[4] per_replica, %row: f32[4] per_replica) {
+      %w_in_1 = all_gather(%w_in) {axis=0, group_size=2} : f32[8,4] mirrored
+      %1 = jax.reduce_sum(%w_in_1) {axes=(0,), out_sharding=none} : f32[4] mirrored
+      %2 = jax.mul(%h_in, %1) {out_dtype=none} : f32[4] per_replica
+      %3 = jax.add(%2, %row) : f32[4] per_replica
+      return %3
+    }
+  return per_replica %0
+}
+
+# title: the loop says that it gathers once
+graph f on 2 replicas, stage spmd
+(%w: f32[4,4] sharded(0), %x: f32[8,4] per_replica, %h: f32[4] per_replica) {
+  %y = scan(%w, %h, %x) {num_consts=1, num_carry=1, length=8, reverse=false, unroll=1, gather="once"} : f32[4] per_replica
+    body(%w_in: f32[4,4] sharded(0), %h_in: f32[4] per_replica, %row: f32[4] per_replica) {
+      %all = all_gather(%w_in) {axis=0, group_size=2} : f32[8,4] mirrored
+      %0 = jax.reduce_sum(%all) {axes=(0,), out_sharding=none} : f32[4] mirrored
+      %1 = jax.mul(%h_in, %0) {out_dtype=none} : f32[4] per_replica
+      %2 = jax.add(%1, %row) : f32[4] per_replica
+      return %2
+    }
+  return per_replica %y
+}
+-->
+graph f on 2 replicas, stage spmd
+(%w: f32[4,4] sharded(0), %x: f32[8,4] per_replica, %h: f32[4] per_replica) {
+  %all = all_gather(%w) {axis=0, group_size=2} : f32[8,4] mirrored
+  %0 = scan(%all, %w, %h, %x) {num_consts=2, num_carry=1, length=8, reverse=false, unroll=1, gather="once"} : f32[4] per_replica
+    body(%all_1: f32[8,4] mirrored, %w_in: f32[4,4] sharded(0), %h_in: f32[4] per_replica, %row: f32[4] per_replica) {
+      %1 = jax.reduce_sum(%all_1) {axes=(0,), out_sharding=none} : f32[4] mirrored
+      %2 = jax.mul(%h_in, %1) {out_dtype=none} : f32[4] per_replica
+      %3 = jax.add(%2, %row) : f32[4] per_replica
+      return %3
+    }
+  return per_replica %0
+}

@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import graphdist as gd
+from graphdist.ir.cost import executions
 from graphdist.ir.stored_slices import LARGEST_IN_FULL
 from tests.state.sharded_models import (
     FULL,
@@ -240,6 +241,45 @@ def test_ragged_batches_and_accumulated_gradients() -> None:
         np.testing.assert_allclose(cut.train(*rows), full.train(*rows), rtol=1e-6)
         for mine, theirs in zip(cut.values(), full.values(), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("gather", "times"), [("auto", 1), ("once", 1), ("each", 4)])
+@pytest.mark.parametrize("of", ["value", "gradient"])
+def test_microbatches_gather_once_or_each(gather: str, times: int, of: str) -> None:
+    strategy = strategy_of(2, shard_parameters=True)
+    with strategy.scope():
+        w = gd.Variable(numbers(), name="w")
+
+    def loss(x: Any) -> Any:
+        return gd.get_replica_context().all_reduce("MEAN", jnp.mean((x @ w[...]) ** 2))
+
+    @gd.function
+    def step(x: Any) -> Any:
+        accumulated = gd.accumulate(loss, 4, gather=gather)
+        fn = accumulated if of == "value" else jax.grad(accumulated)
+        return strategy.run(fn, args=(x,))
+
+    with strategy.scope():
+        graph = step.trace(gd.PerReplicaSpec((8, SHAPE[0]), jnp.float32)).lower().graph
+    found = [count for node, count in executions(graph) if node.op.name == "all_gather"]
+    loops = [node for node in graph.nodes if node.op.name == "scan"]
+    assert found == [times] * (len(loops) if gather == "each" else len(found))
+    assert {loop.params.get("gather") for loop in loops} == {None if gather == "auto" else gather}
+    x = numbers().T[:16]
+    rows = strategy.experimental_distribute_values_from_function(
+        lambda context: x[8 * context.replica_id_in_sync_group :][:8]
+    )
+    whole = jax.grad(lambda x: jnp.mean((x @ numbers()) ** 2))(x) * 2
+    if of == "gradient":
+        both = np.concatenate(strategy.experimental_local_results(step(rows)))
+        np.testing.assert_allclose(both, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_another_word_for_gathers_is_refused() -> None:
+    with pytest.raises(gd.ArgumentError, match="gather is 'twice', not one of 'auto', 'once'"):
+        gd.accumulate(lambda x: x, 2, gather="twice")
+    # Outside of a function there is nothing to gather.
+    assert float(gd.accumulate(jnp.sum, 2, gather="each", reduce_op="SUM")(jnp.arange(4.0))) == 6
 
 
 def test_a_step_scatters_gradients_and_gathers_parameters() -> None:
