@@ -2,7 +2,8 @@
 
 Every node is bound once, in order, and nothing is added. A collective node becomes one collective
 in the module, or one for each of its `stages`. They run over the axes of the mesh: `REPLICA` or,
-where groups of replicas share out slices, `GROUP` and `MEMBER`.
+where groups of replicas share out slices, `GROUP` and `MEMBER`. Random bits of which a replica
+needs only its slice are made as that slice (`random_slices.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from graphdist.ir.ops import STARTS_AT_RUN_TIME
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.runtime.pieces import cut_apart
+from graphdist.runtime.random_slices import needed_in_slices, random_slice
 
 REPLICA = "replica"
 """The name of the mesh axis over replicas."""
@@ -38,7 +40,14 @@ Rule: TypeAlias = Callable[[Node, list[Array]], Sequence[Array]]
 def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs of the graph for these inputs, under JAX's current trace."""
     environment: dict[Operand, Array] = dict(zip(graph.inputs, inputs, strict=True))
+    sliced_bits = needed_in_slices(graph)
     for node in graph.nodes:
+        if node.results and node.results[0] in sliced_bits:
+            continue
+        if node.op is ops.OWN_SLICE and (made := sliced_bits.get(node.operands[0])) is not None:
+            key = environment[made.operands[0]]
+            environment[node.results[0]] = random_slice(made, key, *_start_of_slice(node))
+            continue
         operands = [
             environment[operand] if type(operand) is Value else _literal(operand)
             for operand in node.operands
@@ -166,9 +175,15 @@ def _groups(stages: tuple[int, ...]) -> list[Any]:
 
 
 def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
-    axis, length = cast(int, node.params["axis"]), node.results[0].type.shape
-    start = lax.axis_index(_members(node)) * length[axis]
-    return [lax.dynamic_slice_in_dim(operands[0], start, length[axis], axis)]
+    axis, start, length = _start_of_slice(node)
+    return [lax.dynamic_slice_in_dim(operands[0], start, length, axis)]
+
+
+def _start_of_slice(node: Node) -> tuple[int, Array, int]:
+    """Return the dimension that is cut, where the replica's slice begins, and its length."""
+    axis = cast(int, node.params["axis"])
+    length = node.results[0].type.shape[axis]
+    return axis, lax.axis_index(_members(node)) * length, length
 
 
 def _replica_id(node: Node, operands: list[Array]) -> list[Array]:

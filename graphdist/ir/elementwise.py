@@ -14,12 +14,13 @@ ELEMENTWISE = frozenset(
     f"jax.{name}"
     for name in (
         "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh",
-        "cbrt", "ceil", "clamp", "complex", "conj", "convert_element_type", "copy", "copy_p", "cos",
-        "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor",
-        "ge", "gt", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic",
-        "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or", "pow", "real",
-        "reduce_precision", "rem", "round", "rsqrt", "select_n", "sign", "sin", "sinh", "sqrt",
-        "square", "sub", "tan", "tanh", "xor",
+        "bitcast_convert_type", "cbrt", "ceil", "clamp", "complex", "conj", "convert_element_type",
+        "copy", "copy_p", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp",
+        "exp2", "expm1", "floor", "ge", "gt", "imag", "integer_pow", "is_finite", "le", "lgamma",
+        "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not",
+        "or", "pow", "real", "reduce_precision", "rem", "round", "rsqrt", "select_n", "shift_left",
+        "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
+        "sub", "tan", "tanh", "xor",
     )
 ) | {"scale"}  # fmt: skip
 """Names of operations, JAX's and ours."""

@@ -1,0 +1,100 @@
+"""Random bits of which a replica needs only its slice: made as that slice, never in full.
+
+Threefry in its partitionable form, which is JAX's default, hashes the number of each element by
+itself: element i of the flattened array is made of the key and i, in two halves of 32 bits. So the
+bits of a slice are the hashes of the numbers in the slice. They are the same bits as in full.
+
+The numbers may have 64 bits, where JAX computes with 32: products and sums carry.
+
+Salmon and others 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, TypeAlias, cast  # Any: arrays and tracers have no common public type
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.random import threefry2x32_p
+
+from graphdist.ir.analyses import users
+from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.ops import OWN_SLICE
+
+Array: TypeAlias = Any
+Halves: TypeAlias = tuple[Array, Array]
+"""The upper and the lower 32 bits of numbers."""
+
+_HALF = 2**32
+
+
+def needed_in_slices(graph: Graph) -> Mapping[Operand, Node]:
+    """Return the nodes that make random bits of which only slices are used, by their results."""
+    settings: Any = jax.config
+    if not settings.jax_threefry_partitionable:
+        return {}
+    outputs = set(graph.outputs)
+    return {
+        node.results[0]: node
+        for node in graph.nodes
+        if node.op.name == "jax.random_bits"
+        and node.operands[0].type[:2] == ("key<fry>", ())
+        and node.results[0] not in outputs
+        and all(using.op is OWN_SLICE for using in users(graph).get(node.results[0], ()))
+    }
+
+
+def random_slice(node: Node, key: Array, axis: int, start: Array, length: int) -> Array:
+    """Return the bits from `start` along a dimension, of those that a node makes of a key.
+
+    `start` is an int32 scalar, `length` counts the elements along the dimension.
+    """
+    shape = cast("tuple[int, ...]", node.params["shape"])
+    width = cast(int, node.params["bit_width"])
+    first, second = jax.random.key_data(key)
+    sliced = (*shape[:axis], length, *shape[axis + 1 :])
+    numbers = element_numbers(shape, sliced, axis, start)
+    high, low = threefry2x32_p.bind(first, second, *numbers)
+    dtype = jnp.dtype(f"uint{width}")
+    if width == 64:
+        return high.astype(dtype) << 32 | low.astype(dtype)
+    return lax.convert_element_type(high ^ low, dtype)
+
+
+def element_numbers(
+    shape: tuple[int, ...], sliced: tuple[int, ...], axis: int, start: Array
+) -> Halves:
+    """Return the numbers that elements of a slice have in the flattened array.
+
+    The slice of shape `sliced` begins at `start` along a dimension, and at 0 along the others.
+    """
+    high = low = jnp.zeros(sliced, jnp.uint32)
+    for dimension in range(len(shape)):
+        index = lax.iota(jnp.uint32, sliced[dimension])
+        if dimension == axis:
+            index = index + start.astype(jnp.uint32)
+        stride = prod(shape[dimension + 1 :])
+        more_high, more_low = (
+            lax.broadcast_in_dim(half, sliced, (dimension,)) for half in _product(index, stride)
+        )
+        low = low + more_low
+        if prod(shape) > _HALF:
+            high = high + more_high + (low < more_low).astype(jnp.uint32)
+    return high, low
+
+
+def _product(index: Array, factor: int) -> Halves:
+    """Return the products of numbers of 32 bits and one of 64, of which 64 bits count."""
+    factor_high, factor_low = divmod(factor, _HALF)
+    left, right = (index >> 16, index & 0xFFFF), divmod(factor_low, 2**16)
+    crossed = [left[0] * jnp.uint32(right[1]), left[1] * jnp.uint32(right[0])]
+    middle = (left[1] * jnp.uint32(right[1])) >> 16
+    for product in crossed:
+        middle = middle + (product & 0xFFFF)
+    high = left[0] * jnp.uint32(right[0]) + (middle >> 16)
+    for product in crossed:
+        high = high + (product >> 16)
+    return high + index * jnp.uint32(factor_high), index * jnp.uint32(factor_low)
