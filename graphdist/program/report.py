@@ -17,6 +17,7 @@ from graphdist.ir.analyses import collectives
 from graphdist.ir.cost import cost, exchanges, executions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.ops import CONSTANT, num_copies_of
+from graphdist.program.memory_parts import MemoryParts, memory_parts
 from graphdist.program.report_text import report_text
 from graphdist.runtime.hlo import Matching, ModuleCollective, module_collectives
 from graphdist.runtime.memory import Memory
@@ -103,6 +104,8 @@ class Report:
     estimate: Roofline | None
     refusal: str = ""
     variables: StoredVariables = StoredVariables(0, 0, 0, 0)
+    parts: MemoryParts | None = None
+    """What a step with variables in slices must hold at least; None without such variables."""
 
     @property
     def fits(self) -> bool:
@@ -216,7 +219,8 @@ def _report(
         if topology is None
         else estimate_step(topology, counted.flops, counted.bytes, asked),
         refusal=refusal,
-        variables=stored_variables(graph),
+        variables=(stored := stored_variables(graph)),
+        parts=memory_parts(graph) if stored.sliced else None,
     )
 
 

@@ -58,6 +58,13 @@ def _memory(report: Report) -> Iterator[str]:
             f"  variables {size_text(stored.held_bytes):>12}   of {size_text(stored.full_bytes)}: "
             f"{stored.sliced} of {stored.count} are stored in slices"
         )
+    if report.parts is not None:
+        parts = report.parts
+        yield (
+            f"  at least  {size_text(parts.total):>12}   variables {size_text(parts.variables)}, "
+            f"slices of gradients {size_text(parts.gradients)}, saved for the way back "
+            f"{size_text(parts.saved)}, gathered {size_text(parts.gathered)}"
+        )
 
 
 def _collectives(report: Report) -> Iterator[str]:

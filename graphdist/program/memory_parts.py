@@ -1,0 +1,75 @@
+"""What a step with variables in slices must hold at least, counted on the graph.
+
+The compiler's peak can be held against it. What is computed and used at once is left out, such as
+products inside a layer, gradients in full before they are scattered, and the compiler's copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
+
+from graphdist.ir.analyses import users, walk
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """Bytes of a device."""
+
+    variables: int
+    """Parameters and slots, in slices or in full."""
+    gradients: int
+    """The slices of gradients."""
+    saved: int
+    """The values that loops save for the loops back, such as the inputs of layers."""
+    gathered: int
+    """The parameters in full that a step of a loop uses and, if it gathers ahead, the next one."""
+
+    @property
+    def total(self) -> int:
+        """Return the bytes of all parts."""
+        return sum(astuple(self))
+
+
+def memory_parts(graph: Graph) -> MemoryParts:
+    """Return the parts for the graph of a device."""
+    bodies = [node.graphs[0] for node in walk(graph) if node.op is SCAN]
+    return MemoryParts(
+        variables=sum(variable.held(graph.num_replicas).bytes for variable in graph.variables),
+        gradients=_bytes(value for node in graph.nodes for value in _slices_of_gradients(node)),
+        saved=_bytes(value for node in graph.nodes for value in _saved(node, graph)),
+        gathered=max(map(_gathered, bodies or [graph])),
+    )
+
+
+def _bytes(values: Iterable[Operand]) -> int:
+    return sum(value.type.bytes for value in values)
+
+
+def _slices_of_gradients(node: Node) -> Iterator[Value]:
+    if node.op is REDUCE_SCATTER:
+        yield from node.results
+    elif node.op is SCAN:
+        yield from filter(_is_slice, node.results)
+
+
+def _saved(node: Node, graph: Graph) -> Iterator[Value]:
+    """Yield the values that a loop stacks up, or leaves, for another loop."""
+    if node.op is SCAN:
+        for result in node.results:
+            is_for_loops = any(using.op is SCAN for using in users(graph).get(result, ()))
+            if is_for_loops and not _is_slice(result):
+                yield result
+
+
+def _is_slice(value: Value) -> bool:
+    distribution = value.type.distribution
+    return distribution is not None and distribution.dimension is not None
+
+
+def _gathered(body: Graph) -> int:
+    made = [node.results[0] for node in body.nodes if node.op is ALL_GATHER]
+    ahead = set(made).intersection(body.outputs)
+    return _bytes(made) + _bytes(ahead)

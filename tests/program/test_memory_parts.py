@@ -1,0 +1,66 @@
+"""What a step must hold at least, against counts by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import graphdist as gd
+from graphdist.program.memory_parts import MemoryParts
+
+LAYERS, WIDTH, ROWS = 4, 256, 8
+LAYER = 4 * WIDTH * WIDTH
+
+
+def compiled_step(strategy: Any) -> Any:
+    """Return a compiled step that trains a loop over layers, with momentum."""
+    with strategy.scope():
+        shape = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
+        state = gd.variables({"w": shape, "m": shape})
+
+    @gd.function
+    def step(x: Any) -> Any:
+        def replica_fn(x: Any) -> Any:
+            def loss(w: Any) -> Any:
+                layer = jax.checkpoint(lambda h, w: (jnp.tanh(h @ w), None))
+                return jnp.mean(jax.lax.scan(layer, x, w)[0] ** 2)
+
+            value, gradient = jax.value_and_grad(loss)(state["w"][...])
+            gradient = gd.get_replica_context().all_reduce("MEAN", gradient)
+            state["m"].assign(0.9 * state["m"] + gradient)
+            state["w"].assign(state["w"] - 0.1 * state["m"])
+            return value
+
+        return strategy.reduce("MEAN", strategy.run(replica_fn, args=(x,)), axis=None)
+
+    with strategy.scope():
+        return step.trace(gd.PerReplicaSpec((ROWS, WIDTH), jnp.float32)).lower().compile()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "slices", "gathered"),
+    [
+        (lambda: gd.FullyShardedStrategy(["cpu:0", "cpu:1"]), 2, 1),
+        (lambda: gd.MirroredStrategy([f"cpu:{i}" for i in range(4)], shard_parameters=2), 2, 1),
+        (lambda: gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True), 4, 2),
+    ],
+    ids=["all", "groups", "one layer ahead"],
+)
+def test_parts_by_hand(strategy: Any, slices: int, gathered: int) -> None:
+    report = compiled_step(strategy()).report()
+    assert report.parts == MemoryParts(
+        variables=2 * LAYERS * LAYER // slices,
+        gradients=LAYERS * LAYER // slices,
+        saved=LAYERS * 4 * ROWS * WIDTH,
+        gathered=gathered * LAYER,
+    )
+    assert report.parts.total <= report.needed_bytes
+    assert "saved for the way back" in str(report)
+
+
+def test_steps_in_full_have_no_parts() -> None:
+    report = compiled_step(gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_update=False)).report()
+    assert report.parts is None
