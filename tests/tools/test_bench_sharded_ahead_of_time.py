@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import groupby
 from typing import Any  # Any: the example's module and pytrees
 
 import jax
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import graphdist as gd
+from graphdist.runtime.schedule import loop_collectives
 from graphdist.tools.bench import sharded_by_hand
 from graphdist.tools.bench.measurement import Module
 from graphdist.tools.bench.sharded_ahead_of_time import EXAMPLE, CompiledForm, main, table_of
@@ -101,3 +104,26 @@ def test_forms_are_compiled_for_absent_chips(
     assert lines[0] == "tiny on v5e:2x2"
     assert lines[2].startswith("ours, in full")
     assert "all_gather" in lines[3]
+
+
+@needs_tpu
+@pytest.mark.slow
+def test_what_the_schedule_leaves_exposed_in_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_step = load_factory(f"{EXAMPLE}:make_step")
+    module = sys.modules[make_step.__module__]
+    model = module.Model(4, 2_048, 5_632, heads=16, kv_heads=16, vocabulary=8_192)
+    monkeypatch.setitem(module.SIZES, "wide", model)
+    strategy = gd.TPUStrategy(topology="v5e:4x4", shard_parameters=True)
+    step, arguments = module.make_step(strategy, size="wide")
+    compiled = step.trace(*arguments).lower().compile()
+    collectives = loop_collectives(compiled.as_text("hlo"))
+    loops = [list(found) for _, found in groupby(collectives, key=lambda found: found.loop)]
+    of_layers = [loop for loop in loops if any(found.kind == "all_gather" for found in loop)]
+    forward, backward = ([found for found in loop if found.is_exposed] for loop in of_layers)
+    assert len(forward) <= 1
+    gathers = [found for found in backward if found.kind == "all_gather"]
+    assert len(gathers) <= 2
+    # The TPU compiler has no asynchronous reduce_scatter.
+    assert {found.kind for found in backward} - {"all_gather"} == {"reduce_scatter"}
+    report = compiled.report()
+    assert report.parts.total <= report.needed_bytes
