@@ -89,6 +89,12 @@ class StrategyBase:
         """Return a function compiled for the strategy; `graphdist.strategies` implements it."""
         raise NotImplementedError
 
+    def implicit_call(
+        self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return `call(fn, args, kwargs)` compiled; `graphdist.strategies` implements it."""
+        raise NotImplementedError
+
     def place_variable(self, value: Any, distribution: Distribution) -> Any:
         """Return a new buffer with the value; a PER_REPLICA one holds a copy for each replica.
 

@@ -124,7 +124,7 @@ def _body(node: Node) -> Graph:
 def _carries(node: Node, body: Graph) -> Iterator[_Accumulation | str]:
     """Return how each carry of a loop is only added to, or why it is not hoisted."""
     length, num_carry = cast(int, node.params["length"]), cast(int, node.params["num_carry"])
-    if length < 2 or ALL_REDUCE.name not in operations(body):
+    if length < 2 or "steps" in node.params or ALL_REDUCE.name not in operations(body):
         return
     inputs = body.inputs[cast(int, node.params["num_consts"]) :]
     for place, carry in enumerate(inputs[:num_carry]):

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 
 from graphdist.data.adapters import DatasetSource, dataset_source
+from graphdist.data.chunks import ReplicaArrays
 from graphdist.data.distributed_dataset import (
     Begun,
     DistributedDataset,
     PlaceParts,
     refuse_distributed,
 )
-from graphdist.data.elements import Array, Element, Flat, leaf_name
+from graphdist.data.elements import Array, Flat, leaf_name
 from graphdist.data.input_options import InputContext
 from graphdist.data.worker_input import StepInput
 from graphdist.errors import BatchDimensionError, DatasetError
@@ -88,23 +89,18 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
     def _check_declared(self) -> None:
         """Take any dataset: nothing is split."""
 
-    def _distributed(self, step: tuple[Any, ...]) -> Element:
-        structure, parts = self._arrays(step)
-        return jax.tree.unflatten(structure, [self._place(part) for part in parts])
-
     def _of_this_worker(self, dataset: Any, workers: ClusterWorkers) -> Any:
         return dataset  # its context told the function which part to make
 
     def _parts_here(self, element: tuple[Any, ...]) -> Iterator[StepInput]:
         yield StepInput(*self._arrays(element))
 
-    def _arrays(self, step: tuple[Any, ...]) -> tuple[Any, list[Sequence[Array]]]:
-        """Return the structure of a step's elements, and for each leaf the replicas' arrays."""
+    def _arrays(self, step: tuple[Any, ...]) -> ReplicaArrays:
         given = [self._checked(element) for element in step if element is not _NOTHING]
         rest = iter(given)
         empty = None if len(given) == len(step) else _without_rows(given[0], len(given), len(step))
         arrays = [empty if element is _NOTHING else next(rest).arrays for element in step]
-        return given[0].structure, list(zip(*arrays, strict=True))
+        return ReplicaArrays(given[0].structure, list(zip(*arrays, strict=True)))
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
         return dimensions

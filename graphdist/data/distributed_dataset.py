@@ -20,7 +20,6 @@ from typing import (  # Any: states, specs, placed values
     Any,
     Generic,
     NamedTuple,
-    NoReturn,
     TypeAlias,
 )
 
@@ -28,6 +27,8 @@ import jax
 
 from graphdist.data.adapters import DatasetSource, dataset_source
 from graphdist.data.auto_shard_policy import AutoShardPolicy
+from graphdist.data.chunks import Chunk, ChunkSize, ReplicaArrays, grouped, placed
+from graphdist.data.dataset_reduction import DatasetReduction
 from graphdist.data.elements import (
     UNKNOWN,
     Array,
@@ -47,6 +48,7 @@ from graphdist.data.prefetch import DrawsAhead, Prefetched
 from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes
 from graphdist.data.sources import DatasetNode
 from graphdist.data.transformations import for_a_thread
+from graphdist.data.untransformable import untransformable
 from graphdist.data.worker_input import StepInput, agreed_steps, cut_to_size, shared_out
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
@@ -75,6 +77,7 @@ class Begun(NamedTuple):
     draws: DrawsAhead
 
 
+@untransformable
 class DistributedDataset(Generic[Element_co]):
     """Global batches, split over the replicas; iterable as often as its source is.
 
@@ -154,8 +157,21 @@ class DistributedDataset(Generic[Element_co]):
         """Return the sources of the elements."""
         return [self._source]
 
-    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+    def reduce(
+        self,
+        initial_state: Any,
+        reduce_func: Callable[[Any, Any], Any],
+        *,
+        steps_per_execution: int | None = None,
+    ) -> Any:
         """Return the last of the states `state = reduce_func(state, element)`.
+
+        The function is compiled. One program runs `steps_per_execution` steps in a row or, without
+        it, as many as are worth it; with several workers, one. The state is a pytree of arrays and
+        numbers.
+
+        Raises `ArgumentError` for a state that changes its structure, shapes or dtypes,
+        `UnsupportedError` inside a function.
 
         >>> import graphdist as gd
         >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -163,10 +179,17 @@ class DistributedDataset(Generic[Element_co]):
         >>> dataset.reduce(0, lambda total, batch: total + strategy.reduce("SUM", batch, axis=0))
         Array(15, dtype=int32)
         """
-        state = initial_state
-        for element in self:
-            state = reduce_func(state, element)
-        return state
+        refuse_inside_a_function("a distributed dataset is reduced")
+        reduction = DatasetReduction(self._strategy, reduce_func, steps_per_execution)
+        return reduction.run(initial_state, self._chunks(reduction.size))
+
+    def _chunks(self, size: ChunkSize) -> Iterator[Chunk]:
+        """Return the elements, stacked to chunks by a thread; by several workers one by one."""
+        if self._workers is not None:
+            return (Chunk(element, 1) for element in self)
+        begun, self._begun = self._begun or self._begin(Position.at_start(self._datasets())), None
+        groups = grouped(self._steps(begun), self._arrays, size)
+        return Prefetched(groups, lambda group: placed(group, self._place), 1, begun.draws)
 
     @property
     def cardinality(self) -> int:
@@ -284,10 +307,14 @@ class DistributedDataset(Generic[Element_co]):
 
     def _distributed(self, element: Element) -> Element:
         """Return an element with the replicas' parts of it on the devices."""
+        structure, parts = self._arrays(element)
+        return jax.tree.unflatten(structure, [self._place(part) for part in parts])
+
+    def _arrays(self, element: Any) -> ReplicaArrays:
+        """Return the replicas' arrays of an element."""
         flat = self._checked(element)
         sizes = self._sizes(flat)
-        values = [self._place(_parts(array, sizes)) for array in flat.arrays]
-        return jax.tree.unflatten(flat.structure, values)
+        return ReplicaArrays(flat.structure, [_parts(array, sizes) for array in flat.arrays])
 
     # The same for several workers, each of which places the parts of its own replicas.
 
@@ -357,25 +384,6 @@ def _parts(array: Array, sizes: Sequence[int] | None) -> list[Array]:
         return [array]
     ends = list(accumulate(sizes))
     return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-
-
-def _untransformable(name: str) -> property:
-    """Return a property that raises the error for an attribute that a distributed dataset lacks."""
-
-    def refuse(dataset: DistributedDataset) -> NoReturn:
-        raise DatasetError(
-            f"a {type(dataset).__name__} has no {name!r}: it cannot be transformed any more",
-            source=here(),
-            hint="transform the dataset before it is distributed, and iterate it as it is",
-        )
-
-    return property(refuse)
-
-
-_TRANSFORMATIONS = """batch cache concatenate enumerate filter map padded_batch prefetch repeat
-shard shuffle skip take unbatch with_options zip"""
-for _name in _TRANSFORMATIONS.split():
-    setattr(DistributedDataset, _name, _untransformable(_name))
 
 
 def refuse_distributed(dataset: Any) -> None:

@@ -106,10 +106,10 @@ def _result_types(
             for type, operand in zip(declared, operands, strict=True)
         ]
     distribution = join([operand.type.distribution for operand in operands])
-    # A bitcast to another width adds a dimension, or takes one away.
-    is_alike = len(declared[0].shape) == max((len(o.type.shape) for o in operands), default=0)
-    if distribution is PER_REPLICA and op.name in ELEMENTWISE and is_alike:
-        distribution = distribution_of_slices([operand.type for operand in operands])
+    if distribution is PER_REPLICA and op.name in ELEMENTWISE:
+        rank = max(len(operand.type.shape) for operand in operands)
+        if len(declared[0].shape) == rank:  # a bitcast to another width changes it
+            distribution = distribution_of_slices([operand.type for operand in operands])
     if op.varies and distribution is not None:
         distribution = PER_REPLICA
     return [type.distributed(distribution) for type in declared]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.options import ReduceOp
 from graphdist.program.step_functions import require_function
-from graphdist.tracing.loop_gathers import marked
+from graphdist.tracing.loop_marks import marked
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
@@ -99,7 +99,7 @@ def _summed(
     is_told = gather != "auto" and current_trace() is not None
 
     def add(total: Any, part: Any) -> tuple[Any, None]:
-        total = jax.tree.map(lambda t: marked(t, gather), total) if is_told else total
+        total = jax.tree.map(lambda t: marked(t, gather=gather), total) if is_told else total
         return jax.tree.map(lambda t, x: t + jnp.asarray(x, t.dtype), total, call(part)), None
 
     zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, _total_dtype(shape, op)), shapes)

@@ -17,7 +17,7 @@ from jax.extend import core as jex
 from graphdist.ir.graph import Graph, GraphVariable, Operand
 from graphdist.ir.ops import ASSIGN, COND, SCAN, WHILE
 from graphdist.tracing.importer import Environment, Importer, bind
-from graphdist.tracing.loop_gathers import gather_of
+from graphdist.tracing.loop_marks import marks_of
 from graphdist.tracing.state import TraceError
 from graphdist.tracing.user_lines import source_of_equation
 
@@ -41,8 +41,7 @@ def import_scan(importer: Importer, equation: Any, environment: Environment) -> 
         "reverse": params["reverse"],
         "unroll": params["unroll"],
     }
-    if (gather := gather_of(params["jaxpr"].jaxpr)) is not None:
-        kept["gather"] = gather
+    kept.update(marks_of(params["jaxpr"].jaxpr))
     operands = _values(importer, equation.invars, environment)
     _finish(importer, equation, environment, SCAN, operands, kept, (body,))
 

@@ -25,7 +25,7 @@ from graphdist.tracing.calls import CALLS, import_call
 from graphdist.tracing.control_flow import import_cond, import_scan, import_while
 from graphdist.tracing.importer import Environment, Importer, Rule, bind
 from graphdist.tracing.integer_mean_marks import IntegerMeans, integer_mean_p
-from graphdist.tracing.loop_gathers import loop_gather_p
+from graphdist.tracing.loop_marks import loop_mark_p
 from graphdist.tracing.named_collectives import (
     NAMED,
     gives_all_the_same,
@@ -129,7 +129,7 @@ _RULES: dict[str, Rule] = {
     "swap": import_swap,
     "addupdate": import_add_update,
     "freeze": import_freeze,
-    loop_gather_p.name: _forward,
+    loop_mark_p.name: _forward,
     "stop_gradient": _forward,
     "scan": import_scan,
     "while": import_while,

@@ -44,7 +44,11 @@ NOT_IN: dict[str, list[str]] = {
 # A name, and the only layers that may use it.
 ONLY_IN: dict[str, list[str]] = {
     "graphdist.tools": ["graphdist.tools"],
-    "jax.extend": ["graphdist.tracing", "graphdist.runtime.files.module_reader"],
+    "jax.extend": [
+        "graphdist.tracing",
+        "graphdist.runtime.files.module_reader",
+        "graphdist.runtime.random_slices",
+    ],
     "jax.interpreters": ["graphdist.tracing", "graphdist.runtime.files.module_reader"],
     "jax.experimental": ["graphdist.runtime"],
     "os.environ": ["graphdist.config"],

@@ -1,0 +1,158 @@
+"""`DistributedDataset.reduce`: a loop over a dataset, whose steps the device runs in chunks.
+
+A step of a small model takes the device less time than the host needs to start it. So elements are
+stacked, and one program runs the steps of a chunk of them in a loop. The first element runs by
+itself, and so do elements that cannot be stacked, such as the last batch. Every step is the same
+computation, in whichever program it runs.
+
+How many steps a chunk has, unless the caller says it: a few single steps are timed, and a chunk has
+about as many as take `SECONDS` together, up to `MOST_STEPS`; none are stacked if steps take longer.
+The number is kept for the function, since another number is another program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import log2
+from typing import TYPE_CHECKING, Any  # Any: users' states and elements
+from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
+
+from graphdist.data.chunks import Chunk, ChunkSize
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.tracing.loop_marks import marked
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import type_name
+
+if TYPE_CHECKING:
+    from graphdist.strategy_base import StrategyBase
+
+SECONDS = 0.02
+MOST_STEPS = 64
+_FEWEST_STEPS = 4
+_TIMED = 3
+
+_found: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
+"""The steps of a chunk, by the program of chunks."""
+
+
+class DatasetReduction:
+    """One reduction of a dataset: the state so far, and the programs that go on with it."""
+
+    def __init__(
+        self,
+        strategy: StrategyBase,
+        reduce_func: Callable[[Any, Any], Any],
+        steps_per_execution: int | None,
+    ) -> None:
+        """Take what reduces; raises `ArgumentTypeError` and `ArgumentError` for wrong arguments."""
+        if not callable(reduce_func):
+            raise ArgumentTypeError(
+                f"reduce_func is of type {type_name(reduce_func)}, not a function", source=here()
+            )
+        steps = steps_per_execution
+        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
+            raise ArgumentTypeError(
+                f"steps_per_execution is of type {type_name(steps)}, not an int", source=here()
+            )
+        if steps is not None and steps < 1:
+            raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1", source=here())
+        self._one = strategy.implicit_call("reduce", reduce_func, _one_step)
+        self.several = strategy.implicit_call("reduce_chunk", reduce_func, _steps)
+        known = _found.get(self.several)
+        self._is_timed = steps is None and known is None
+        self.size = ChunkSize(steps or known or 1)
+        self._seconds: list[float] = []
+
+    def run(self, initial_state: Any, chunks: Iterator[Chunk]) -> Any:
+        """Return the state after all elements; raises `ArgumentError` if its kind changes."""
+        state = jax.tree.map(_as_array, initial_state)
+        is_first = True
+        for element, num_elements in chunks:
+            start = time.perf_counter()
+            run = self._one if num_elements == 1 else self.several
+            new = run((state, element), {})
+            if is_first:
+                _require_same_kind(initial_state, state, new)
+            elif self._is_timed and len(self._seconds) < _TIMED:
+                jax.block_until_ready(new)
+                self.time(time.perf_counter() - start)
+            state, is_first = new, False
+        return initial_state if is_first else state
+
+    def time(self, seconds: float) -> None:
+        """Take the time of a single step; after some of them decide how many a chunk has."""
+        self._seconds.append(seconds)
+        if len(self._seconds) == _TIMED:
+            steps = 2 ** int(max(log2(SECONDS / min(self._seconds)), 0))
+            steps = min(steps, MOST_STEPS) if steps >= _FEWEST_STEPS else 1
+            _found[self.several] = self.size.size = steps
+
+
+def _one_step(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    state, element = args
+    return fn(state, element)
+
+
+def _steps(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    state, elements = args
+
+    def step(state: Any, element: Any) -> tuple[Any, None]:
+        return fn(state, jax.tree.map(partial(marked, steps=True), element)), None
+
+    return jax.lax.scan(step, state, elements)[0]
+
+
+def _as_array(leaf: Any) -> Any:
+    """Return a number as an array: it changes from step to step, and is no constant."""
+    if not _is_number(leaf):
+        return leaf
+    # As steps return it: the same program takes it.
+    return jax.numpy.asarray(np.asarray(leaf, jax.dtypes.canonicalize_dtype(type(leaf))))
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | complex)
+
+
+def _require_same_kind(initial: Any, before: Any, after: Any) -> None:
+    """Raise `ArgumentError` unless two states have one structure, and leaves of one type.
+
+    A Python number may become an array of another dtype.
+    """
+    old, new = str(jax.tree.structure(before)), str(jax.tree.structure(after))
+    if old != new:
+        raise ArgumentError(
+            f"reduce_func returns a state of the structure {new}, and was given {old}",
+            source=here(),
+            hint="return what initial_state is, with other values",
+        )
+    leaves = zip(
+        jax.tree_util.tree_leaves_with_path(before),
+        jax.tree.leaves(after),
+        jax.tree.leaves(initial),
+        strict=True,
+    )
+    for (path, given), returned, first in leaves:
+        given_type, type = _type_of(given), _type_of(returned)
+        is_alike = given_type[0] == type[0] if _is_number(first) else given_type == type
+        if not is_alike:
+            name = f"state{jax.tree_util.keystr(path)}"
+            raise ArgumentError(
+                f"reduce_func makes {name} {_text(type)} of {_text(given_type)}",
+                source=here(),
+                hint="begin with an array of the shape and dtype that a step returns",
+            )
+
+
+def _type_of(leaf: Any) -> tuple[Any, Any]:
+    return np.shape(leaf), getattr(leaf, "dtype", None)
+
+
+def _text(type: tuple[Any, Any]) -> str:
+    shape, dtype = type
+    return f"{dtype}[{','.join(map(str, shape))}]"
