@@ -107,8 +107,9 @@ def _result_types(
         ]
     distribution = join([operand.type.distribution for operand in operands])
     if distribution is PER_REPLICA and op.name in ELEMENTWISE:
-        rank = max(len(operand.type.shape) for operand in operands)
-        if len(declared[0].shape) == rank:  # a bitcast to another width changes it
+        is_bitcast = op.name == "jax.bitcast_convert_type"
+        # To another width, it adds a dimension or takes one away.
+        if not is_bitcast or len(declared[0].shape) == len(operands[0].type.shape):
             distribution = distribution_of_slices([operand.type for operand in operands])
     if op.varies and distribution is not None:
         distribution = PER_REPLICA

@@ -1,7 +1,8 @@
 """What a step with variables in slices must hold at least, counted on the graph.
 
-The compiler's peak can be held against it. What is computed and used at once is left out, such as
-products inside a layer, gradients in full before they are scattered, and the compiler's copies.
+The compiler's peak can be held against it. Values that are computed and used at once are left out,
+such as products inside a layer, gradients in full before they are scattered, and the compiler's
+copies.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.program.memory_parts import MemoryParts
+from tests.aot.steps import needs_tpu
 
 LAYERS, WIDTH, ROWS = 4, 256, 8
 LAYER = 4 * WIDTH * WIDTH
@@ -43,11 +44,21 @@ def compiled_step(strategy: Any) -> Any:
 @pytest.mark.parametrize(
     ("strategy", "slices", "gathered"),
     [
-        (lambda: gd.FullyShardedStrategy(["cpu:0", "cpu:1"]), 2, 1),
-        (lambda: gd.MirroredStrategy([f"cpu:{i}" for i in range(4)], shard_parameters=2), 2, 1),
-        (lambda: gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True), 4, 2),
+        pytest.param(lambda: gd.FullyShardedStrategy(["cpu:0", "cpu:1"]), 2, 1, id="all"),
+        pytest.param(
+            *(
+                lambda: gd.MirroredStrategy([f"cpu:{i}" for i in range(4)], shard_parameters=2),
+                2,
+                1,
+            ),
+            id="groups",
+        ),
+        pytest.param(
+            *(lambda: gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True), 4, 2),
+            marks=needs_tpu,
+            id="one layer ahead",
+        ),
     ],
-    ids=["all", "groups", "one layer ahead"],
 )
 def test_parts_by_hand(strategy: Any, slices: int, gathered: int) -> None:
     report = compiled_step(strategy()).report()
