@@ -41,41 +41,36 @@ _found: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
 
 
 class DatasetReduction:
-    """One reduction of a dataset: the state so far, and the programs that go on with it."""
+    """The programs for a step with an element, and for several, and how many these are."""
 
     def __init__(
-        self,
-        strategy: StrategyBase,
-        reduce_func: Callable[[Any, Any], Any],
-        steps_per_execution: int | None,
+        self, single: Callable[..., Any], several: Callable[..., Any], steps: int | None = None
     ) -> None:
-        """Take what reduces; raises `ArgumentTypeError` and `ArgumentError` for wrong arguments."""
-        if not callable(reduce_func):
-            raise ArgumentTypeError(
-                f"reduce_func is of type {type_name(reduce_func)}, not a function", source=here()
-            )
-        steps = steps_per_execution
-        if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
-            raise ArgumentTypeError(
-                f"steps_per_execution is of type {type_name(steps)}, not an int", source=here()
-            )
-        if steps is not None and steps < 1:
-            raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1", source=here())
-        self._one = strategy.implicit_call("reduce", reduce_func, _one_step)
-        self.several = strategy.implicit_call("reduce_chunk", reduce_func, _steps)
+        """Take the compiled programs: functions of (state, element, *constants), and of {}."""
+        self._single, self.several = single, several
         known = _found.get(self.several)
         self._is_timed = steps is None and known is None
         self.size = ChunkSize(steps or known or 1)
         self._seconds: list[float] = []
 
-    def run(self, initial_state: Any, chunks: Iterator[Chunk]) -> Any:
-        """Return the state after all elements; raises `ArgumentError` if its kind changes."""
-        state = jax.tree.map(_as_array, initial_state)
+    def run(
+        self,
+        initial_state: Any,
+        chunks: Iterator[Chunk],
+        constants: tuple[Any, ...] = (),
+        goes_on: Callable[[Any], bool] = lambda state: True,
+    ) -> Any:
+        """Return the state after all elements, or as soon as it does not go on after a chunk.
+
+        Raises `ArgumentError` if the state's kind changes.
+        """
+        state = jax.tree.map(as_array, initial_state)
         is_first = True
-        for element, num_elements in chunks:
+        while goes_on(state) and (chunk := next(chunks, None)) is not None:
+            element, num_elements = chunk
             start = time.perf_counter()
-            run = self._one if num_elements == 1 else self.several
-            new = run((state, element), {})
+            run = self._single if num_elements == 1 else self.several
+            new = run((state, element, *constants), {})
             if is_first:
                 _require_same_kind(initial_state, state, new)
             elif self._is_timed and len(self._seconds) < _TIMED:
@@ -93,21 +88,40 @@ class DatasetReduction:
             _found[self.several] = self.size.size = steps
 
 
-def _one_step(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    state, element = args
-    return fn(state, element)
+def reduction_by(
+    reduce_func: Callable[[Any, Any], Any], strategy: StrategyBase, steps: int | None
+) -> DatasetReduction:
+    """Return the reduction by a user's function; raises errors for wrong arguments."""
+    if not callable(reduce_func):
+        raise ArgumentTypeError(
+            f"reduce_func is of type {type_name(reduce_func)}, not a function", source=here()
+        )
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
+        raise ArgumentTypeError(
+            f"steps_per_execution is of type {type_name(steps)}, not an int", source=here()
+        )
+    if steps is not None and steps < 1:
+        raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1", source=here())
+    single, several = (
+        strategy.implicit_call(kind, reduce_func, call)
+        for kind, call in (
+            ("reduce", lambda fn, args, kwargs: fn(*args)),
+            ("reduce_chunk", lambda fn, args, kwargs: in_steps(fn, *args)),
+        )
+    )
+    return DatasetReduction(single, several, steps)
 
 
-def _steps(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    state, elements = args
+def in_steps(fn: Callable[..., Any], state: Any, elements: Any, *constants: Any) -> Any:
+    """Return the state after steps with stacked elements, in a loop of the program."""
 
     def step(state: Any, element: Any) -> tuple[Any, None]:
-        return fn(state, jax.tree.map(partial(marked, steps=True), element)), None
+        return fn(state, jax.tree.map(partial(marked, steps=True), element), *constants), None
 
     return jax.lax.scan(step, state, elements)[0]
 
 
-def _as_array(leaf: Any) -> Any:
+def as_array(leaf: Any) -> Any:
     """Return a number as an array: it changes from step to step, and is no constant."""
     if not _is_number(leaf):
         return leaf
@@ -150,6 +164,7 @@ def _require_same_kind(initial: Any, before: Any, after: Any) -> None:
 
 
 def _type_of(leaf: Any) -> tuple[Any, Any]:
+    leaf = getattr(leaf, "array", leaf)  # of a distributed value
     return np.shape(leaf), getattr(leaf, "dtype", None)
 
 

@@ -28,7 +28,7 @@ import jax
 from graphdist.data.adapters import DatasetSource, dataset_source
 from graphdist.data.auto_shard_policy import AutoShardPolicy
 from graphdist.data.chunks import Chunk, ChunkSize, ReplicaArrays, grouped, placed
-from graphdist.data.dataset_reduction import DatasetReduction
+from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.elements import (
     UNKNOWN,
     Array,
@@ -82,8 +82,8 @@ class DistributedDataset(Generic[Element_co]):
     """Global batches, split over the replicas; iterable as often as its source is.
 
     Made by `Strategy.experimental_distribute_dataset`. It cannot be transformed further: map, batch
-    and shuffle before. Inside functions it cannot be iterated: loop outside, and call the function
-    for each element.
+    and shuffle before. Loop over it outside functions, and call a function for each element; or
+    inside a function, where the loop is compiled.
 
     >>> import graphdist as gd
     >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -179,11 +179,11 @@ class DistributedDataset(Generic[Element_co]):
         >>> dataset.reduce(0, lambda total, batch: total + strategy.reduce("SUM", batch, axis=0))
         Array(15, dtype=int32)
         """
-        refuse_inside_a_function("a distributed dataset is reduced")
-        reduction = DatasetReduction(self._strategy, reduce_func, steps_per_execution)
-        return reduction.run(initial_state, self._chunks(reduction.size))
+        refuse_inside_a_function("a distributed dataset is reduced", is_loop=False)
+        reduction = reduction_by(reduce_func, self._strategy, steps_per_execution)
+        return reduction.run(initial_state, self.chunks(reduction.size))
 
-    def _chunks(self, size: ChunkSize) -> Iterator[Chunk]:
+    def chunks(self, size: ChunkSize) -> Iterator[Chunk]:
         """Return the elements, stacked to chunks by a thread; by several workers one by one."""
         if self._workers is not None:
             return (Chunk(element, 1) for element in self)

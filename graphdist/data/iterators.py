@@ -29,6 +29,13 @@ _NOTHING = object()
 """Stands for the element after the last."""
 
 
+class DatasetInTrace(UnsupportedError):
+    """A distributed dataset is met in a trace; the host can run the function instead."""
+
+    is_loop = True
+    """Whether it is iterated there, and not reduced."""
+
+
 class ElementIterator(Generic[Element_co]):
     """The base of iterators over datasets."""
 
@@ -197,8 +204,8 @@ class DistributedIterator(ElementIterator[Element_co]):
         return self._dataset.element_spec
 
 
-def refuse_inside_a_function(what: str) -> None:
-    """Raise in a trace: `ArgumentError` in a replica function, `UnsupportedError` outside."""
+def refuse_inside_a_function(what: str, *, is_loop: bool = True) -> None:
+    """Raise in a trace: `ArgumentError` in a replica function, `DatasetInTrace` outside."""
     if current_trace() is None:
         return
     if in_replica_context_of_a_run():
@@ -207,8 +214,10 @@ def refuse_inside_a_function(what: str) -> None:
             source=here(),
             hint="take the element outside: strategy.run(fn, args=(next(iterator),))",
         )
-    raise UnsupportedError(
+    met = DatasetInTrace(
         f"{what} inside a function, which is traced once for all elements",
         source=here(),
         hint="loop outside: for batch in dataset: step(batch)",
     )
+    met.is_loop = is_loop
+    raise met

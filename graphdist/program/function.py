@@ -28,6 +28,7 @@ import jax
 from jax.tree_util import tree_flatten
 
 from graphdist.context import current_entry
+from graphdist.data.iterators import DatasetInTrace
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.program.argument_keys import (
@@ -42,6 +43,7 @@ from graphdist.program.jax_settings import (
     settings_of_calls,
 )
 from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
+from graphdist.program.looping_function import LoopingFunction
 from graphdist.program.program import Program, compile_program
 from graphdist.program.progress import compiling
 from graphdist.program.retracing import Retracing, Signature
@@ -93,6 +95,7 @@ class Function(Generic[Parameters, Result_co]):
         self._kept = KeptPrograms(checked_limit(max_programs))
         self._programs = self._kept.current
         self._retracing = Retracing(fn, self.name)
+        self._looping: LoopingFunction | None = None
         self._bound: WeakKeyDictionary[Any, Function[..., Any]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -149,6 +152,7 @@ class Function(Generic[Parameters, Result_co]):
         def method(*args: Any, **kwargs: Any) -> Any:
             return fn(instance(), *args, **kwargs)
 
+        vars(method)["instance"] = instance  # for `loop_conversion.py`, which converts `fn`
         first, *others = inspect.signature(fn).parameters.values()
         vars(method)["__signature__"] = inspect.Signature(others)
         return self._like(method, [name for name in self._static if name != first.name])
@@ -169,6 +173,8 @@ class Function(Generic[Parameters, Result_co]):
         """Run the function on these arguments; inside another function it is inlined."""
         if current_trace() is not None:
             return self.fn(*args, **kwargs)
+        if self._looping is not None:
+            return self._looping(*args, **kwargs)
         try:
             leaves, signature = self._signature(args, kwargs)
             program = self._programs.get(signature)
@@ -183,9 +189,16 @@ class Function(Generic[Parameters, Result_co]):
             # This reference keeps the program alive: another thread may drop it from `_kept`.
             program = self._program(args, kwargs, signature)
             return program.call(leaves)
+        except DatasetInTrace as met:
+            self._looping = LoopingFunction(self.fn, self.name, self._part, met)
         except Exception as error:
             hide_frames(error)
             raise
+        return self._looping(*args, **kwargs)
+
+    def _part(self, fn: Callable[..., Any], name: str) -> Function[..., Any]:
+        """Return a part of the function, compiled with its options."""
+        return Function(fn, (), self._pipeline_for, self._compiler_options, name)
 
     def _program(self, args: Any, kwargs: Any, signature: Signature) -> Program:
         """Return the program for the current settings of JAX; compile it if there is none."""

@@ -19,7 +19,6 @@ from tests.conformance.reasons import (
     OBJECTS,
     ON_ALL,
     ONE_OBJECT,
-    OUTSIDE,
     TEXT,
     TRACED_ONCE,
 )
@@ -311,8 +310,8 @@ TRACED = (
         f"run/python_side_effect_shared_list|*{SEVERAL}",
     ),
     *declare(
-        OUTSIDE,
-        "dataset/iterat{e,or}_in_tf_function*|{mirrored,one,central,mwms_local}*",
+        "enumerate takes a distributed dataset, in a loop that the host runs",
+        "dataset/enumerate_in_tf_function|mirrored2",
     ),
     *declare(
         "a checkpoint is saved outside functions, between two steps",

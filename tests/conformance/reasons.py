@@ -12,7 +12,6 @@ BROKEN = (
 )
 TEXT = "the text of a repr is graphdist's own"
 TRACED_ONCE = "replicas that look the same are traced once, others one after the other"
-OUTSIDE = "the loop over a dataset stays outside functions, which are traced once for all elements"
 EVERYWHERE = "collectives work everywhere: in control flow, for every dtype, along any axis"
 ON_ALL = "every strategy gives the same answer: leaf by leaf, and the same errors"
 IN_AND_OUT = "a function gives the same answer as its code outside"

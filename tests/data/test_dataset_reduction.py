@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.data import dataset_reduction
 from graphdist.data.chunks import MOST_BYTES, ChunkSize, ReplicaArrays, grouped
+from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.failures import FailedElement
 
 ROWS = np.random.default_rng(0).standard_normal((8 * 13 + 3, 6)).astype("f")
@@ -178,8 +178,8 @@ def test_wrong_functions_and_places_are_refused() -> None:
     dataset = distributed(strategy)
     with pytest.raises(TypeError, match="reduce_func is of type int"):
         dataset.reduce(0.0, 3)
-    with pytest.raises(gd.UnsupportedError, match="reduced inside a function"):
-        gd.function(lambda: dataset.reduce(0.0, lambda state, x: state))()
+    with pytest.raises(gd.ArgumentError, match="reduced inside a replica function"):
+        strategy.run(lambda: dataset.reduce(0.0, lambda state, x: state))
 
 
 def test_failures_come_in_their_place() -> None:
@@ -204,7 +204,7 @@ def test_failures_come_in_their_place() -> None:
 
 def test_the_graph_of_a_chunk_has_one_body() -> None:
     training = Training(strategy := STRATEGIES["mirrored"]())
-    reduction = dataset_reduction.DatasetReduction(strategy, training, 4)
+    reduction = reduction_by(training, strategy, 4)
     with strategy.scope():
         spec = gd.PerReplicaSpec((4, 4, 6), jnp.float32)
         state = (jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32))
@@ -223,7 +223,7 @@ def test_how_many_steps_a_chunk_has() -> None:
     def chosen(seconds: float) -> int:
         # Each its own function, as from another definition.
         fn: Any = eval("lambda state, x: state")
-        reduction = dataset_reduction.DatasetReduction(strategy, fn, None)
+        reduction = reduction_by(fn, strategy, None)
         for factor in (3, 1, 2):
             reduction.time(factor * seconds)
         return reduction.size.size
@@ -233,11 +233,11 @@ def test_how_many_steps_a_chunk_has() -> None:
     def fn(state: Any, x: Any) -> Any:
         return state
 
-    first = dataset_reduction.DatasetReduction(strategy, fn, None)
+    first = reduction_by(fn, strategy, None)
     for _ in range(3):
         first.time(1e-3)
     # Another number of steps would be another program.
-    assert dataset_reduction.DatasetReduction(strategy, fn, None).size.size == 16
+    assert reduction_by(fn, strategy, None).size.size == 16
 
 
 def element(shape: tuple[int, ...]) -> ReplicaArrays:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
@@ -68,13 +67,25 @@ def dataset_inside_a_function(refused: Refused) -> None:
     dataset = strategy.experimental_distribute_dataset([np.ones(4, np.float32)])
 
     @gd.function
-    def epoch() -> Any:
-        total = jnp.zeros(())
+    def first() -> Any:
         for batch in dataset:
-            total += strategy.reduce("SUM", strategy.run(jnp.sum, args=(batch,)), axis=None)
-        return total
+            return batch
 
     with refused(NotImplementedError):
+        first()
+
+
+def list_in_a_loop_over_a_dataset(refused: Refused) -> None:
+    strategy = pair()
+    dataset = strategy.experimental_distribute_dataset([np.ones(4, np.float32)])
+    losses: list[Any] = []
+
+    @gd.function
+    def epoch() -> None:
+        for batch in dataset:
+            losses.append(strategy.reduce("SUM", batch, axis=0))
+
+    with refused(ValueError):
         epoch()
 
 

@@ -107,12 +107,6 @@ def next_in_a_replica_function(refused: Refused) -> None:
     assert strategy.reduce("SUM", next(iterator), axis=None).shape == (2, 3)
 
 
-def next_in_a_function(refused: Refused) -> None:
-    iterator = iter(pair().experimental_distribute_dataset(_batches(4)))
-    with refused(NotImplementedError):
-        gd.function(lambda: next(iterator))()
-
-
 def dataset_mapped_after_distribution(refused: Refused) -> None:
     dataset: Any = pair().experimental_distribute_dataset(_batches(4))
     with refused(AttributeError):

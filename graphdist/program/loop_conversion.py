@@ -1,0 +1,195 @@
+"""Source conversion of functions that loop over datasets: statements become calls of operators.
+
+`diastatic-malt`, which is TensorFlow's AutoGraph by itself, does it. The converted function shares
+globals and closure with the user's, and its code has the user's file and lines. Loops are
+converted, and everything in them: `if`, `break`, `continue`, `and`, `or`, `not`. Conditions outside
+of loops stay as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any  # Any: users' functions, syntax trees with annotations
+
+from graphdist.errors import MissingExtraError, UnsupportedError
+from graphdist.ir.source import Frame, Source
+
+_OPERATORS = "ag__"
+"""The name by which converted code finds the operators."""
+
+
+def converted(fn: Callable[..., Any], operators: object) -> Callable[..., Any]:
+    """Return the function with its loops as calls of operators.
+
+    Raises `MissingExtraError` without the extra `loops`, `UnsupportedError` for a function without
+    source, a generator, and a loop that `return` leaves.
+    """
+    instance = getattr(fn, "instance", None)  # of a method, which `Function.__get__` wraps
+    if instance is not None:
+        method = converted(vars(fn)["__wrapped__"], operators)
+        return lambda *args, **kwargs: method(instance(), *args, **kwargs)
+    if isinstance(fn, types.MethodType):
+        return types.MethodType(converted(fn.__func__, operators), fn.__self__)
+    function: Any = fn
+    name = getattr(function, "__name__", "function")
+    if name == "<lambda>":  # an expression has no loop
+        return fn
+    if not isinstance(function, types.FunctionType):
+        raise _refused(f"{name} is no function with a source that can be read", None)
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise _refused(f"{name} is a generator", function)
+    try:
+        inspect.getsource(function)
+    except (OSError, TypeError) as error:
+        raise _refused(f"the source of {name} cannot be read", function) from error
+    code = _code(_transformed(function), function)
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    cells[_OPERATORS] = types.CellType(operators)
+    closure = tuple(cells[free] for free in code.co_freevars)
+    result = types.FunctionType(code, function.__globals__, name, function.__defaults__, closure)
+    result.__kwdefaults__ = function.__kwdefaults__
+    return result
+
+
+def _transformed(function: types.FunctionType) -> Any:
+    """Return the syntax tree of the converted function."""
+    try:
+        from malt.converters import (
+            break_statements,
+            conditional_expressions,
+            continue_statements,
+            logical_expressions,
+            variables,
+        )
+        from malt.core import converter, unsupported_features_checker
+        from malt.impl import api
+        from malt.pyct import errors
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "a loop over a dataset inside a function needs the package diastatic-malt",
+            hint='pip install "graphdist[loops]", or write the loop as '
+            "dataset.reduce(initial_state, fn)",
+        ) from error
+
+    class Converter(api.PyToPy):  # type: ignore[misc]
+        """Converts the statements that loops need."""
+
+        def transform_ast(self, node: Any, context: Any) -> Any:
+            unsupported_features_checker.verify(node)
+            _refuse_returns(node, function)
+            node.decorator_list = []
+            node = self.initial_analysis(_Ranges().visit(node), context)
+            node = break_statements.transform(node, context)
+            node = continue_statements.transform(node, context)
+            node = _control_flow(node, context)
+            node = conditional_expressions.transform(node, context)
+            node = logical_expressions.transform(node, context)
+            return variables.transform(node, context)
+
+    context = converter.ProgramContext(options=converter.ConversionOptions(recursive=False))
+    try:
+        tree, _ = super(api.transpiler.PyToPy, Converter()).transform_function(function, context)
+    except errors.PyCTError as error:
+        raise _refused(f"{function.__name__}: {error}", function) from error
+    return tree
+
+
+def _control_flow(node: Any, context: Any) -> Any:
+    """Convert loops, and the conditions in them."""
+    from malt.converters import control_flow
+    from malt.pyct import cfg, qual_names
+    from malt.pyct.static_analysis import activity, liveness, reaching_definitions, reaching_fndefs
+
+    class Transformer(control_flow.ControlFlowTransformer):  # type: ignore[misc]
+        depth = 0
+
+        def visit_For(self, node: Any) -> Any:
+            return self._inside(super().visit_For, node)
+
+        def visit_While(self, node: Any) -> Any:
+            return self._inside(super().visit_While, node)
+
+        def visit_If(self, node: Any) -> Any:
+            return super().visit_If(node) if self.depth else self.generic_visit(node)
+
+        def _inside(self, visit: Callable[[Any], Any], node: Any) -> Any:
+            self.depth += 1
+            found = visit(node)
+            self.depth -= 1
+            return found
+
+    graphs = cfg.build(node)
+    node = activity.resolve(qual_names.resolve(node), context, None)
+    node = reaching_definitions.resolve(node, context, graphs)
+    node = reaching_fndefs.resolve(node, context, graphs)
+    return Transformer(context).visit(liveness.resolve(node, context, graphs))
+
+
+class _Ranges(ast.NodeTransformer):
+    """Makes `range` of loops an operator: it may be given a traced number."""
+
+    def visit_For(self, node: ast.For) -> Any:
+        match node.iter:
+            case ast.Call(func=ast.Name(id="range") as function):
+                call = ast.Attribute(ast.Name(_OPERATORS, ast.Load()), "range_", ast.Load())
+                node.iter.func = ast.copy_location(ast.fix_missing_locations(call), function)
+        return self.generic_visit(node)
+
+
+def _refuse_returns(tree: Any, function: types.FunctionType) -> None:
+    from malt.pyct import anno
+
+    for loop in ast.walk(tree):
+        if isinstance(loop, ast.For | ast.While):
+            found = next((node for node in ast.walk(loop) if isinstance(node, ast.Return)), None)
+            if found is not None:
+                line = anno.getanno(found, anno.Basic.ORIGIN).loc.lineno
+                raise _refused("a loop is left by return", function, line, "use break")
+
+
+def _code(tree: Any, function: types.FunctionType) -> types.CodeType:
+    """Compile the converted function, with the user's lines; return its code."""
+    from malt.pyct import anno
+
+    line = function.__code__.co_firstlineno
+    for node in ast.walk(tree):
+        origin = anno.getanno(node, anno.Basic.ORIGIN, default=None)
+        if isinstance(node, ast.stmt | ast.expr):
+            line = origin.loc.lineno if origin is not None else line
+            node.lineno = node.end_lineno = line
+            node.col_offset = node.end_col_offset = 0
+    tree.name = function.__name__
+    free = [*function.__code__.co_freevars, _OPERATORS]
+    parameters = [ast.arg(name) for name in dict.fromkeys(free)]
+    outer = ast.FunctionDef(
+        "made",
+        ast.arguments([], parameters, None, [], [], None, []),
+        [tree, ast.Return(ast.Name(tree.name, ast.Load()))],
+        [],
+    )
+    module = ast.fix_missing_locations(ast.Module([outer], []))
+    compiled = compile(module, function.__code__.co_filename, "exec")
+    made = next(code for code in compiled.co_consts if isinstance(code, types.CodeType))
+    return next(
+        code
+        for code in made.co_consts
+        if isinstance(code, types.CodeType) and code.co_name == tree.name
+    )
+
+
+def _refused(
+    what: str, function: types.FunctionType | None, line: int | None = None, hint: str = ""
+) -> UnsupportedError:
+    source = Source()
+    if function is not None:
+        code = function.__code__
+        frame = Frame(code.co_filename, line or code.co_firstlineno, code.co_name)
+        source = Source(lambda: ((frame,), ""))
+    return UnsupportedError(
+        f"a loop over a dataset inside a function cannot be converted: {what}",
+        source=source,
+        hint=hint or "write the loop as dataset.reduce(initial_state, fn), or outside the function",
+    )

@@ -1,0 +1,286 @@
+"""Statements of converted code: Python's own, or operations of the graph for traced values.
+
+A condition on a traced value becomes a `cond`, a loop on one a `while`. Values that the statements
+change come and go by the functions that the conversion makes, `get_state` and `set_state`. They
+must be arrays or numbers in all branches; anything else must be the same object in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any  # Any: the user's values
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.errors import ArgumentError
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import is_array
+
+GetState = Callable[[], tuple[Any, ...]]
+SetState = Callable[[tuple[Any, ...]], None]
+
+
+class LoopOperators:
+    """The operators of converted code; `for_stmt` may be overridden."""
+
+    @property
+    def Undefined(self) -> type[Undefined]:
+        """Return the class of what stands for a variable without a value."""
+        return Undefined
+
+    def ld(self, value: Any) -> Any:
+        """Return the value of a variable; raises `UnboundLocalError` if it has none."""
+        if isinstance(value, Undefined):
+            raise UnboundLocalError(
+                f"cannot access local variable {value.name!r} where it is not associated with a "
+                f"value"
+            )
+        return value
+
+    def ldu(self, load: Callable[[], Any], name: str) -> Any:
+        """Return the value of an attribute or item, or that it has none."""
+        try:
+            return load()
+        except (AttributeError, KeyError, NameError):
+            return Undefined(name)
+
+    def eq(self, first: Any, second: Any) -> Any:
+        """Return `first == second`."""
+        return first == second
+
+    def not_eq(self, first: Any, second: Any) -> Any:
+        """Return `first != second`."""
+        return first != second
+
+    def for_stmt(
+        self,
+        iterated: Any,
+        extra_test: Callable[[], Any] | None,
+        body: Callable[[Any], None],
+        get_state: GetState,
+        set_state: SetState,
+        names: Sequence[str],
+        options: Any,
+    ) -> None:
+        """Run `for element in iterated`; `extra_test` is false once it was left by `break`."""
+        if isinstance(iterated, TracedRange):
+            self._count(iterated, extra_test, body, get_state, set_state, names)
+            return
+        for element in iterated:
+            if extra_test is not None and not self._concrete(extra_test(), "break"):
+                break
+            body(element)
+
+    def _count(
+        self,
+        numbers: TracedRange,
+        extra_test: Callable[[], Any] | None,
+        body: Callable[[Any], None],
+        get_state: GetState,
+        set_state: SetState,
+        names: Sequence[str],
+    ) -> None:
+        number = numbers.start
+
+        def get() -> tuple[Any, ...]:
+            return (number, *get_state())
+
+        def put(state: tuple[Any, ...]) -> None:
+            nonlocal number
+            number, *rest = state
+            set_state(tuple(rest))
+
+        def goes_on() -> Any:
+            ahead = jnp.where(numbers.step > 0, number < numbers.stop, number > numbers.stop)
+            return ahead if extra_test is None else jnp.logical_and(ahead, extra_test())
+
+        def step() -> None:
+            nonlocal number
+            body(number)
+            number = number + numbers.step
+
+        self.while_stmt(goes_on, step, get, put, ("the number", *names), {})
+
+    def while_stmt(
+        self,
+        test: Callable[[], Any],
+        body: Callable[[], None],
+        get_state: GetState,
+        set_state: SetState,
+        names: Sequence[str],
+        options: Any,
+    ) -> None:
+        """Run `while test`."""
+        first = test()
+        if not is_traced(first):
+            while first:
+                body()
+                first = self._concrete(test(), "while")
+            return
+        _require_flag(first)
+        before = get_state()
+        carried = [is_value(value) for value in before]
+
+        def merged(arrays: Sequence[Any]) -> tuple[Any, ...]:
+            left = iter(arrays)
+            return tuple(
+                next(left) if is_carried else value
+                for is_carried, value in zip(carried, before, strict=True)
+            )
+
+        def goes_on(arrays: Any) -> Any:
+            set_state(merged(arrays))
+            return test()
+
+        def step(arrays: Any) -> Any:
+            set_state(merged(arrays))
+            body()
+            after = get_state()
+            for name, old, new, is_carried in zip(names, before, after, carried, strict=True):
+                if not is_carried and new is not old:
+                    raise _changed(name, old, new)
+            values = zip(after, carried, strict=True)
+            return [as_arrays(value) for value, is_carried in values if is_carried]
+
+        values = zip(before, carried, strict=True)
+        start = [as_arrays(value) for value, is_carried in values if is_carried]
+        set_state(merged(jax.lax.while_loop(goes_on, step, start)))
+
+    def if_stmt(
+        self,
+        condition: Any,
+        body: Callable[[], None],
+        otherwise: Callable[[], None],
+        get_state: GetState,
+        set_state: SetState,
+        names: Sequence[str],
+        num_results: int,
+    ) -> None:
+        """Run `if condition`."""
+        if not is_traced(condition):
+            body() if condition else otherwise()
+            return
+        _require_flag(condition)
+        before = get_state()
+        left: list[tuple[Any, ...]] = []
+
+        def branch(run: Callable[[], None]) -> Callable[[], list[Any]]:
+            def result() -> list[Any]:
+                set_state(before)
+                run()
+                after = get_state()[:num_results]
+                left.append(after)
+                return [as_arrays(value) for value in after if is_value(value)]
+
+            return result
+
+        try:
+            arrays = iter(jax.lax.cond(condition, branch(body), branch(otherwise)))
+        except TypeError as error:
+            for name, first, second in zip(names, *left[:2], strict=False):
+                if is_value(first) != is_value(second):
+                    raise _changed(name, first, second) from error
+            raise
+        for name, first, second in zip(names, *left[:2], strict=False):
+            if not is_value(first) and first is not second:
+                raise _changed(name, first, second)
+        results = (next(arrays) if is_value(value) else value for value in left[0])
+        set_state((*results, *before[num_results:]))
+
+    def if_exp(
+        self, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], text: str
+    ) -> Any:
+        """Return `then if condition else otherwise`."""
+        if not is_traced(condition):
+            return then() if condition else otherwise()
+        _require_flag(condition)
+        return jax.lax.cond(condition, lambda: as_arrays(then()), lambda: as_arrays(otherwise()))
+
+    def and_(self, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
+        """Return `first and second`."""
+        value = first()
+        return jnp.logical_and(value, second()) if is_traced(value) else value and second()
+
+    def or_(self, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
+        """Return `first or second`."""
+        value = first()
+        return jnp.logical_or(value, second()) if is_traced(value) else value or second()
+
+    def not_(self, value: Any) -> Any:
+        """Return `not value`."""
+        return jnp.logical_not(value) if is_traced(value) else not value
+
+    def range_(self, *numbers: Any) -> Any:
+        """Return a range, also of traced numbers."""
+        if not any(map(is_traced, numbers)):
+            return range(*numbers)
+        start, stop, step = {1: (0, *numbers, 1), 2: (*numbers, 1)}.get(len(numbers), numbers)
+        return TracedRange(jnp.asarray(start), jnp.asarray(stop), jnp.asarray(step))
+
+    def _concrete(self, value: Any, statement: str) -> bool:
+        if is_traced(value):
+            raise ArgumentError(
+                f"{statement} depends on a traced value, in a loop over Python values",
+                source=here(),
+                hint="loop over a range or a dataset, or write the condition with jnp.where",
+            )
+        return bool(value)
+
+
+class Undefined:
+    """Stands for a variable without a value."""
+
+    def __init__(self, name: str) -> None:
+        """Take the name of the variable."""
+        self.name = name
+
+
+class TracedRange:
+    """A range of numbers that are known when the program runs."""
+
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        """Take the numbers, as arrays."""
+        self.start, self.stop, self.step = start, stop, step
+
+
+def is_traced(value: Any) -> bool:
+    """Return whether a value is known only when the program runs."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def is_value(value: Any) -> bool:
+    """Return whether a value is made of arrays and numbers, which programs can carry."""
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(
+        is_array(leaf) or isinstance(leaf, bool | int | float | complex) for leaf in leaves
+    )
+
+
+def as_arrays(value: Any) -> Any:
+    """Return a value with its numbers as arrays."""
+    return jax.tree.map(jnp.asarray, value)
+
+
+def _require_flag(condition: Any) -> None:
+    """Raise `ArgumentError` for a condition of several values."""
+    if condition.shape:
+        raise ArgumentError(
+            f"a condition has the shape {list(condition.shape)}: it is true or false at once",
+            source=here(),
+            hint="reduce it: jnp.any(condition), jnp.all(condition)",
+        )
+
+
+def _changed(name: str, before: Any, after: Any) -> ArgumentError:
+    return ArgumentError(
+        f"{name} is {_text(before)} or {_text(after)}, as a traced value decides",
+        source=here(),
+        hint=f"give {name} an array or a number in all cases, of one shape",
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Undefined):
+        return "undefined"
+    return "an array" if is_value(value) else f"a {type(value).__name__}"
