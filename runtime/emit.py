@@ -260,7 +260,20 @@ def _reshape(node: Node, operands: list[Array]) -> list[Array]:
 
 def _take_step(node: Node, operands: list[Array]) -> list[Array]:
     # XLA puts a start out of range at the first or the last slice.
-    return [lax.dynamic_index_in_dim(*operands, keepdims=False)]
+    return [lax.dynamic_index_in_dim(*operands, keepdims=False, allow_negative_indices=False)]
+
+
+def _take_part(node: Node, operands: list[Array]) -> list[Array]:
+    x, number = operands
+    axis = cast(int, node.params["axis"])
+    length = node.results[0].type.shape[axis]
+    start = number * length
+    return [lax.dynamic_slice_in_dim(x, start, length, axis, allow_negative_indices=False)]
+
+
+def _join_parts(node: Node, operands: list[Array]) -> list[Array]:
+    axis = cast(int, node.params["axis"])
+    return [lax.reshape(jnp.moveaxis(operands[0], 0, axis), node.results[0].type.shape)]
 
 
 def _barrier(node: Node, operands: list[Array]) -> list[Array]:
@@ -331,6 +344,8 @@ _RULES: dict[Op, Rule] = {
     ops.CONCATENATE: _concatenate,
     ops.RESHAPE: _reshape,
     ops.TAKE_STEP: _take_step,
+    ops.TAKE_PART: _take_part,
+    ops.JOIN_PARTS: _join_parts,
     ops.BARRIER: _barrier,
     ops.CONSTANT: _constant,
     ops.SCAN: _scan,

@@ -307,6 +307,18 @@ def _take_step(arrays: list[Array], params: Params) -> list[Array]:
     return [arrays[0][min(max(int(arrays[1]), 0), len(arrays[0]) - 1), ...]]
 
 
+def _take_part(arrays: list[Array], params: Params) -> list[Array]:
+    axis, count = cast(int, params["axis"]), cast(int, params["count"])
+    length = arrays[0].shape[axis] // count
+    start = min(max(int(arrays[1]), 0), count - 1) * length
+    return [arrays[0][(*(slice(None),) * axis, slice(start, start + length))]]
+
+
+def _join_parts(arrays: list[Array], params: Params) -> list[Array]:
+    parts = [arrays[0][number, ...] for number in range(len(arrays[0]))]
+    return [join_arrays(parts, cast(int, params["axis"]))]
+
+
 def _unpack(arrays: list[Array], params: Params) -> list[Array]:
     pieces, start = [], 0
     for shape in cast("tuple[tuple[int, ...], ...]", params["shapes"]):
@@ -363,6 +375,8 @@ _RULES: dict[Op, _Rule] = {
     ops.CONCATENATE: _local(_concatenate),
     ops.RESHAPE: _local(_reshape),
     ops.TAKE_STEP: _local(_take_step),
+    ops.TAKE_PART: _local(_take_part),
+    ops.JOIN_PARTS: _local(_join_parts),
     ops.BARRIER: _local(lambda arrays, params: arrays),
     ops.SCAN: _nested(run_scan),
     ops.WHILE: _nested(run_while),

@@ -24,9 +24,10 @@ from typing import cast
 
 import numpy as np
 
-from graphdist.ir.control_flow_rules import cond_rule, scan_rule, type_in_step, while_rule
+from graphdist.ir.control_flow_rules import cond_rule, scan_rule, while_rule
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Params
+from graphdist.ir.stack_rules import join_parts_rule, take_part_rule, take_step_rule
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, join, own_slice, sharded
 
 REDUCERS = ("sum", "mean", "max", "min")
@@ -276,16 +277,6 @@ def _reshape(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> 
     return (result,)
 
 
-def _take_step(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
-    if len(types) != 2:
-        raise TypeRuleError(f"take_step takes a stack and a number, not {len(types)} operands")
-    stack, step = types
-    if not stack.shape or (step.dtype, step.shape) != ("i32", ()):
-        raise TypeRuleError(f"take_step of {stack} at {step}, not of a stack at an i32[]")
-    taken = type_in_step(stack)
-    return (taken if step.distribution is MIRRORED else taken.distributed(PER_REPLICA),)
-
-
 STARTS_AT_RUN_TIME = "starts_at_run_time"
 """The parameter of `unpack` and `unpack_slices` that keeps from XLA where the pieces start."""
 
@@ -311,7 +302,9 @@ PACK_SLICES = Op("pack_slices", _pack_slices)
 UNPACK_SLICES = Op("unpack_slices", _unpack_slices)
 CONCATENATE = Op("concatenate", _concatenate)
 RESHAPE = Op("reshape", _reshape)
-TAKE_STEP = Op("take_step", _take_step)
+TAKE_STEP = Op("take_step", take_step_rule)
+TAKE_PART = Op("take_part", take_part_rule)
+JOIN_PARTS = Op("join_parts", join_parts_rule)
 BARRIER = Op("barrier", lambda types, params, graphs: tuple(types))
 SCAN = Op("scan", scan_rule)
 WHILE = Op("while", while_rule)
@@ -323,7 +316,7 @@ OPS = {
         READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
         ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL,
         OWN_SLICE, CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
-        CONCATENATE, RESHAPE, TAKE_STEP, BARRIER,
+        CONCATENATE, RESHAPE, TAKE_STEP, TAKE_PART, JOIN_PARTS, BARRIER,
         SCAN, WHILE, COND,
     )
 }  # fmt: skip
@@ -370,6 +363,10 @@ DESCRIPTIONS = {
     CONCATENATE: "The operands joined along `axis`: the join of the operands.",
     TAKE_STEP: "What step number i of a loop takes of a stack, its slice i along dimension 0; the "
     "first or the last for an i below or above: as the stack, one dimension less.",
+    TAKE_PART: "Part number i of `count` equal parts of a value along `axis`; the first or the "
+    "last for an i below or above: as the value, per_replica if it is cut along `axis`.",
+    JOIN_PARTS: "The slices of a stack along dimension 0, joined along `axis`, one of their own "
+    "dimensions: as the stack, one dimension less, per_replica if they are cut along `axis`.",
     BARRIER: "The operands, once all are computed; the compiler merges no operation on them with "
     "one on the results: as the operands.",
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",

@@ -1,0 +1,74 @@
+"""Type rules of stacks and parts: `take_step`, `take_part` and `join_parts`.
+
+A stack holds the values of a loop's steps along dimension 0. A part is one of several equal parts
+of a value along any dimension: a loop over parts takes one in each step, and the stack of its
+results is joined behind it. All keep the distribution, unless the slices of replicas are cut along
+the same dimension: a part of a slice is then no slice of the part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from graphdist.ir.control_flow_rules import type_in_step
+from graphdist.ir.errors import TypeRuleError
+from graphdist.ir.graph import Graph, Params
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
+
+
+def take_step_rule(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    """Return the type of a stack's slice at a number."""
+    stack, step = _value_and_number(types, "take_step", "stack")
+    if not stack.shape:
+        raise TypeRuleError(f"take_step of {stack}, which is no stack")
+    return (_at(step, type_in_step(stack)),)
+
+
+def take_part_rule(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    """Return the type of a value's part of a number."""
+    type, number = _value_and_number(types, "take_part", "value")
+    axis, count = cast(int, params["axis"]), cast(int, params["count"])
+    if not 0 <= axis < len(type.shape) or type.shape[axis] % count:
+        raise TypeRuleError(
+            f"take_part of {type}, of {count} along dimension {axis}: the dimension does not divide"
+        )
+    return (_at(number, _resized(type, axis, type.shape[axis] // count)),)
+
+
+def join_parts_rule(
+    types: Sequence[Type], params: Params, graphs: Sequence[Graph]
+) -> tuple[Type, ...]:
+    """Return the type of the value whose parts are stacked."""
+    (stack,), axis = types, cast(int, params["axis"])
+    if not 0 <= axis < len(stack.shape) - 1:
+        raise TypeRuleError(
+            f"join_parts of {stack} along dimension {axis} of {max(len(stack.shape) - 1, 0)}"
+        )
+    part = type_in_step(stack)
+    return (_resized(part, axis, stack.shape[0] * part.shape[axis]),)
+
+
+def _value_and_number(types: Sequence[Type], name: str, what: str) -> tuple[Type, Type]:
+    if len(types) != 2:
+        raise TypeRuleError(f"{name} takes a {what} and a number, not {len(types)} operands")
+    value, number = types
+    if (number.dtype, number.shape) != ("i32", ()):
+        raise TypeRuleError(f"{name} of {value} at {number}, not at an i32[]")
+    return value, number
+
+
+def _at(number: Type, taken: Type) -> Type:
+    """Return the type of a value taken at a number, which may differ between replicas."""
+    return taken if number.distribution is MIRRORED else taken.distributed(PER_REPLICA)
+
+
+def _resized(type: Type, axis: int, length: int) -> Type:
+    """Return the type with another length of a dimension; it is no slice along this one then."""
+    resized = type.shaped((*type.shape[:axis], length, *type.shape[axis + 1 :]))
+    is_cut = type.distribution is not None and type.distribution.dimension == axis
+    return resized.distributed(PER_REPLICA) if is_cut else resized

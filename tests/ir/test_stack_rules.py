@@ -1,0 +1,103 @@
+"""Steps and parts of values: their types, and what the interpreter and a device make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+import pytest
+
+from graphdist.ir import ops
+from graphdist.ir.arrays import Array
+from graphdist.ir.builder import Builder
+from graphdist.ir.errors import TypeRuleError
+from graphdist.ir.graph import Graph, Op, Stage, Value
+from graphdist.ir.interpreter import interpret
+from graphdist.ir.source import UNKNOWN
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, dtype_name, sharded
+from graphdist.runtime.emit import emit
+from graphdist.runtime.evaluate import evaluate_jax_node
+
+NUMBER = Type("i32", (), MIRRORED)
+NUMBERS = (0, 1, 2, 7, -1, -9)
+
+
+def result_type(op: Op, types: Sequence[Type], params: Mapping[str, object]) -> str:
+    assert op.rule is not None
+    (type,) = op.rule(types, params, ())
+    return str(type)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "axis", "part", "joined"),
+    [
+        (MIRRORED, 1, "f32[6,2] mirrored", "f32[2,18] mirrored"),
+        (PER_REPLICA, 0, "f32[3,4] per_replica", "f32[12,3] per_replica"),
+        (sharded(0, 2), 1, "f32[6,2] sharded(0, copies=2)", "f32[2,18] sharded(0, copies=2)"),
+        (sharded(0), 0, "f32[3,4] per_replica", "f32[12,3] per_replica"),
+    ],
+    ids=str,
+)
+def test_a_part_of_a_slice(distribution: Distribution, axis: int, part: str, joined: str) -> None:
+    value = Type("f32", (6, 4), distribution)
+    assert result_type(ops.TAKE_PART, [value, NUMBER], {"axis": axis, "count": 2}) == part
+    along = distribution.dimension
+    of_stack = distribution if along is None else distribution.along(along + 1)
+    stack = Type("f32", (6, 2, 3), of_stack)
+    assert result_type(ops.JOIN_PARTS, [stack], {"axis": axis}) == joined
+
+
+def test_a_number_that_differs() -> None:
+    types = [Type("f32", (6, 4), MIRRORED), NUMBER.distributed(PER_REPLICA)]
+    taken = result_type(ops.TAKE_PART, types, {"axis": 0, "count": 3})
+    assert taken == "f32[2,4] per_replica"
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "params", "message"),
+    [
+        (ops.TAKE_STEP, [NUMBER, NUMBER], {}, "is no stack"),
+        (ops.TAKE_STEP, [Type("f32", (2,))], {}, "not 1 operands"),
+        (ops.TAKE_PART, [Type("f32", (6,))] * 2, {"axis": 0, "count": 2}, r"not at an i32\[\]"),
+        (ops.TAKE_PART, [Type("f32", (6,)), NUMBER], {"axis": 0, "count": 4}, "does not divide"),
+        (ops.TAKE_PART, [Type("f32", (6,)), NUMBER], {"axis": 1, "count": 2}, "does not divide"),
+        (ops.JOIN_PARTS, [Type("f32", (6, 2))], {"axis": 1}, "along dimension 1 of 1"),
+        (ops.JOIN_PARTS, [Type("f32", ())], {"axis": 0}, "along dimension 0 of 0"),
+    ],
+)
+def test_refused(op: Op, types: list[Type], params: dict[str, object], message: str) -> None:
+    with pytest.raises(TypeRuleError, match=message):
+        result_type(op, types, params)
+
+
+def both(op: Op, params: Mapping[str, object], *arrays: Array) -> Array:
+    """Return what the interpreter makes of arrays; a device makes the same."""
+    inputs = tuple(Value(Type(dtype_name(array.dtype), array.shape, MIRRORED)) for array in arrays)
+    builder = Builder()
+    outputs = builder.add(op, inputs, params, at=UNKNOWN)
+    graph = Graph("f", Stage.SPMD, 1, inputs, tuple(builder.nodes), outputs)
+    ((expected,),) = interpret(graph, [[array] for array in arrays], evaluate_jax_node).outputs
+    (given,) = jax.jit(lambda *operands: emit(graph, operands))(*arrays)
+    assert expected.shape == outputs[0].type.shape
+    np.testing.assert_array_equal(np.asarray(given), expected)
+    return expected
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_parts_joined_are_the_value(axis: int) -> None:
+    value = np.arange(6 * 12 * 3, dtype=np.float32).reshape(6, 12, 3)
+    params = {"axis": axis, "count": 3}
+    parts = [both(ops.TAKE_PART, params, value, np.asarray(number, np.int32)) for number in NUMBERS]
+    wanted = np.split(value, 3, axis)
+    for number, part in zip(NUMBERS, parts, strict=True):
+        np.testing.assert_array_equal(part, wanted[min(max(number, 0), 2)])
+    joined = both(ops.JOIN_PARTS, {"axis": axis}, np.stack(parts[:3]))
+    np.testing.assert_array_equal(joined, value)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_first_or_last_step_for_numbers_out_of_range(number: int) -> None:
+    stack = np.arange(6, dtype=np.float32).reshape(3, 2)
+    taken = both(ops.TAKE_STEP, {}, stack, np.asarray(number, np.int32))
+    np.testing.assert_array_equal(taken, stack[min(max(number, 0), 2)])
