@@ -20,6 +20,7 @@ from graphdist.passes import (
     lower_cross_replica,
     narrow_gathers,
     order_collectives,
+    order_loops,
     own_slices,
     place_variables,
     reassociate,
@@ -37,12 +38,16 @@ from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.limit_gathered import LimitGathered
 from graphdist.passes.manager import Pass
 from graphdist.passes.pack_variables import PackVariables
+from graphdist.passes.scatter_in_parts import ScatterInParts
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slice_gains import SHARDING, Sharding
 from graphdist.passes.stage_collectives import StageCollectives
 
 SMALLEST_IN_LOOPS = 2**16
 """The bytes a step of a loop takes of a value that is gathered in it, at least."""
+
+LARGEST_WIDENED = 2**28
+"""The bytes of a value that is widened and reduce_scattered at once, at most."""
 
 _LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
 
@@ -82,6 +87,8 @@ PASSES = {
         Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
         Pass("order_collectives", order_collectives.order_collectives, _SPMD),
         Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
+        Pass("scatter_in_parts", ScatterInParts(64), _SPMD),
+        Pass("order_loops", order_loops.order_loops, _SPMD),
         Pass("stage_collectives", StageCollectives(), _SPMD),
     )
 }
@@ -145,6 +152,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         Pass("shard_update", ShardUpdate(sharding), _SPMD),
         *((PASSES["reassociate"],) if allow_reassociation else ()),
     )
+    in_parts = Pass("scatter_in_parts", ScatterInParts(LARGEST_WIDENED), _SPMD)
+    saves_memory = target.shard_parameters and target.platform != "cpu"
     staged = Pass("stage_collectives", StageCollectives(target.num_slices), _SPMD)
     in_slices = Pass("accumulate_in_slices", AccumulateInSlices(target.gathered_bytes), _SPMD)
     return (
@@ -180,5 +189,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # Last: buckets are filled in the order in which values are ready.
         PASSES["order_collectives"],
         Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
+        # After collectives are in order and small ones are packed: a loop over parts takes the
+        # place of a large one, and runs before the loops behind it.
+        *((in_parts, PASSES["order_loops"]) if saves_memory else ()),
         *((staged,) if target.platform == "tpu" else ()),
     )

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass
 from graphdist.ir.analyses import users, walk
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN
+from graphdist.passes import scatter_in_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,14 @@ def _saved(node: Node, graph: Graph) -> Iterator[Value]:
     """Yield the values that a loop stacks up, or leaves, for another loop."""
     if node.op is SCAN:
         for result in node.results:
-            is_for_loops = any(using.op is SCAN for using in users(graph).get(result, ()))
+            is_for_loops = any(_is_saved_for(using) for using in users(graph).get(result, ()))
             if is_for_loops and not _is_slice(result):
                 yield result
+
+
+def _is_saved_for(node: Node) -> bool:
+    """Return whether a node is a loop of the program, not one over parts of a gradient."""
+    return node.op is SCAN and node.origin != scatter_in_parts.NAME
 
 
 def _is_slice(value: Value) -> bool:

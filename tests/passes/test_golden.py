@@ -41,6 +41,8 @@ TO_THE_BIT = {
     "eliminate_dead_code",
     "fold_constants",
     "narrow_gathers",
+    "order_loops",
+    "scatter_in_parts",
     "simplify",
 }
 MAX_NODES = 12  # of a case: larger ones are not read by anybody

@@ -9,7 +9,11 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
-from graphdist.program.memory_parts import MemoryParts
+from graphdist.ir.analyses import walk
+from graphdist.ir.graph import Graph
+from graphdist.ir.ops import TAKE_PART
+from graphdist.passes import pipelines
+from graphdist.program.memory_parts import MemoryParts, memory_parts
 from tests.aot.steps import needs_tpu
 
 LAYERS, WIDTH, ROWS = 4, 256, 8
@@ -70,6 +74,41 @@ def test_parts_by_hand(strategy: Any, slices: int, gathered: int) -> None:
     )
     assert report.parts.total <= report.needed_bytes
     assert "saved for the way back" in str(report)
+
+
+def test_a_gradient_that_is_scattered_in_parts_is_not_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = []
+    for largest in (2**30, LAYER // 4):
+        monkeypatch.setattr(pipelines, "LARGEST_WIDENED", largest)
+        graph = chunked_step(gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True))
+        assert any(node.op is TAKE_PART for node in walk(graph)) == (largest < LAYER)
+        counted.append(memory_parts(graph))
+    assert counted[0] == counted[1]
+
+
+def chunked_step(strategy: Any) -> Graph:
+    """Return the graph of a step whose loss is a loop over chunks of rows, in bfloat16."""
+    with strategy.scope():
+        w = gd.Variable(jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32))
+
+    @gd.function
+    def step(x: Any) -> Any:
+        def replica_fn(x: Any) -> Any:
+            def loss(w: Any) -> Any:
+                rows = jax.checkpoint(lambda h, x: (h + jnp.sum(jnp.tanh(x @ w)), None))
+                return jax.lax.scan(rows, jnp.bfloat16(0), x.astype("bfloat16"))[0]
+
+            value, gradient = jax.value_and_grad(loss)(w[...].astype("bfloat16"))
+            gradient = gd.get_replica_context().all_reduce("MEAN", gradient.astype("float32"))
+            w.assign(w - 0.1 * gradient)
+            return value
+
+        return strategy.reduce("MEAN", strategy.run(replica_fn, args=(x,)), axis=None)
+
+    with strategy.scope():
+        return step.trace(gd.PerReplicaSpec((4, ROWS, WIDTH), jnp.float32)).lower().graph
 
 
 def test_steps_in_full_have_no_parts() -> None:

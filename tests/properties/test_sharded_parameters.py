@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import graphdist as gd
 from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph
-from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN
+from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN, TAKE_PART
 from graphdist.passes import Target, pipeline, pipelines
 from graphdist.passes.manager import run_passes
 from tests.passes.execution import execute
@@ -40,6 +40,7 @@ STEPS: dict[str, Layer] = {
     "product": lambda h, p: h @ p["matrix"],
     "transposed": lambda h, p: h @ p["matrix"].T,
     "narrow": lambda h, p: (h.astype("bfloat16") @ p["matrix"].astype("bfloat16")).astype("f"),
+    "narrow rows": lambda h, p: h + p["matrix"].astype("bfloat16")[0].astype("f"),
     "scale": lambda h, p: h * p["scale"],
     "shift": lambda h, p: h + p["shift"],
     "negative": lambda h, p: -h + 2 * p["shift"],
@@ -116,6 +117,8 @@ IDEMPOTENT = {
     "narrow_gathers",
     "gather_ahead",
     "limit_gathered",
+    "scatter_in_parts",
+    "order_loops",
 }
 RUNS = {"loop": in_one_loop, "loops": in_two_loops, "apart": one_by_one, "tied": tied}
 
@@ -186,6 +189,7 @@ def in_slices(graph: Graph, dimensions: list[int | None], groups: int = 1) -> Gr
     st.sampled_from(sorted(REPEATED)),
     st.lists(st.sampled_from([None, 0, 1, 1, 1, 2]), min_size=6, max_size=6),
     st.sampled_from([0, 100, 2**20]),
+    st.sampled_from([4, 16, 64, 2**20]),
     st.sampled_from(["cpu", "gpu", "tpu"]),
     st.sampled_from(sorted(STRATEGIES)),
     st.integers(0, 99),
@@ -198,6 +202,7 @@ def test_steps_mean_the_same_in_slices(
     repeated: str,
     dimensions: list[int | None],
     gathered_bytes: int,
+    largest_widened: int,
     platform: str,
     groups: int,
     seed: int,
@@ -216,7 +221,9 @@ def test_steps_mean_the_same_in_slices(
     target = Target(
         platform, True, packs_variables=False, shard_parameters=True, gathered_bytes=gathered_bytes
     )
-    passes = pipeline(target)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipelines, "LARGEST_WIDENED", largest_widened)
+        passes = pipeline(target)
     history = run_passes(in_slices(graph, dimensions, groups), passes)
     by_name = {entry.name: entry for entry in passes if entry.name in IDEMPOTENT}
     for entry in history:
@@ -243,6 +250,20 @@ def test_no_stack_is_ever_in_full(wrapper: str) -> None:
     inside = [node.op for loop in loops for node in loop.nodes]
     assert inside.count(ALL_GATHER) >= 2
     assert REDUCE_SCATTER in inside
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_widened_gradients_are_scattered_in_parts(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "LARGEST_WIDENED", 2 * WIDTH * WIDTH)
+    graph = in_slices(traced(["narrow rows", "clip"], "loop", "recomputed", "sgd"), [1] * 6)
+    target = Target(platform, True, packs_variables=False, shard_parameters=True)
+    final = run_passes(graph, pipeline(target))[-1].graph
+    widened = [node for node in walk(final) if node.op.name == "jax.convert_element_type"]
+    sizes = {node.results[0].type.size for node in widened if node.results[0].type.dtype == "f32"}
+    assert max(sizes) <= WIDTH * WIDTH // 2
+    assert any(node.op is TAKE_PART for node in walk(final))
 
 
 @pytest.mark.parametrize("repeated", ["accumulated", "accumulated of read"])

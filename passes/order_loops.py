@@ -1,0 +1,109 @@
+"""Run the loops of a graph one after the other, in the order of the program.
+
+A device runs one loop at a time, and compilers choose which one by what they overlap, not by what
+memory it keeps, as long as all fits. The loss of a step is only printed, so the loop that computes
+it may be put last, and a gathered parameter that it shares with the loop on the way back is kept
+until then. Gradients may wait for their scatter until all are computed. So a loop begins when the
+loop in front of it is done.
+
+Before:  %a = scan(%x) ..               %b = scan(%y) ..
+After:   %a = scan(%x) ..  %a1, %y1 = barrier(%a, %y)  %b = scan(%y1) ..
+
+How it works. Of two loops that follow each other, where the second does not depend on the first,
+the smallest result of the first that is used and the latest operand of the second pass a barrier.
+No value changes.
+
+Left alone: loops whose results are not used or are carried through as they are; `while` loops.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from graphdist.ir.analyses import operations, producers, use_counts
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import BARRIER, SCAN
+from graphdist.ir.rewrite import map_nested, substitute
+from graphdist.passes.stacks import first_stack, num_carry_of
+
+NAME = "order_loops"
+
+
+def order_loops(graph: Graph) -> Graph:
+    """Return the graph with a barrier between loops that do not depend on each other."""
+    if SCAN.name not in operations(graph):
+        return graph
+    graph = map_nested(graph, order_loops)
+    joined = _joined(graph)
+    if not joined:
+        return graph
+    builder = Builder(NAME)
+    environment: dict[Operand, Operand] = {}
+    for node in graph.nodes:
+        if node in joined:
+            passing = substitute(environment, joined[node])
+            passed = builder.add(BARRIER, passing, at=node.source)
+            environment.update(zip(joined[node], passed, strict=True))
+        results = builder.keep(node, substitute(environment, node.operands), node.graphs)
+        environment.update(zip(node.results, results, strict=True))
+    outputs = substitute(environment, graph.outputs)
+    return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+
+
+def _joined(graph: Graph) -> dict[Node, tuple[Value, Value]]:
+    """Return what passes a barrier before a loop: a result of the loop in front, and an operand."""
+    loops = [node for node in graph.nodes if node.op is SCAN]
+    place = {value: number for number, value in enumerate(graph.inputs)}
+    for number, node in enumerate(graph.nodes, len(place)):
+        place.update(dict.fromkeys(node.results, number))
+    found = {}
+    for first, second in pairwise(loops):
+        results, operands = _computed(first, graph), _waiting(second, graph)
+        if results and operands and not _depends(second, first, graph):
+            result = min(results, key=lambda value: value.type.bytes)
+            found[second] = (result, max(operands, key=place.__getitem__))
+    return found
+
+
+def _computed(loop: Node, graph: Graph) -> list[Value]:
+    """Return the results of a loop that are used, and are not carried through as they are."""
+    (body,) = loop.graphs
+    end = first_stack(loop)
+    carried = body.inputs[end - num_carry_of(loop) : end]
+    return [
+        result
+        for number, result in enumerate(loop.results)
+        if use_counts(graph)[result]
+        and not (number < len(carried) and body.outputs[number] is carried[number])
+    ]
+
+
+def _waiting(loop: Node, graph: Graph) -> list[Value]:
+    """Return the operands of a loop that are made of others: a barrier would store a constant."""
+    made_by = producers(graph)
+    return [
+        operand
+        for operand in loop.operands
+        if type(operand) is Value
+        and (
+            operand not in made_by or any(type(each) is Value for each in made_by[operand].operands)
+        )
+    ]
+
+
+def _depends(node: Node, on: Node, graph: Graph) -> bool:
+    """Return whether a node needs results of an earlier one, be it through others."""
+    made_by = producers(graph)
+    pending, seen = list(node.operands), set[Value]()
+    while pending:
+        operand = pending.pop()
+        if type(operand) is not Value or operand in seen:
+            continue
+        seen.add(operand)
+        made = made_by.get(operand)
+        if made is on:
+            return True
+        if made is not None:
+            pending += made.operands
+    return False
