@@ -1,8 +1,8 @@
-"""What a step with variables in slices must hold at least, counted on the graph.
+"""The memory of a step with variables in slices, by its large parts, counted on the graph.
 
-The compiler's peak can be held against it. Values that are computed and used at once are left out,
-such as products inside a layer, gradients in full before they are scattered, and the compiler's
-copies.
+The compiler's peak can be held against the sum. It is higher by values that are computed and used
+at once, such as products inside a layer and gradients in full before they are scattered. It is
+lower where the compiler writes the next layer over the one that was used.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Report:
     refusal: str = ""
     variables: StoredVariables = StoredVariables(0, 0, 0, 0)
     parts: MemoryParts | None = None
-    """What a step with variables in slices must hold at least; None without such variables."""
+    """The memory of a step with variables in slices, by parts; None without such variables."""
 
     @property
     def fits(self) -> bool:

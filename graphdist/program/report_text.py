@@ -61,7 +61,7 @@ def _memory(report: Report) -> Iterator[str]:
     if report.parts is not None:
         parts = report.parts
         yield (
-            f"  at least  {size_text(parts.total):>12}   variables {size_text(parts.variables)}, "
+            f"  counted   {size_text(parts.total):>12}   variables {size_text(parts.variables)}, "
             f"slices of gradients {size_text(parts.gradients)}, saved for the way back "
             f"{size_text(parts.saved)}, gathered {size_text(parts.gathered)}"
         )

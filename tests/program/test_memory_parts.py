@@ -1,4 +1,4 @@
-"""What a step must hold at least, against counts by hand."""
+"""The memory of a step by parts, against counts by hand."""
 
 from __future__ import annotations
 
