@@ -13,7 +13,8 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.stored_slices import stored_dimension
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.declaration import Declaration
-from graphdist.state.initial_values import host_array, made_in_slices, may_be_in_slices
+from graphdist.state.initial_values import host_array, made_in_slices
+from graphdist.state.slices_from_creation import may_be_in_slices
 from graphdist.tracing.state import TraceError, current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, checked_array

@@ -41,10 +41,10 @@ from graphdist.state.checks import (
 )
 from graphdist.state.declaration import Declaration
 from graphdist.state.in_place import InPlaceOperators
-from graphdist.state.initial_values import dimension_of_slices, why_in_full
 from graphdist.state.on_read import combined_copies, require_aggregation
 from graphdist.state.scatter import ScatterUpdates
 from graphdist.state.shares_of_totals import share_of_total
+from graphdist.state.slices_from_creation import dimension_of_slices, why_in_full
 from graphdist.state.storage import Storage
 from graphdist.state.turns import in_turn
 from graphdist.tracebacks import frames_hidden
