@@ -15,7 +15,8 @@
 * `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow;
 * `SLURM_PROCID` and the other variables of Slurm describe the task that this process runs,
   `TPU_NAME` and `TPU_WORKER_ID` the TPU of this host;
-* `CUDA_VISIBLE_DEVICES` lists the GPUs that this process may use.
+* `CUDA_VISIBLE_DEVICES` lists the GPUs that this process may use;
+* `KERAS_BACKEND` is the backend of Keras, which `graphdist.keras` sets to `jax` unless it is set.
 """
 
 from __future__ import annotations
@@ -172,6 +173,11 @@ def visible_gpus() -> str | None:
 def set_visible_gpus(numbers: Iterable[int]) -> None:
     """Let this process see these GPUs alone; it has no effect once devices are in use."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, numbers))
+
+
+def choose_keras_backend(name: str) -> None:
+    """Set the backend with which Keras is imported, unless the environment sets one."""
+    os.environ.setdefault("KERAS_BACKEND", name)
 
 
 def tpu_name() -> str | None:

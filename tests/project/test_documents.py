@@ -181,9 +181,10 @@ def anchors(page: Path) -> set[str]:
     [
         "python3 -m venv .venv && .venv/bin/pip install -e '.[examples]' "
         "&& .venv/bin/python examples/train_digits.py",
+        ".venv/bin/python examples/train_keras.py",
         "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest",
     ],
-    ids=["example", "tests"],
+    ids=["example", "keras", "tests"],
 )
 def test_readme_has_the_commands_to_start_with(command: str) -> None:
     assert command in "".join(text for _, text in blocks_of("README.md")).splitlines()

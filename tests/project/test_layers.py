@@ -32,7 +32,7 @@ LEVELS: list[list[str]] = [
     ["graphdist.program"],
     ["graphdist.strategies"],
     ["graphdist.metrics", "graphdist.nn", "graphdist.random", "graphdist.experimental"],
-    ["graphdist.train", "graphdist.aot", "graphdist.viz", "graphdist.compat"],
+    ["graphdist.train", "graphdist.aot", "graphdist.viz", "graphdist.compat", "graphdist.keras"],
 ]
 ABOVE = ["graphdist.tools"]
 

@@ -1,0 +1,74 @@
+"""A batch normalization whose statistics are over the rows of all replicas."""
+
+from __future__ import annotations
+
+from typing import Any  # Any: arrays, and arguments of the layer that it extends
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from graphdist.errors import UnsupportedError
+from graphdist.keras.parts import current_part
+from graphdist.strategies.current import get_replica_context
+from graphdist.tracing.user_lines import here
+
+
+@keras.saving.register_keras_serializable(package="graphdist")
+class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
+    """Normalize by the mean and variance of the global batch, in place of the replica's rows.
+
+    It takes the arguments of `keras.layers.BatchNormalization` and has the same weights, which
+    either layer can load. Outside the steps of a strategy it does the same. Raises
+    `UnsupportedError` for `renorm=True`.
+
+    >>> SynchronizedBatchNormalization(momentum=0.9).momentum
+    0.9
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        """Take the arguments of `keras.layers.BatchNormalization`."""
+        super().__init__(**arguments)
+        if self.renorm:
+            raise UnsupportedError(
+                "a SynchronizedBatchNormalization with renorm=True",
+                source=here(),
+                hint="use keras.layers.BatchNormalization, which normalizes each replica's rows",
+            )
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Return the normalized inputs, and move the moving averages."""
+        if not (training and self.trainable) or current_part() is None:
+            return super().call(inputs, training=training, mask=mask)
+        values = jnp.asarray(inputs, jnp.promote_types(inputs.dtype, jnp.float32))
+        mean, variance = self._of_all_replicas(values, mask)
+        for average, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            average.assign(average * self.momentum + new * (1.0 - self.momentum))
+        outputs = keras.ops.batch_normalization(
+            x=values,
+            mean=mean,
+            variance=variance,
+            axis=self.axis,
+            offset=None if self.beta is None else keras.ops.cast(self.beta, values.dtype),
+            scale=None if self.gamma is None else keras.ops.cast(self.gamma, values.dtype),
+            epsilon=self.epsilon,
+        )
+        return keras.ops.cast(outputs, self.compute_dtype)
+
+    def _of_all_replicas(self, values: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array]:
+        """Return mean and variance of each channel over the rows of all replicas."""
+        part = current_part()
+        axes = tuple(axis for axis in range(values.ndim) if axis != self.axis % values.ndim)
+        counted = jnp.ones(values.shape, values.dtype)
+        if mask is not None:
+            counted = counted * jnp.expand_dims(jnp.asarray(mask, values.dtype), -1)
+        if part is None or not part.rows:
+            counted = jnp.zeros_like(counted)
+        all_reduce = get_replica_context().all_reduce
+        total, count = all_reduce("SUM", (jnp.sum(values * counted, axes), jnp.sum(counted, axes)))
+        count = jnp.maximum(count, 1)
+        mean = total / count
+        shape = [1] * values.ndim
+        shape[self.axis] = -1
+        away = (values - mean.reshape(shape)) * counted
+        return mean, all_reduce("SUM", jnp.sum(away * away, axes)) / count

@@ -1,0 +1,37 @@
+"""Whether Keras is here and runs on JAX. Imports Keras for the first time, if nobody has."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from graphdist.config import choose_keras_backend
+from graphdist.errors import MissingExtraError, UnsupportedError
+from graphdist.tracing.user_lines import here
+
+
+def require_keras_on_jax() -> None:
+    """Import Keras with its JAX backend.
+
+    Raises `MissingExtraError` if it is not installed, `UnsupportedError` if it runs on another
+    backend already or the environment asks for one.
+    """
+    choose_keras_backend("jax")
+    try:
+        keras = import_module("keras")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"graphdist.keras needs the package {error.name}",
+            source=here(),
+            hint="pip install 'graphdist[keras]', and set KERAS_BACKEND=jax if it is set",
+        ) from error
+    require_jax(keras.config.backend())
+
+
+def require_jax(backend: str) -> None:
+    """Raise `UnsupportedError` for a backend of Keras other than JAX."""
+    if backend != "jax":
+        raise UnsupportedError(
+            f"Keras runs on {backend}, graphdist on jax",
+            source=here(),
+            hint="set KERAS_BACKEND=jax, or import graphdist.keras before keras",
+        )

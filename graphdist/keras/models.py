@@ -1,0 +1,165 @@
+"""Which strategy a Keras model trains on: the one whose scope is open when it is made or compiled.
+
+Keras asks a model for the functions of its steps in public methods: `make_train_function`,
+`make_test_function` and `make_predict_function`. A `Placement` stands for these methods, and for
+`compile`, in the `__dict__` of one model; no class of Keras is derived from, so that a model is
+saved as what it is. Keras has no hook for new models: `watch_new_models` wraps
+`keras.Model.__new__`. A model made before is given to `distribute`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import wraps
+from typing import Any, TypeVar  # Any: arguments of Keras's methods
+
+import keras
+
+from graphdist.context import current_strategy, has_strategy
+from graphdist.errors import ArgumentTypeError, ContextError, UnsupportedError
+from graphdist.keras.state import ModelState
+from graphdist.keras.steps import Steps
+from graphdist.strategies.base import Strategy
+from graphdist.strategies.current import get_strategy
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import type_name
+
+Model = TypeVar("Model", bound=keras.Model)
+
+_METHODS = ("compile", "make_train_function", "make_test_function", "make_predict_function")
+_PLACEMENT = "_graphdist_placement"
+
+
+class Placement:
+    """Stands for some methods of a model, and decides which strategy makes its steps."""
+
+    def __init__(self, model: keras.Model) -> None:
+        """Stand for the methods of the model; it has no strategy yet."""
+        self.model = model
+        self.strategy: Strategy | None = None
+        self._state: ModelState | None = None
+        self._has_warned = False
+        for method in _METHODS:
+            vars(model)[method] = getattr(self, method)
+        vars(model)[_PLACEMENT] = self
+
+    def place_on(self, strategy: Strategy) -> None:
+        """Train on a strategy from now on.
+
+        Raises `ContextError` if the model trains on another, `UnsupportedError` if its class makes
+        the functions of its steps itself.
+        """
+        if self.strategy is strategy:
+            return
+        if self.strategy is not None:
+            raise ContextError(
+                f"model {self.model.name!r} belongs to {self.strategy.beside(strategy)}, "
+                f"and is compiled in the scope of {strategy}",
+                source=here(),
+                hint="make another model in that scope, and copy the weights: "
+                "other.set_weights(model.get_weights())",
+            )
+        for method in _METHODS[1:]:
+            if getattr(type(self.model), method) is not getattr(keras.Model, method):
+                raise UnsupportedError(
+                    f"{type(self.model).__name__} has its own {method}, which a strategy replaces",
+                    source=here(),
+                    hint="override train_step, test_step or predict_step",
+                )
+        self.strategy = strategy
+        self._state = ModelState(self.model, strategy)
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile the model, for the strategy whose scope is open."""
+        if has_strategy():
+            self.place_on(get_strategy())
+        return type(self.model).compile(self.model, *args, **kwargs)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """Make the function of a training step."""
+        return self._make("train", force)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """Make the function of a step of `evaluate`."""
+        return self._make("test", force)
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        """Make the function of a step of `predict`."""
+        return self._make("predict", force)
+
+    def _make(self, kind: str, force: bool) -> Any:
+        method, attribute = f"make_{kind}_function", f"{kind}_function"
+        if self.strategy is None:
+            self._refuse_a_scope()
+            return getattr(type(self.model), method)(self.model, force)
+        if self.model.run_eagerly and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"run_eagerly of model {self.model.name!r} has no effect on {self.strategy}: its "
+                f"steps are compiled. To run it line by line, compile it outside the scope",
+                stacklevel=3,
+            )
+        steps = getattr(self.model, attribute, None)
+        if force or not isinstance(steps, Steps):
+            assert self._state is not None
+            steps = Steps(kind, self.model, self._state, self.strategy)
+            setattr(self.model, attribute, steps)
+        return steps
+
+    def _refuse_a_scope(self) -> None:
+        if has_strategy():
+            raise ContextError(
+                f"model {self.model.name!r} was made and compiled outside the scope of "
+                f"{current_strategy()}, in which it is used: it would run on one device",
+                source=here(),
+                hint="compile it inside the scope, or call graphdist.keras.distribute(model)",
+            )
+
+
+def placement_of(model: keras.Model) -> Placement:
+    """Return the placement of a model, made now if it has none."""
+    placement = vars(model).get(_PLACEMENT)
+    return placement if isinstance(placement, Placement) else Placement(model)
+
+
+def distribute(model: Model, strategy: Strategy | None = None) -> Model:
+    """Let a Keras model train on a strategy, by default on the one whose scope is open.
+
+    A model that is made or compiled in a scope needs no such call. Returns the model itself. Raises
+    `ArgumentTypeError` for anything but a Keras model, `ContextError` if the model belongs to
+    another strategy.
+
+    >>> import graphdist as gd, graphdist.keras, keras, numpy as np
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    >>> model = graphdist.keras.distribute(model, strategy)
+    >>> history = model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    >>> list(history.history)
+    ['loss']
+    """
+    if not isinstance(model, keras.Model):
+        raise ArgumentTypeError(
+            f"distribute takes a Keras model, not {type_name(model)}", source=here()
+        )
+    placement_of(model).place_on(get_strategy() if strategy is None else strategy)
+    return model
+
+
+def watch_new_models() -> None:
+    """Give every Keras model made from now on a placement; the open scope is its strategy."""
+    new = keras.Model.__new__
+    if vars(new).get("places_models"):
+        return
+
+    @wraps(new)
+    def make(cls: type[keras.Model], *args: Any, **kwargs: Any) -> keras.Model:
+        model = new(cls, *args, **kwargs)
+        if isinstance(model, keras.Model) and _PLACEMENT not in vars(model):
+            placement = Placement(model)
+            if has_strategy():
+                placement.place_on(get_strategy())
+        return model
+
+    vars(make)["places_models"] = True
+    keras.Model.__new__ = make

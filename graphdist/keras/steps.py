@@ -1,0 +1,185 @@
+"""The functions with which `fit`, `evaluate` and `predict` of a distributed model make a step.
+
+Keras calls `train_function(state, iterator)` for every execution, which is `steps_per_execution`
+batches of the iterator, and gets logs and the new state. Here each batch is split over the
+replicas, and one compiled program runs the model's own `train_step` on every replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any  # Any: arrays, pytrees and objects of Keras
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from graphdist.context import Scope
+from graphdist.errors import UnsupportedError
+from graphdist.keras.batches import split, warn_of_idle_replicas
+from graphdist.keras.gradients import SummedGradients, loss_with_sums, replaced
+from graphdist.keras.parts import Part
+from graphdist.keras.python_state import python_state_watched
+from graphdist.keras.state import Arrays, HeldVariable, ModelState
+from graphdist.program.function import function
+from graphdist.strategies.base import Strategy
+from graphdist.strategies.current import get_replica_context
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import PerReplicaArray
+
+METRICS = {"train": 3, "test": 2, "predict": -1}
+"""The place of the metrics' variables among the lists of a step's state."""
+
+
+class Steps:
+    """Steps of one kind ("train", "test" or "predict") of a model on a strategy."""
+
+    def __init__(
+        self, kind: str, model: keras.Model, state: ModelState, strategy: Strategy
+    ) -> None:
+        """Compile nothing yet; the model is built."""
+        self.kind, self.model, self.state, self.strategy = kind, model, state, strategy
+        everything = [
+            list(model.trainable_variables),
+            list(model.non_trainable_variables),
+            *([list(model.optimizer.variables)] if kind == "train" else []),
+            *([] if kind == "predict" else [list(model.metrics_variables)]),
+        ]
+        self.lists: list[list[Any]] = everything
+        if kind == "train":
+            state.keep_only(
+                [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+            )
+        self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
+        self._has_warned = False
+
+    def __call__(self, state: Sequence[Arrays], iterator: Iterator[Any]) -> Any:
+        """Make the steps of one execution, and return the logs or outputs and the state."""
+        self.state.adopt(self.lists, state, METRICS[self.kind])
+        results = [self._step(next(iterator))]
+        for _ in range(self.model.steps_per_execution - 1):
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            results.append(self._step(batch))
+        back = tuple(
+            [held.handed_back for held in self._held(place)] for place in range(len(self.lists))
+        )
+        return self._joined(results), back
+
+    def _joined(self, results: list[Any]) -> Any:
+        if self.kind != "predict" or len(results) == 1:
+            return results[-1]
+        return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *results)
+
+    def _held(self, place: int) -> list[HeldVariable]:
+        return self.state.held(self.lists[place])
+
+    def _step(self, batch: Any) -> Any:
+        if not self._has_warned:
+            warn_of_idle_replicas(batch, self.strategy)
+            self._has_warned = True
+        with Scope(self.strategy):
+            result, totals = self.program(split(batch, self.strategy))
+        if self.kind == "predict":
+            return jax.tree.map(self._rows_of_all, result, is_leaf=_is_per_replica)
+        for held, total in zip(self._held(METRICS[self.kind]), totals, strict=True):
+            held.total = total
+        return result
+
+    def _rows_of_all(self, output: Any) -> Any:
+        """Return an output for all rows of the batch."""
+        if not _is_per_replica(output):
+            return output
+        if output.shapes is None and self.strategy.devices.workers is None:
+            return output.array
+        return self.strategy.gather(output, axis=0)
+
+    # What follows is traced.
+
+    def _global_step(self, batch: Any) -> tuple[Any, Arrays]:
+        """Return logs or outputs, and the totals of the metrics' variables."""
+        run = {"train": self._train, "test": self._test, "predict": self._predict}[self.kind]
+        result = self.strategy.run(run, args=(batch,))
+        if self.kind == "predict":
+            return result, []
+        totals = [held.variable.read_value() for held in self._held(METRICS[self.kind])]
+        return self._logs(result, totals), totals
+
+    def _logs(self, logs: dict[str, Any], totals: Arrays) -> dict[str, Any]:
+        """Return the metrics over all replicas, and what a custom step logs besides.
+
+        A number that is no metric arrives here as the mean over the rows, equal on all replicas.
+        """
+        own = self._metrics(totals)
+        mean = {
+            name: self.strategy.reduce("MEAN", logs[name], axis=None)
+            for name in logs
+            if name not in own
+        }
+        return {name: own.get(name, mean.get(name)) for name in logs}
+
+    def _metrics(self, values: Arrays) -> dict[str, Any]:
+        mapping = list(zip(self.lists[METRICS[self.kind]], values, strict=True))
+        with keras.StatelessScope(state_mapping=mapping):
+            return dict(self.model.get_metrics_result())
+
+    def _train(self, data: Any) -> dict[str, Any]:
+        part, optimizer = Part.of(data), self.model.optimizer
+        summed = SummedGradients(optimizer, part.share)
+        with (
+            replaced(
+                optimizer, scale_loss=summed.scale_loss, stateless_apply=summed.stateless_apply
+            ),
+            replaced(self.model, compute_loss=loss_with_sums(self.model, part.share)),
+        ):
+            logs = self._with_state(self.model.train_step, part)
+        if not summed.was_called and self.lists[0]:
+            raise UnsupportedError(
+                f"train_step of {type(self.model).__name__} does not call "
+                f"self.optimizer.stateless_apply: the replicas' gradients cannot be added up",
+                source=here(),
+                hint="pass gradients to self.optimizer.stateless_apply, as Keras's own step does",
+            )
+        return logs
+
+    def _test(self, data: Any) -> dict[str, Any]:
+        part = Part.of(data)
+        with replaced(self.model, compute_loss=loss_with_sums(self.model, part.share)):
+            return self._with_state(self.model.test_step, part)
+
+    def _with_state(self, step: Callable[..., Any], part: Part) -> dict[str, Any]:
+        """Run a step of Keras on the replica's part, store the new state, and return its logs."""
+        held = [self._held(place) for place in range(len(self.lists))]
+        old = tuple([each.read() for each in of_list] for of_list in held)
+        with part.entered(), python_state_watched(self.model):
+            logs, new = step(tuple(list(values) for values in old), part.data)
+        for place, of_list in enumerate(held):
+            counts = bool(part.rows) or place != METRICS[self.kind]
+            for each, before, after in zip(of_list, old[place], new[place], strict=True):
+                if after is not before:  # a replica without rows assigns, as the others do
+                    each.write(after if counts else before, part.mean_share)
+        names = self._metrics(old[-1]).keys()
+        context = get_replica_context()
+        return {
+            name: value if name in names else context.all_reduce("SUM", _shared(value, part.share))
+            for name, value in logs.items()
+        }
+
+    def _predict(self, data: Any) -> Any:
+        part = Part.of(data)
+        state = tuple([held.read() for held in self._held(place)] for place in range(2))
+        outputs, _ = self.model.predict_step(state, part.data)
+        return (
+            jax.tree.map(lambda output: output[: part.rows], outputs) if not part.rows else outputs
+        )
+
+
+def _shared(value: Any, share: float) -> jax.Array:
+    value = jnp.asarray(value, jnp.float32)
+    return value * share if share else jnp.zeros_like(value)
+
+
+def _is_per_replica(leaf: Any) -> bool:
+    return isinstance(leaf, PerReplicaArray)

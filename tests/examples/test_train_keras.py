@@ -1,0 +1,13 @@
+"""The Keras example trains."""
+
+import train_keras
+from train_digits import Settings
+
+import graphdist as gd
+
+
+def test_it_learns() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    losses, accuracy = train_keras.train(strategy, Settings(epochs=4))
+    assert losses[-1] < losses[0] / 4
+    assert accuracy > 0.85
