@@ -199,6 +199,31 @@ def test_datasets_of_keras_and_generators() -> None:
     same(program)
 
 
+def test_inputs_by_name_and_numbers_of_steps() -> None:
+    x, y = rows()
+
+    def program() -> Result:
+        keras.utils.set_random_seed(1)
+        left, right = keras.Input((2,), name="left"), keras.Input((2,), name="right")
+        joined = layers.Concatenate()([layers.Dense(3)(left), right])
+        model = keras.Model({"left": left, "right": right}, layers.Dense(3, "softmax")(joined))
+        model.compile("sgd", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+        named = {"left": x[:, :2], "right": x[:, 2:]}
+        history = model.fit(
+            named,
+            y,
+            batch_size=5,
+            epochs=2,
+            steps_per_epoch=2,
+            validation_data=(named, y, np.linspace(0, 1, len(y))),
+            validation_steps=3,
+            verbose=0,
+        )
+        return history.history, model.evaluate(named, y, batch_size=5, steps=2, verbose=0)
+
+    same(program)
+
+
 class OwnStep(keras.Model):
     """A model with the custom step that Keras documents for JAX."""
 
