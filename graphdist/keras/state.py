@@ -18,7 +18,7 @@ A Keras variable says itself how replicas write to it (`aggregation`, `synchroni
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias  # Any: arrays of Keras and JAX
 
 import jax
@@ -138,7 +138,7 @@ class ModelState:
         """Hold no variable yet: `adopt` makes them."""
         self._model, self._strategy = model, strategy
         self._held: dict[int, HeldVariable] = {}
-        self._set_totals = function(self._assign_totals, name="set_metrics")
+        self._set_totals = self._totals_function()
 
     def adopt(self, lists: Sequence[Sequence[Any]], state: Sequence[Arrays], metrics: int) -> None:
         """Take over the values that Keras passes to a step, unless they are here already.
@@ -146,6 +146,7 @@ class ModelState:
         `metrics` is the place of the list of the metrics' variables, -1 if there is none.
         """
         totals: list[tuple[HeldVariable, Any]] = []
+        count = len(self._held)
         with self._strategy.scope():
             for place, (variables, arrays) in enumerate(zip(lists, state, strict=True)):
                 for variable, array in zip(variables, arrays, strict=True):
@@ -159,6 +160,8 @@ class ModelState:
                         else:
                             totals.append((held, array))
                         held.note_given(array)
+            if len(self._held) != count:
+                self._set_totals = self._totals_function()
             if totals:
                 self._assign_all(totals)
 
@@ -184,3 +187,8 @@ class ModelState:
         """Forget the variables that the model no longer has."""
         ids = {id(variable) for variable in variables}
         self._held = {key: held for key, held in self._held.items() if key in ids}
+        self._set_totals = self._totals_function()
+
+    def _totals_function(self) -> Callable[[Arrays], None]:
+        """Return a new function: a program assigns the variables that were held when traced."""
+        return function(self._assign_totals, name="set_metrics")
