@@ -155,6 +155,7 @@ def test_a_saved_model_is_a_plain_one_and_trains_where_it_is_loaded(tmp_path: Pa
 def test_a_copied_model_is_no_part_of_the_strategy() -> None:
     with mirrored().scope():
         model = classifier()
+    model.train_on_batch(*rows(4))
     twin = copy.deepcopy(model)
     assert placement_of(twin).strategy is None
     np.testing.assert_array_equal(twin.get_weights()[0], model.get_weights()[0])
