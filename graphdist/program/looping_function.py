@@ -37,6 +37,7 @@ from graphdist.program.loop_operators import (
     is_traced,
     is_value,
 )
+from graphdist.program.retracing import WARN_AT, warn_of_retracing
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from graphdist.program.function import Function
 
 MakeFunction = Callable[[Callable[..., Any], str], "Function[..., Any]"]
+
+
+_MOST_PROGRAMS = 16
+"""How many programs a loop keeps."""
 
 
 class LoopingFunction:
@@ -127,6 +132,7 @@ class _Loop:
     def __init__(self, name: str, names: tuple[str, ...], make: MakeFunction) -> None:
         self.name, self.names, self._make = name, names, make
         self._programs: dict[Any, _Program] = {}
+        self._num_compiled = 0
         self._lock = RLock()  # a trace uses the functions of the call that needs it
 
     def run(self, dataset: DistributedDataset[Any], call: _Call) -> None:
@@ -140,11 +146,21 @@ class _Loop:
         carried = {name: value for name, value in values.items() if _is_carried(value)}
         rest = {name: value for name, value in values.items() if name not in carried}
         key = (*captured.key, *((name, _key(value)) for name, value in rest.items()))
-        program = self._programs.get(key)
-        if program is None:
-            program = self._programs[key] = _Program(self, rest, captured.kept, self._make)
+        program = self._programs.pop(key, None) or self._compiled(rest, captured)
+        self._programs[key] = program  # the last: those used least recently are dropped
+        if len(self._programs) > _MOST_PROGRAMS:
+            del self._programs[next(iter(self._programs))]
         state = program.run(dataset, call, carried, captured)
         call.set_state(tuple({**values, **state}[name] for name in self.names))
+
+    def _compiled(self, rest: dict[str, Any], captured: _Captured) -> _Program:
+        self._num_compiled += 1
+        if self._num_compiled in WARN_AT:
+            warn_of_retracing(
+                f"{self.name} was compiled {self._num_compiled} times: its body reads Python "
+                f"values that changed. Make them arrays, or read them after the loop."
+            )
+        return _Program(self, rest, captured.kept, self._make)
 
 
 class _Program:

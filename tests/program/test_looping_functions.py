@@ -116,6 +116,24 @@ def test_what_the_loop_reads_may_change_from_call_to_call() -> None:
     np.testing.assert_allclose(found, np.sum(ROWS[:96] * 4 + 1), rtol=1e-3)
 
 
+def test_numbers_that_change_are_warned_of() -> None:
+    strategy = STRATEGIES["one"]()
+
+    @gd.function
+    def scaled(dataset: Any, factor: int) -> Any:
+        total: Any = 0.0
+        for batch in dataset:
+            total += jnp.sum(batch) * factor
+        return total
+
+    dataset = distributed(strategy, ROWS[:8])
+    for factor in range(7):
+        expected = factor * ROWS[:8].sum()
+        np.testing.assert_allclose(scaled(dataset, factor), expected, rtol=1e-4, atol=1e-5)
+    with pytest.warns(gd.RetraceWarning, match="scaled_loop was compiled 8 times"):
+        scaled(dataset, 7)
+
+
 def sum_of(strategy: Any, batch: Any) -> Any:
     return strategy.reduce("SUM", strategy.run(jnp.sum, args=(batch,)), axis=None)
 
