@@ -29,6 +29,7 @@ from jax.tree_util import tree_flatten
 
 from graphdist.context import current_entry
 from graphdist.data.iterators import DatasetInTrace
+from graphdist.errors import UnsupportedError
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.program.argument_keys import (
@@ -217,7 +218,15 @@ class Function(Generic[Parameters, Result_co]):
         """
         with frames_hidden:
             _, signature = self._signature(args, kwargs)
-            return self._trace(args, kwargs, signature)[0]
+            try:
+                return self._trace(args, kwargs, signature)[0]
+            except DatasetInTrace as met:
+                raise UnsupportedError(
+                    f"{self.name} takes elements of a dataset, so the host runs it: it has no "
+                    f"graph of its own",
+                    source=met.source,
+                    hint="call it, or trace the function of one step",
+                ) from None
 
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -343,6 +343,13 @@ def test_without_the_extra_reduce_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert 'pip install "graphdist[loops]"' in str(at.value)
 
 
+def test_a_trace_of_a_function_that_the_host_runs_is_refused() -> None:
+    strategy = STRATEGIES["mirrored"]()
+    with pytest.raises(gd.UnsupportedError, match="the host runs it: it has no graph") as at:
+        Training(strategy).inside.trace(distributed(strategy))
+    assert type(at.value) is gd.UnsupportedError
+
+
 def test_code_without_source_is_refused() -> None:
     strategy = STRATEGIES["mirrored"]()
     scope: dict[str, Any] = {}
