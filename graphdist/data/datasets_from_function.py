@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from graphdist.data.adapters import DatasetSource, dataset_source
-from graphdist.data.chunks import ReplicaArrays
+from graphdist.data.chunks import StepInput
 from graphdist.data.distributed_dataset import (
     Begun,
     DistributedDataset,
@@ -19,7 +19,6 @@ from graphdist.data.distributed_dataset import (
 )
 from graphdist.data.elements import Array, Flat, leaf_name
 from graphdist.data.input_options import InputContext
-from graphdist.data.worker_input import StepInput
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.user_lines import here
@@ -93,14 +92,14 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
         return dataset  # its context told the function which part to make
 
     def _parts_here(self, element: tuple[Any, ...]) -> Iterator[StepInput]:
-        yield StepInput(*self._arrays(element))
+        yield self._arrays(element)
 
-    def _arrays(self, step: tuple[Any, ...]) -> ReplicaArrays:
+    def _arrays(self, step: tuple[Any, ...]) -> StepInput:
         given = [self._checked(element) for element in step if element is not _NOTHING]
         rest = iter(given)
         empty = None if len(given) == len(step) else _without_rows(given[0], len(given), len(step))
         arrays = [empty if element is _NOTHING else next(rest).arrays for element in step]
-        return ReplicaArrays(given[0].structure, list(zip(*arrays, strict=True)))
+        return StepInput(given[0].structure, list(zip(*arrays, strict=True)))
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
         return dimensions

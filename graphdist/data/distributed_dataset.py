@@ -27,7 +27,7 @@ import jax
 
 from graphdist.data.adapters import DatasetSource, dataset_source
 from graphdist.data.auto_shard_policy import AutoShardPolicy
-from graphdist.data.chunks import Chunk, ChunkSize, ReplicaArrays, grouped, placed
+from graphdist.data.chunks import Chunk, ChunkSize, Step, StepInput, alone, grouped, placed
 from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.elements import (
     UNKNOWN,
@@ -49,7 +49,7 @@ from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled
 from graphdist.data.sources import DatasetNode
 from graphdist.data.transformations import for_a_thread
 from graphdist.data.untransformable import untransformable
-from graphdist.data.worker_input import StepInput, agreed_steps, cut_to_size, shared_out
+from graphdist.data.worker_input import Agreement, cut_to_size, shared_out
 from graphdist.errors import ArgumentError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.user_lines import here
@@ -144,10 +144,11 @@ class DistributedDataset(Generic[Element_co]):
         steps = self._steps(begun)
         if self._workers is None:
             return Prefetched(steps, self._distributed, self._ahead, begun.draws)
-        mine = chain.from_iterable(map(self._steps_here, steps))
-        left = islice(mine, begun.position.taken, None)
-        together = agreed_steps(left, self._workers, lambda: self._source.element_spec)
-        return Prefetched(together, self._placed, self._ahead, begun.draws)
+        left = islice(self._steps_of_worker(steps), begun.position.taken, None)
+        groups = grouped(left, ChunkSize(), self._agreement(self._workers))
+        return Prefetched(
+            groups, lambda group: placed(group, self._place).element, self._ahead, begun.draws
+        )
 
     def _datasets(self) -> list[Any]:
         """Return the datasets that are iterated."""
@@ -167,8 +168,7 @@ class DistributedDataset(Generic[Element_co]):
         """Return the last of the states `state = reduce_func(state, element)`.
 
         The function is compiled. One program runs `steps_per_execution` steps in a row or, without
-        it, as many as are worth it; with several workers, one. The state is a pytree of arrays and
-        numbers.
+        it, as many as are worth it. The state is a pytree of arrays and numbers.
 
         Raises `ArgumentError` for a state that changes its structure, shapes or dtypes,
         `UnsupportedError` inside a function.
@@ -184,11 +184,15 @@ class DistributedDataset(Generic[Element_co]):
         return reduction.run(initial_state, self.chunks(reduction.size))
 
     def chunks(self, size: ChunkSize) -> Iterator[Chunk]:
-        """Return the elements, stacked to chunks by a thread; by several workers one by one."""
-        if self._workers is not None:
-            return (Chunk(element, 1) for element in self)
+        """Return the elements, stacked to chunks by a thread."""
         begun, self._begun = self._begun or self._begin(Position.at_start(self._datasets())), None
-        groups = grouped(self._steps(begun), self._arrays, size)
+        elements = self._steps(begun)
+        if self._workers is None:
+            steps = (attempted(self._arrays, element) for element in elements)
+            groups = grouped(steps, size, alone)
+        else:
+            agreement = self._agreement(self._workers)
+            groups = grouped(self._steps_of_worker(elements), size, agreement)
         return Prefetched(groups, lambda group: placed(group, self._place), 1, begun.draws)
 
     @property
@@ -307,14 +311,13 @@ class DistributedDataset(Generic[Element_co]):
 
     def _distributed(self, element: Element) -> Element:
         """Return an element with the replicas' parts of it on the devices."""
-        structure, parts = self._arrays(element)
-        return jax.tree.unflatten(structure, [self._place(part) for part in parts])
+        return placed([self._arrays(element)], self._place).element
 
-    def _arrays(self, element: Any) -> ReplicaArrays:
+    def _arrays(self, element: Any) -> StepInput:
         """Return the replicas' arrays of an element."""
         flat = self._checked(element)
         sizes = self._sizes(flat)
-        return ReplicaArrays(flat.structure, [_parts(array, sizes) for array in flat.arrays])
+        return StepInput(flat.structure, [_parts(array, sizes) for array in flat.arrays])
 
     # The same for several workers, each of which places the parts of its own replicas.
 
@@ -322,10 +325,14 @@ class DistributedDataset(Generic[Element_co]):
         """Return the part of a dataset that this worker iterates."""
         return shared_out(dataset, workers)
 
-    def _steps_here(self, element: Any) -> Iterator[StepInput | FailedElement]:
-        """Yield this worker's steps of an element, or the failure to make them."""
-        steps = attempted(lambda: list(self._parts_here(element)))
-        yield from [steps] if isinstance(steps, FailedElement) else steps
+    def _agreement(self, workers: ClusterWorkers) -> Agreement:
+        return Agreement(workers, lambda: self._source.element_spec)
+
+    def _steps_of_worker(self, elements: Iterator[Any]) -> Iterator[Step]:
+        """Yield this worker's steps of each element, or the failure to make them."""
+        for element in elements:
+            steps = attempted(lambda element: list(self._parts_here(element)), element)
+            yield from [steps] if isinstance(steps, FailedElement) else steps
 
     def _parts_here(self, element: Any) -> Iterator[StepInput]:
         """Yield this worker's steps of an element."""
@@ -345,13 +352,6 @@ class DistributedDataset(Generic[Element_co]):
             rows = slice(start, start + sum(taken))
             yield StepInput(flat.structure, [_parts(array[rows], taken) for array in flat.arrays])
             start = rows.stop
-
-    def _placed(self, step: StepInput | FailedElement) -> Element:
-        """Return an element with this worker's parts on its devices."""
-        if isinstance(step, FailedElement):
-            raise step.error
-        values = map(self._place, step.parts, step.shapes)
-        return jax.tree.unflatten(step.structure, list(values))
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
         """Return the dimensions of a replica's part of arrays with these dimensions."""

@@ -7,17 +7,16 @@ order. By file (FILE) each worker reads every n-th file; with OFF each reads eve
 policies a worker cuts its batches to its part of a global batch, in the fixed sizes of
 `batch_sizes_for_worker`.
 
-Before every step the workers exchange the shapes of their parts, or that they have none left. So
-all end together, after the longest: a worker without data gives its replicas no rows. The thread
-that prepares elements does this while the step before runs.
+Before every step, or every chunk of steps, the workers exchange the shapes of their parts, or that
+they have none left. So all end together, after the longest: a worker without data gives its
+replicas no rows. The thread that prepares elements does this while the steps before run.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any  # Any: datasets of all kinds, structures of pytrees, JSON
 
@@ -26,8 +25,9 @@ import numpy as np
 
 from graphdist.data.auto_shard_policy import AutoShardPolicy, Options
 from graphdist.data.autosharding import sharded_for_worker
+from graphdist.data.chunks import Step, StepInput
 from graphdist.data.dataset import Dataset
-from graphdist.data.elements import UNKNOWN, Array
+from graphdist.data.elements import UNKNOWN
 from graphdist.data.failures import FailedElement
 from graphdist.data.orders import Seeds
 from graphdist.data.rebatching import batch_sizes_for_worker, filled_sizes
@@ -36,19 +36,8 @@ from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
 from graphdist.errors import BatchDimensionError, DatasetError
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import Shapes
 
 _log = logging.getLogger("graphdist")
-
-
-@dataclass(frozen=True)
-class StepInput:
-    """One worker's input of a step: for each leaf of an element, the parts of its replicas."""
-
-    structure: Any
-    parts: Sequence[Sequence[Array]]
-    shapes: Sequence[Shapes] = ()
-    """For each leaf the shapes on all replicas, once the workers have exchanged them."""
 
 
 def shared_out(dataset: Any, workers: ClusterWorkers) -> Any:
@@ -117,42 +106,61 @@ def cut_to_size(
             yield taken
 
 
-def agreed_steps(
-    steps: Iterable[StepInput | FailedElement], workers: ClusterWorkers, spec: Callable[[], Any]
-) -> Iterator[StepInput | FailedElement]:
-    """Yield the steps of all workers with the shapes on all replicas, until none has any left.
+class Agreement:
+    """The workers' agreement on their next steps: all call it as often, for the same dataset."""
 
-    A step that failed on one worker fails on all.
+    def __init__(self, workers: ClusterWorkers, spec: Callable[[], Any]) -> None:
+        """Begin for the dataset that these workers iterate next.
 
-    `spec()` is what the dataset declares of its elements. Raises `DatasetError` where this worker
-    has no element at all, nothing is declared, and others have some.
-    """
-    number, own = workers.ordinal("dataset"), iter(steps)
-    last: StepInput | None = None
-    for place in count():
-        mine = next(own, None)
-        told = None if mine is None else _said_of(mine)
-        told_by_all = workers.exchange(f"dataset {number} {place}", told, "the next step's input")
-        if not any(told_by_all):
-            return
+        `spec()` is what the dataset declares of its elements.
+        """
+        self._workers, self._spec = workers, spec
+        self._number, self._places = workers.ordinal("dataset"), count()
+        self._last: StepInput | None = None
+
+    def __call__(self, mine: list[Step], wanted: int) -> tuple[list[Step], int]:
+        """Return the next steps of all workers, with the shapes on all replicas, and their size.
+
+        A worker gives the steps that it has ahead; it gives fewer than it wants when it has none
+        left. The size is the least that a worker wants. No steps are returned once no worker has
+        any. A step that failed on one worker fails on all.
+
+        Raises `DatasetError` where this worker has no element at all, nothing is declared, and
+        others have some.
+        """
+        told = [wanted, [_said_of(step) for step in mine]]
+        key = f"dataset {self._number} {next(self._places)}"
+        told_by_all = self._workers.exchange(key, told, "the next step's input")
+        size = min(wanted for wanted, _ in told_by_all)
+        steps = [steps for _, steps in told_by_all]
+        most = min(size, max(map(len, steps)))
+        return [
+            self._agreed(
+                mine[place] if place < len(mine) else None,
+                [told[place] if place < len(told) else None for told in steps],
+            )
+            for place in range(most)
+        ], size
+
+    def _agreed(self, mine: Step | None, told_by_all: list[Any]) -> Step:
         failed = [worker for worker, told in enumerate(told_by_all) if isinstance(told, str)]
         if failed:
-            yield mine if isinstance(mine, FailedElement) else _failed_on(failed[0], told_by_all)
-            continue
+            is_mine = isinstance(mine, FailedElement)
+            return mine if is_mine else _failed_on(failed[0], told_by_all)
         assert not isinstance(mine, FailedElement)
         like = next(told for told in told_by_all if told)
         of_all = [told or _without_rows(like) for told in told_by_all]
         if mine is None:
-            mine = _empty_step(last, of_all[workers.index], spec)
-        last = mine
+            mine = _empty_step(self._last, of_all[self._workers.index], self._spec)
+        self._last = mine
         shapes = [
             tuple(tuple(shape) for of_worker in of_all for shape in of_worker[leaf])
             for leaf in range(len(like))
         ]
-        yield StepInput(mine.structure, mine.parts, shapes)
+        return StepInput(mine.structure, mine.parts, shapes)
 
 
-def _said_of(step: StepInput | FailedElement) -> Any:
+def _said_of(step: Step) -> Any:
     """Return this worker's message: the shapes of its parts, or as text why there are none."""
     if isinstance(step, FailedElement):
         return f"{type(step.error).__name__}: {step.error}"

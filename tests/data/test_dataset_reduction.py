@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.data.chunks import MOST_BYTES, ChunkSize, ReplicaArrays, grouped
+from graphdist.data.chunks import MOST_BYTES, ChunkSize, Step, StepInput, grouped
 from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.failures import FailedElement
+from graphdist.data.worker_input import Agreement
 
 ROWS = np.random.default_rng(0).standard_normal((8 * 13 + 3, 6)).astype("f")
 STRATEGIES: dict[str, Callable[[], Any]] = {
@@ -240,18 +242,59 @@ def test_how_many_steps_a_chunk_has() -> None:
     assert reduction_by(fn, strategy, None).size.size == 16
 
 
-def element(shape: tuple[int, ...]) -> ReplicaArrays:
-    return ReplicaArrays("tree", [[np.zeros(shape, "f")]])
+def step_of(rows: int) -> StepInput:
+    return StepInput("tree", [[np.zeros((rows,), "f")]])
 
 
 def test_groups() -> None:
-    shapes = [(2,)] * 6 + [(3,)] + [(2,)] * 3 + [(MOST_BYTES // 8,)] * 2
-    groups = list(grouped(iter(shapes), element, ChunkSize(2)))
-    assert [len(group) for group in groups if isinstance(group, list)] == [
+    rows = [2] * 6 + [3] + [2] * 3 + [MOST_BYTES // 8] * 2
+    groups = list(grouped(map(step_of, rows), ChunkSize(2)))
+    assert [len(group) for group in groups] == [
         *(1, 2, 2, 1, 1),  # the first by itself, and what is left before another shape
         *(2, 1, 2),
     ]
-    failed = list(grouped(iter([(2,), (2,), None, (2,)]), element, ChunkSize(8)))
-    assert [isinstance(group, FailedElement) for group in failed] == [False, False, True, False]
-    unequal = ReplicaArrays("tree", [[np.zeros((2, 1)), np.zeros((1, 1))]])
+    failed = FailedElement(ValueError("no element"))
+    steps: list[Step] = [step_of(2), step_of(2), failed, step_of(2)]
+    assert list(grouped(iter(steps), ChunkSize(8))) == [[step] for step in steps]
+    unequal = StepInput("tree", [[np.zeros((2, 1)), np.zeros((1, 1))]])
     assert unequal.kind is None
+
+
+def test_workers_form_the_same_groups() -> None:
+    """A worker may want larger groups, and may have no steps left."""
+    numbers = [0, 0]
+    wanted = [4, 8]
+    steps = [[step_of(2)] * 20, [step_of(2)] * 17]
+    asked: list[list[int]] = [[], []]
+    barrier = threading.Barrier(2, timeout=60)
+
+    class Workers:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def ordinal(self, kind: str) -> int:
+            return 0
+
+        def exchange(self, key: str, value: Any, what: str) -> list[Any]:
+            said[self.index] = value
+            barrier.wait()
+            told = list(said)
+            barrier.wait()
+            numbers[self.index] += 1
+            return told
+
+    said: list[Any] = [None, None]
+
+    def work(index: int) -> None:
+        workers: Any = Workers(index)
+        agreement = Agreement(workers, lambda: None)
+        for group in grouped(iter(steps[index]), ChunkSize(wanted[index]), agreement):
+            asked[index].append(len(group))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert asked == [[1, 4, 4, 4, 4, 1, 1, 1]] * 2
+    assert numbers == [9, 9]  # not once a step

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.data.chunks import ChunkSize, StepInput, grouped
 from graphdist.data.failures import FailedElement
-from graphdist.data.worker_input import StepInput, agreed_steps
+from graphdist.data.worker_input import Agreement
 from tests.data.test_positions import in_turn, split, values
 
 Dataset = gd.data.Dataset
@@ -216,7 +217,8 @@ class Member:
         return self._group.exchange(self.index, value)
 
 
-def test_a_step_fails_on_all_workers() -> None:
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_step_fails_on_all_workers(size: int) -> None:
     """Else workers would pair elements of different steps from there on."""
     group = Group(2)
     found: list[list[Any]] = [[], []]
@@ -226,11 +228,12 @@ def test_a_step_fails_on_all_workers() -> None:
         if index == 1:
             steps[2] = FailedElement(Broken("disk on fire"))
         member: Any = Member(group, index)
-        for step in agreed_steps(steps, member, lambda: None):
-            found[index].append(
+        for chunk in grouped(iter(steps), ChunkSize(size), Agreement(member, lambda: None)):
+            found[index].extend(
                 str(step.error).splitlines()[0]
                 if isinstance(step, FailedElement)
                 else int(step.parts[0][0][0])
+                for step in chunk
             )
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]

@@ -31,6 +31,19 @@ def test_losses_are_those_of_one_process(workers: int, devices: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("steps", [3, None])
+def test_epochs_in_one_call(steps: int | None) -> None:
+    """Workers stack the same steps, however long each of them finds a step to take."""
+    outcome = run(2, "epochs", str(steps or 0))
+    assert outcome.status == 0, outcome.err
+    one_by_one, by_reduce, in_a_function = outcome.said[0]
+    assert by_reduce == one_by_one
+    assert in_a_function[0] > 150
+    assert in_a_function[0] < one_by_one[0], "the loop was not left"
+    assert outcome.said[1] == outcome.said[0]
+
+
+@pytest.mark.slow
 def test_settings_of_one_thread_hold_for_its_steps() -> None:
     outcome = run(2, "settings")
     assert outcome.status == 0, outcome.err
