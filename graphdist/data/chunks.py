@@ -39,7 +39,7 @@ class StepInput:
     @property
     def kind(self) -> tuple[Any, ...] | None:
         """Return a value that steps share which can be stacked; None for one that cannot."""
-        shapes = self.shapes_of_all or [[part.shape for part in parts] for parts in self.parts]
+        shapes = self.shapes_of_all or [tuple(part.shape for part in parts) for parts in self.parts]
         if any(len(set(of_replicas)) > 1 for of_replicas in shapes):
             return None
         dtypes = [parts[0].dtype for parts in self.parts]

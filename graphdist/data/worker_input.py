@@ -145,8 +145,9 @@ class Agreement:
     def _agreed(self, mine: Step | None, told_by_all: list[Any]) -> Step:
         failed = [worker for worker, told in enumerate(told_by_all) if isinstance(told, str)]
         if failed:
-            is_mine = isinstance(mine, FailedElement)
-            return mine if is_mine else _failed_on(failed[0], told_by_all)
+            if isinstance(mine, FailedElement):
+                return mine
+            return _failed_on(failed[0], told_by_all)
         assert not isinstance(mine, FailedElement)
         like = next(told for told in told_by_all if told)
         of_all = [told or _without_rows(like) for told in told_by_all]
