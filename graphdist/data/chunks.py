@@ -68,7 +68,7 @@ class Chunk(NamedTuple):
     num_elements: int
 
 
-def alone(steps: list[Step], wanted: int) -> tuple[list[Step], int]:
+def by_one_worker(steps: list[Step], wanted: int) -> tuple[list[Step], int]:
     """Return what the workers agree on if there is one worker: its next steps, and their number."""
     return steps, wanted
 
@@ -76,7 +76,7 @@ def alone(steps: list[Step], wanted: int) -> tuple[list[Step], int]:
 def grouped(
     steps: Iterator[Step],
     size: ChunkSize,
-    agreed: Callable[[list[Step], int], tuple[list[Step], int]] = alone,
+    agreed: Callable[[list[Step], int], tuple[list[Step], int]] = by_one_worker,
 ) -> Iterator[list[Step]]:
     """Yield the steps in groups that can be stacked, of `size` or 1; the first by itself.
 

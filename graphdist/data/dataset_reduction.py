@@ -96,12 +96,6 @@ def reduction_by(
         raise ArgumentTypeError(
             f"reduce_func is of type {type_name(reduce_func)}, not a function", source=here()
         )
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
-        raise ArgumentTypeError(
-            f"steps_per_execution is of type {type_name(steps)}, not an int", source=here()
-        )
-    if steps is not None and steps < 1:
-        raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1", source=here())
     single, several = (
         strategy.implicit_call(kind, reduce_func, call)
         for kind, call in (
@@ -109,7 +103,20 @@ def reduction_by(
             ("reduce_chunk", lambda fn, args, kwargs: in_steps(fn, *args)),
         )
     )
-    return DatasetReduction(single, several, steps)
+    return DatasetReduction(single, several, checked_steps(steps))
+
+
+def checked_steps(steps: Any) -> int | None:
+    """Return `steps_per_execution`; raises errors for another type, and below 1."""
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
+        raise ArgumentTypeError(
+            f"steps_per_execution is of type {type_name(steps)}, not an int",
+            source=here(),
+            hint="write how many steps one program runs, or None to let it be found",
+        )
+    if steps is not None and steps < 1:
+        raise ArgumentError(f"steps_per_execution is {steps}: it is at least 1", source=here())
+    return steps
 
 
 def in_steps(fn: Callable[..., Any], state: Any, elements: Any, *constants: Any) -> Any:

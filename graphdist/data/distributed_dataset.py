@@ -13,8 +13,8 @@ A source is any dataset that `adapters.py` recognizes; an element is any pytree 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import (  # Any: states, specs, placed values
     TYPE_CHECKING,
     Any,
@@ -27,11 +27,10 @@ import jax
 
 from graphdist.data.adapters import DatasetSource, dataset_source
 from graphdist.data.auto_shard_policy import AutoShardPolicy
-from graphdist.data.chunks import Chunk, ChunkSize, Step, StepInput, alone, grouped, placed
+from graphdist.data.chunks import Chunk, ChunkSize, Step, StepInput, by_one_worker, grouped, placed
 from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.elements import (
     UNKNOWN,
-    Array,
     Element,
     ElementKind,
     Flat,
@@ -45,7 +44,7 @@ from graphdist.data.iterators import DistributedIterator, refuse_inside_a_functi
 from graphdist.data.orders import Draws
 from graphdist.data.positions import Position
 from graphdist.data.prefetch import DrawsAhead, Prefetched
-from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes
+from graphdist.data.rebatching import batch_sizes_for_worker, even_sizes, filled_sizes, parts_of
 from graphdist.data.sources import DatasetNode
 from graphdist.data.transformations import for_a_thread
 from graphdist.data.untransformable import untransformable
@@ -103,11 +102,11 @@ class DistributedDataset(Generic[Element_co]):
         of scalars.
         """
         refuse_distributed(dataset)
-        self._workers = strategy.devices.workers
-        if self._workers is not None:
-            dataset = self._of_this_worker(dataset, self._workers)
+        self.workers = strategy.devices.workers
+        if self.workers is not None:
+            dataset = self._of_this_worker(dataset, self.workers)
         self._source = dataset_source(dataset)
-        self._strategy = strategy
+        self.strategy = strategy
         self._num_replicas = strategy.num_replicas_in_sync
         self._local = strategy.devices.local_replicas
         self._place = place
@@ -142,10 +141,10 @@ class DistributedDataset(Generic[Element_co]):
         counting them: it cuts elements into steps of its own, so steps are not elements.
         """
         steps = self._steps(begun)
-        if self._workers is None:
+        if self.workers is None:
             return Prefetched(steps, self._distributed, self._ahead, begun.draws)
         left = islice(self._steps_of_worker(steps), begun.position.taken, None)
-        groups = grouped(left, ChunkSize(), self._agreement(self._workers))
+        groups = grouped(left, ChunkSize(), self._agreement(self.workers))
         return Prefetched(
             groups, lambda group: placed(group, self._place).element, self._ahead, begun.draws
         )
@@ -180,20 +179,28 @@ class DistributedDataset(Generic[Element_co]):
         Array(15, dtype=int32)
         """
         refuse_inside_a_function("a distributed dataset is reduced", is_loop=False)
-        reduction = reduction_by(reduce_func, self._strategy, steps_per_execution)
+        reduction = reduction_by(reduce_func, self.strategy, steps_per_execution)
         return reduction.run(initial_state, self.chunks(reduction.size))
 
     def chunks(self, size: ChunkSize) -> Iterator[Chunk]:
         """Return the elements, stacked to chunks by a thread."""
+        return self.chunks_of(*self.begin_steps(), size)
+
+    def begin_steps(self) -> tuple[Iterator[Step], DrawsAhead]:
+        """Return this worker's steps from the first, and the orders of the dataset's shuffles."""
         begun, self._begun = self._begun or self._begin(Position.at_start(self._datasets())), None
         elements = self._steps(begun)
-        if self._workers is None:
-            steps = (attempted(self._arrays, element) for element in elements)
-            groups = grouped(steps, size, alone)
-        else:
-            agreement = self._agreement(self._workers)
-            groups = grouped(self._steps_of_worker(elements), size, agreement)
-        return Prefetched(groups, lambda group: placed(group, self._place), 1, begun.draws)
+        if self.workers is not None:
+            return self._steps_of_worker(elements), begun.draws
+        return (attempted(self._arrays, element) for element in elements), begun.draws
+
+    def chunks_of(
+        self, steps: Iterator[Step], draws: DrawsAhead, size: ChunkSize
+    ) -> Iterator[Chunk]:
+        """Return steps stacked to chunks by a thread, on the devices of the dataset."""
+        agreed = by_one_worker if self.workers is None else self._agreement(self.workers)
+        groups = grouped(steps, size, agreed)
+        return Prefetched(groups, lambda group: placed(group, self._place), 1, draws)
 
     @property
     def cardinality(self) -> int:
@@ -241,7 +248,7 @@ class DistributedDataset(Generic[Element_co]):
         """Open the sources at a position."""
         draws: list[tuple[Draws, Draws]] = []
         sources = []
-        start = 0 if self._workers else self._start(position.taken)
+        start = 0 if self.workers else self._start(position.taken)
         for source, elements in zip(self._sources(), position.datasets, strict=True):
             if isinstance(elements, DatasetNode):
                 elements, of_source = for_a_thread(elements)
@@ -289,7 +296,7 @@ class DistributedDataset(Generic[Element_co]):
         dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
         if self._num_replicas == 1:
             return ArraySpec(spec.shape, dtype, None if shapes is None else shapes[0])
-        return PerReplicaSpec(self._dimensions(spec.shape), dtype, shapes, self._strategy)
+        return PerReplicaSpec(self._dimensions(spec.shape), dtype, shapes, self.strategy)
 
     # Global batches are split among the replicas; a subclass divides its elements differently.
 
@@ -317,7 +324,7 @@ class DistributedDataset(Generic[Element_co]):
         """Return the replicas' arrays of an element."""
         flat = self._checked(element)
         sizes = self._sizes(flat)
-        return StepInput(flat.structure, [_parts(array, sizes) for array in flat.arrays])
+        return StepInput(flat.structure, [parts_of(array, sizes) for array in flat.arrays])
 
     # The same for several workers, each of which places the parts of its own replicas.
 
@@ -340,17 +347,17 @@ class DistributedDataset(Generic[Element_co]):
         if self._source.policy in _EVEN_POLICIES:
             sizes = self._sizes(flat)
             mine = slice(self._local.start, self._local.stop)
-            yield StepInput(flat.structure, [_parts(array, sizes)[mine] for array in flat.arrays])
+            yield StepInput(flat.structure, [parts_of(array, sizes)[mine] for array in flat.arrays])
             return
-        assert self._workers is not None
+        assert self.workers is not None
         batching = self._source.batching
         cut = cut_to_size(
-            batch_size(flat), batching and batching.size, self._workers, len(self._local)
+            batch_size(flat), batching and batching.size, self.workers, len(self._local)
         )
         start = 0
         for taken in cut:
             rows = slice(start, start + sum(taken))
-            yield StepInput(flat.structure, [_parts(array[rows], taken) for array in flat.arrays])
+            yield StepInput(flat.structure, [parts_of(array[rows], taken) for array in flat.arrays])
             start = rows.stop
 
     def _dimensions(self, dimensions: Dimensions) -> Dimensions:
@@ -364,8 +371,8 @@ class DistributedDataset(Generic[Element_co]):
         """Return for each leaf of the first element the shapes of the replicas' parts."""
         sizes = self._sizes(first)
         if sizes is not None:
-            self._strategy.global_batch_sizes.add(sum(sizes))
-        return [tuple(part.shape for part in _parts(array, sizes)) for array in first.arrays]
+            self.strategy.global_batch_sizes.add(sum(sizes))
+        return [tuple(part.shape for part in parts_of(array, sizes)) for array in first.arrays]
 
     def _sizes(self, flat: Flat) -> tuple[int, ...] | None:
         """Return how many rows of an element each replica gets; None if a single one gets all."""
@@ -376,14 +383,6 @@ class DistributedDataset(Generic[Element_co]):
         if self._source.policy in _EVEN_POLICIES or declared is None or rows > declared:
             return even_sizes(rows, self._num_replicas)
         return filled_sizes(rows, batch_sizes_for_worker(declared, 1, self._num_replicas, 0))
-
-
-def _parts(array: Array, sizes: Sequence[int] | None) -> list[Array]:
-    """Return the parts of an array with these numbers of rows, as views of it."""
-    if sizes is None:
-        return [array]
-    ends = list(accumulate(sizes))
-    return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def refuse_distributed(dataset: Any) -> None:

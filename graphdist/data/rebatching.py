@@ -11,6 +11,9 @@ instead, computed from the batch size that it declares: 4 rows over 2 replicas a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+
+from graphdist.data.elements import Array
 
 
 def even_sizes(rows: int, num_replicas: int) -> tuple[int, ...]:
@@ -52,3 +55,11 @@ def batch_sizes_for_worker(
     sizes = [size + 1] * larger + [size] * (parts - larger)
     start = worker_index * num_replicas_per_worker
     return sizes[start:] + sizes[:start]
+
+
+def parts_of(array: Array, sizes: Sequence[int] | None) -> list[Array]:
+    """Return the parts of an array with these numbers of rows, as views of it."""
+    if sizes is None:
+        return [array]
+    ends = list(accumulate(sizes))
+    return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]

@@ -25,10 +25,13 @@ from typing import (  # Any: users' functions, arguments and results
 from weakref import WeakKeyDictionary
 
 import jax
-from jax.tree_util import tree_flatten
+from jax.tree_util import tree_flatten, tree_leaves
 
 from graphdist.context import current_entry
+from graphdist.data.dataset_reduction import checked_steps
+from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace
+from graphdist.data.stacked_elements import stacked_specs
 from graphdist.errors import UnsupportedError
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
@@ -79,6 +82,7 @@ class Function(Generic[Parameters, Result_co]):
         name: str | None = None,
         python_numbers_are_static: bool = False,
         max_programs: int | None = MOST,
+        steps_per_execution: int | None = None,
     ) -> None:
         """Wrap `fn`; nothing is traced before the first call.
 
@@ -90,6 +94,7 @@ class Function(Generic[Parameters, Result_co]):
         self.fn = fn
         self.name = name or str(getattr(fn, "__name__", "function"))
         self._static = static_positions(fn, static_argnames)
+        self._steps = checked_steps(steps_per_execution)
         self._pipeline_for = pipeline_for
         self._compiler_options = compiler_options
         self._numbers_are_static = python_numbers_are_static
@@ -168,6 +173,7 @@ class Function(Generic[Parameters, Result_co]):
             self.name,
             self._numbers_are_static,
             self._kept.most,
+            self._steps,
         )
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
@@ -191,11 +197,14 @@ class Function(Generic[Parameters, Result_co]):
             program = self._program(args, kwargs, signature)
             return program.call(leaves)
         except DatasetInTrace as met:
-            self._looping = LoopingFunction(self.fn, self.name, self._part, met)
+            self._looping = self._looped(met)
         except Exception as error:
             hide_frames(error)
             raise
         return self._looping(*args, **kwargs)
+
+    def _looped(self, met: DatasetInTrace) -> LoopingFunction:
+        return LoopingFunction(self.fn, self.name, self._steps, self._part, met)
 
     def _part(self, fn: Callable[..., Any], name: str) -> Function[..., Any]:
         """Return a part of the function, compiled with its options."""
@@ -221,12 +230,19 @@ class Function(Generic[Parameters, Result_co]):
             try:
                 return self._trace(args, kwargs, signature)[0]
             except DatasetInTrace as met:
-                raise UnsupportedError(
-                    f"{self.name} takes elements of a dataset, so the host runs it: it has no "
-                    f"graph of its own",
-                    source=met.source,
-                    hint="call it, or trace the function of one step",
-                ) from None
+                return self._trace_of_loops(args, kwargs, met)
+
+    def _trace_of_loops(self, args: Any, kwargs: Any, met: DatasetInTrace) -> Traced:
+        """Trace with loops over so many elements of each dataset as one program takes."""
+        given = stacked_specs((args, kwargs), self._steps)
+        if not any(isinstance(leaf, DistributedDataset) for leaf in tree_leaves((args, kwargs))):
+            raise UnsupportedError(
+                f"{self.name} loops over a dataset that is no argument: its graph has no elements",
+                source=met.source,
+                hint="give it the dataset as an argument, or trace the function of one step",
+            )
+        looping = self._looping or self._looped(met)
+        return self._like(looping.fn, list(self._static)).trace(*given[0], **given[1])
 
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -297,6 +313,7 @@ def function(
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
     max_programs: int | None = MOST,
+    steps_per_execution: int | None = None,
 ) -> Function[Others, Result]: ...
 
 
@@ -309,6 +326,7 @@ def function(
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
     max_programs: int | None = MOST,
+    steps_per_execution: int | None = None,
 ) -> Callable[[Callable[Others, Result]], Function[Others, Result]]: ...
 
 
@@ -321,6 +339,7 @@ def function(
     compiler_options: Mapping[str, Any] | None = None,
     name: str | None = None,
     max_programs: int | None = MOST,
+    steps_per_execution: int | None = None,
 ) -> Any:
     """Compile a Python function for the strategy it uses.
 
@@ -330,7 +349,9 @@ def function(
     replaces the default pipeline (`graphdist.passes.pipeline`), which omits the passes that change
     how results are rounded if `allow_reassociation` is False. `compiler_options` are options of
     XLA. The function keeps at most `max_programs` programs, None for all: a new one replaces the
-    one that was not called for longest, which is compiled again if it is called.
+    one that was not called for longest, which is compiled again if it is called. Loops over
+    distributed datasets run `steps_per_execution` steps in a program; None finds a number that is
+    worth it.
 
     Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before
     anything runs.
@@ -356,6 +377,7 @@ def function(
             compiler_options,
             name,
             max_programs=max_programs,
+            steps_per_execution=steps_per_execution,
         )
 
     return wrap if fn is None else wrap(fn)

@@ -81,7 +81,7 @@ def _transformed(function: types.FunctionType) -> Any:
             unsupported_features_checker.verify(node)
             _refuse_returns(node, function)
             node.decorator_list = []
-            node = self.initial_analysis(_Ranges().visit(node), context)
+            node = self.initial_analysis(_Iterables().visit(node), context)
             node = break_statements.transform(node, context)
             node = continue_statements.transform(node, context)
             node = _control_flow(node, context)
@@ -128,15 +128,24 @@ def _control_flow(node: Any, context: Any) -> Any:
     return Transformer(context).visit(liveness.resolve(node, context, graphs))
 
 
-class _Ranges(ast.NodeTransformer):
-    """Makes `range` of loops an operator: it may be given a traced number."""
+class _Iterables(ast.NodeTransformer):
+    """Makes `range`, `zip` and `enumerate` of loops operators.
+
+    A range may be given traced numbers, the others distributed datasets.
+    """
 
     def visit_For(self, node: ast.For) -> Any:
-        match node.iter:
-            case ast.Call(func=ast.Name(id="range") as function):
-                call = ast.Attribute(ast.Name(_OPERATORS, ast.Load()), "range_", ast.Load())
-                node.iter.func = ast.copy_location(ast.fix_missing_locations(call), function)
+        self._replace(node.iter)
         return self.generic_visit(node)
+
+    def _replace(self, iterable: ast.expr) -> None:
+        match iterable:
+            case ast.Call(func=ast.Name(id="range" | "zip" | "enumerate" as name)):
+                operators = ast.Name(_OPERATORS, ast.Load())
+                call = ast.fix_missing_locations(ast.Attribute(operators, f"{name}_", ast.Load()))
+                iterable.func = ast.copy_location(call, iterable.func)
+                for argument in iterable.args:
+                    self._replace(argument)
 
 
 def _refuse_returns(tree: Any, function: types.FunctionType) -> None:

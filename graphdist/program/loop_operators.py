@@ -8,17 +8,25 @@ must be arrays or numbers in all branches; anything else must be the same object
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any  # Any: the user's values
 
 import jax
 import jax.numpy as jnp
 
+from graphdist.data.distributed_dataset import DistributedDataset
+from graphdist.data.stacked_elements import StackedElements
+from graphdist.data.zipped_datasets import ZippedDatasets, zipped
 from graphdist.errors import ArgumentError
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import is_array
 
 GetState = Callable[[], tuple[Any, ...]]
 SetState = Callable[[tuple[Any, ...]], None]
+
+
+DATASETS = (DistributedDataset, ZippedDatasets, StackedElements)
+"""What loops run over in chunks of steps, or in a graph."""
 
 
 class LoopOperators:
@@ -218,6 +226,16 @@ class LoopOperators:
         start, stop, step = {1: (0, *numbers, 1), 2: (*numbers, 1)}.get(len(numbers), numbers)
         return TracedRange(jnp.asarray(start), jnp.asarray(stop), jnp.asarray(step))
 
+    def zip_(self, *iterables: Any, strict: bool = False) -> Any:
+        """Return tuples of the elements, also of distributed datasets."""
+        return zip(*iterables, strict=True) if strict else zipped(iterables)
+
+    def enumerate_(self, iterable: Any, start: Any = 0) -> Any:
+        """Return the elements with their numbers, also of a distributed dataset."""
+        if isinstance(iterable, DATASETS):
+            return Numbered(iterable, start)
+        return enumerate(iterable, start)
+
     def _concrete(self, value: Any, statement: str) -> bool:
         if is_traced(value):
             raise ArgumentError(
@@ -234,6 +252,14 @@ class Undefined:
     def __init__(self, name: str) -> None:
         """Take the name of the variable."""
         self.name = name
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The elements of a dataset with their numbers, from the first one's on."""
+
+    elements: Any
+    start: Any
 
 
 class TracedRange:

@@ -20,22 +20,25 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import TYPE_CHECKING, Any  # Any: users' functions and values
+from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' functions and values
 
 import jax
 
 from graphdist.data.dataset_reduction import DatasetReduction, as_array, in_steps
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace
+from graphdist.data.stacked_elements import StackedElements
+from graphdist.data.zipped_datasets import ZippedDatasets
 from graphdist.errors import ArgumentError, MissingExtraError, OutOfRangeError, UnsupportedError
+from graphdist.program.loop_body import ConvertedLoop, LoopBody, is_carried, scan, with_numbers
 from graphdist.program.loop_conversion import converted
 from graphdist.program.loop_operators import (
+    DATASETS,
     GetState,
     LoopOperators,
+    Numbered,
     SetState,
     Undefined,
-    is_traced,
-    is_value,
 )
 from graphdist.program.retracing import WARN_AT, warn_of_retracing
 from graphdist.tracing.state import current_trace
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from graphdist.program.function import Function
 
 MakeFunction = Callable[[Callable[..., Any], str], "Function[..., Any]"]
-
+Dataset: TypeAlias = DistributedDataset[Any] | ZippedDatasets
 
 _MOST_PROGRAMS = 16
 """How many programs a loop keeps."""
@@ -55,14 +58,19 @@ class LoopingFunction:
     """A function that the host runs; call it as the user's."""
 
     def __init__(
-        self, fn: Callable[..., Any], name: str, make: MakeFunction, met: DatasetInTrace
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        steps_per_execution: int | None,
+        make: MakeFunction,
+        met: DatasetInTrace,
     ) -> None:
         """Convert a function that met a dataset; `make` compiles a part of it under a name.
 
         Raises what `converted` raises, unless there is no loop to convert.
         """
         try:
-            self.fn = converted(fn, _Operators(name, make))
+            self.fn = converted(fn, _Operators(name, steps_per_execution, make))
         except (MissingExtraError, UnsupportedError) as error:
             if met.is_loop:
                 if error.source is None or error.source.frame is None:
@@ -85,9 +93,9 @@ class LoopingFunction:
 class _Operators(LoopOperators):
     """The operators of one converted function, with the programs of its loops."""
 
-    def __init__(self, name: str, make: MakeFunction) -> None:
+    def __init__(self, name: str, steps: int | None, make: MakeFunction) -> None:
         super().__init__()
-        self._name, self._make = name, make
+        self._name, self._steps, self._make = name, steps, make
         self._loops: dict[types.CodeType, _Loop] = {}
 
     def for_stmt(
@@ -101,57 +109,54 @@ class _Operators(LoopOperators):
         options: Any,
     ) -> None:
         """Run a loop; one over a distributed dataset in compiled chunks."""
-        if current_trace() is not None or not isinstance(iterated, DistributedDataset):
-            super().for_stmt(iterated, extra_test, body, get_state, set_state, names, options)
+        loop_here = ConvertedLoop(self, tuple(names), extra_test, body, get_state, set_state)
+        if isinstance(iterated, Numbered):
+            loop_here, iterated = with_numbers(loop_here, iterated.start), iterated.elements
+        if isinstance(iterated, StackedElements):
+            scan(loop_here, iterated.elements)
+            return
+        if current_trace() is not None or not isinstance(iterated, DATASETS):
+            super().for_stmt(
+                iterated,
+                extra_test,
+                loop_here.body,
+                loop_here.get_state,
+                loop_here.set_state,
+                loop_here.names,
+                options,
+            )
             return
         loop = self._loops.get(body.__code__)
         if loop is None:
             name = f"{self._name}_loop{len(self._loops) or ''}"
-            loop = self._loops[body.__code__] = _Loop(name, tuple(names), self._make)
-        loop.run(iterated, _Call(self, extra_test, body, get_state, set_state))
-
-
-class _Call:
-    """The functions that the conversion made of a loop, in one call of the user's function."""
-
-    def __init__(
-        self,
-        operators: LoopOperators,
-        extra_test: Callable[[], Any] | None,
-        body: Callable[[Any], None],
-        get_state: GetState,
-        set_state: SetState,
-    ) -> None:
-        self.operators, self.extra_test, self.body = operators, extra_test, body
-        self.get_state, self.set_state = get_state, set_state
+            loop = self._loops[body.__code__] = _Loop(name, self._steps, self._make)
+        loop.run(iterated, loop_here)
 
 
 class _Loop:
     """One loop of a function: its programs, by the constants that its body uses."""
 
-    def __init__(self, name: str, names: tuple[str, ...], make: MakeFunction) -> None:
-        self.name, self.names, self._make = name, names, make
+    def __init__(self, name: str, steps: int | None, make: MakeFunction) -> None:
+        self.name, self.steps, self._make = name, steps, make
         self._programs: dict[Any, _Program] = {}
         self._num_compiled = 0
         self._lock = RLock()  # a trace uses the functions of the call that needs it
 
-    def run(self, dataset: DistributedDataset[Any], call: _Call) -> None:
+    def run(self, dataset: Dataset, loop: ConvertedLoop) -> None:
         """Run the loop, and give the variables their last values."""
         with self._lock:
-            self._run(dataset, call)
+            self._run(dataset, loop)
 
-    def _run(self, dataset: DistributedDataset[Any], call: _Call) -> None:
-        captured = _Captured(call, self.names)
-        values = dict(zip(self.names, call.get_state(), strict=True))
-        carried = {name: value for name, value in values.items() if _is_carried(value)}
-        rest = {name: value for name, value in values.items() if name not in carried}
+    def _run(self, dataset: Dataset, loop: ConvertedLoop) -> None:
+        captured = _Captured(loop)
+        carried, rest = loop.values()
         key = (*captured.key, *((name, _key(value)) for name, value in rest.items()))
         program = self._programs.pop(key, None) or self._compiled(rest, captured)
         self._programs[key] = program  # the last: those used least recently are dropped
         if len(self._programs) > _MOST_PROGRAMS:
             del self._programs[next(iter(self._programs))]
-        state = program.run(dataset, call, carried, captured)
-        call.set_state(tuple({**values, **state}[name] for name in self.names))
+        body = LoopBody(loop, rest)
+        body.set({**carried, **program.run(dataset, body, carried, captured)})
 
     def _compiled(self, rest: dict[str, Any], captured: _Captured) -> _Program:
         self._num_compiled += 1
@@ -160,33 +165,31 @@ class _Loop:
                 f"{self.name} was compiled {self._num_compiled} times: its body reads Python "
                 f"values that changed. Make them arrays, or read them after the loop."
             )
-        return _Program(self, rest, captured.kept, self._make)
+        return _Program(self, captured.kept, self._make)
 
 
 class _Program:
     """The compiled steps of a loop, for certain constants."""
 
-    def __init__(
-        self, loop: _Loop, rest: dict[str, Any], kept: list[Any], make: MakeFunction
-    ) -> None:
-        self._loop, self._rest = loop, rest
+    def __init__(self, loop: _Loop, kept: list[Any], make: MakeFunction) -> None:
+        self._steps = loop.steps
         self._kept = kept  # alive, since keys name objects by their identity
-        self._call: _Call | None = None
+        self._body: LoopBody | None = None
         self._captured: _Captured | None = None
         self._single = make(lambda args, kwargs: self._step(*args), loop.name)
         self._several = make(lambda args, kwargs: in_steps(self._step, *args), f"{loop.name}_chunk")
 
     def run(
         self,
-        dataset: DistributedDataset[Any],
-        call: _Call,
+        dataset: Dataset,
+        body: LoopBody,
         carried: dict[str, Any],
         captured: _Captured,
     ) -> dict[str, Any]:
         """Return the state after the loop."""
         # The trace of a new shape calls the body of this call.
-        self._call, self._captured = call, captured
-        reduction = DatasetReduction(self._single, self._several)
+        self._body, self._captured = body, captured
+        reduction = DatasetReduction(self._single, self._several, self._steps)
         chunks = iter(dataset.chunks(reduction.size))
         try:
             first = next(chunks, None)
@@ -194,69 +197,23 @@ class _Program:
                 return carried
             carried = jax.tree.map(as_array, carried)
             state = self._single((carried, first.element, captured.arrays), {})
-            found: dict[str, Any] = reduction.run(state, chunks, (captured.arrays,), self._goes_on)
+            found: dict[str, Any] = reduction.run(state, chunks, (captured.arrays,), body.goes_on)
             return found
         finally:
-            self._call = self._captured = None
-
-    def _goes_on(self, state: dict[str, Any]) -> bool:
-        assert self._call is not None
-        if self._call.extra_test is None:
-            return True
-        self._set(state)
-        return bool(self._call.extra_test())
-
-    def _set(self, state: dict[str, Any]) -> None:
-        assert self._call is not None
-        values = {**self._rest, **state}
-        self._call.set_state(tuple(values[name] for name in self._loop.names))
+            self._body = self._captured = None
 
     def _step(self, state: dict[str, Any], element: Any, arrays: list[Any]) -> dict[str, Any]:
         """Return the state after a step; it is traced."""
-        call, captured = self._call, self._captured
-        assert call is not None
-        assert captured is not None
-        with captured.replaced(arrays):
-            self._set(state)
-            goes_on = True if call.extra_test is None else call.extra_test()
-            if is_traced(goes_on):
-                names = tuple(state)
-                call.operators.if_stmt(
-                    goes_on,
-                    lambda: call.body(element),
-                    lambda: None,
-                    call.get_state,
-                    call.set_state,
-                    self._loop.names,
-                    len(self._loop.names),
-                )
-                return {name: value for name, value in self._after().items() if name in names}
-            call.body(element)
-            return self._after()
-
-    def _after(self) -> dict[str, Any]:
-        """Return the state that a step leaves; raises `ArgumentError` for an object."""
-        assert self._call is not None
-        found = {}
-        for name, value in zip(self._loop.names, self._call.get_state(), strict=True):
-            before = self._rest.get(name)
-            if name in self._rest and (value is before or isinstance(value, Undefined)):
-                continue
-            if not is_value(value):
-                raise ArgumentError(
-                    f"{name} is a {type(value).__name__} after a step of the loop, which is traced "
-                    f"once for all elements",
-                    source=here(),
-                    hint="change arrays and numbers in the loop; build other objects outside of it",
-                )
-            found[name] = jax.tree.map(as_array, value)
-        return found
+        assert self._body is not None
+        assert self._captured is not None
+        with self._captured.replaced(arrays):
+            return self._body.step(state, element)
 
 
 class _Captured:
     """What the functions of a loop read of the variables around them."""
 
-    def __init__(self, call: _Call, names: Sequence[str]) -> None:
+    def __init__(self, loop: ConvertedLoop) -> None:
         """Look through the closures of the functions, and of the functions that they reach."""
         self.cells: list[types.CellType] = []
         self.arrays: list[Any] = []
@@ -264,9 +221,10 @@ class _Captured:
         self._containers: list[tuple[str, Any, Any]] = []
         self._seen: set[int] = set()
         found: list[Any] = []
-        for function in (call.body, call.extra_test):
+        of_user = loop.converted_from or loop
+        for function in (of_user.body, of_user.extra_test):
             if function is not None:
-                found += self._of(function, frozenset(names))
+                found += self._of(function, frozenset(of_user.names))
         self.key = tuple(found)
 
     def _of(self, function: Any, skipped: frozenset[str]) -> Iterator[Any]:
@@ -287,7 +245,7 @@ class _Captured:
                 continue
             if isinstance(value, types.FunctionType):
                 yield from self._of(value, frozenset())
-            elif _is_carried(value) and not isinstance(value, int | float | complex):
+            elif is_carried(value) and not isinstance(value, int | float | complex):
                 self.cells.append(cell)
                 self.arrays.append(value)
             else:
@@ -320,11 +278,6 @@ class _Captured:
 def _restore(container: Any, before: Any) -> None:
     container.clear()
     (container.extend if isinstance(container, list) else container.update)(before)
-
-
-def _is_carried(value: Any) -> bool:
-    """Return whether a value is an array or a number; a flag is a constant until a step sets it."""
-    return is_value(value) and not isinstance(value, bool)
 
 
 def _key(value: Any) -> Any:

@@ -310,7 +310,7 @@ TRACED = (
         f"run/python_side_effect_shared_list|*{SEVERAL}",
     ),
     *declare(
-        "enumerate takes a distributed dataset, in a loop that the host runs",
+        "enumerate takes a distributed dataset, in a compiled loop too",
         "dataset/enumerate_in_tf_function|mirrored2",
     ),
     *declare(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -343,11 +344,41 @@ def test_without_the_extra_reduce_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert 'pip install "graphdist[loops]"' in str(at.value)
 
 
-def test_a_trace_of_a_function_that_the_host_runs_is_refused() -> None:
-    strategy = STRATEGIES["mirrored"]()
-    with pytest.raises(gd.UnsupportedError, match="the host runs it: it has no graph") as at:
-        Training(strategy).inside.trace(distributed(strategy))
-    assert type(at.value) is gd.UnsupportedError
+@pytest.mark.parametrize("name", ["mirrored", "one"])
+def test_pairs_and_numbers_come_in_chunks(name: str) -> None:
+    strategy = STRATEGIES[name]()
+    a_step = Mock()
+
+    def epoch(first: Any, second: Any) -> Any:
+        total, weighted, numbers = 0.0, 0.0, 0
+        for x, y in zip(first, second, strict=False):
+            a_step()
+            total += sum_of(strategy, x) * sum_of(strategy, y)
+        for number, x in enumerate(first, 2):
+            a_step()
+            if number == 9:
+                break
+            weighted += number * sum_of(strategy, x)
+            numbers = number
+        return total, weighted, numbers
+
+    first, second = distributed(strategy), distributed(strategy, ROWS[:80] / 2)
+    expected = epoch(first, second)
+    assert a_step.call_count == 18
+    a_step.reset_mock()
+    inside = gd.function(epoch, steps_per_execution=4)
+    for _ in range(2):
+        found = inside(first, second)
+        np.testing.assert_allclose(found[:2], expected[:2], rtol=1e-5)
+        assert int(found[2]) == expected[2]
+    assert a_step.call_count == 2 * 2, "each body is traced for one step, and for four"
+    assert isinstance(found[2], jax.Array)
+
+
+@pytest.mark.parametrize("steps", [0, True, "4"])
+def test_numbers_of_steps(steps: Any) -> None:
+    with pytest.raises((gd.ArgumentError, gd.ArgumentTypeError), match="steps_per_execution is"):
+        gd.function(lambda x: x, steps_per_execution=steps)
 
 
 def test_code_without_source_is_refused() -> None:

@@ -47,6 +47,34 @@ def dataset_distributed_twice(refused: Refused) -> None:
         strategy.experimental_distribute_dataset(dataset)
 
 
+def dataset_in_a_trace_by_closure(refused: Refused) -> None:
+    dataset = pair().experimental_distribute_dataset([np.ones(4)])
+
+    @gd.function
+    def count() -> Any:
+        number = 0
+        for _ in dataset:
+            number += 1
+        return number
+
+    with refused(NotImplementedError):
+        count.trace()
+
+
+def dataset_iterator_in_a_trace(refused: Refused) -> None:
+    @gd.function
+    def first(batches: Any) -> Any:
+        return next(iter(batches))
+
+    with refused(NotImplementedError):
+        first.trace(pair().experimental_distribute_dataset([np.ones(4)]))
+
+
+def steps_per_execution_below_one(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.function(lambda batches: None, steps_per_execution=0)
+
+
 def dataset_used_up(refused: Refused) -> None:
     def batches() -> Iterator[Any]:
         yield np.ones(4)

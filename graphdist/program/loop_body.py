@@ -1,0 +1,159 @@
+"""The body of a converted loop over a dataset, as a function from state to state.
+
+The state are the variables of Python that the body assigns, by name, if they are arrays and
+numbers. The others are the rest, which no step may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any  # Any: users' values
+
+import jax
+import jax.numpy as jnp
+
+from graphdist.data.dataset_reduction import as_array, in_steps
+from graphdist.errors import ArgumentError
+from graphdist.program.loop_operators import (
+    GetState,
+    LoopOperators,
+    SetState,
+    Undefined,
+    is_traced,
+    is_value,
+)
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import is_array
+
+
+@dataclass(frozen=True)
+class ConvertedLoop:
+    """The functions that the conversion made of a loop, in one call of the user's function."""
+
+    operators: LoopOperators
+    names: tuple[str, ...]
+    extra_test: Callable[[], Any] | None
+    body: Callable[[Any], None]
+    get_state: GetState
+    set_state: SetState
+    converted_from: ConvertedLoop | None = None
+    """The loop that has the user's functions, if this one has others."""
+
+    def values(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the variables as the state and the rest."""
+        state: dict[str, Any] = {}
+        rest: dict[str, Any] = {}
+        for name, value in zip(self.names, self.get_state(), strict=True):
+            (state if is_carried(value) else rest)[name] = value
+        return state, rest
+
+
+def with_numbers(loop: ConvertedLoop, start: Any) -> ConvertedLoop:
+    """Return a loop that gives the body of `loop` each element with its number."""
+    number = start
+
+    def get() -> tuple[Any, ...]:
+        return (number, *loop.get_state())
+
+    def put(state: tuple[Any, ...]) -> None:
+        nonlocal number
+        number, *rest = state
+        loop.set_state(tuple(rest))
+
+    def body(element: Any) -> None:
+        nonlocal number
+        loop.body((number, element))
+        number = number + 1
+
+    names = ("the number", *loop.names)
+    return ConvertedLoop(loop.operators, names, loop.extra_test, body, get, put, loop)
+
+
+class LoopBody:
+    """One step of a loop, given the rest."""
+
+    def __init__(self, loop: ConvertedLoop, rest: dict[str, Any]) -> None:
+        """Take the functions of the loop."""
+        self.loop, self.rest = loop, rest
+
+    def set(self, state: dict[str, Any]) -> None:
+        """Give the variables the values of a state."""
+        values = {**self.rest, **state}
+        self.loop.set_state(tuple(values[name] for name in self.loop.names))
+
+    def goes_on(self, state: dict[str, Any]) -> bool:
+        """Return whether `break` has not left the loop."""
+        if self.loop.extra_test is None:
+            return True
+        self.set(state)
+        return bool(self.loop.extra_test())
+
+    def step(self, state: dict[str, Any], element: Any) -> dict[str, Any]:
+        """Return the state after a step; it is traced.
+
+        Raises `ArgumentError` for a variable that becomes an object.
+        """
+        loop = self.loop
+        self.set(state)
+        goes_on = True if loop.extra_test is None else loop.extra_test()
+        if not is_traced(goes_on):
+            loop.body(element)
+            return self._after()
+        loop.operators.if_stmt(
+            goes_on,
+            lambda: loop.body(element),
+            lambda: None,
+            loop.get_state,
+            loop.set_state,
+            loop.names,
+            len(loop.names),
+        )
+        return {name: value for name, value in self._after().items() if name in state}
+
+    def _after(self) -> dict[str, Any]:
+        found = {}
+        for name, value in zip(self.loop.names, self.loop.get_state(), strict=True):
+            before = self.rest.get(name)
+            if name in self.rest and (value is before or isinstance(value, Undefined)):
+                continue
+            if not is_value(value):
+                raise ArgumentError(
+                    f"{name} is a {type(value).__name__} after a step of the loop, which is traced "
+                    f"once for all elements",
+                    source=here(),
+                    hint="change arrays and numbers in the loop; build other objects outside of it",
+                )
+            found[name] = jax.tree.map(as_array, value)
+        return found
+
+
+def scan(loop: ConvertedLoop, elements: Any) -> None:
+    """Run a loop over stacked elements, in a trace; give the variables their last values.
+
+    A variable without a value before the loop begins with zeros, a number with the dtype that a
+    step gives it.
+    """
+    carried, rest = loop.values()
+    state = jax.tree.map(as_array, carried)
+    body = LoopBody(loop, rest)
+    _, after = jax.eval_shape(
+        partial(jax.lax.scan, lambda state, element: (state, body.step(state, element))),
+        state,
+        elements,
+    )
+    zeros = {name: jax.tree.map(_zero, leaves) for name, leaves in after.items()}
+    numbers = {name for name, value in carried.items() if not is_array(value)}
+    for name in numbers & after.keys():
+        state[name] = jax.tree.map(lambda old, new: old.astype(new.dtype), state[name], zeros[name])
+    body.set(in_steps(body.step, {**zeros, **state}, elements))
+
+
+def _zero(stacked: jax.ShapeDtypeStruct) -> Any:
+    return jnp.zeros(stacked.shape[1:], stacked.dtype)
+
+
+def is_carried(value: Any) -> bool:
+    """Return whether a value is an array or a number; a flag is a constant until a step sets it."""
+    return is_value(value) and not isinstance(value, bool)
