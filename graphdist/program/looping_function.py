@@ -109,15 +109,16 @@ class _Operators(LoopOperators):
         options: Any,
     ) -> None:
         """Run a loop; one over a distributed dataset in compiled chunks."""
+        elements: Any = iterated
         loop_here = ConvertedLoop(self, tuple(names), extra_test, body, get_state, set_state)
         if isinstance(iterated, Numbered):
-            loop_here, iterated = with_numbers(loop_here, iterated.start), iterated.elements
-        if isinstance(iterated, StackedElements):
-            scan(loop_here, iterated.elements)
+            loop_here, elements = with_numbers(loop_here, iterated.start), iterated.elements
+        if isinstance(elements, StackedElements):
+            scan(loop_here, elements.elements)
             return
-        if current_trace() is not None or not isinstance(iterated, DATASETS):
+        if current_trace() is not None or not isinstance(elements, DATASETS):
             super().for_stmt(
-                iterated,
+                elements,
                 extra_test,
                 loop_here.body,
                 loop_here.get_state,
@@ -130,7 +131,7 @@ class _Operators(LoopOperators):
         if loop is None:
             name = f"{self._name}_loop{len(self._loops) or ''}"
             loop = self._loops[body.__code__] = _Loop(name, self._steps, self._make)
-        loop.run(iterated, loop_here)
+        loop.run(elements, loop_here)
 
 
 class _Loop:

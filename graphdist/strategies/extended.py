@@ -24,11 +24,8 @@ from graphdist.program.step_functions import require_function
 from graphdist.runtime.devices import Devices, device_name, find_device
 from graphdist.state.variable import Variable
 from graphdist.strategies.abstract_strategy import AbstractStrategy
-from graphdist.strategies.legacy_input import (
-    MultiStepContext,
-    numpy_dataset,
-    run_steps_on_iterator,
-)
+from graphdist.strategies.legacy_input import numpy_dataset
+from graphdist.strategies.legacy_steps import MultiStepContext, run_steps_on_iterator
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
@@ -315,8 +312,9 @@ class StrategyExtended:
     ) -> MultiStepContext:
         """Call `fn(context, inputs)` for as many elements of an iterator, and return a context.
 
-        `fn` is compiled, as a `gd.function`. What it gave to `context.set_last_step_output` last is
-        in the `last_step_outputs` of the context returned. Raises `ContextError` inside a function.
+        `fn` is compiled, as a `gd.function`, and one program runs several steps. What it gave to
+        `context.set_last_step_output` last is in the `last_step_outputs` of the context returned.
+        Raises `ContextError` inside a function.
         """
         return run_steps_on_iterator(self.strategy, fn, iterator, iterations, initial_loop_values)
 

@@ -1,4 +1,4 @@
-"""Iterators as TF1 has them, and the loop over them.
+"""Iterators as TF1 has them.
 
 An iterator is an object with `initialize` and `get_next`. It needs no initialization before its
 first element, and starts again when it is initialized again.
@@ -6,19 +6,16 @@ first element, and starts again when it is initialized again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any  # Any: users' pytrees and functions
 
 import jax
 
-from graphdist.context import Entry, current_entry, current_strategy, entered
 from graphdist.data.dataset import Dataset
 from graphdist.data.input_options import InputContext
-from graphdist.errors import ArgumentError, ContextError, OutOfRangeError
-from graphdist.options import ReduceOp
+from graphdist.errors import ArgumentError, OutOfRangeError
 from graphdist.strategies.abstract_strategy import AbstractStrategy
-from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.components import per_replica_of
 from graphdist.values.distributed import type_name
@@ -92,83 +89,6 @@ def _calls(made: Callable[[], Any]) -> Iterator[Any]:
         yield made()
 
 
-class MultiStepContext:
-    """What a loop over an iterator hands its function, to keep outputs of the last step."""
-
-    def __init__(
-        self, outputs: Mapping[str, Any] | None = None, others: Mapping[str, Any] | None = None
-    ) -> None:
-        """Start with these outputs, arrays and others."""
-        self._outputs, self._others = dict(outputs or {}), dict(others or {})
-
-    @property
-    def last_step_outputs(self) -> dict[str, Any]:
-        """Return the outputs by name."""
-        return self._outputs
-
-    @property
-    def non_tensor_outputs(self) -> dict[str, Any]:
-        """Return the outputs that are no arrays by name."""
-        return self._others
-
-    def set_last_step_output(self, name: str, output: Any, reduce_op: Any = None) -> None:
-        """Keep an output of this step: reduced over the replicas or, without an op, as it is."""
-        op = None if reduce_op is None else ReduceOp.of(reduce_op)
-
-        def keep(strategy: AbstractStrategy, output: Any) -> None:
-            reduced = output if op is None else strategy.reduce(op, output, axis=None)
-            self._outputs[name] = reduced
-
-        _in_cross_replica(keep, output)
-
-    def set_non_tensor_output(self, name: str, output: Any) -> None:
-        """Keep an output that is no array."""
-
-        def keep(strategy: AbstractStrategy, output: Any) -> None:
-            self._others[name] = output
-
-        _in_cross_replica(keep, output)
-
-
 def numpy_dataset(numpy_input: Any) -> Dataset:
     """Return the dataset of the slices of arrays along dimension 0."""
     return Dataset.from_tensor_slices(numpy_input)
-
-
-def _in_cross_replica(keep: Callable[[Any, Any], None], output: Any) -> None:
-    entry = current_entry()
-    if entry is not None and entry.replica_context is not None:
-        entry.replica_context.merge_call(keep, args=(output,))
-    else:
-        keep(current_strategy(), output)
-
-
-def run_steps_on_iterator(
-    strategy: AbstractStrategy,
-    fn: Callable[..., Any],
-    iterator: Any,
-    iterations: int,
-    initial_loop_values: Mapping[str, Any] | None,
-) -> MultiStepContext:
-    """Call `fn(context, inputs)` with the next elements of an iterator, compiled as one step."""
-    if current_trace() is not None:
-        raise ContextError(
-            "experimental_run_steps_on_iterator is called inside a function, which cannot ask an "
-            "iterator for elements",
-            source=here(),
-            hint="call it outside: what it calls is compiled",
-        )
-    outputs, others = dict(initial_loop_values or {}), {}
-    with entered(Entry(strategy)):
-        step = strategy.implicit_call("run_steps_on_iterator", fn, _step)
-        for _ in range(iterations):
-            new_outputs, new_others = step((iterator.get_next(),), {})
-            outputs.update(new_outputs)
-            others.update(new_others)
-    return MultiStepContext(outputs, others)
-
-
-def _step(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> tuple[Any, Any]:
-    context = MultiStepContext()
-    fn(context, *args)
-    return context.last_step_outputs, context.non_tensor_outputs

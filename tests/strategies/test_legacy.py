@@ -135,6 +135,35 @@ def test_steps_over_an_iterator(strategy: Any) -> None:
     assert context.non_tensor_outputs == {"name": "step"}
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_many_steps_over_an_iterator(devices: int) -> None:
+    """They run in programs of 16 steps, and give what single steps give."""
+    strategy: Any = v1.MirroredStrategy([f"cpu:{device}" for device in range(devices)])
+    with strategy.scope():
+        total = gd.Variable(0)
+    traces = []
+
+    def step(context: Any, x: Any) -> None:
+        traces.append(x)
+        sums = strategy.run(lambda x: x.sum(), args=(x,))
+        total.assign_add(strategy.reduce("SUM", sums, axis=None))
+        context.set_last_step_output("sum", sums, reduce_op=gd.ReduceOp.SUM)
+        context.set_last_step_output("total", total[...])
+        context.set_non_tensor_output("name", "step")
+
+    numbers = np.arange(4 * 40 + 3)
+    iterator = strategy.make_dataset_iterator(gd.data.Dataset.from_tensor_slices(numbers).batch(4))
+    run = strategy.extended.experimental_run_steps_on_iterator
+    context = run(step, iterator, iterations=40)
+    assert int(context.last_step_outputs["sum"]) == numbers[156:160].sum()
+    assert int(context.last_step_outputs["total"]) == int(total) == numbers[:160].sum()
+    assert context.non_tensor_outputs == {"name": "step"}
+    assert len(traces) == 2, "one program for a step, one for several"
+    with pytest.raises(gd.OutOfRangeError):
+        run(step, iterator, iterations=2)
+    assert int(total) == numbers.sum(), "the ragged last batch was left out"
+
+
 def test_outputs_of_steps_set_by_replicas(strategy: Any) -> None:
     iterator = strategy.make_dataset_iterator(gd.data.Dataset.range(8).batch(4))
     traces = []
