@@ -64,7 +64,7 @@ LONG = (
     *("numerics/test_per_replica_operators.py", "numerics/test_random.py"),
     *("numerics/test_variable_kinds.py", "numerics/test_variable_shares.py"),
     *("numerics/test_variables.py", "numerics/test_what_passes_keep.py"),
-    *("data/test_rows.py", "viz/test_page.py"),
+    *("data/test_epochs_of_programs.py", "data/test_rows.py", "viz/test_page.py"),
     *("project/test_documents.py", "project/test_packaging.py"),
     *("runtime/processes/test_cluster_workers.py", "runtime/processes/test_handshake.py"),
     *("runtime/processes/test_worker_steps.py", "runtime/test_compilation_cache.py"),

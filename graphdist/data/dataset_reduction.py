@@ -26,7 +26,7 @@ from graphdist.data.chunks import Chunk, ChunkSize
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.loop_marks import marked
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import type_name
+from graphdist.values.distributed import structure_text, type_name
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
@@ -145,10 +145,11 @@ def _require_same_kind(initial: Any, before: Any, after: Any) -> None:
 
     A Python number may become an array of another dtype.
     """
-    old, new = str(jax.tree.structure(before)), str(jax.tree.structure(after))
+    old, new = map(jax.tree.structure, (before, after))
     if old != new:
         raise ArgumentError(
-            f"reduce_func returns a state of the structure {new}, and was given {old}",
+            f"reduce_func returns the state {structure_text(new)}, and was given "
+            f"{structure_text(old)}",
             source=here(),
             hint="return what initial_state is, with other values",
         )

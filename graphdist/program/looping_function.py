@@ -33,7 +33,6 @@ from graphdist.errors import ArgumentError, MissingExtraError, OutOfRangeError, 
 from graphdist.program.loop_body import ConvertedLoop, LoopBody, is_carried, scan, with_numbers
 from graphdist.program.loop_conversion import converted
 from graphdist.program.loop_operators import (
-    DATASETS,
     GetState,
     LoopOperators,
     Numbered,
@@ -116,7 +115,9 @@ class _Operators(LoopOperators):
         if isinstance(elements, StackedElements):
             scan(loop_here, elements.elements)
             return
-        if current_trace() is not None or not isinstance(elements, DATASETS):
+        if current_trace() is not None or not isinstance(
+            elements, DistributedDataset | ZippedDatasets
+        ):
             super().for_stmt(
                 elements,
                 extra_test,

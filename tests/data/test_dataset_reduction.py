@@ -148,7 +148,7 @@ def test_a_number_becomes_what_a_step_returns() -> None:
 
 
 REFUSED: dict[str, tuple[Any, Callable[[Any, Any], Any], str]] = {
-    "structure": (0.0, lambda state, x: (state, state), "of the structure"),
+    "structure": (0.0, lambda state, x: (state, state), "returns the state"),
     "shape": (0.0, lambda state, x: x, r"makes state float32\[8,6\] of float32\[\]"),
     "dtype": (
         {"n": np.int32(0)},

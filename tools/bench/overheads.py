@@ -9,7 +9,8 @@
 * unequal: the compilation of a step for 64 replicas of which one has other shapes, against a step
   for 64 equal replicas, in a process with 64 devices;
 * feeding: a step of 2 layers of 1024 fed from NumPy batches of 1 MB, against the same step on one
-  that is on the devices already.
+  that is on the devices already;
+* epochs: a step in `dataset.reduce`, against a loop that calls a function for each batch.
 """
 
 from __future__ import annotations
@@ -228,11 +229,47 @@ def bench_feeding() -> list[Overhead]:
     return [Overhead(name, mine, theirs, "the same step on data already there (at most 1.05x)")]
 
 
+def bench_epochs() -> list[Overhead]:
+    """Measure a step of an epoch in one call, for a model that waits for calls and one that not."""
+    results = []
+    for devices in (1, 2):
+        strategy = gd.MirroredStrategy([f"cpu:{device}" for device in range(devices)])
+        for layers, width, rows, steps, bound in (
+            (1, 16, 16, 500, "at most 0.33x"),
+            (4, 1024, 64, 20, "at most 1.02x"),
+        ):
+            program = BenchProgram("epochs", "", Mlp(layers, width), rows=rows)
+            step = Graphdist(program, strategy).function
+            batch = program.batch(devices)
+            dataset = gd.data.Dataset.from_tensor_slices(batch).batch(rows * devices).repeat(steps)
+            batches = strategy.experimental_distribute_dataset(dataset)
+
+            def adding(total: Any, batch: Any, step: Any = step) -> Any:
+                return total + step(batch)
+
+            add = gd.function(adding)
+
+            def ours(batches: Any = batches, adding: Any = adding) -> None:
+                batches.reduce(np.float32(0), adding).block_until_ready()
+
+            def peer(batches: Any = batches, add: Any = add) -> None:
+                total: Any = np.float32(0)
+                for batch in batches:
+                    total = add(total, batch)
+                total.block_until_ready()
+
+            mine, theirs = medians_in_turns(ours, peer, rounds=11, calls=1)
+            name = f"epoch, a step, {layers} layers of {width}, {devices} devices"
+            results.append(Overhead(name, mine / steps, theirs / steps, bound))
+    return results
+
+
 OVERHEADS: dict[str, Callable[[], list[Overhead]]] = {
     "dispatch": bench_dispatch,
     "compile": bench_compile,
     "first": bench_first,
     "unequal": bench_unequal,
     "feeding": bench_feeding,
+    "epochs": bench_epochs,
 }
 """Measurements by name."""
