@@ -145,7 +145,7 @@ def _require_same_kind(initial: Any, before: Any, after: Any) -> None:
 
     A Python number may become an array of another dtype.
     """
-    old, new = map(jax.tree.structure, (before, after))
+    old, new = jax.tree.structure(before), jax.tree.structure(after)
     if old != new:
         raise ArgumentError(
             f"reduce_func returns the state {structure_text(new)}, and was given "
