@@ -145,11 +145,10 @@ def _require_same_kind(initial: Any, before: Any, after: Any) -> None:
 
     A Python number may become an array of another dtype.
     """
-    old, new = jax.tree.structure(before), jax.tree.structure(after)
+    old, new = (structure_text(jax.tree.structure(state)) for state in (before, after))
     if old != new:
         raise ArgumentError(
-            f"reduce_func returns the state {structure_text(new)}, and was given "
-            f"{structure_text(old)}",
+            f"reduce_func returns the state {new}, and was given {old}",
             source=here(),
             hint="return what initial_state is, with other values",
         )
