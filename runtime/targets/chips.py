@@ -19,7 +19,9 @@ class Chip:
 
     Figures are per chip: bytes, bytes per second, floating-point operations per second.
     `devices` is the number of devices JAX shows for it. `interconnect_bandwidth` is between the
-    chips of a slice or host, `network_bandwidth` between slices or hosts; both in one direction.
+    chips of a slice or host, over all links of a chip; `network_bandwidth` is between slices or
+    hosts; both in one direction. `configuration` is the compiler's name of the way the chip is
+    used, where that is not its default.
     """
 
     name: str
@@ -36,6 +38,15 @@ class Chip:
     network_bandwidth: float
     source: str
     examples: tuple[str, ...]
+    configuration: str = ""
+
+    @property
+    def links(self) -> int:
+        """Return the number of a TPU chip's links to other chips, two along each dimension.
+
+        A GPU's links go to a switch: it reaches all others of its host over all of them.
+        """
+        return 2 * self.dimensions if self.platform == "tpu" else 1
 
     @property
     def platform(self) -> str:
@@ -63,6 +74,7 @@ def _tpu(
     network_gbits: float,
     source: str,
     examples: tuple[str, ...],
+    configuration: str = "",
 ) -> Chip:
     return Chip(
         name,
@@ -79,6 +91,7 @@ def _tpu(
         network_gbits * 1e9 / 8,
         source,
         examples,
+        configuration,
     )
 
 
@@ -122,10 +135,11 @@ CHIPS: dict[str, Chip] = {
     chip.name: chip
     for chip in (
         _tpu(
-            "v4", 2, 3, 4096, 30.5, 1228, 275, 600, 50,
+            "v4", 1, 3, 4096, 30.75, 1228, 275, 600, 50,
             "Jouppi et al. 2023, TPU v4, arXiv:2304.01433, table 4; " + _DOCS + "v4; "
             "network: as v5p; memory: what the compiler leaves of 32 GiB",
             ("v4:2x2x1", "v4:4x4x4", "v4:8x8x8"),
+            configuration="megacore",  # as TPU VMs have it: both cores are one device
         ),
         _tpu(
             "v5e", 1, 2, 256, 15.75, 819, 197, 400, 25,

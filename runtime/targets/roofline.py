@@ -2,15 +2,21 @@
 
     compute       sum over dtypes of FLOPs / peak
     memory        bytes of memory traffic / memory bandwidth
-    interconnect  sum over collectives of the bytes that a ring sends / bandwidth:
+    interconnect  sum over collectives of the bytes that a device sends / bandwidth:
                   all_reduce 2 b (n-1)/n, all_gather b (n-1), reduce_scatter b (n-1)/n,
                   with b what each of n devices puts in
     step          max(compute, memory) + interconnect
 
-Over several slices or hosts, a collective is assumed to run inside each first; the network then
-carries each chip's part. Real steps are slower, because peaks are not reached. Where XLA overlaps
-collectives with computation they can also be faster, down to the largest of the three terms.
-Williams, Waterman and Patterson 2009, Roofline.
+Over several slices or hosts the network carries as little as it can. Sums are shared out inside
+each slice first, and the network adds up each device's part. Slices of a value are exchanged over
+the network first, and joined inside each slice then. So an all_reduce takes as long as a
+reduce_scatter and an all_gather of its result. Inside a torus all links of a chip are used at once;
+a torus that is not closed has fewer (`Topology.bandwidth_among`).
+
+Real steps are slower, because peaks are not reached. Where XLA overlaps collectives with
+computation they can also be faster, down to the largest of the three terms.
+Williams, Waterman and Patterson 2009, Roofline; Patarasuk and Yuan 2009, Bandwidth optimal
+all-reduce algorithms, on what a device sends.
 """
 
 from __future__ import annotations
@@ -77,29 +83,34 @@ def collective_seconds(topology: Topology, made: Exchange) -> float:
     >>> from graphdist.runtime.targets.topologies import find_topology
     >>> made = Exchange("all_reduce", 2**30, 4)
     >>> round(collective_seconds(find_topology("v5e:2x2"), made) * 1e3, 2)
-    8.05
+    16.11
     """
-    chip, kind, size = topology.chip, made.kind, made.bytes
-    near = topology.num_devices
-    if topology.spans_network:
-        near //= topology.num_slices if chip.platform == "tpu" else topology.shape[0]
     # Replicas of the same number in several groups are as far from each other as a group is large.
     apart = topology.num_devices // made.group_size if made.is_across else 1
-    inside = min(made.group_size, max(near // apart, 1))
-    across = made.group_size // inside
-    seconds = _ring(kind, size, inside) * chip.devices / chip.interconnect_bandwidth
-    if across > 1:
-        sizes = {"all_gather": size * inside, "collective_permute": size}
-        part = sizes.get(kind, size / inside)
-        seconds += _ring(kind, part, across) * chip.devices / chip.network_bandwidth
-    return seconds
+    across = -(-made.group_size // max(topology.num_nearby // apart, 1))
+    inside = made.group_size // across
+    near, far = _sent(made.kind, made.bytes, inside, across)
+    chip = topology.chip
+    return (
+        near / topology.bandwidth_among(inside * apart)
+        + far * chip.devices / chip.network_bandwidth
+    )
 
 
-def _ring(kind: str, size: float, devices: int) -> float:
-    """Return the bytes each device sends."""
-    sent = size * (devices - 1)
-    if kind == "all_gather":
-        return sent
-    if kind == "collective_permute":
-        return size if devices > 1 else 0  # to one other device
-    return sent / devices * (2 if kind == "all_reduce" else 1)
+def _sent(kind: str, size: float, inside: int, across: int) -> tuple[float, float]:
+    """Return the bytes that each device sends to nearby devices, and over the network.
+
+    `inside` devices are near each other, in each of `across` slices or hosts.
+    """
+    near, far = (inside - 1) / inside, (across - 1) / across
+    match kind:
+        case "all_reduce":
+            return 2 * size * near, 2 * size / inside * far
+        case "all_gather":
+            return size * across * (inside - 1), size * (across - 1)
+        case "all_to_all":
+            return size * near, size * far
+        case "collective_permute":  # to one other device
+            return size * (inside > 1), size * (across > 1)
+        case _:  # reduce_scatter
+            return size * near, size / inside * far

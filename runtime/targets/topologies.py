@@ -59,9 +59,63 @@ class Topology:
         return self.num_chips * self.chip.devices
 
     @property
-    def spans_network(self) -> bool:
-        """Whether a collective over all devices leaves the slice, or the GPUs' host."""
-        return self.num_slices > 1 or (self.chip.platform == "gpu" and self.shape[0] > 1)
+    def num_nearby(self) -> int:
+        """Return the number of devices that reach each other without the network.
+
+        They are in one slice of TPUs, or in one host with GPUs.
+        """
+        hosts = self.num_slices if self.chip.platform == "tpu" else self.shape[0]
+        return self.num_devices // hosts
+
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Return for each dimension of a TPU slice whether its last chip is linked to its first.
+
+        In two dimensions rows of 16 chips are. In three, optical switches link the faces of
+        cubes of 4x4x4, so that all dimensions are closed or none is.
+
+        >>> find_topology("v5e:8x16").wraps, find_topology("v5p:2x4x4").wraps
+        ((False, True), (False, False, False))
+        """
+        if self.chip.dimensions == 2:
+            return tuple(size == 16 for size in self.shape)
+        return (all(size % 4 == 0 for size in self.shape),) * 3
+
+    def bandwidth_among(self, num_devices: int) -> float:
+        """Return the bytes a second that each of so many nearby devices can send to the others.
+
+        On TPUs it is the bandwidth of the links that a chip at a corner has to the other chips. A
+        closed row gives its chips two links, an open row one. Devices of one chip are taken to be
+        joined as fast as all links of the chip.
+
+        >>> [find_topology(name).bandwidth_among(16) / 1e9 for name in ("v5e:4x4", "v5p:4x4x4")]
+        [100.0, 400.0]
+        """
+        chip = self.chip
+        links = chip.links
+        if chip.platform == "tpu":
+            block = self._block(-(-num_devices // chip.devices))
+            sides = zip(block, self.shape, self.wraps, strict=True)
+            rows = [
+                2 if closed and side == size else min(side - 1, 1) for side, size, closed in sides
+            ]
+            links = sum(rows) or chip.links
+        return chip.interconnect_bandwidth * links / chip.links / chip.devices
+
+    def _block(self, num_chips: int) -> tuple[int, ...]:
+        """Return the sides of the block that the first chips fill, in the compiler's order.
+
+        The order is host by host of 2 x 2 chips, in a host and among hosts along the first
+        dimension first.
+        """
+        first, second, *rest = self.shape
+        near = (min(first, 2), min(second, 2))
+        steps = [(0, near[0]), (1, near[1]), (0, first // near[0]), (1, second // near[1])]
+        block = [1] * len(self.shape)
+        for dimension, size in [*steps, *((2, size) for size in rest)]:
+            block[dimension] *= min(size, num_chips)
+            num_chips = -(-num_chips // size)
+        return tuple(block)
 
     def __str__(self) -> str:
         return self.name if self.num_slices == 1 else f"{self.num_slices} slices of {self.name}"
@@ -161,13 +215,17 @@ def has_package(package: str) -> bool:
 
 @cache
 def _tpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
-    slices = {"num_slices": topology.num_slices} if topology.num_slices > 1 else {}
+    settings: dict[str, int | str] = {}
+    if topology.num_slices > 1:
+        settings["num_slices"] = topology.num_slices
+    if topology.chip.configuration:
+        settings["chip_config_name"] = topology.chip.configuration
     found = topologies.get_topology_desc(
         platform="tpu",
         topology_name=topology.name,
         chips_per_host_bounds=_host_bounds(topology),
-        wrap=_wraps(topology),
-        **slices,
+        wrap=(*topology.wraps, False)[:3],
+        **settings,
     ).devices
     return tuple(sorted(found, key=lambda device: getattr(device, "slice_index", 0) or 0))
 
@@ -176,16 +234,6 @@ def _host_bounds(topology: Topology) -> tuple[int, int, int]:
     """Return the chips of one host: 2 x 2, or all of a smaller topology."""
     first, second, *_ = topology.shape
     return min(first, 2), min(second, 2), 1
-
-
-def _wraps(topology: Topology) -> tuple[bool, bool, bool]:
-    """Return the dimensions in which the torus closes: in 3-D multiples of 4, in 2-D rows of 16."""
-    shape = (*topology.shape, 1)[:3]
-    if topology.chip.dimensions == 2:
-        first, second, third = (size == 16 for size in shape)
-    else:
-        first, second, third = (size % 4 == 0 for size in shape)
-    return first, second, third
 
 
 @cache

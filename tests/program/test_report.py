@@ -18,8 +18,6 @@ from graphdist.program.explanation import graph_measure
 from graphdist.runtime.compilation import refused
 from graphdist.runtime.devices import find_devices
 from graphdist.runtime.hlo import module_collectives
-from graphdist.runtime.targets.roofline import collective_seconds, estimate_step
-from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tracing.jax_ops import resolve
 from tests.aot.steps import make_step, needs_tpu
 
@@ -199,45 +197,6 @@ def test_constants_that_should_be_arguments_are_warned_of() -> None:
     assert "pass it as an argument" in str(report)
     small = gd.function(lambda x: x + jnp.arange(4.0))
     assert small.trace(jnp.float32(1)).lower().report().constants == ()
-
-
-def _seconds(topology: str, kind: str, size: int) -> float:
-    found = find_topology(topology)
-    return collective_seconds(found, Exchange(kind, size, found.num_devices))
-
-
-def test_a_ring_by_hand() -> None:
-    size = 10**9
-    inside = 2 * size * 7 / 8 / 450e9
-    assert _seconds("h100:1x8", "all_reduce", size) == pytest.approx(inside)
-    network = 2 * (size / 8) * 1 / 2 / 50e9
-    assert _seconds("h100:2x8", "all_reduce", size) == pytest.approx(inside + network)
-    assert _seconds("v5e:1x1", "all_gather", size) == 0
-    assert _seconds("v5e:1x1", "collective_permute", size) == 0
-    assert _seconds("h100:1x8", "collective_permute", size) == pytest.approx(size / 450e9)
-    exchanged = size * 7 / 8 / 450e9
-    assert _seconds("h100:1x8", "all_to_all", size) == pytest.approx(exchanged)
-    made = Exchange("all_reduce", size, 8)
-    one_host = find_topology("h100:1x8")
-    estimate = estimate_step(one_host, {"bf16": 989 * 10**9}, 3352 * 10**6, [made])
-    assert estimate.compute == pytest.approx(1e-3)
-    assert estimate.memory == pytest.approx(1e-3)
-    assert estimate.bottleneck == "interconnect"
-    assert estimate.step == pytest.approx(1e-3 + inside)
-
-
-def test_rings_of_groups_by_hand() -> None:
-    hosts, size = find_topology("h100:4x8"), 10**9
-    of_hosts = Exchange("all_gather", size, 8)
-    assert collective_seconds(hosts, of_hosts) == pytest.approx(size * 7 / 450e9)
-    of_half_hosts = Exchange("all_gather", size, 4)
-    assert collective_seconds(hosts, of_half_hosts) == pytest.approx(size * 3 / 450e9)
-    across_hosts = Exchange("all_reduce", size, 4, is_across=True)
-    assert collective_seconds(hosts, across_hosts) == pytest.approx(2 * size * 3 / 4 / 50e9)
-    # Groups of 4: two of them on each of 4 hosts.
-    inside, network = 2 * size / 2 / 450e9, 2 * (size / 2) * 3 / 4 / 50e9
-    across_both = Exchange("all_reduce", size, 8, is_across=True)
-    assert collective_seconds(hosts, across_both) == pytest.approx(inside + network)
 
 
 def test_groups_add_up_their_slices_after_they_scattered() -> None:

@@ -90,9 +90,21 @@ def test_replicas_go_slice_by_slice() -> None:
 
 
 @needs_tpu
-def test_cores_count_as_jax_reports_them() -> None:
-    assert gd.TPUStrategy(topology="v4:2x2x1").num_replicas_in_sync == 8
-    assert gd.TPUStrategy(topology="v5p:2x2x1").num_replicas_in_sync == 4
+@pytest.mark.parametrize(
+    ("name", "devices"), [("v4:2x2x1", 4), ("v4:4x4x4", 64), ("v5p:2x2x1", 4), ("tpu7x:2x2x1", 8)]
+)
+def test_chips_are_as_many_devices_as_tpu_hosts_report(name: str, devices: int) -> None:
+    assert gd.TPUStrategy(topology=name).num_replicas_in_sync == devices
+
+
+@needs_tpu
+def test_a_device_of_v4_has_the_memory_of_a_chip() -> None:
+    strategy = gd.TPUStrategy(topology="v4:2x2x1")
+    step, _, batch = make_step(strategy, width=32_768, layers=7)
+    with pytest.raises(gd.DeviceMemoryError) as caught:
+        step.trace(batch, 0.1).lower().compile()
+    stated = strategy.topology.chip.memory_bytes if strategy.topology else 0
+    assert caught.value.available_bytes == stated
 
 
 @needs_tpu

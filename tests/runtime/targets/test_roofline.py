@@ -1,0 +1,131 @@
+"""The estimate of a step's time, against counts made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphdist.ir.cost import Exchange
+from graphdist.runtime.targets.roofline import collective_seconds, estimate_step
+from graphdist.runtime.targets.topologies import find_topology
+
+
+def _seconds(topology: str, kind: str, size: int) -> float:
+    found = find_topology(topology)
+    return collective_seconds(found, Exchange(kind, size, found.num_devices))
+
+
+def test_a_ring_by_hand() -> None:
+    size = 10**9
+    inside = 2 * size * 7 / 8 / 450e9
+    assert _seconds("h100:1x8", "all_reduce", size) == pytest.approx(inside)
+    network = 2 * (size / 8) * 1 / 2 / 50e9
+    assert _seconds("h100:2x8", "all_reduce", size) == pytest.approx(inside + network)
+    assert _seconds("v5e:1x1", "all_gather", size) == 0
+    assert _seconds("v5e:1x1", "collective_permute", size) == 0
+    assert _seconds("h100:1x8", "collective_permute", size) == pytest.approx(size / 450e9)
+    exchanged = size * 7 / 8 / 450e9
+    assert _seconds("h100:1x8", "all_to_all", size) == pytest.approx(exchanged)
+    made = Exchange("all_reduce", size, 8)
+    one_host = find_topology("h100:1x8")
+    estimate = estimate_step(one_host, {"bf16": 989 * 10**9}, 3352 * 10**6, [made])
+    assert estimate.compute == pytest.approx(1e-3)
+    assert estimate.memory == pytest.approx(1e-3)
+    assert estimate.bottleneck == "interconnect"
+    assert estimate.step == pytest.approx(1e-3 + inside)
+
+
+def test_rings_of_groups_by_hand() -> None:
+    hosts, size = find_topology("h100:4x8"), 10**9
+    of_hosts = Exchange("all_gather", size, 8)
+    assert collective_seconds(hosts, of_hosts) == pytest.approx(size * 7 / 450e9)
+    of_half_hosts = Exchange("all_gather", size, 4)
+    assert collective_seconds(hosts, of_half_hosts) == pytest.approx(size * 3 / 450e9)
+    across_hosts = Exchange("all_reduce", size, 4, is_across=True)
+    assert collective_seconds(hosts, across_hosts) == pytest.approx(2 * size * 3 / 4 / 50e9)
+    # Groups of 4: two of them on each of 4 hosts.
+    inside, network = 2 * size / 2 / 450e9, 2 * (size / 2) * 3 / 4 / 50e9
+    across_both = Exchange("all_reduce", size, 8, is_across=True)
+    assert collective_seconds(hosts, across_both) == pytest.approx(inside + network)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_slices"),
+    [
+        ("v5e:16x16", 1),
+        ("v5e:16x16", 2),
+        ("v5e:4x4", 3),
+        ("v4:2x2x1", 1),
+        ("v5p:4x4x4", 4),
+        ("tpu7x:4x4x4", 2),
+        ("h100:1x8", 1),
+        ("h100:8x8", 1),
+    ],
+)
+@pytest.mark.parametrize("share", [1, 2])
+def test_an_all_reduce_takes_a_reduce_scatter_and_an_all_gather(
+    name: str, num_slices: int, share: int
+) -> None:
+    topology = find_topology(name, num_slices)
+    size = 2**30
+    group = topology.num_devices // share
+    seconds = [
+        collective_seconds(topology, Exchange(kind, put_in, group))
+        for kind, put_in in (
+            ("all_reduce", size),
+            ("reduce_scatter", size),
+            ("all_gather", size // group),
+        )
+    ]
+    assert seconds[0] == pytest.approx(seconds[1] + seconds[2], rel=1e-6)
+
+
+def test_the_network_carries_the_slices_of_other_slices_of_chips_once() -> None:
+    pod, size = find_topology("v5e:16x16", 2), 10**6
+    near, network = 511 - 1, 1
+    made = Exchange("all_gather", size, 512)
+    assert collective_seconds(pod, made) == pytest.approx(
+        near * size / 200e9 + network * size / (25e9 / 8)
+    )
+    exchanged = size * 255 / 256 / 200e9 + size / 2 / (25e9 / 8)
+    made = Exchange("all_to_all", size, 512)
+    assert collective_seconds(pod, made) == pytest.approx(exchanged)
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "links"),
+    [
+        ("v5e:16x16", 256, 4),
+        ("v5e:8x16", 128, 3),
+        ("v5e:8x8", 64, 2),
+        ("v5e:2x2", 4, 2),
+        ("v5e:1x2", 2, 1),
+        ("v5e:16x16", 4, 2),
+        ("v5e:16x16", 2, 1),
+        ("v5e:16x16", 32, 3),  # two rows of 16
+        ("v6e:4x4", 16, 2),
+        ("v5p:4x4x4", 64, 6),
+        ("v5p:4x4x4", 16, 4),  # a plane of the cube
+        ("v5p:2x4x4", 32, 3),  # no cube of 4 x 4 x 4: the optical switches do not close it
+        ("v5p:2x2x1", 4, 2),
+        ("tpu7x:4x4x4", 128, 6),
+        ("tpu7x:2x2x1", 8, 2),
+    ],
+)
+def test_links_that_carry_a_collective(name: str, group: int, links: int) -> None:
+    topology = find_topology(name)
+    per_link = topology.chip.interconnect_bandwidth / (2 * topology.chip.dimensions)
+    sent = 2 * 10**9 * (group - 1) / group
+    made = Exchange("all_reduce", 10**9, group)
+    expected = sent / (links * per_link / topology.chip.devices)
+    assert collective_seconds(topology, made) == pytest.approx(expected)
+
+
+def test_the_devices_of_a_chip_exchange_inside_it() -> None:
+    pair = Exchange("all_gather", 10**9, 2)
+    assert collective_seconds(find_topology("tpu7x:2x2x1"), pair) == pytest.approx(1e9 / 300e9)
+
+
+def test_groups_that_are_apart_use_all_links_of_a_slice() -> None:
+    torus = find_topology("v5e:16x16")
+    across = Exchange("all_reduce", 10**9, 16, is_across=True)
+    assert collective_seconds(torus, across) == pytest.approx(2 * 1e9 * 15 / 16 / 200e9)
