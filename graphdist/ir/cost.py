@@ -4,8 +4,9 @@ Counted on the graph, since XLA's own figures count the body of a loop once and 
 things on different platforms. The rules:
 
 * a matrix multiplication is 2 operations for each element of the result and each one summed over, a
-  convolution 2 for each element of the result and each weight it is multiplied by, a reduction 1
-  for each element that goes in; anything else that computes floats is 1 for each element of its
+  convolution 2 for each product of a weight and an element of its operand, a reduction 1 for each
+  element that goes in; the zeros that a convolution pads and dilates its operands with do not
+  count; anything else that computes floats is 1 for each element of its
   results; kernels of Pallas are counted by `kernels.py`;
 * a loop that counts runs its body that often; a `while` whose end depends on data counts once; of a
   branch the arm that computes most counts;
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 from typing import Any, NamedTuple, cast  # Any: parameters of JAX's operations
 
 from graphdist.ir.analyses import producers
@@ -196,9 +197,55 @@ def _of_matmul(node: Node) -> int:
 
 
 def _of_convolution(node: Node) -> int:
-    weights = node.operands[1].type
-    outputs = weights.shape[cast(Any, node.params["dimension_numbers"]).rhs_spec[0]]
-    return 2 * node.results[0].type.size * (weights.size // max(outputs, 1))
+    """Return 2 operations for each product with an element of the operand, and not with padding.
+
+    Positions along different dimensions do not depend on each other, so that the products for one
+    batch entry and pair of features are the product of the counts along each dimension.
+    """
+    params = cast(Any, node.params)
+    numbers = params["dimension_numbers"]
+    (size, weights), result = (operand.type.shape for operand in node.operands), node.results[0]
+    outputs = result.type.shape
+    along = [
+        _pairs(size[of_operand], weights[of_weights], outputs[of_result], stride, low, *dilations)
+        for of_operand, of_weights, of_result, stride, (low, _), *dilations in zip(
+            numbers.lhs_spec[2:],
+            numbers.rhs_spec[2:],
+            numbers.out_spec[2:],
+            params["window_strides"],
+            params["padding"],
+            params["lhs_dilation"],
+            params["rhs_dilation"],
+            strict=True,
+        )
+    ]
+    batch, features = (outputs[dimension] for dimension in numbers.out_spec[:2])
+    return 2 * batch * features * weights[numbers.rhs_spec[1]] * prod(along)
+
+
+def _pairs(
+    size: int, weights: int, outputs: int, stride: int, low: int, dilation: int, apart: int
+) -> int:
+    """Return how many pairs of a weight and an output meet an element, along one dimension.
+
+    Output o and weight w meet position o * stride + w * apart - low of the dilated operand, which
+    has an element at each multiple of `dilation` up to (size - 1) * dilation, and zeros between.
+
+    >>> _pairs(size=4, weights=3, outputs=4, stride=1, low=1, dilation=1, apart=1)
+    10
+    """
+    period = dilation // gcd(stride, dilation)
+    total = 0
+    for weight in range(weights):
+        start = weight * apart - low
+        first = next((o for o in range(period) if (o * stride + start) % dilation == 0), None)
+        if first is None:
+            continue
+        lowest = max(-(start // stride), 0)
+        highest = min(((size - 1) * dilation - start) // stride, outputs - 1)
+        # Of the outputs lowest to highest each `period`th meets an element.
+        total += max((highest - first) // period - (lowest - 1 - first) // period, 0)
+    return total
 
 
 def bytes_touched(node: Node) -> float:

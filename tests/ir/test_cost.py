@@ -46,6 +46,58 @@ def test_operations_are_counted(function: Any, args: tuple[Any, ...], flops: int
     assert cost(graph).total_flops == flops
 
 
+NO_PADDING = ((0, 0), (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("strides", "padding", "lhs_dilation", "rhs_dilation"),
+    [
+        ((1, 1), NO_PADDING, (1, 1), (1, 1)),
+        ((2, 3), NO_PADDING, (1, 1), (1, 1)),
+        ((1, 1), ((2, 1), (0, 3)), (1, 1), (1, 1)),
+        ((1, 1), ((-1, 0), (1, -1)), (1, 1), (1, 1)),
+        ((1, 1), NO_PADDING, (2, 3), (1, 1)),
+        ((1, 1), NO_PADDING, (1, 1), (1, 2)),
+        ((2, 3), ((2, 1), (0, 3)), (2, 3), (1, 1)),
+        ((2, 4), ((1, 1), (9, 9)), (6, 6), (2, 3)),
+        ((3, 2), ((-1, 3), (2, -1)), (4, 2), (1, 2)),
+    ],
+)
+@pytest.mark.parametrize("groups", ["feature_group_count", "batch_group_count"])
+def test_convolutions_multiply_no_zeros_of_padding_and_dilation(
+    strides: Any, padding: Any, lhs_dilation: Any, rhs_dilation: Any, groups: str
+) -> None:
+    def convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            x,
+            kernel,
+            strides,
+            padding,
+            lhs_dilation,
+            rhs_dilation,
+            ("HWNC", "OIHW", "NHWC"),
+            **{groups: 2},
+        )
+
+    per_group = 2 if groups == "feature_group_count" else 4
+    x, kernel = jnp.ones((5, 7, 2, 4)), jnp.ones((6, per_group, 3, 2))
+    counted = cost(gd.function(convolved).trace(x, kernel).lower().graph)
+    # With ones in place of elements, each element of the result is the number of its products.
+    assert counted.total_flops == 2 * int(convolved(x, kernel).sum())
+
+
+def test_the_gradients_of_a_strided_convolution_cost_twice_the_convolution() -> None:
+    def strided(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (2, 2), "VALID", dimension_numbers=layout)
+
+    x, kernel = jnp.ones((8, 17, 17, 16)), jnp.ones((3, 3, 16, 32))
+    forward = cost(gd.function(strided).trace(x, kernel).lower().graph).total_flops
+    back = gd.function(lambda x, kernel: jax.vjp(strided, x, kernel)[1](strided(x, kernel)))
+    graph = back.trace(x, kernel).lower().graph
+    assert cost(graph).total_flops == pytest.approx(forward * 3, rel=0.01)
+
+
 def test_traffic_is_what_fusion_cannot_keep_on_the_chip() -> None:
     graph = gd.function(lambda x: jnp.sin(x @ x.T) + 1).trace(X).lower().graph
     boundary, matmul = 4 * (32 + 16), 4 * (32 + 32 + 16)
