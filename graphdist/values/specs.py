@@ -6,7 +6,8 @@ knows the shape of the first element, so that a function can be traced with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias  # Any: everything that numpy accepts as a dtype
 
 import jax
@@ -36,11 +37,15 @@ class ArraySpec(jax.ShapeDtypeStruct):
     def __init__(
         self, shape: Sequence[int | None], dtype: Any, example: tuple[int, ...] | None = None
     ) -> None:
-        """Describe an array; `example` is the shape of an element, for dimensions that vary."""
-        known = tuple(0 if size is None else size for size in shape)
+        """Describe an array; `example` is the shape of an element, for dimensions that vary.
+
+        Raises `ArgumentError` for a shape with other sizes than None and integers from 0.
+        """
+        sizes = _checked_shape(shape, "ArraySpec", "give the shape of an element: (28, 28)")
+        known = tuple(0 if size is None else size for size in sizes)
         super().__init__(known, dtype)  # type: ignore[no-untyped-call]
         # The constructor of JAX's class takes numbers alone, and its instances are immutable.
-        object.__setattr__(self, "shape", tuple(shape))
+        object.__setattr__(self, "shape", sizes)
         self.example = example
 
     def __repr__(self) -> str:
@@ -52,20 +57,21 @@ class ArraySpec(jax.ShapeDtypeStruct):
         return self.example if None in self.shape else tuple(self.shape)
 
 
-def _checked_shape(shape: Any) -> Dimensions:
-    """Return a shape as a tuple; raises `ArgumentError` if it is none."""
-    sizes = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else None
-    if sizes is None or not all(size is None or _is_size(size) for size in sizes):
+def _checked_shape(shape: Any, name: str, hint: str) -> Dimensions:
+    """Return a shape as a tuple of Python integers; raises `ArgumentError` if it is none."""
+    try:
+        if isinstance(shape, str):
+            raise TypeError
+        sizes = tuple(None if size is None else index(size) for size in shape)
+        if any(size is not None and size < 0 for size in sizes):
+            raise TypeError
+    except TypeError:
         raise ArgumentError(
-            f"PerReplicaSpec has shape {shape!r}: a shape is a tuple of sizes, each at least 0",
+            f"{name} has shape {shape!r}: a shape is a tuple of sizes, each an integer from 0",
             source=here(),
-            hint="give the shape of one replica's part: (16, 8), and (16,) for one dimension",
-        )
+            hint=f"{hint}, and (16,) for one dimension",
+        ) from None
     return sizes
-
-
-def _is_size(size: Any) -> bool:
-    return hasattr(size, "__index__") and size >= 0
 
 
 class PerReplicaSpec:
@@ -88,7 +94,8 @@ class PerReplicaSpec:
         stands for the strategy in whose scope the spec is used. Raises `ArgumentError` for a shape
         with other sizes than None and integers from 0.
         """
-        self.shape: Dimensions = _checked_shape(shape)
+        hint = "give the shape of one replica's part: (16, 8)"
+        self.shape: Dimensions = _checked_shape(shape, "PerReplicaSpec", hint)
         self.dtype = jnp.dtype(dtype)
         self.examples, self.strategy = examples, strategy
 

@@ -151,6 +151,16 @@ def spec_of_a_negative_size(refused: Refused) -> None:
         gd.PerReplicaSpec((-1, 8), jnp.float32)
 
 
+def spec_of_half_a_row(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.PerReplicaSpec((jnp.float32(12.5), 8), jnp.float32)
+
+
+def element_of_half_a_row(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.ArraySpec((12.5, 8), jnp.float32)  # type: ignore[arg-type]
+
+
 def spec_of_a_number(refused: Refused) -> None:
     shape: Any = 16
     with refused(ValueError):
