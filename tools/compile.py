@@ -8,6 +8,7 @@ step fits, what it computes and moves, and an estimate of its time. The exit sta
 
 `--fit batch=1..64` finds the largest value of a setting with which the step fits. `--compare`
 compares topologies, `--scale` numbers of chips. `--list-topologies` prints the known topologies.
+Ctrl-C ends the command at once, with status 130.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import replace
 from typing import Any  # Any: users' settings, JSON
 
 from graphdist import aot
-from graphdist.aot.saving import require_place
+from graphdist.aot.saving import require_writable
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.passes import PASSES
 from graphdist.program.report import Report, report_of_refused
@@ -30,6 +31,7 @@ from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.comparisons import compare_sizes, compare_topologies
+from graphdist.tools.interrupts import INTERRUPTED, ending_at_interrupts, say_interrupted
 from graphdist.tools.largest_fit import find_largest
 from graphdist.tools.targets import (
     make_step,
@@ -54,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (GraphdistError, OSError) as error:
         print(f"graphdist-compile: {without_our_line(error)}", file=sys.stderr)
         return BAD_INPUT
+    except KeyboardInterrupt:
+        say_interrupted("graphdist-compile")
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
             hint="leave one of them out",
         )
     if options.output:
-        require_place(options.output)  # not after minutes of compiling
+        require_writable(options.output)  # not after minutes of compiling
     if options.compare:
         names = options.compare.split(",")
         return _print(options, compare_topologies(names, options.num_slices, _reporter(options)))
@@ -127,14 +132,19 @@ def _print(options: argparse.Namespace, survey: Any) -> int:
 
 def _compile(options: argparse.Namespace, topology: Topology) -> int:
     compiled, report = _compiled(options, topology, {})
-    if options.output and compiled is not None:
+    if not options.quiet:  # before the file, which may fail
+        print(json.dumps(report.to_json(), indent=1) if options.json else report, flush=True)
+    if options.output:
+        _write(options, compiled)
+    return FITS if report.fits else DOES_NOT_FIT
+
+
+def _write(options: argparse.Namespace, compiled: Compiled | None) -> None:
+    if compiled is not None:
         platforms = options.platforms and options.platforms.split(",")
         aot.save(options.output, compiled, platforms=platforms)
-    if not options.quiet:
-        print(json.dumps(report.to_json(), indent=1) if options.json else report)
-        if options.output and not options.json:
-            print(f"written: {options.output}" if compiled else f"not written: {options.output}")
-    return FITS if report.fits else DOES_NOT_FIT
+    if not options.quiet and not options.json:
+        print(f"written: {options.output}" if compiled else f"not written: {options.output}")
 
 
 def _reporter(options: argparse.Namespace) -> Any:
@@ -149,19 +159,20 @@ def _compiled(
     settings = {**parse_settings(options.set), **changed}
     said = ", ".join(f"{name}={value}" for name, value in changed.items())
     _progress(options, f"compiling for {topology}{' with ' if said else ''}{said}")
-    strategy = strategy_for(topology, **_sharding(options))
-    step = make_step(options.target, strategy, settings)
-    traced = trace_step(options.target, strategy, step)
-    if options.passes is not None:
-        traced = replace(traced, pipeline=_passes(options.passes))
-    lowered = traced.lower()
-    try:
-        compiled = lowered.compile(parse_settings(options.option) or None)
-    except DeviceMemoryError as error:
-        return None, report_of_refused(lowered, error)
-    finally:
-        _progress(options, "")
-    return compiled, compiled.report()
+    with ending_at_interrupts("graphdist-compile"):
+        strategy = strategy_for(topology, **_sharding(options))
+        step = make_step(options.target, strategy, settings)
+        traced = trace_step(options.target, strategy, step)
+        if options.passes is not None:
+            traced = replace(traced, pipeline=_passes(options.passes))
+        lowered = traced.lower()
+        try:
+            compiled = lowered.compile(parse_settings(options.option) or None)
+        except DeviceMemoryError as error:
+            return None, report_of_refused(lowered, error)
+        finally:
+            _progress(options, "")
+        return compiled, compiled.report()
 
 
 def _sharding(options: argparse.Namespace) -> dict[str, Any]:

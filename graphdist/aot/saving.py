@@ -43,7 +43,12 @@ from graphdist.ir.graph import Graph
 from graphdist.program.stages import Compiled
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Executable
-from graphdist.runtime.files.artifact import read_artifact, sha256, write_artifact
+from graphdist.runtime.files.artifact import (
+    read_artifact,
+    sha256,
+    try_to_write,
+    write_artifact,
+)
 from graphdist.runtime.files.module_check import checked_module
 from graphdist.runtime.files.serialization import (
     PLATFORMS,
@@ -66,11 +71,11 @@ def save(
     The portable module is for the platform that the step was compiled for, or for `platforms`:
     "cpu", "gpu", "tpu". Values of variables are not in the file. Raises `UnsupportedError` for
     arguments and results that the file cannot describe and for programs with callbacks or custom
-    calls, `MissingExtraError` without flatbuffers, `ArgumentError` if there is no such folder, and
-    OSError if the file cannot be written; then no part of it remains.
+    calls, `MissingExtraError` without flatbuffers, `ArgumentError` if no file can be made there,
+    and OSError if it cannot be written, as on a full disk; then no part of it remains.
     """
     _require_path(path, "gd.aot.save")
-    require_place(path)
+    require_writable(path)
     if not isinstance(compiled, Compiled):
         raise ArgumentTypeError(
             f"gd.aot.save is given {type_name(compiled)}, not a compiled step",
@@ -136,6 +141,20 @@ def require_place(path: str | os.PathLike[str]) -> None:
             source=here(),
             hint=f"name a file in it: {os.path.join(path, 'step.gdx')}",
         )
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Raise `ArgumentError` where no file of a step can be written; makes one and removes it."""
+    require_place(path)
+    try:
+        try_to_write(path)
+    except (OSError, ValueError) as error:  # ValueError: the name has a zero byte
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ArgumentError(
+            f"{os.fspath(path)} cannot be written: {reason}",
+            source=here(),
+            hint="write somewhere else",
+        ) from error
 
 
 def _exported(compiled: Compiled, platforms: Sequence[str]) -> bytes:

@@ -15,7 +15,8 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -51,24 +52,46 @@ def sha256(data: bytes) -> str:
 def write_artifact(
     path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Mapping[str, bytes]
 ) -> None:
-    """Write members and their manifest; the file appears complete or not at all."""
+    """Write members and their manifest; the file appears complete or not at all.
+
+    Raises OSError, which names the file, and not the temporary one that becomes it.
+    """
     entries = {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in members.items()}
     described: dict[str, Any] = {"format": FORMAT, **manifest, "members": entries}
     described["hash"] = _hash(described)
-    target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+    with _temporary(Path(path)) as name:
+        with zipfile.ZipFile(name, "w") as archive:
             for member, data in {MANIFEST: _json(described), **members}.items():
                 # A fixed time, so that the same step makes the same file.
                 info = zipfile.ZipInfo(member, date_time=(1980, 1, 1, 0, 0, 0))
                 info.compress_type = _compression(data)
                 archive.writestr(info, data)
         Path(name).chmod(0o644)  # a temporary file is its owner's alone
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        os.replace(name, path)
+
+
+def try_to_write(path: str | os.PathLike[str]) -> None:
+    """Make the temporary file that would become this file, and remove it.
+
+    Raises OSError or ValueError as `write_artifact` would.
+    """
+    with _temporary(Path(path)):
+        pass
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[str]:
+    """Make an empty file beside the target, and remove it if it is still there then."""
+    name = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        os.close(handle)
+        yield name
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(target)) from error
+    finally:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
 
 
 def _compression(data: bytes) -> int:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +81,68 @@ def test_a_step_is_compiled_reported_and_written(
 
 
 @needs_tpu
+def test_the_report_is_printed_though_the_file_cannot_be_written(
+    target: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/.step.gdx.8ahf2k")
+
+    monkeypatch.setattr("os.replace", full)
+    output = tmp_path / "step.gdx"
+    assert main([target, "--topology", "v5e:2x2", "-o", str(output)]) == 2
+    captured = capsys.readouterr()
+    assert "FITS: " in captured.out
+    assert "written" not in captured.out
+    assert f"No space left on device: '{output}'" in captured.err
+    assert sorted(tmp_path.glob(".step.gdx*")) == []
+
+
+SLOW = """
+import hashlib
+
+def make_step(strategy):
+    print("working", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"as a compiler does", b"not heed signals", 10**9)
+"""
+
+
+@needs_tpu
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
+def test_ctrl_c_ends_the_command_at_once_with_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "slow.py"
+    file.write_text(SLOW)
+    command = [sys.executable, "-m", "graphdist.tools.compile", str(file), "--topology", "v5e:2x2"]
+    environment = {**os.environ, "TPU_SKIP_MDS_QUERY": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "working\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            _, printed = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    lines = [line for line in printed.splitlines() if "graphdist" in line or "Traceback" in line]
+    assert lines == ["graphdist-compile: interrupted"]
+
+
+def test_an_interrupt_outside_the_compiler_is_one_line(
+    target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("graphdist.tools.compile.find_topology", interrupted)
+    assert main([target, "--topology", "v5e:2x2"]) == 130
+    assert capsys.readouterr().err == "graphdist-compile: interrupted\n"
+
+
+@needs_tpu
 def test_json_has_the_whole_report(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([target, "--topology", "v5e:2x2", "--num-slices", "2", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -139,6 +206,8 @@ def test_topologies_side_by_side(target: str, capsys: pytest.CaptureFixture[str]
         (["--compare", "v5e:2x2,v6e:2x2", "-o", "x.gdx"], "--output goes with one step"),
         (["--topology", "v5e:2x2", "--fit", "batch=9..1"], "is not of the form name=low..high"),
         (["--topology", "v5e:2x2", "-o", "no/x.gdx"], "no/x.gdx cannot be written: there is no"),
+        (["--topology", "v5e:2x2", "-o", "x" * 300], "cannot be written: File name too long"),
+        (["--topology", "v5e:2x2", "-o", "x\0y"], "cannot be written: embedded null byte"),
     ],
 )
 def test_bad_input_exits_with_2(

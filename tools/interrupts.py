@@ -1,0 +1,58 @@
+"""Ctrl-C while a compiler runs: the command ends at once, with one line.
+
+Python runs its handlers of signals between two of its own instructions, so that a compiler of
+minutes would end first. The number of a signal is written to a file at once (`set_wakeup_fd`);
+here a thread reads it and ends the process. Nothing is cleaned up then, so that only work which
+leaves nothing behind may be inside `ending_at_interrupts`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit status of a command that was interrupted, as shells have it."""
+_PATIENCE = 5.0
+
+
+def say_interrupted(command: str) -> None:
+    """Write the one line, in place of a line that shows the progress."""
+    start = "\r\033[K" if sys.stderr.isatty() else ""
+    print(f"{start}{command}: interrupted", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def ending_at_interrupts(command: str) -> Iterator[None]:
+    """End the process as soon as it is interrupted inside the `with` block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch, args=(reader, command), daemon=True)
+    watcher.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        watcher.join(_PATIENCE)  # it was told before Python was: it ends the process
+        raise
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.close(writer)
+        watcher.join(_PATIENCE)
+        os.close(reader)
+
+
+def _watch(reader: int, command: str) -> None:
+    """Wait for an interrupt, or for the end of the block, which closes the pipe."""
+    while received := os.read(reader, 1):
+        if received[0] == signal.SIGINT:
+            say_interrupted(command)
+            sys.stdout.flush()
+            os._exit(INTERRUPTED)
