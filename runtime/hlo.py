@@ -12,8 +12,8 @@ platforms write the number of turns in the instruction, on others it is a consta
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 KINDS = {
@@ -39,6 +39,7 @@ CHAIN = re.compile(r'chain_id="(\d+)"')
 WHILE = re.compile(r" while\(.*condition=%?([\w.-]+), body=%?([\w.-]+)")
 _TRIPS = re.compile(r'known_trip_count"?:\s*\{"n":"(\d+)"')
 _CALLED = re.compile(r"(?:calls|to_apply|called_computations|branch_computations)=\{?([^}\s]+)")
+_CONTEXT = ("u32", 1)
 _CONSTANT = re.compile(r" = [su]32\[\]\S* constant\((\d+)\)")
 
 
@@ -58,8 +59,6 @@ class ModuleCollective:
     times: int
     is_async: bool
     is_fused: bool
-    num_packed: int = 1
-    """The number of values of the program in each of its buffers."""
 
 
 def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, ...]:
@@ -152,7 +151,10 @@ def _collective(
     ]
     if kind == "network_send":
         shapes = shapes[:1]  # the others are a handle
-    elif match["start"] and kind in ("all_gather", "reduce_scatter", "collective_permute"):
+    elif match["start"] and kind == "collective_permute":
+        shapes = [shape for shape in shapes if shape != _CONTEXT]
+        shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results, then handles
+    elif match["start"] and kind in ("all_gather", "reduce_scatter"):
         shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results
     elif kind == "all_gather":
         shapes = [(dtype, size // group) for dtype, size in shapes]
@@ -172,7 +174,7 @@ def _collective(
         match["name"],
         kind,
         tuple(shapes),
-        sum(size * _width(dtype) for dtype, size in shapes),
+        sum(size * bytes_of_element(dtype) for dtype, size in shapes),
         group,
         times,
         is_async=(bool(match["start"]) and 'is_sync":true' not in line) or in_async,
@@ -188,45 +190,13 @@ def _group_size(line: str, num_devices: int) -> int:
     return groups[1].count(",") + 1 if groups and groups[1] else num_devices
 
 
-def _width(dtype: str) -> int:
+def bytes_of_element(dtype: str) -> int:
+    """Return the bytes of an element of an HLO dtype; at least 1.
+
+    >>> bytes_of_element("bf16"), bytes_of_element("pred"), bytes_of_element("f8e4m3fn")
+    (2, 1, 1)
+    """
     if dtype == "pred":
         return 1
     bits = re.match(r"\D+(\d+)", dtype)
     return max(int(bits[1]) // 8, 1) if bits else 1
-
-
-@dataclass(slots=True)
-class Matching:
-    """Finds the collectives of a module that do the work of a graph's, by kind, dtype and size.
-
-    A combined collective carries several values; each is taken once. A value that no collective of
-    its kind carries is searched in collectives of other kinds, since XLA splits an all_reduce into
-    a reduce_scatter and an all_gather, and then under other dtypes, since XLA widens some.
-    """
-
-    module: tuple[ModuleCollective, ...]
-    _taken: set[tuple[int, int]] = field(default_factory=set)
-
-    def take(self, kind: str, dtype: str, size: int) -> ModuleCollective | None:
-        """Return the collective that carries such a value, or None."""
-        hlo = {"i": "s", "b": "b"}.get(dtype[0], dtype[0]) + dtype[1:]
-        for same_kind, same_dtype in ((True, True), (False, True), (True, False)):
-            for i, collective in enumerate(self.module):
-                if (same_kind and collective.kind != kind) or collective.kind == "network_send":
-                    continue
-                for j, (other, elements) in enumerate(collective.shapes):
-                    is_it = elements == size and (not same_dtype or other == hlo)
-                    if is_it and (i, j) not in self._taken:
-                        self._taken.add((i, j))
-                        return collective
-        return None
-
-    def take_packed(self, kind: str, sizes: Sequence[int]) -> ModuleCollective | None:
-        """Return the collective with a buffer of exactly these sizes together, or None."""
-        for i, collective in enumerate(self.module):
-            for j, (_, elements) in enumerate(collective.shapes):
-                is_it = collective.kind == kind and elements == sum(sizes)
-                if is_it and (i, j) not in self._taken:
-                    self._taken.add((i, j))
-                    return replace(collective, num_packed=len(sizes))
-        return None

@@ -226,9 +226,9 @@ def _of_convolution(node: Node) -> int:
 def _pairs(
     size: int, weights: int, outputs: int, stride: int, low: int, dilation: int, apart: int
 ) -> int:
-    """Return how many pairs of a weight and an output meet an element, along one dimension.
+    """Return how many products with an element weights and outputs have along one dimension.
 
-    Output o and weight w meet position o * stride + w * apart - low of the dilated operand, which
+    Output o and weight w use position o * stride + w * apart - low of the dilated operand, which
     has an element at each multiple of `dilation` up to (size - 1) * dilation, and zeros between.
 
     >>> _pairs(size=4, weights=3, outputs=4, stride=1, low=1, dilation=1, apart=1)
@@ -243,7 +243,7 @@ def _pairs(
             continue
         lowest = max(-(start // stride), 0)
         highest = min(((size - 1) * dilation - start) // stride, outputs - 1)
-        # Of the outputs lowest to highest each `period`th meets an element.
+        # Of the outputs lowest to highest each `period`th uses an element.
         total += max((highest - first) // period - (lowest - 1 - first) // period, 0)
     return total
 

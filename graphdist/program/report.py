@@ -13,13 +13,18 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any  # Any: JSON
 
 from graphdist.errors import DeviceMemoryError
-from graphdist.ir.analyses import collectives
-from graphdist.ir.cost import cost, exchanges, executions
-from graphdist.ir.graph import Graph, Node
-from graphdist.ir.ops import CONSTANT, num_copies_of
+from graphdist.ir.cost import cost, executions
+from graphdist.ir.graph import Graph
+from graphdist.ir.ops import CONSTANT
+from graphdist.program.collective_uses import (
+    CollectiveUse,
+    collective_uses,
+    exchanges_made,
+    matched_collectives,
+)
 from graphdist.program.memory_parts import MemoryParts, memory_parts
 from graphdist.program.report_text import report_text
-from graphdist.runtime.hlo import Matching, ModuleCollective, module_collectives
+from graphdist.runtime.hlo import ModuleCollective, module_collectives
 from graphdist.runtime.memory import Memory
 from graphdist.runtime.targets.roofline import Roofline, estimate_step
 
@@ -29,27 +34,6 @@ if TYPE_CHECKING:
 
 LARGE_CONSTANT = 2**20
 """The size in bytes from which a constant of the program causes a warning."""
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveUse:
-    """A collective of the graph, and the collective of the module that does its work.
-
-    `bytes` are the bytes that each replica puts in, each time; `times` counts its runs in a step.
-    Each of `num_groups` groups of `group_size` replicas runs it.
-    `became` describes the collective of the module in words.
-    """
-
-    kind: str
-    reducer: str
-    dtype: str
-    bytes: int
-    group_size: int
-    times: int
-    pass_name: str
-    source: str
-    became: str
-    num_groups: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +174,8 @@ def _report(
     available: int = 0,
 ) -> Report:
     counted = cost(graph)
-    uses = collective_uses(graph, module, is_known=not refusal)
+    matched = matched_collectives(graph, module)
     topology = devices.topology
-    asked = [
-        made._replace(bytes=made.bytes * times)
-        for node, times in executions(graph)
-        if node.op.is_collective
-        for made in exchanges(node)
-    ]
     if topology is not None and not available:
         available = topology.chip.memory_bytes // topology.chip.devices
     return Report(
@@ -212,12 +190,12 @@ def _report(
         available_bytes=available,
         flops=dict(counted.flops),
         memory_traffic=counted.bytes,
-        collectives=uses,
+        collectives=collective_uses(matched, is_known=not refusal),
         module_collectives=module,
         constants=large_constants(graph),
         estimate=None
         if topology is None
-        else estimate_step(topology, counted.flops, counted.bytes, asked),
+        else estimate_step(topology, counted.flops, counted.bytes, exchanges_made(matched)),
         refusal=refusal,
         variables=(stored := stored_variables(graph)),
         parts=memory_parts(graph) if stored.sliced else None,
@@ -234,63 +212,6 @@ def stored_variables(graph: Graph) -> StoredVariables:
         full_bytes=sum(variable.type.bytes for variable in buffers),
         held_bytes=sum(variable.held(graph.num_replicas).bytes for variable in buffers),
     )
-
-
-def collective_uses(
-    graph: Graph, module: tuple[ModuleCollective, ...], *, is_known: bool
-) -> tuple[CollectiveUse, ...]:
-    """Return the collectives of a graph, matched with the module's, in the graph's order."""
-    times = {id(node): count for node, count in executions(graph)}
-    nodes, matching = collectives(graph), Matching(module)
-    found = {}
-    for node in nodes:
-        (operand,) = node.operands
-        found[id(node)] = matching.take(node.op.name, operand.type.dtype, operand.type.size)
-    for kind in {node.op.name for node in nodes}:
-        left = [node for node in nodes if node.op.name == kind and found[id(node)] is None]
-        packed = matching.take_packed(kind, [node.operands[0].type.size for node in left])
-        found.update((id(node), packed) for node in left)
-    return tuple(
-        _use(node, times[id(node)], found[id(node)] if is_known else NOT_COMPILED) for node in nodes
-    )
-
-
-NOT_COMPILED = "not compiled"
-
-
-def _use(node: Node, times: int, found: ModuleCollective | str | None) -> CollectiveUse:
-    size = node.params["group_size"]
-    assert isinstance(size, int)
-    return CollectiveUse(
-        kind=node.op.name,
-        reducer=str(node.params.get("reducer", "")),
-        dtype=node.operands[0].type.dtype,
-        bytes=sum(operand.type.bytes for operand in node.operands),
-        group_size=size,
-        times=times,
-        pass_name=node.origin,
-        source=str(node.source),
-        became=found if isinstance(found, str) else _became(node.op.name, found),
-        num_groups=num_copies_of(node.params),
-    )
-
-
-def _became(kind: str, found: ModuleCollective | None) -> str:
-    """Describe the collective of the module that does the work of a collective of the graph."""
-    if found is None:
-        return "removed, or reshaped into others"
-    words = [found.name]
-    if found.kind != kind:
-        words.append(f"as {found.kind}")
-    if len(found.shapes) > 1:
-        words.append(f"combined with {len(found.shapes) - 1}")
-    if found.num_packed > 1:
-        words.append(f"packed with {found.num_packed - 1}")
-    if found.is_fused:
-        words.append("fused")
-    if found.is_async:
-        words.append("asynchronous")
-    return ", ".join(words)
 
 
 def large_constants(graph: Graph) -> tuple[LargeConstant, ...]:

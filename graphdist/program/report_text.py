@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from graphdist.program.amounts import count_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from graphdist.program.report import CollectiveUse, Report
+    from graphdist.program.collective_uses import CollectiveUse
+    from graphdist.program.report import Report
 
 LINES_OF_COLLECTIVES = 24
 

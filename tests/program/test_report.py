@@ -15,9 +15,12 @@ import graphdist as gd
 from graphdist.ir.cost import Exchange, exchanges
 from graphdist.ir.parser import parse
 from graphdist.program.explanation import graph_measure
+from graphdist.program.report import Report
 from graphdist.runtime.compilation import refused
 from graphdist.runtime.devices import find_devices
 from graphdist.runtime.hlo import module_collectives
+from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tracing.jax_ops import resolve
 from tests.aot.steps import make_step, needs_tpu
 
@@ -87,6 +90,61 @@ def test_a_report_for_a_pod() -> None:
     assert report.total_flops >= matmuls * 3 - 2 * 16 * 128 * 128  # no gradient of the input
     assert "FITS" in str(report)
     assert "ESTIMATE, no measurement" in str(report)
+
+
+def report_of_zero(topology: str, shapes: list[tuple[int, int]]) -> Report:
+    """Return the report of momentum over variables of these shapes, with momenta in slices."""
+    strategy = gd.TPUStrategy(topology=topology, shard_update=True)
+    with strategy.scope():
+        weights = [gd.Variable(jax.ShapeDtypeStruct(shape, jnp.float32)) for shape in shapes]
+        momenta = [gd.Variable(jax.ShapeDtypeStruct(shape, jnp.float32)) for shape in shapes]
+
+    @gd.function
+    def step(x: Any) -> None:
+        def loss_fn(weights: Any, x: jax.Array) -> jax.Array:
+            return sum(jnp.sum((x[:, : w.shape[0]] @ w) ** 2) for w in weights)
+
+        def replica_fn(x: jax.Array) -> None:
+            grads = jax.grad(loss_fn)(gd.read(weights), x)
+            for w, m, grad in zip(weights, momenta, grads, strict=True):
+                m.assign(0.9 * m + gd.get_replica_context().all_reduce("SUM", grad))
+                w.assign(w - 0.1 * m)
+
+        strategy.run(replica_fn, args=(x,))
+
+    x = gd.PerReplicaSpec((4, 1024), jnp.float32, strategy=strategy)
+    return step.trace(x).lower().compile().report()
+
+
+@needs_tpu
+def test_gathers_that_became_all_reduces_are_named_and_counted() -> None:
+    report = report_of_zero("tpu7x:2x2x2", [(48, 16), (48, 16)])
+    scatter, gather = report.collectives
+    assert (scatter.kind, gather.kind) == ("reduce_scatter", "all_gather")
+    assert scatter.became.endswith(", as all_reduce")
+    assert gather.became.endswith(", as all_reduce")
+    topology = find_topology("tpu7x:2x2x2")
+    joined = Exchange("all_reduce", 2 * 48 * 16 * 4, topology.num_devices)
+    assert report.estimate is not None
+    assert report.estimate.interconnect == pytest.approx(2 * collective_seconds(topology, joined))
+
+
+@needs_tpu
+def test_padded_collectives_are_named_and_counted() -> None:
+    report = report_of_zero("v6e:2x2", [(1000, 768)])
+    scatter, gather = report.collectives
+    assert scatter.became.endswith(", padded")
+    padded = report.module_bytes["reduce_scatter"]
+    assert scatter.bytes < padded < scatter.bytes * 1.1
+    topology = find_topology("v6e:2x2")
+    exchanged = [
+        Exchange("reduce_scatter", padded, 4),
+        Exchange("all_gather", gather.bytes, 4),
+    ]
+    assert report.estimate is not None
+    assert report.estimate.interconnect == pytest.approx(
+        sum(collective_seconds(topology, made) for made in exchanged)
+    )
 
 
 @needs_tpu
@@ -253,6 +311,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
   %p = ((f32[4], f32[8]), (f32[2], f32[4])) reduce-scatter-start(%x, %y), replica_groups={{0,1}}
   %e = (f32[4]{0}, f32[4]{0}) all-to-all(%y, %z), replica_groups={{0,1}}
   %h = (f32[4], u32[], token[]) send(%x, %t), channel_id=1
+  %q = (f32[6]{0}, f32[6]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x)
 }
 """
 
@@ -260,7 +319,8 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 def test_the_text_of_a_module_is_read() -> None:
     found = {one.name: one for one in module_collectives(MODULE, 8)}
     # A send to the host is no collective, and one that goes on in another computation is one.
-    assert set(found) == {"g", "r", "f", "s", "a", "p", "c", "e"}
+    assert set(found) == {"g", "r", "f", "s", "a", "p", "c", "e", "q"}
+    assert (found["q"].shapes, found["q"].is_async) == ((("f32", 6),), True)
     assert found["c"].is_async
     assert (found["f"].kind, found["f"].bytes, found["a"].kind) == (
         "reduce_scatter",

@@ -1,0 +1,127 @@
+"""The collectives of a graph, and what the compiled module has in their place.
+
+XLA makes all_reduces of some all_gathers and reduce_scatters, and pads some. The report names the
+collective of the module, and the estimate of the time counts what it sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from graphdist.ir.analyses import collectives
+from graphdist.ir.cost import Exchange, exchanges, executions
+from graphdist.ir.graph import Graph, Node
+from graphdist.ir.ops import ALL_REDUCE, num_copies_of
+from graphdist.runtime.collective_matching import Asked, Match, match_collectives
+from graphdist.runtime.hlo import ModuleCollective
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveUse:
+    """A collective of the graph, and the collective of the module that does its work.
+
+    `bytes` are the bytes that each replica puts in, each time; `times` counts its runs in a step.
+    Each of `num_groups` groups of `group_size` replicas runs it.
+    `became` describes the collective of the module in words.
+    """
+
+    kind: str
+    reducer: str
+    dtype: str
+    bytes: int
+    group_size: int
+    times: int
+    pass_name: str
+    source: str
+    became: str
+    num_groups: int = 1
+
+
+class Matched(NamedTuple):
+    """A collective of the graph, how often it runs in a step, and its match in the module."""
+
+    node: Node
+    times: int
+    match: Match | None
+
+
+def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tuple[Matched, ...]:
+    """Return the collectives of a graph, matched with the module's, in the graph's order."""
+    times = {id(node): count for node, count in executions(graph)}
+    nodes = collectives(graph)
+    matches = match_collectives(module, [_asked(node) for node in nodes])
+    return tuple(
+        Matched(node, times[id(node)], match) for node, match in zip(nodes, matches, strict=True)
+    )
+
+
+def _asked(node: Node) -> Asked:
+    (operand,) = node.operands
+    return Asked(node.op.name, operand.type.dtype, operand.type.size, _group_size(node))
+
+
+def _group_size(node: Node) -> int:
+    size = node.params["group_size"]
+    assert isinstance(size, int)
+    return size
+
+
+def exchanges_made(matched: Sequence[Matched]) -> Iterator[Exchange]:
+    """Yield what replicas exchange in a step: as compiled where that is known, or else as asked."""
+    for node, times, match in matched:
+        for made in exchanges(node) if match is None else _as_compiled(node, match):
+            yield made._replace(bytes=made.bytes * times)
+
+
+def _as_compiled(node: Node, match: Match) -> tuple[Exchange, ...]:
+    """Return the exchanges of a node with the kind and the bytes of its match in the module."""
+    asked, kind = exchanges(node), match.collective.kind
+    # The parts of what XLA has split into several, or packed into one, send as much as asked.
+    if len(asked) > 1 or match.num_packed > 1 or kind not in (asked[0].kind, ALL_REDUCE.name):
+        return asked
+    return (asked[0]._replace(kind=kind, bytes=match.bytes),)
+
+
+def collective_uses(matched: Sequence[Matched], *, is_known: bool) -> tuple[CollectiveUse, ...]:
+    """Return the collectives for the report; `is_known` tells that there is a module."""
+    return tuple(
+        CollectiveUse(
+            kind=node.op.name,
+            reducer=str(node.params.get("reducer", "")),
+            dtype=node.operands[0].type.dtype,
+            bytes=sum(operand.type.bytes for operand in node.operands),
+            group_size=_group_size(node),
+            times=times,
+            pass_name=node.origin,
+            source=str(node.source),
+            became=_became(node.op.name, match) if is_known else NOT_COMPILED,
+            num_groups=num_copies_of(node.params),
+        )
+        for node, times, match in matched
+    )
+
+
+NOT_COMPILED = "not compiled"
+
+
+def _became(kind: str, match: Match | None) -> str:
+    """Describe the collective of the module that does the work of a collective of the graph."""
+    if match is None:
+        return "removed, or reshaped into others"
+    found = match.collective
+    words = [found.name]
+    if found.kind != kind:
+        words.append(f"as {found.kind}")
+    if len(found.shapes) > 1:
+        words.append(f"combined with {len(found.shapes) - 1}")
+    if match.num_packed > 1:
+        words.append(f"packed with {match.num_packed - 1}")
+    if match.is_padded:
+        words.append("padded")
+    if found.is_fused:
+        words.append("fused")
+    if found.is_async:
+        words.append("asynchronous")
+    return ", ".join(words)

@@ -1,0 +1,163 @@
+"""Which collective of a compiled module does the work of a collective of the graph.
+
+XLA gives its collectives other names, kinds and sizes, so that they are told apart by what they
+carry: kind, dtype and number of elements. A combined collective carries several values, and each is
+taken once. Rules are tried in order, each for all collectives of the graph, so that a loose rule
+takes no value that a strict one accounts for:
+
+1. the same kind, dtype and size;
+2. an all_gather as the all_reduce of the joined value, with zeros for the other replicas' slices;
+3. another kind, since XLA splits an all_reduce into a reduce_scatter and an all_gather;
+4. another dtype, since XLA widens some;
+5. all that are left of a kind in one buffer;
+6. a little larger than asked, since XLA pads what it shares out to complete tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from graphdist.runtime.hlo import ModuleCollective, bytes_of_element
+
+LARGEST_PADDING = 1 / 8
+"""The share of a value that padding may add to it."""
+
+
+class Asked(NamedTuple):
+    """A collective of the graph, each of whose replicas puts in `size` elements of a dtype."""
+
+    kind: str
+    dtype: str
+    size: int
+    group_size: int
+
+
+class Match(NamedTuple):
+    """The collective of the module that carries a value, and the bytes of the value in it."""
+
+    collective: ModuleCollective
+    bytes: int
+    num_packed: int = 1
+    """The number of values that share the bytes."""
+    is_padded: bool = False
+
+
+class _Carried(NamedTuple):
+    """A value that a collective of the module carries."""
+
+    collective: ModuleCollective
+    dtype: str
+    size: int
+
+
+_Rule: TypeAlias = Callable[[Asked, _Carried], bool]
+
+
+def _is_same(asked: Asked, carried: _Carried) -> bool:
+    kind, size = carried.collective.kind, carried.size
+    return (kind, carried.dtype, size) == (asked.kind, _hlo_dtype(asked.dtype), asked.size)
+
+
+def _is_gathered_by_sum(asked: Asked, carried: _Carried) -> bool:
+    return _is_joined(asked, carried) and carried.size == asked.size * asked.group_size
+
+
+def _has_another_kind(asked: Asked, carried: _Carried) -> bool:
+    is_it = carried.dtype == _hlo_dtype(asked.dtype) and carried.size == asked.size
+    return is_it and not _is_joined(asked, carried)  # which carries the joined value
+
+
+def _has_another_dtype(asked: Asked, carried: _Carried) -> bool:
+    return carried.collective.kind == asked.kind and carried.size == asked.size
+
+
+def _is_padded(asked: Asked, carried: _Carried) -> bool:
+    joined = _is_joined(asked, carried)
+    size = asked.size * asked.group_size if joined else asked.size
+    return (
+        (joined or carried.collective.kind == asked.kind)
+        and carried.dtype == _hlo_dtype(asked.dtype)
+        and size < carried.size <= size * (1 + LARGEST_PADDING)
+    )
+
+
+def _is_joined(asked: Asked, carried: _Carried) -> bool:
+    """Return whether an all_reduce might carry the joined value of an all_gather."""
+    kinds = (asked.kind, carried.collective.kind)
+    return kinds == ("all_gather", "all_reduce") and carried.dtype == _hlo_dtype(asked.dtype)
+
+
+def _hlo_dtype(dtype: str) -> str:
+    return {"i": "s", "b": "b"}.get(dtype[0], dtype[0]) + dtype[1:]
+
+
+def match_collectives(
+    module: Sequence[ModuleCollective], asked: Sequence[Asked]
+) -> tuple[Match | None, ...]:
+    """Return for each collective of a graph the one of the module that does its work, or None.
+
+    >>> carried = (("f32", 32),)
+    >>> made = ModuleCollective("all-reduce.1", "all_reduce", carried, 128, 4, 1, False, False)
+    >>> [found] = match_collectives([made], [Asked("all_gather", "f32", 8, 4)])
+    >>> found.collective.name, found.bytes
+    ('all-reduce.1', 128)
+    """
+    matching = _Matching(module, asked)
+    for rule in (_is_same, _is_gathered_by_sum, _has_another_kind, _has_another_dtype):
+        matching.apply(rule)
+    matching.take_packed()
+    matching.apply(_is_padded, is_padded=True)
+    return tuple(matching.found)
+
+
+@dataclass
+class _Matching:
+    module: Sequence[ModuleCollective]
+    asked: Sequence[Asked]
+    found: list[Match | None] = field(init=False)
+    left: list[_Carried] = field(init=False)
+    """The values of the module that are not taken yet."""
+
+    def __post_init__(self) -> None:
+        self.found = [None] * len(self.asked)
+        self.left = [
+            _Carried(collective, dtype, size)
+            for collective in self.module
+            for dtype, size in collective.shapes
+            if collective.kind != "network_send"
+        ]
+
+    def apply(self, rule: _Rule, *, is_padded: bool = False) -> None:
+        """Match by a rule; of padded values take the smallest, of others the first."""
+        for i, asked in enumerate(self.asked):
+            if self.found[i] is not None:
+                continue
+            fitting = (carried for carried in self.left if rule(asked, carried))
+            if is_padded:
+                chosen = min(fitting, key=lambda carried: carried.size, default=None)
+            else:
+                chosen = next(fitting, None)
+            if chosen is not None:
+                self._take(chosen, [i], is_padded)
+
+    def take_packed(self) -> None:
+        """Match all that are left of a kind with a value of exactly their sizes together."""
+        for kind in dict.fromkeys(asked.kind for asked in self.asked):
+            places = [
+                i
+                for i, asked in enumerate(self.asked)
+                if asked.kind == kind and self.found[i] is None
+            ]
+            total = sum(self.asked[i].size for i in places)
+            for carried in self.left if places else ():
+                if carried.collective.kind == kind and carried.size == total:
+                    self._take(carried, places)
+                    break
+
+    def _take(self, carried: _Carried, places: list[int], is_padded: bool = False) -> None:
+        self.left = [other for other in self.left if other is not carried]
+        size = carried.size * bytes_of_element(carried.dtype)
+        for i in places:
+            self.found[i] = Match(carried.collective, size, len(places), is_padded)
