@@ -8,7 +8,8 @@ step fits, what it computes and moves, and an estimate of its time. The exit sta
 
 `--fit batch=1..64` finds the largest value of a setting with which the step fits. `--compare`
 compares topologies, `--scale` numbers of chips. `--list-topologies` prints the known topologies.
-Ctrl-C ends the command at once, with status 130.
+`--against old.gdx --allow 5%` compares the step with an earlier report of it, and exits with 4 if
+it grew by more. Ctrl-C ends the command at once, with status 130.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.comparisons import compare_sizes, compare_topologies
 from graphdist.tools.interrupts import INTERRUPTED, ending_at_interrupts, say_interrupted
 from graphdist.tools.largest_fit import find_largest
+from graphdist.tools.regression import (
+    Regression,
+    compare_reports,
+    parse_allowed,
+    read_report,
+)
 from graphdist.tools.targets import (
     make_step,
     parse_settings,
@@ -43,7 +50,7 @@ from graphdist.tools.targets import (
 from graphdist.tools.topology_list import topology_table
 from graphdist.tracing.user_lines import here
 
-FITS, BAD_INPUT, DOES_NOT_FIT = 0, 2, 3
+FITS, BAD_INPUT, DOES_NOT_FIT, GREW = 0, 2, 3, 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--fit", metavar="NAME=LOW..HIGH", help="find the largest value that fits")
     add("--compare", metavar="A,B,..", help="a table over topologies")
     add("--scale", metavar="N,M,..", help="a table over numbers of chips of the topology's kind")
+    add("--against", metavar="FILE", help="compare with the report in step.gdx, or of --json")
+    add("--allow", metavar="N%", help="how much the step may grow (default: 0%%)")
     add("--list-topologies", action="store_true", help="print the table of topologies")
     add("--json", action="store_true", help="print JSON")
     add("--quiet", action="store_true", help="print nothing; the exit status tells")
@@ -100,10 +109,15 @@ def _run(options: argparse.Namespace) -> int:
         raise ArgumentError(
             "no target is given", hint="name one: examples/train_digits.py:make_step"
         )
-    if options.output and (options.compare or options.scale or options.fit):
+    for option in ("output", "against"):
+        if getattr(options, option) and (options.compare or options.scale or options.fit):
+            raise ArgumentError(
+                f"--{option} goes with one step, and --compare, --scale and --fit compile several",
+                hint="leave one of them out",
+            )
+    if options.allow is not None and not options.against:
         raise ArgumentError(
-            "--output goes with one step, and --compare, --scale and --fit compile several",
-            hint="leave one of them out",
+            "--allow goes with --against", hint="name the earlier report: --against old.gdx"
         )
     if options.output:
         require_writable(options.output)  # not after minutes of compiling
@@ -131,12 +145,30 @@ def _print(options: argparse.Namespace, survey: Any) -> int:
 
 
 def _compile(options: argparse.Namespace, topology: Topology) -> int:
+    # Read first: the earlier step may be in the file that this one is written to.
+    earlier = read_report(options.against) if options.against else None
+    allowed = 0.0 if options.allow is None else parse_allowed(options.allow)
     compiled, report = _compiled(options, topology, {})
+    regression = None
+    if earlier is not None:
+        regression = compare_reports(options.against, earlier, report, allowed)
     if not options.quiet:  # before the file, which may fail
-        print(json.dumps(report.to_json(), indent=1) if options.json else report, flush=True)
+        _print_report(options, report, regression)
     if options.output:
         _write(options, compiled)
-    return FITS if report.fits else DOES_NOT_FIT
+    if not report.fits:
+        return DOES_NOT_FIT
+    return GREW if regression and regression.grown else FITS
+
+
+def _print_report(
+    options: argparse.Namespace, report: Report, regression: Regression | None
+) -> None:
+    if options.json:
+        compared = {"against": regression.to_json()} if regression else {}
+        print(json.dumps({**report.to_json(), **compared}, indent=1), flush=True)
+    else:
+        print(report, *(["", regression] if regression else []), sep="\n", flush=True)
 
 
 def _write(options: argparse.Namespace, compiled: Compiled | None) -> None:

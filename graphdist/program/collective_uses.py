@@ -6,7 +6,7 @@ collective of the module, and the estimate of the time counts what it sends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.ops import ALL_REDUCE, num_copies_of
 from graphdist.runtime.collective_matching import Asked, Match, match_collectives
 from graphdist.runtime.hlo import ModuleCollective
+from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.topologies import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class CollectiveUse:
 
     `bytes` are the bytes that each replica puts in, each time; `times` counts its runs in a step.
     Each of `num_groups` groups of `group_size` replicas runs it.
-    `became` describes the collective of the module in words.
+    `became` describes the collective of the module in words. `code` is the user's line as text,
+    `seconds` the estimate of all runs in a step, 0 where there is none.
     """
 
     kind: str
@@ -37,6 +40,8 @@ class CollectiveUse:
     source: str
     became: str
     num_groups: int = 1
+    code: str = ""
+    seconds: float = 0.0
 
 
 class Matched(NamedTuple):
@@ -45,6 +50,11 @@ class Matched(NamedTuple):
     node: Node
     times: int
     match: Match | None
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Return what replicas exchange in a step: as compiled if that is known, or as asked."""
+        made = exchanges(self.node) if self.match is None else _as_compiled(self.node, self.match)
+        return tuple(exchange._replace(bytes=exchange.bytes * self.times) for exchange in made)
 
 
 def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tuple[Matched, ...]:
@@ -68,13 +78,6 @@ def _group_size(node: Node) -> int:
     return size
 
 
-def exchanges_made(matched: Sequence[Matched]) -> Iterator[Exchange]:
-    """Yield what replicas exchange in a step: as compiled where that is known, or else as asked."""
-    for node, times, match in matched:
-        for made in exchanges(node) if match is None else _as_compiled(node, match):
-            yield made._replace(bytes=made.bytes * times)
-
-
 def _as_compiled(node: Node, match: Match) -> tuple[Exchange, ...]:
     """Return the exchanges of a node with the kind and the bytes of its match in the module."""
     asked, kind = exchanges(node), match.collective.kind
@@ -84,23 +87,33 @@ def _as_compiled(node: Node, match: Match) -> tuple[Exchange, ...]:
     return (asked[0]._replace(kind=kind, bytes=match.bytes),)
 
 
-def collective_uses(matched: Sequence[Matched], *, is_known: bool) -> tuple[CollectiveUse, ...]:
+def collective_uses(
+    matched: Sequence[Matched], topology: Topology | None, *, is_known: bool
+) -> tuple[CollectiveUse, ...]:
     """Return the collectives for the report; `is_known` tells that there is a module."""
-    return tuple(
-        CollectiveUse(
-            kind=node.op.name,
-            reducer=str(node.params.get("reducer", "")),
-            dtype=node.operands[0].type.dtype,
-            bytes=sum(operand.type.bytes for operand in node.operands),
-            group_size=_group_size(node),
-            times=times,
-            pass_name=node.origin,
-            source=str(node.source),
-            became=_became(node.op.name, match) if is_known else NOT_COMPILED,
-            num_groups=num_copies_of(node.params),
-        )
-        for node, times, match in matched
+    return tuple(_use(made, topology, is_known) for made in matched)
+
+
+def _use(made: Matched, topology: Topology | None, is_known: bool) -> CollectiveUse:
+    node, frame = made.node, made.node.source.frame
+    return CollectiveUse(
+        kind=node.op.name,
+        reducer=str(node.params.get("reducer", "")),
+        dtype=node.operands[0].type.dtype,
+        bytes=sum(operand.type.bytes for operand in node.operands),
+        group_size=_group_size(node),
+        times=made.times,
+        pass_name=node.origin,
+        source=str(node.source),
+        became=_became(node.op.name, made.match) if is_known else NOT_COMPILED,
+        num_groups=num_copies_of(node.params),
+        code=frame.text if frame else "",
+        seconds=0.0 if topology is None else _seconds(topology, made),
     )
+
+
+def _seconds(topology: Topology, matched: Matched) -> float:
+    return sum(collective_seconds(topology, made) for made in matched.exchanges())
 
 
 NOT_COMPILED = "not compiled"

@@ -19,7 +19,6 @@ from graphdist.ir.ops import CONSTANT
 from graphdist.program.collective_uses import (
     CollectiveUse,
     collective_uses,
-    exchanges_made,
     matched_collectives,
 )
 from graphdist.program.memory_parts import MemoryParts, memory_parts
@@ -175,6 +174,7 @@ def _report(
 ) -> Report:
     counted = cost(graph)
     matched = matched_collectives(graph, module)
+    made = [exchange for collective in matched for exchange in collective.exchanges()]
     topology = devices.topology
     if topology is not None and not available:
         available = topology.chip.memory_bytes // topology.chip.devices
@@ -190,12 +190,12 @@ def _report(
         available_bytes=available,
         flops=dict(counted.flops),
         memory_traffic=counted.bytes,
-        collectives=collective_uses(matched, is_known=not refusal),
+        collectives=collective_uses(matched, topology, is_known=not refusal),
         module_collectives=module,
         constants=large_constants(graph),
         estimate=None
         if topology is None
-        else estimate_step(topology, counted.flops, counted.bytes, exchanges_made(matched)),
+        else estimate_step(topology, counted.flops, counted.bytes, made),
         refusal=refusal,
         variables=(stored := stored_variables(graph)),
         parts=memory_parts(graph) if stored.sliced else None,

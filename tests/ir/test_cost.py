@@ -63,9 +63,9 @@ NO_PADDING = ((0, 0), (0, 0))
         ((3, 2), ((-1, 3), (2, -1)), (4, 2), (1, 2)),
     ],
 )
-@pytest.mark.parametrize("groups", ["feature_group_count", "batch_group_count"])
+@pytest.mark.parametrize("by_batch", [False, True])
 def test_convolutions_multiply_no_zeros_of_padding_and_dilation(
-    strides: Any, padding: Any, lhs_dilation: Any, rhs_dilation: Any, groups: str
+    strides: Any, padding: Any, lhs_dilation: Any, rhs_dilation: Any, by_batch: bool
 ) -> None:
     def convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(
@@ -76,10 +76,11 @@ def test_convolutions_multiply_no_zeros_of_padding_and_dilation(
             lhs_dilation,
             rhs_dilation,
             ("HWNC", "OIHW", "NHWC"),
-            **{groups: 2},
+            feature_group_count=1 if by_batch else 2,
+            batch_group_count=2 if by_batch else 1,
         )
 
-    per_group = 2 if groups == "feature_group_count" else 4
+    per_group = 4 if by_batch else 2
     x, kernel = jnp.ones((5, 7, 2, 4)), jnp.ones((6, per_group, 3, 2))
     counted = cost(gd.function(convolved).trace(x, kernel).lower().graph)
     # With ones in place of elements, each element of the result is the number of its products.

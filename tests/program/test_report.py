@@ -102,7 +102,7 @@ def report_of_zero(topology: str, shapes: list[tuple[int, int]]) -> Report:
     @gd.function
     def step(x: Any) -> None:
         def loss_fn(weights: Any, x: jax.Array) -> jax.Array:
-            return sum(jnp.sum((x[:, : w.shape[0]] @ w) ** 2) for w in weights)
+            return sum((jnp.sum((x[:, : w.shape[0]] @ w) ** 2) for w in weights), jnp.zeros(()))
 
         def replica_fn(x: jax.Array) -> None:
             grads = jax.grad(loss_fn)(gd.read(weights), x)
