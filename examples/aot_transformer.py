@@ -9,6 +9,10 @@ published shapes. The layers are stacked and run by `jax.lax.scan`, each recompu
 pass, so that time to compile does not grow with depth. Parameters and the optimizer's state are
 variables that are declared by their shapes: nothing of them is ever in memory, here or elsewhere.
 
+`recompute` says what the backward pass computes again: with "full" everything in a layer, else
+everything but the named values, such as "query+key+value". `offload` names values that wait for the
+backward pass in the memory of the host.
+
 Two things that a long row would fill the memory with are never held. Scores of attention, of
 length x length a head, are not on TPUs, where JAX has a kernel (`--set attention=plain` leaves it
 out). Logits, of length x vocabulary, are computed in chunks, and again in the backward pass.
@@ -25,6 +29,7 @@ from typing import Any  # pytrees of arrays, shapes or variables
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 import graphdist as gd
@@ -38,6 +43,7 @@ class Model:
     """The shape of a model.
 
     `heads` share `kv_heads` keys and values. Where `is_tied`, the embedding also makes the logits.
+    A head has `head_size` elements, 0 for an equal part of the width.
     """
 
     layers: int
@@ -47,11 +53,12 @@ class Model:
     kv_heads: int
     vocabulary: int
     is_tied: bool = True
+    head_size: int = 0
 
     @property
     def head(self) -> int:
         """Return the size of a head."""
-        return self.width // self.heads
+        return self.head_size or self.width // self.heads
 
 
 SIZES = {
@@ -64,12 +71,18 @@ SIZES = {
     "llama2-7b": Model(32, 4_096, 11_008, 32, 32, 32_000, is_tied=False),
     "llama3-8b": Model(32, 4_096, 14_336, 32, 8, 128_256, is_tied=False),
     "llama3-70b": Model(80, 8_192, 28_672, 64, 8, 128_256, is_tied=False),
+    "mistral-7b": Model(32, 4_096, 14_336, 32, 8, 32_000, is_tied=False),
+    "maxtext-16b": Model(32, 4_096, 28_672, 32, 32, 32_000, is_tied=False, head_size=256),
+    "maxtext-32b": Model(32, 8_192, 28_672, 32, 32, 32_000, is_tied=False),
+    "maxtext-64b": Model(64, 8_192, 28_672, 32, 32, 32_000, is_tied=False),
 }
 
 FLASH, PLAIN = "flash", "plain"
 LANES = 128
 """Blocks and heads of the TPU's kernel are multiples of this."""
 BLOCK = 512
+NAMED = ("input", "query", "key", "value", "context", "output", "gate", "up")
+"""Values of a layer that the backward pass may keep."""
 LOGITS_CHUNK = 512
 """The most positions of a row whose logits are held at once."""
 
@@ -78,6 +91,8 @@ LOGITS_CHUNK = 512
 class Settings:
     """What is compiled; `batch` is rows of a replica, `length` tokens in a row.
 
+    `recompute` is "full", or the names of values that are kept, joined by "+": input, query, key,
+    value, context, output, gate, up. `offload` are names of values that are kept on the host.
     `attention` is "flash" for the kernel that JAX ships for TPUs, "plain", or "auto": the kernel
     on TPUs where length and heads divide by 128.
     """
@@ -89,6 +104,8 @@ class Settings:
     state_dtype: str = "float32"
     compute_dtype: str = "bfloat16"
     attention: str = "auto"
+    recompute: str = "full"
+    offload: str = ""
     learning_rate: float = 3e-4
     beta1: float = 0.9
     beta2: float = 0.95
@@ -193,14 +210,34 @@ def layer(model: Model, attention: Attention, x: jax.Array, weights: Params) -> 
     """Return what a layer makes of x [rows, length, width]."""
     rows, length, width = x.shape
     weights = jax.tree.map(lambda w: w.astype(x.dtype), weights)
+    x = checkpoint_name(x, "input")
     normal = normalize(x, weights["attention_norm"])
     query = rotate((normal @ weights["query"]).reshape(rows, length, model.heads, model.head))
     key = rotate((normal @ weights["key"]).reshape(rows, length, model.kv_heads, model.head))
     value = (normal @ weights["value"]).reshape(rows, length, model.kv_heads, model.head)
-    mixed = attention(query, key, value)
-    x = x + mixed.reshape(rows, length, width) @ weights["output"]
+    query, key, value = map(checkpoint_name, (query, key, value), ("query", "key", "value"))
+    mixed = checkpoint_name(attention(query, key, value), "context")
+    mixed = mixed.reshape(rows, length, model.heads * model.head)
+    x = x + checkpoint_name(mixed @ weights["output"], "output")
     normal = normalize(x, weights["mlp_norm"])
-    return x + (jax.nn.silu(normal @ weights["gate"]) * (normal @ weights["up"])) @ weights["down"]
+    gate = checkpoint_name(normal @ weights["gate"], "gate")
+    up = checkpoint_name(normal @ weights["up"], "up")
+    return x + (jax.nn.silu(gate) * up) @ weights["down"]
+
+
+def recompute_policy(settings: Settings) -> Callable[..., Any]:
+    """Return what the backward pass does not compute again, as a policy of `jax.checkpoint`."""
+    kept = [] if settings.recompute == "full" else settings.recompute.split("+")
+    offloaded = settings.offload.split("+") if settings.offload else []
+    unknown = {*kept, *offloaded} - set(NAMED)
+    if unknown:
+        raise ValueError(f"{', '.join(sorted(unknown))}: values have the names {', '.join(NAMED)}")
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=kept,
+        names_which_can_be_offloaded=offloaded,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
 
 
 def cross_entropy(x: jax.Array, unembedding: jax.Array, labels: jax.Array) -> jax.Array:
@@ -236,7 +273,7 @@ def loss_fn(
     embedding = params["embedding"].astype(dtype)
     x = embedding[tokens[:, :-1]]
 
-    @partial(jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable)
+    @partial(jax.checkpoint, policy=recompute_policy(settings))
     def step(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
         return layer(model, attention, x, weights), None
 

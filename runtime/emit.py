@@ -8,8 +8,9 @@ needs only its slice are made as that slice (`random_slices.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import PurePath
 from typing import Any, TypeAlias, cast  # Any: arrays and tracers have no common public type
 
@@ -41,6 +42,7 @@ def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs of the graph for these inputs, under JAX's current trace."""
     environment: dict[Operand, Array] = dict(zip(graph.inputs, inputs, strict=True))
     sliced_bits = needed_in_slices(graph)
+    names_lines = _names_lines.get()
     for node in graph.nodes:
         if node.results and node.results[0] in sliced_bits:
             continue
@@ -53,7 +55,11 @@ def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
             for operand in node.operands
         ]
         if node.op.rule is None:
-            results: Sequence[Array] = bind_jax_node(node, operands)
+            with _line_of(node) if names_lines else _NO_SCOPE:
+                results: Sequence[Array] = bind_jax_node(node, operands)
+        elif names_lines and not node.op.is_collective:
+            with _line_of(node):
+                results = _own(node, operands)
         else:
             results = _own(node, operands)
         environment.update(zip(node.results, results, strict=True))
@@ -85,6 +91,36 @@ def _scope(node: Node) -> Any:  # Any: the two context managers share no public 
     if frame is None:
         return nullcontext()
     return jax.named_scope(f"{node.op.name}@{PurePath(frame.file).name}:{frame.line}")
+
+
+@contextmanager
+def lines_named(names_lines: bool) -> Iterator[None]:
+    """Name operations in the module after the user's lines, or collectives alone.
+
+    Lines cost time at a compilation: a program that is compiled ahead of time has them.
+    """
+    before = _names_lines.set(names_lines)
+    try:
+        yield
+    finally:
+        _names_lines.reset(before)
+
+
+_names_lines: ContextVar[bool] = ContextVar("_names_lines", default=False)
+_NO_SCOPE = nullcontext()
+
+PHASES = {"transpose(": "backward", "rematted_computation": "again", "jvp(": "forward"}
+"""What a scope of JAX says of an operation's part in a step, by a part of its name."""
+
+
+def _line_of(node: Node) -> Any:  # Any: the two context managers share no public type
+    """Return a scope of the user's line and of the node's part in the step."""
+    frame = node.source.frame
+    if frame is None:
+        return _NO_SCOPE
+    scope = node.source.scope
+    phase = next((phase for part, phase in PHASES.items() if part in scope), "step")
+    return jax.named_scope(f"{phase}@{PurePath(frame.file).name}:{frame.line}")
 
 
 def _replicas() -> str | tuple[str, ...]:

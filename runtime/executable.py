@@ -22,7 +22,7 @@ from graphdist.ir.types import MIRRORED, Distribution, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.compilation import device_options
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.emit import emit
+from graphdist.runtime.emit import emit, lines_named
 from graphdist.runtime.invalid_numbers import NumberCheck
 from graphdist.runtime.memory import Memory, memory_of
 from graphdist.runtime.processes.supervised_steps import supervised
@@ -93,7 +93,8 @@ def jitted(
     inputs, outputs = input_distributions(graph), output_distributions(graph)
 
     def program(*arrays: jax.Array) -> list[jax.Array]:
-        return emit(graph, arrays)
+        with lines_named(devices.topology is not None):
+            return emit(graph, arrays)
 
     run: Any = program
     if len(devices) > 1:

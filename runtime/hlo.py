@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 KINDS = {
@@ -92,6 +92,13 @@ def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, .
     return tuple(found)
 
 
+def collective_of(line: str, kind: str, num_devices: int) -> ModuleCollective:
+    """Return the collective of an instruction, as one of this kind."""
+    match = _INSTRUCTION.match(line)
+    assert match is not None, line
+    return replace(_collective(match, line, "", 1, num_devices), kind=kind)
+
+
 def _is_local(match: re.Match[str], line: str) -> bool:
     return match["opcode"] == "send" and "megascale" not in line
 
@@ -116,8 +123,7 @@ def executions_of(computations: Mapping[str, list[str]]) -> dict[str, int]:
         for line in lines:
             loop = WHILE.search(line)
             if loop:
-                trips = _TRIPS.search(line)
-                count = int(trips[1]) if trips else _trips(computations.get(loop[1], []))
+                count = trips_of(line, computations)
                 inside.setdefault(name, []).append((loop[2], count))
             for called in _CALLED.findall(line):
                 for other in called.split(","):
@@ -132,6 +138,14 @@ def executions_of(computations: Mapping[str, list[str]]) -> dict[str, int]:
                 times[other] = max(times[other], times[name] * count)
                 pending.append(other)
     return times
+
+
+def trips_of(line: str, computations: Mapping[str, list[str]]) -> int:
+    """Return how often the body of a `while` runs, 1 if the module does not say."""
+    trips, loop = _TRIPS.search(line), WHILE.search(line)
+    if trips:
+        return int(trips[1])
+    return _trips(computations.get(loop[1], [])) if loop else 1
 
 
 def _trips(condition: list[str]) -> int:

@@ -15,23 +15,19 @@ A collective that is one instruction is synchronous: nothing runs beside it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from graphdist.runtime.hlo import CHAIN, KINDS, SCATTERING, WHILE, computations_of, executions_of
+from graphdist.runtime.hlo import CHAIN, KINDS, SCATTERING, WHILE
+from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
 
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = .*? (?P<opcode>[a-z][\w-]*)\(")
-_OPERAND = re.compile(r" [a-z][\w-]*-done\((?:[^%]*?)%?([\w.-]+)\)")
-_CALLED = re.compile(r"(?:calls|to_apply)=%?([\w.-]+)")
-_BRANCHES = re.compile(r"(?:branch|called)_computations=\{([^}]*)\}")
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_NO_WORK = re.compile(r'custom_call_target="(?:AllocateBuffer|Sharding|\w*Shape)"')
+_NO_WORK = {"AllocateBuffer", "Sharding", "ConcatBitcast", "AsyncCollectiveDone"}
 _COMPUTE = {
     "fusion", "dot", "convolution", "custom-call", "while", "conditional", "call", "reduce",
     "reduce-window", "select-and-scatter", "scatter", "gather", "sort", "cholesky", "fft",
     "triangular-solve",
 }  # fmt: skip
+_RUN_BY_CALLS = ("call", "conditional")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +53,24 @@ class LoopCollective:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """An instruction of a schedule: `start` and `end` name the collective they belong to."""
+class ScheduledStep:
+    """What an instruction of a schedule is.
 
-    name: str
+    `collective` is the kind of the collective that it runs or starts, `inner` the instruction of
+    it, which may be inside a fusion. `start` names what it starts, `end` what it waits for.
+    """
+
+    instruction: Instruction
     collective: str = ""
+    inner: Instruction | None = None
     start: str = ""
     end: str = ""
     computes: bool = False
-    cycles: int = 0
+
+    @property
+    def cycles(self) -> int:
+        """Return the compiler's cycles for it, 0 if it does not say."""
+        return self.instruction.cycles or 0
 
 
 def loop_collectives(text: str) -> tuple[LoopCollective, ...]:
@@ -80,13 +85,13 @@ def loop_collectives(text: str) -> tuple[LoopCollective, ...]:
     >>> [(found.kind, found.is_exposed) for found in loop_collectives(text)]
     [('all_gather', True)]
     """
-    computations = computations_of(text)
-    times = executions_of(computations)
+    module = ScheduledModule(text)
     found: list[LoopCollective] = []
-    for loop in _bodies(computations):
-        for name in _run_by(loop, computations):
-            steps = [step for line in computations[name] if (step := _step(line, computations))]
-            found += (replace(each, times=times[name]) for each in _collectives(steps, loop))
+    for loop in _bodies(module):
+        for name in _run_by(loop, module):
+            times = module.executions[name]
+            steps = steps_of(module, name)
+            found += (replace(each, times=times) for each in _collectives(steps, loop))
     return tuple(found)
 
 
@@ -98,97 +103,99 @@ def exposed_by_loop(text: str) -> dict[str, int]:
     return counts
 
 
-def _bodies(computations: Mapping[str, Sequence[str]]) -> list[str]:
-    loops = (WHILE.search(line) for lines in computations.values() for line in lines)
-    return [loop[2] for loop in loops if loop and loop[2] in computations]
+def _bodies(module: ScheduledModule) -> list[str]:
+    loops = [
+        WHILE.search(instruction.line)
+        for computation in module
+        for instruction in module[computation]
+        if instruction.opcode == "while"
+    ]
+    return [loop[2] for loop in loops if loop and loop[2] in module]
 
 
-def _run_by(body: str, computations: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _run_by(body: str, module: ScheduledModule) -> Iterator[str]:
     """Yield a body and the computations that its calls and branches run."""
     pending, seen = [body], {body}
     while pending:
         name = pending.pop()
         yield name
-        for line in computations[name]:
-            match = _INSTRUCTION.match(line)
-            if match and match["opcode"] in ("call", "conditional"):
-                called = set(_called(line)) & computations.keys()
+        for instruction in module[name]:
+            if instruction.opcode in _RUN_BY_CALLS:
+                called = {other for other in instruction.called if other in module}
                 pending += called - seen
                 seen |= called
 
 
-def _called(line: str) -> list[str]:
-    branches = _BRANCHES.search(line)
-    listed = [name.strip(" %") for name in branches[1].split(",")] if branches else []
-    return [*_CALLED.findall(line), *listed]
+def steps_of(module: ScheduledModule, computation: str) -> list[ScheduledStep]:
+    """Return the instructions of a computation, in order, with what each is in the schedule."""
+    return [_step(instruction, module) for instruction in module[computation]]
 
 
-def _step(line: str, computations: Mapping[str, Sequence[str]]) -> _Step | None:
-    match = _INSTRUCTION.match(line)
-    if match is None:
-        return None
-    name, opcode = match["name"], match["opcode"]
-    base = opcode.removesuffix("-start").removesuffix("-done")
+def _step(instruction: Instruction, module: ScheduledModule) -> ScheduledStep:
+    name, opcode = instruction.name, instruction.opcode
     if opcode.endswith("-done"):
-        operand = _OPERAND.search(line)
-        return _Step(name, end=operand[1] if operand else "")
-    if base in KINDS and base != "send":
-        return _Step(name, KINDS[base], start=name if opcode.endswith("-start") else "")
+        return ScheduledStep(instruction, end=next(iter(instruction.operands), ""))
+    is_start = opcode.endswith("-start")
+    kind = KINDS.get(opcode.removesuffix("-start"), "")
     if opcode == "send":
-        return _Step(name, KINDS[opcode], start=name) if "megascale" in line else None
-    inner = _inner_collective(line, computations) if opcode in ("fusion", "async-start") else None
-    if inner is not None:
-        return _of_wrapped(name, opcode, *inner, _cycles(line))
-    computes = opcode in _COMPUTE and not _NO_WORK.search(line)
-    return _Step(name, computes=computes, cycles=_cycles(line))
+        if "megascale" not in instruction.line:
+            return ScheduledStep(instruction)
+        return ScheduledStep(instruction, kind, instruction, start=name)
+    if kind:
+        return ScheduledStep(instruction, kind, instruction, start=name if is_start else "")
+    if opcode in ("fusion", "async-start", "call-start"):
+        inner = _inner_collective(instruction, module)
+        if inner is not None:
+            return _of_wrapped(instruction, inner, module)
+    if is_start:
+        return ScheduledStep(instruction, start=name)
+    computes = opcode in _COMPUTE and not _does_no_work(instruction)
+    return ScheduledStep(instruction, computes=computes)
 
 
-def _cycles(line: str) -> int:
-    cycles = _CYCLES.search(line)
-    return int(cycles[1]) if cycles else 0
+def _does_no_work(instruction: Instruction) -> bool:
+    return instruction.target in _NO_WORK or instruction.target.endswith("Shape")
 
 
-def _inner_collective(
-    line: str, computations: Mapping[str, Sequence[str]]
-) -> tuple[str, str] | None:
-    """Return the kind and the chain of the collective that a wrapping instruction calls."""
-    for called in _called(line):
-        for inner in computations.get(called, ()):
-            match = _INSTRUCTION.match(inner)
-            if match and match["opcode"] in KINDS:
-                kind, chain = KINDS[match["opcode"]], CHAIN.search(inner)
-                scatters = kind == "all_reduce" and SCATTERING in called
-                return "reduce_scatter" if scatters else kind, chain[1] if chain else ""
-    return None
+def _inner_collective(instruction: Instruction, module: ScheduledModule) -> Instruction | None:
+    """Return the collective that a wrapping instruction calls."""
+    inner = (each for called in instruction.called for each in module[called])
+    return next((each for each in inner if each.opcode in KINDS), None)
 
 
-def _of_wrapped(name: str, opcode: str, kind: str, chain: str, cycles: int) -> _Step:
-    if opcode == "async-start":
-        return _Step(name, kind, start=name)
-    if not chain:
-        return _Step(name, kind)
+def _of_wrapped(
+    instruction: Instruction, inner: Instruction, module: ScheduledModule
+) -> ScheduledStep:
+    name, kind = instruction.name, KINDS[inner.opcode]
+    scatters = any(SCATTERING in called for called in instruction.called)
+    kind = "reduce_scatter" if kind == "all_reduce" and scatters else kind
+    chain = CHAIN.search(inner.line)
+    if instruction.opcode != "fusion":
+        return ScheduledStep(instruction, kind, inner, start=name)
+    if chain is None:
+        return ScheduledStep(instruction, kind, inner)
     if name.startswith("async-collective-start"):
-        return _Step(name, kind, start=f"chain {chain}")
+        return ScheduledStep(instruction, kind, inner, start=f"chain {chain[1]}")
     if name.startswith("async-collective-done"):
-        return _Step(name, end=f"chain {chain}")
-    return _Step(name, computes=True, cycles=cycles)
+        return ScheduledStep(instruction, end=f"chain {chain[1]}")
+    return ScheduledStep(instruction, computes=True)
 
 
-def _collectives(steps: Sequence[_Step], loop: str) -> Iterator[LoopCollective]:
+def _collectives(steps: Sequence[ScheduledStep], loop: str) -> Iterator[LoopCollective]:
     for i, step in enumerate(steps):
         if not step.collective:
             continue
-        beside: list[_Step] = []
+        beside: list[ScheduledStep] = []
         if step.start:
             later = range(i + 1, len(steps))
             end = next((j for j in later if steps[j].end == step.start), len(steps))
             beside = [other for other in steps[i + 1 : end] if other.computes]
         yield LoopCollective(
-            step.name,
+            step.instruction.name,
             step.collective,
             loop,
             1,
             is_async=bool(step.start),
-            beside=tuple(other.name for other in beside),
+            beside=tuple(other.instruction.name for other in beside),
             beside_cycles=sum(other.cycles for other in beside),
         )

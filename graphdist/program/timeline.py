@@ -1,0 +1,200 @@
+"""The predicted timeline of a compiled step: its time, and the user's lines that it goes to.
+
+`graphdist.runtime.targets.timeline` lays out the module. Here its events are added up by the user's
+lines, which emission writes into the names of operations as `forward@train.py:41`, and set against
+the operations that the model itself needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any  # Any: JSON
+
+from graphdist.ir.cost import executions, of_node
+from graphdist.ir.graph import Graph
+from graphdist.ir.kernels import KERNEL
+from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
+from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
+from graphdist.runtime.targets.durations import ChipDurations, KernelFlops, hlo_dtype
+from graphdist.runtime.targets.timeline import Event, Turn, all_events, laid_out
+
+if TYPE_CHECKING:
+    from graphdist.runtime.targets.topologies import Topology
+
+_LABEL = re.compile(r"(\w+)@([^/@]+:\d+)")
+_MATMULS = ("convolution", "dot")
+RECOMPUTED = "again"
+PHASES = ("forward", "backward", RECOMPUTED, "step")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTime:
+    """A collective of the module: how long its runs take in a step, and how much is not hidden."""
+
+    name: str
+    kind: str
+    line: str
+    runs: int
+    seconds: float
+    exposed: float
+
+
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """The seconds of a step that a line of the user's computes, in a part of the step.
+
+    The part is "forward", "backward", "again" for what is recomputed, or "step" for the rest.
+    """
+
+    line: str
+    phase: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepTimeline:
+    """A predicted step: `compute`, `exposed` communication and `idle` add up to `seconds`.
+
+    `low` and `high` are the seconds between which the step is expected, by the errors on published
+    runs. `model_flops` are the operations of a device without recomputation, `peak_flops` what it
+    could do in a second.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    compute: float
+    exposed: float
+    idle: float
+    collectives: tuple[CollectiveTime, ...]
+    lines: tuple[LineTime, ...]
+    model_flops: int
+    peak_flops: float
+    fitted: str
+    turn: Turn
+
+    @property
+    def utilization(self) -> float:
+        """Return the share of the peak that the model's own operations reach."""
+        return self.model_flops / (self.peak_flops * self.seconds) if self.seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the timeline as JSON has it, without its events."""
+        return {
+            "seconds": self.seconds,
+            "low": self.low,
+            "high": self.high,
+            "compute": self.compute,
+            "exposed": self.exposed,
+            "idle": self.idle,
+            "utilization": self.utilization,
+            "model_flops": self.model_flops,
+            "collectives": [asdict(each) for each in self.collectives],
+            "lines": [asdict(each) for each in self.lines],
+            "fitted": self.fitted,
+        }
+
+
+def timeline_of(
+    text: str, graph: Graph, topology: Topology, timing: ChipTiming | None = None
+) -> StepTimeline | str:
+    """Return the timeline of a module, or why there is none."""
+    chip = topology.chip
+    timing = timing or TIMINGS.get(chip.name)
+    if timing is None:
+        return f"no constants of {chip.name} are known"
+    module = ScheduledModule(text)
+    if not module[module.entry]:
+        return "the text of the compiled module cannot be read"
+    if not any(instruction.cycles for name in module for instruction in module[name]):
+        return "the compiled module does not say how many cycles its instructions take"
+    turn = laid_out(module, ChipDurations(topology, timing, kernels_of(graph)))
+    labels = _Labels(module)
+    flops = {dtype: count * chip.devices for dtype, count in _model_flops(graph).items()}
+    return StepTimeline(
+        seconds=turn.seconds,
+        low=turn.seconds * (1 - timing.spread),
+        high=turn.seconds * (1 + timing.spread),
+        compute=turn.compute,
+        exposed=turn.exposed,
+        idle=turn.idle,
+        collectives=_collectives(turn, labels),
+        lines=_lines(turn, labels),
+        model_flops=sum(flops.values()),
+        peak_flops=chip.peak("bf16"),
+        fitted=timing.source,
+        turn=turn,
+    )
+
+
+def kernels_of(graph: Graph) -> KernelFlops:
+    """Return the operations of a graph's kernels, by the arrays that they return."""
+    found: dict[Any, tuple[str, int]] = {}
+    for node, _ in executions(graph):
+        if node.op.name == KERNEL:
+            results = tuple((hlo_dtype(r.type.dtype), r.type.shape) for r in node.results)
+            flops = of_node(node).flops
+            dtype = max(flops, key=lambda dtype: flops[dtype], default="bf16")
+            found[results] = dtype, sum(flops.values())
+    return found
+
+
+def _model_flops(graph: Graph) -> Mapping[str, int]:
+    """Return the operations of a step by dtype, without those that are done again."""
+    total: dict[str, int] = {}
+    for node, times in executions(graph):
+        if node.graphs or "rematted_computation" in node.source.scope:
+            continue
+        for dtype, count in of_node(node).flops.items():
+            total[dtype] = total.get(dtype, 0) + count * times
+    return total
+
+
+class _Labels:
+    """The user's lines of a module's instructions."""
+
+    def __init__(self, module: ScheduledModule) -> None:
+        self._module = module
+
+    def of(self, instruction: Instruction) -> tuple[str, str]:
+        """Return the phase and the line; a fusion has the line of its matrix multiplication."""
+        inner = (each for name in instruction.called for each in self._module[name])
+        matmul = next((each for each in inner if each.opcode in _MATMULS and each.op_name), None)
+        found = _LABEL.findall((matmul or instruction).op_name)
+        phase = next((name for name, _ in found if name in PHASES and name != "step"), "step")
+        if any(name == RECOMPUTED for name, _ in found):
+            phase = RECOMPUTED
+        return phase, found[-1][1] if found else ""
+
+
+def _collectives(turn: Turn, labels: _Labels) -> tuple[CollectiveTime, ...]:
+    found = [
+        CollectiveTime(
+            event.instruction.name,
+            event.collective,
+            labels.of(event.instruction)[1],
+            times,
+            event.seconds * times,
+            event.wait * times,
+        )
+        for event, times in all_events(turn)
+        if event.collective
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.exposed, -each.seconds)))
+
+
+def _lines(turn: Turn, labels: _Labels) -> tuple[LineTime, ...]:
+    seconds: dict[tuple[str, str], float] = {}
+    for event, times in all_events(turn):
+        if _is_own_work(event):
+            phase, line = labels.of(event.instruction)
+            key = line, phase
+            seconds[key] = seconds.get(key, 0.0) + event.seconds * times
+    found = [LineTime(line, phase, spent) for (line, phase), spent in seconds.items()]
+    return tuple(sorted(found, key=lambda each: -each.seconds))
+
+
+def _is_own_work(event: Event) -> bool:
+    return event.lane == "compute" and event.body is None

@@ -1,0 +1,157 @@
+"""A compiled module as objects: computations of instructions, in the order of the schedule.
+
+The text of an optimised module has one instruction a line, in computations that begin
+`%name (..) -> .. {`; attributes may go on in further lines:
+
+    %fusion.2 = bf16[8,128]{1,0} fusion(%a, %b), kind=kOutput, calls=%inner, metadata={..}, ..
+
+A module for TPUs says in the configuration of an instruction how many cycles the compiler expects
+it to take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from graphdist.runtime.hlo import bytes_of_element, computations_of, executions_of, trips_of
+
+_INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<opcode>[a-z][\w-]*)\("
+)
+_NAME = re.compile(r"%([\w.-]+)")
+_SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([^}]*)\})?")
+_CALLED = re.compile(r"\b(?:calls|to_apply|body)=%?([\w.-]+)")
+_BRANCHES = re.compile(r"\b(?:branch|called)_computations=\{([^}]*)\}")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_SPACE = re.compile(r"S\((\d+)\)")
+_ENTRY = re.compile(r"^ENTRY %?([\w.-]+) ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class ModuleArray:
+    """An array in a module: dtype, dimensions, and the layout as the module writes it."""
+
+    dtype: str
+    dimensions: tuple[int, ...]
+    layout: str
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all elements."""
+        return prod(self.dimensions) * bytes_of_element(self.dtype)
+
+    @property
+    def memory_space(self) -> int:
+        """Return the number of its memory: 0 is the device's, 1 the core's own, 5 the host's."""
+        found = _SPACE.search(self.layout)
+        return int(found[1]) if found else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One instruction; `line` is its text."""
+
+    name: str
+    opcode: str
+    type: str
+    line: str
+
+    @cached_property
+    def arrays(self) -> tuple[ModuleArray, ...]:
+        """Return the arrays of the result."""
+        return tuple(
+            ModuleArray(dtype, tuple(map(int, filter(None, sizes.split(",")))), layout)
+            for dtype, sizes, layout in _SHAPE.findall(self.type)
+        )
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Return the names of the operands."""
+        start = self.line.index(f" {self.opcode}(", self.line.index(" = ")) + len(self.opcode) + 2
+        depth, end = 1, start
+        while depth and end < len(self.line):
+            depth += {"(": 1, ")": -1}.get(self.line[end], 0)
+            end += 1
+        return tuple(_NAME.findall(self.line[start:end]))
+
+    @cached_property
+    def called(self) -> tuple[str, ...]:
+        """Return the names of the computations that it runs; of a loop the body."""
+        branches = _BRANCHES.search(self.line)
+        listed = [name.strip(" %") for name in branches[1].split(",")] if branches else []
+        return (*_CALLED.findall(self.line), *listed)
+
+    @cached_property
+    def cycles(self) -> int | None:
+        """Return the cycles that the compiler expects; None if it does not say."""
+        found = _CYCLES.search(self.line)
+        return int(found[1]) if found else None
+
+    @cached_property
+    def op_name(self) -> str:
+        """Return the path of scopes and the operation that the program gave it."""
+        found = _OP_NAME.search(self.line)
+        return found[1] if found else ""
+
+    @cached_property
+    def target(self) -> str:
+        """Return the function that a custom call calls."""
+        found = _TARGET.search(self.line)
+        return found[1] if found else ""
+
+
+class ScheduledModule:
+    """The computations of a module by name, and how often each runs in a step.
+
+    >>> module = ScheduledModule("ENTRY %main (x: f32[8]) -> f32[8] {\\n  %y = f32[8] neg(%x)\\n}")
+    >>> module.entry, [each.opcode for each in module["main"]]
+    ('main', ['neg'])
+    """
+
+    def __init__(self, text: str) -> None:
+        """Take the text of an optimised module."""
+        self._lines = computations_of(text)
+        self._read: dict[str, tuple[Instruction, ...]] = {}
+        entry = _ENTRY.search(text)
+        self.entry = entry[1] if entry else ""
+
+    def __contains__(self, computation: str) -> bool:
+        return computation in self._lines
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __getitem__(self, computation: str) -> tuple[Instruction, ...]:
+        """Return the instructions of a computation; none if there is no such computation."""
+        if computation not in self._read:
+            lines = self._lines.get(computation, ())
+            self._read[computation] = tuple(_instructions(lines))
+        return self._read[computation]
+
+    def trips(self, loop: Instruction) -> int:
+        """Return how often the body of a loop runs in one run of the loop."""
+        return trips_of(loop.line, self._lines)
+
+    @cached_property
+    def executions(self) -> Mapping[str, int]:
+        """Return how often each computation runs in a step."""
+        return executions_of(self._lines)
+
+
+def _instructions(lines: Sequence[str]) -> Iterator[Instruction]:
+    match: re.Match[str] | None = None
+    text: list[str] = []
+    for line in (*lines, None):
+        found = None if line is None else _INSTRUCTION.match(line)
+        if match is not None and (found is not None or line is None):
+            yield Instruction(match["name"], match["opcode"], match["type"], "\n".join(text))
+        if found is not None:
+            match, text = found, []
+        if line is not None:
+            text.append(line)

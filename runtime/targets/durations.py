@@ -1,0 +1,86 @@
+"""How long the instructions of a compiled module take on a kind of chip.
+
+* A fusion takes the compiler's cycles over the clock; instructions without cycles take none.
+* A kernel, which the compiler does not look into, takes its operations over a share of the peak.
+* A collective takes the bytes that a chip sends over a share of its links' bandwidth, or the time
+  to start it if that is longer.
+* A copy takes its bytes over a share of the memory's bandwidth, to the host of the host's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from graphdist.ir.cost import Exchange
+from graphdist.runtime.hlo import ModuleCollective, collective_of
+from graphdist.runtime.schedule import ScheduledStep
+from graphdist.runtime.scheduled_module import Instruction
+from graphdist.runtime.targets.chip_timing import ChipTiming
+from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.topologies import Topology
+
+HOST_MEMORY = 5
+_STRIDED = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\]T\(|\{\{(\d+),(\d+))")
+
+KernelFlops: TypeAlias = Mapping[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, int]]
+"""Of kernels: the dtype and number of operations, by the dtypes and dimensions of the results."""
+
+
+def hlo_dtype(dtype: str) -> str:
+    """Return the name of a dtype in modules.
+
+    >>> hlo_dtype("i32"), hlo_dtype("bf16")
+    ('s32', 'bf16')
+    """
+    return {"i": "s"}.get(dtype[0], dtype[0]) + dtype[1:]
+
+
+class ChipDurations:
+    """The durations of instructions on the chips of a topology."""
+
+    def __init__(
+        self, topology: Topology, timing: ChipTiming, kernels: KernelFlops | None = None
+    ) -> None:
+        """Take the constants of the chip, and the operations of the program's kernels."""
+        self._topology, self._timing, self._kernels = topology, timing, kernels or {}
+
+    def compute(self, instruction: Instruction) -> float:
+        """Return the seconds of an instruction that computes."""
+        if instruction.cycles is not None:
+            return instruction.cycles / self._timing.clock * self._timing.slowdown
+        if instruction.target == "tpu_custom_call":
+            return self._kernel(instruction)
+        return 0.0
+
+    def _kernel(self, instruction: Instruction) -> float:
+        arrays = tuple((each.dtype, each.dimensions) for each in instruction.arrays)
+        dtype, flops = self._kernels.get(arrays, ("bf16", 0))
+        chip = self._topology.chip
+        return flops * chip.devices / (chip.peak(dtype) * self._timing.kernel_share)
+
+    def collective(self, step: ScheduledStep) -> float:
+        """Return the seconds of a collective."""
+        assert step.inner is not None
+        made = collective_of(step.inner.line, step.collective, self._topology.num_devices)
+        seconds = collective_seconds(self._topology, _exchange(made, step.inner.line))
+        return max(seconds / self._timing.link_share, self._timing.link_start)
+
+    def copy(self, instruction: Instruction) -> float:
+        """Return the seconds of a copy that is started."""
+        moved = max((each.bytes for each in instruction.arrays[-2:]), default=0)
+        if "slice" in instruction.opcode:
+            moved = min((each.bytes for each in instruction.arrays if each.dimensions), default=0)
+        chip = self._topology.chip
+        if any(each.memory_space == HOST_MEMORY for each in instruction.arrays):
+            return moved / self._timing.host_bandwidth
+        return moved * chip.devices / (chip.memory_bandwidth * self._timing.copy_share)
+
+
+def _exchange(made: ModuleCollective, line: str) -> Exchange:
+    strided = _STRIDED.search(line)
+    is_across = strided is not None and (
+        strided[1] is None or int(strided[2]) - int(strided[1]) > 1
+    )
+    return Exchange(made.kind, made.bytes, made.group_size, is_across)
