@@ -7,7 +7,8 @@ step fits, what it computes and moves, and an estimate of its time. The exit sta
 3 if it does not, 2 for invalid input.
 
 `--fit batch=1..64` finds the largest value of a setting with which the step fits. `--compare`
-compares topologies, `--scale` numbers of chips. `--list-topologies` prints the known topologies.
+compares topologies, `--scale` numbers of chips. `--list-topologies` prints the known topologies,
+`--list-variables step.gdx` the variables of the step in a file.
 `--against old.gdx --allow 5%` compares the step with an earlier report of it, and exits with 4 if
 it grew by more. Ctrl-C ends the command at once, with status 130.
 """
@@ -48,6 +49,7 @@ from graphdist.tools.targets import (
     without_our_line,
 )
 from graphdist.tools.topology_list import topology_table
+from graphdist.tools.variable_list import variable_table
 from graphdist.tracing.user_lines import here
 
 FITS, BAD_INPUT, DOES_NOT_FIT, GREW = 0, 2, 3, 4
@@ -95,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--scale", metavar="N,M,..", help="a table over numbers of chips of the topology's kind")
     add("--against", metavar="FILE", help="compare with the report in step.gdx, or of --json")
     add("--allow", metavar="N%", help="how much the step may grow (default: 0%%)")
+    add("--list-variables", metavar="step.gdx", help="print the variables of the step in a file")
     add("--list-topologies", action="store_true", help="print the table of topologies")
     add("--json", action="store_true", help="print JSON")
     add("--quiet", action="store_true", help="print nothing; the exit status tells")
@@ -104,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     if options.list_topologies:
         print(topology_table(as_json=options.json))
+        return FITS
+    if options.list_variables:
+        print(variable_table(options.list_variables, as_json=options.json))
         return FITS
     if options.target is None:
         raise ArgumentError(

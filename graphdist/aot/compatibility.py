@@ -35,7 +35,18 @@ def check_versions(name: str, manifest: Any) -> None:
 
 
 def check_native(name: str, manifest: Any, devices: Devices) -> None:
-    """Raise `ArtifactError` unless devices and flags are the same as at the compilation."""
+    """Raise `ArtifactError` unless devices and flags are the same as at the compilation.
+
+    An executable names its devices by number. The CPUs of several processes have numbers that
+    depend on the processes, and no executable for them is saved.
+    """
+    if devices.platform == "cpu" and devices.workers is not None:
+        raise ArtifactError(
+            f"the native executable in {name} is for the CPUs of one process, here are "
+            f"{len(devices.workers)} workers",
+            source=here(),
+            hint="leave out native=True: the portable module is compiled for what is here",
+        )
     made, found = manifest["target"], target_of(devices)
     pairs = [
         ("devices", f"{made['num_devices']} {made['device_kind']}",

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any  # Any: users' arguments and results, JSON
 
 from graphdist.aot.compatibility import check_native, check_versions, strategy_that_runs, target_of
@@ -29,26 +28,20 @@ from graphdist.aot.manifest import (
     boundary_to_json,
     interface_to_json,
 )
-from graphdist.aot.manifest_schema import MANIFEST, mismatch
+from graphdist.aot.reading import contradiction, read_checked, reading, require_path
 from graphdist.aot.variable_matching import variables_for
 from graphdist.config import compiler_flags
 from graphdist.errors import (
     ArgumentError,
     ArgumentTypeError,
     ArtifactError,
-    GraphdistError,
     UnsupportedError,
 )
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import Compiled
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Executable
-from graphdist.runtime.files.artifact import (
-    read_artifact,
-    sha256,
-    try_to_write,
-    write_artifact,
-)
+from graphdist.runtime.files.artifact import sha256, try_to_write, write_artifact
 from graphdist.runtime.files.module_check import checked_module
 from graphdist.runtime.files.serialization import (
     PLATFORMS,
@@ -57,6 +50,7 @@ from graphdist.runtime.files.serialization import (
     load_native,
     serialize_native,
 )
+from graphdist.runtime.processes.program_agreement import agree_on_file, wait_until_compiled
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
@@ -74,7 +68,7 @@ def save(
     calls, `MissingExtraError` without flatbuffers, `ArgumentError` if no file can be made there,
     and OSError if it cannot be written, as on a full disk; then no part of it remains.
     """
-    _require_path(path, "gd.aot.save")
+    require_path(path, "gd.aot.save")
     require_writable(path)
     if not isinstance(compiled, Compiled):
         raise ArgumentTypeError(
@@ -115,15 +109,6 @@ def save(
         "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
     }
     write_artifact(path, manifest, members)
-
-
-def _require_path(path: Any, what: str) -> None:
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentTypeError(
-            f"the path given to {what} is of type {type_name(path)}",
-            source=here(),
-            hint='write gd.aot.save("step.gdx", compiled) and gd.aot.load("step.gdx")',
-        )
 
 
 def require_place(path: str | os.PathLike[str]) -> None:
@@ -199,59 +184,38 @@ def load(
     kind of devices, versions and flags. It is a pickle, and loading it RUNS CODE FROM THE FILE: ask
     for it only with files you trust.
 
+    On several workers each of them loads the same file, and they wait for each other.
+
     Raises `ArtifactError` for a file that is damaged, was changed, or was made by other versions or
-    for other devices; `ArgumentError` for variables that are missing.
+    for other devices; `ArgumentError` for variables that are missing; `WorkerError` if workers load
+    different files.
     """
-    _require_path(path, "gd.aot.load")
     if native and compiler_options is not None:
         raise ArgumentError(
             "load is given compiler_options and native=True, which compiles nothing",
             source=here(),
             hint="leave one of them out",
         )
-    name = os.path.basename(os.fspath(path))
-    manifest, members = read_artifact(path, here())
-    if said := mismatch(manifest, MANIFEST):
-        raise _contradiction(name, said)
+    name, manifest, members = read_checked(path, "gd.aot.load")
     for member in ("graph.txt", "report.json", "executable.bin" if native else "module.mlir"):
         if member not in members:
-            raise _contradiction(name, f"it has no {member}")
+            raise contradiction(name, f"it has no {member}")
     check_versions(name, manifest)
-    with _reading(name):
+    with reading(name):
         graph = boundary_from_json(manifest["boundary"])
     chosen = strategy_that_runs(name, manifest, graph, strategy)
     devices = chosen.devices
+    agree_on_file(name, manifest["hash"], devices, here())
     owned = variables_for(name, graph, chosen, variables)
-    with _reading(name):
+    with reading(name):
         executable = (
             _native(name, manifest, members, graph, devices)
             if native
             else _compiled(name, manifest, members, graph, devices, trusted, compiler_options)
         )
-        return LoadedStep(manifest, members, graph, chosen, owned, executable)
-
-
-@contextmanager
-def _reading(name: str) -> Iterator[None]:
-    """Turn every error while the contents of a file are read into an `ArtifactError`.
-
-    The hashes were right, so the contents were made wrong, and any library may raise.
-    """
-    try:
-        yield
-    except GraphdistError:
-        raise
-    except Exception as error:  # JSON's, flatbuffers', MLIR's, XLA's, and pickle's
-        reason = (str(error).splitlines() or [""])[0]
-        raise _contradiction(name, f"{type(error).__name__}: {reason}") from error
-
-
-def _contradiction(name: str, reason: str) -> ArtifactError:
-    return ArtifactError(
-        f"{name} has a manifest and a module that describe no step: {reason:.500}",
-        source=here(),
-        hint="the file was damaged or changed: get it again, or compile the step again",
-    )
+        step = LoadedStep(manifest, members, graph, chosen, owned, executable)
+    wait_until_compiled(graph, devices, here())
+    return step
 
 
 def _native(

@@ -66,6 +66,25 @@ def agree_on_operations(text: str, what: str, devices: Devices, at: Source = UNK
             )
 
 
+def agree_on_file(name: str, digest: str, devices: Devices, at: Source = UNKNOWN) -> None:
+    """Return once all workers have read the same file of a step; a single worker returns at once.
+
+    Raises `WorkerError` for files that differ, and what `Workers.exchange` raises.
+    """
+    workers = devices.workers
+    if workers is None:
+        return
+    what = f"the loading of {name}"
+    digests = workers.exchange(f"file {workers.ordinal('file')}", digest, what, at)
+    for worker, other in enumerate(digests):
+        if other != digests[0]:
+            raise WorkerError(
+                f"{name} on {workers.name(worker)} is another file than on {workers.name(0)}",
+                source=at,
+                hint="give all workers the same file",
+            )
+
+
 def wait_until_compiled(graph: Graph, devices: Devices, at: Source = UNKNOWN) -> None:
     """Return once all workers have compiled a program: from then on a step can be timed."""
     if devices.workers is not None:

@@ -84,6 +84,51 @@ def test_the_file_describes_itself(tmp_path: Path) -> None:
     assert "loaded step step on cpu:0, cpu:1" in repr(loaded)
 
 
+def test_the_variables_of_a_file_are_listed(tmp_path: Path) -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_update=True)
+    with strategy.scope():
+        w = gd.Variable(jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16), name="w")
+        m = gd.Variable(jax.ShapeDtypeStruct((1024, 64), jnp.float32), name="m")
+        rate = gd.Variable(jax.ShapeDtypeStruct((), jnp.float32), name="rate", trainable=False)
+        key = gd.Variable(jax.random.key(0), name="key", trainable=False)
+
+    @gd.function
+    def step(x: Any) -> Any:
+        def replica_fn(x: Any) -> Any:
+            grad = jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w[...])
+            grad = gd.get_replica_context().all_reduce("SUM", grad)
+            m.assign(0.9 * m + grad.astype(jnp.float32))
+            w.assign(w - (rate * m).astype(jnp.bfloat16))
+            return jax.random.uniform(key[...])
+
+        return strategy.run(replica_fn, args=(x,))
+
+    spec = gd.PerReplicaSpec((4, 1024), jnp.bfloat16, strategy=strategy)
+    compiled = step.trace(spec).lower().compile()
+    assert compiled.report().variables.sliced > 0
+    path = tmp_path / "step.gdx"
+    gd.aot.save(path, compiled)
+    found = {variable.name: variable for variable in gd.aot.list_variables(path)}
+    assert {name: (one.shape, one.bytes, one.is_assigned) for name, one in found.items()} == {
+        "w": ((1024, 64), 1024 * 64 * 2, True),
+        "m": ((1024, 64), 1024 * 64 * 4, True),
+        "rate": ((), 4, False),
+        "key": ((), 8, False),
+    }
+    assert found["w"].dtype == jnp.bfloat16
+    assert found["key"].dtype == jax.random.key(0).dtype
+    with mock.patch("graphdist.aot.compatibility.versions", return_value={}):
+        assert gd.aot.list_variables(path) == tuple(found.values())  # whatever is installed here
+
+
+def test_what_is_no_file_of_a_step_has_no_variables(tmp_path: Path) -> None:
+    with pytest.raises(gd.ArtifactError, match="there is no file"):
+        gd.aot.list_variables(tmp_path / "step.gdx")
+    number: Any = 3
+    with pytest.raises(TypeError, match=r"the path given to gd.aot.list_variables is of type int"):
+        gd.aot.list_variables(number)
+
+
 def test_the_same_step_makes_the_same_manifest(tmp_path: Path) -> None:
     strategy = cpus(2)
     one, other = saved(tmp_path / "a", strategy), saved(tmp_path / "b", strategy)

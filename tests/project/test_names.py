@@ -30,6 +30,7 @@ SHARED_CLASSES = {
 # Functions that share a name because they are the same thing of several things, and what it is.
 SHARED_FUNCTIONS = {
     "command_line": "the parser of a command's arguments",
+    "list_variables": "the variables in a file, of a checkpoint or of a compiled step",
     "main": "the entry of a command",
     "render": "a program in one format; `graphdist.viz.formats` has the table of them",
 }

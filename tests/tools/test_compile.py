@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+import graphdist as gd
 from graphdist.program.report import Report
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.comparisons import topology_of
 from graphdist.tools.compile import main
 from graphdist.tools.largest_fit import find_largest
-from tests.aot.steps import needs_tpu
+from tests.aot.steps import make_step, needs_tpu
 
 STEP = """
 import jax, jax.numpy as jnp, graphdist as gd
@@ -250,6 +251,23 @@ def test_the_table_of_topologies(capsys: pytest.CaptureFixture[str]) -> None:
     assert "docs.cloud.google.com/tpu/docs/v5e" in printed
     assert main(["--list-topologies", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["h100"]["memory_bytes"] == 84942979072
+
+
+def test_the_variables_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    step, _, batch = make_step(strategy)
+    path = tmp_path / "step.gdx"
+    gd.aot.save(path, step.trace(batch, 0.1).lower().compile())
+    assert main(["--list-variables", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["0", "[8,", "8]", "float32", "256", "B", "assigned"]
+    assert lines[-1] == "3 variables, 768 B in full"
+    assert main(["--list-variables", str(path), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)[0]
+    expected = {"name": "0", "shape": [8, 8], "dtype": "float32", "bytes": 256, "is_assigned": True}
+    assert first == expected
+    assert main(["--list-variables", str(tmp_path / "no.gdx")]) == 2
+    assert "there is no file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5, 63, 64])
