@@ -194,6 +194,47 @@ def test_accumulated_gradients_are_scattered_once() -> None:
     assert kinds == ["reduce_scatter", "all_gather"]
 
 
+LAYERS, WIDTH = 8, 256
+
+
+def report_of_stacked_layers(shard_update: bool) -> Any:
+    """Return the report of a step over layers in a scan, with parameters in full and momenta."""
+    strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(4)], shard_update=shard_update)
+    shape = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
+    with strategy.scope():
+        w, m = gd.Variable(shape, name="w"), gd.Variable(shape, name="m")
+
+    def loss_fn(w: jax.Array, x: jax.Array) -> jax.Array:
+        @jax.checkpoint
+        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            return jnp.tanh(x @ w), None
+
+        return jnp.mean(jax.lax.scan(layer, x, w)[0] ** 2)
+
+    @gd.function
+    def step(x: Any) -> None:
+        def replica_fn(x: jax.Array) -> None:
+            grad = jax.grad(loss_fn)(w[...], x)
+            m.assign(0.9 * m + gd.get_replica_context().all_reduce("MEAN", grad))
+            w.assign(w - 0.1 * m)
+
+        strategy.run(replica_fn, args=(x,))
+
+    x = gd.PerReplicaSpec((4, WIDTH), jnp.float32, strategy=strategy)
+    return step.trace(x).lower().compile().report()
+
+
+def test_gradients_that_a_scan_stacks_up_are_scattered_in_it() -> None:
+    report, in_full = report_of_stacked_layers(True), report_of_stacked_layers(False)
+    layer = WIDTH * WIDTH * 4
+    scatter, gather = report.collectives
+    assert (scatter.kind, scatter.times, scatter.bytes) == ("reduce_scatter", LAYERS, layer)
+    assert (gather.kind, gather.times, gather.bytes) == ("all_gather", 1, LAYERS * layer // 4)
+    assert report.module_bytes["reduce_scatter"] == LAYERS * layer
+    # Three quarters of the stacked gradient are never held.
+    assert in_full.temp_bytes - report.temp_bytes > LAYERS * layer * 0.7
+
+
 def test_a_file_of_a_step_takes_its_variables_in_slices(tmp_path: Path) -> None:
     training, fresh = adam(), adam()
     (batch,) = training.batches(1)
