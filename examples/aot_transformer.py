@@ -208,7 +208,7 @@ def attention_for(model: Model, settings: Settings, platform: str) -> Attention:
 
 def layer(model: Model, attention: Attention, x: jax.Array, weights: Params) -> jax.Array:
     """Return what a layer makes of x [rows, length, width]."""
-    rows, length, width = x.shape
+    rows, length, _ = x.shape
     weights = jax.tree.map(lambda w: w.astype(x.dtype), weights)
     x = checkpoint_name(x, "input")
     normal = normalize(x, weights["attention_norm"])

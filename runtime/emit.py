@@ -86,11 +86,14 @@ def _own(node: Node, operands: list[Array]) -> Sequence[Array]:
 
 
 def _scope(node: Node) -> Any:  # Any: the two context managers share no public type
-    """Return a scope that names a collective in the module after the user's line."""
+    """Return a scope that names a collective in the module after the user's line.
+
+    XLA cuts names at an @.
+    """
     frame = node.source.frame if node.op.is_collective else None
     if frame is None:
         return nullcontext()
-    return jax.named_scope(f"{node.op.name}@{PurePath(frame.file).name}:{frame.line}")
+    return jax.named_scope(f"{node.op.name}({PurePath(frame.file).name}:{frame.line})")
 
 
 @contextmanager
@@ -120,7 +123,7 @@ def _line_of(node: Node) -> Any:  # Any: the two context managers share no publi
         return _NO_SCOPE
     scope = node.source.scope
     phase = next((phase for part, phase in PHASES.items() if part in scope), "step")
-    return jax.named_scope(f"{phase}@{PurePath(frame.file).name}:{frame.line}")
+    return jax.named_scope(f"{phase}({PurePath(frame.file).name}:{frame.line})")
 
 
 def _replicas() -> str | tuple[str, ...]:

@@ -87,6 +87,18 @@ class Instruction:
         listed = [name.strip(" %") for name in branches[1].split(",")] if branches else []
         return (*_CALLED.findall(self.line), *listed)
 
+    @property
+    def uses_host_memory(self) -> bool:
+        """Return whether it moves something to the memory of the host, or from there."""
+        return any(each.memory_space == HOST_MEMORY for each in self.arrays)
+
+    @property
+    def writes_host_memory(self) -> bool:
+        """Return whether it moves something there; the type of a copy begins with the result."""
+        if self.opcode == "copy-start":
+            return self.arrays[0].memory_space == HOST_MEMORY
+        return self.uses_host_memory and "update" in self.opcode
+
     @cached_property
     def cycles(self) -> int | None:
         """Return the cycles that the compiler expects; None if it does not say."""
@@ -106,12 +118,17 @@ class Instruction:
         return found[1] if found else ""
 
 
+HOST_MEMORY = 5
+
+
 class ScheduledModule:
     """The computations of a module by name, and how often each runs in a step.
 
-    >>> module = ScheduledModule("ENTRY %main (x: f32[8]) -> f32[8] {\\n  %y = f32[8] neg(%x)\\n}")
+    >>> module = ScheduledModule('''ENTRY %main (x: f32[8]) -> f32[8] {
+    ...   ROOT %y = f32[8] negate(%x)
+    ... }''')
     >>> module.entry, [each.opcode for each in module["main"]]
-    ('main', ['neg'])
+    ('main', ['negate'])
     """
 
     def __init__(self, text: str) -> None:

@@ -42,19 +42,23 @@ class Survey:
             [
                 self.title,
                 *lines,
-                "times and efficiency are ESTIMATES from published peaks: "
-                "step = max(compute, memory) + interconnect",
+                _METHOD if all(r.timeline for _, r in self.reports) else _FROM_PEAKS,
                 *([self.verdict] if self.verdict else []),
             ]
         )
 
 
+_METHOD = "times and efficiency are PREDICTED from the compiled modules' schedules, not measured"
+_FROM_PEAKS = (
+    "times and efficiency are ESTIMATES, some from published peaks: "
+    "step = max(compute, memory) + interconnect"
+)
 _HEADER = ["", "devices", "fits", "peak", "of memory", "FLOP", "collectives", "step", "most of it"]
 _HEADER += ["efficiency"]
 
 
 def _row(name: str, report: Report) -> list[str]:
-    estimate = report.estimate
+    estimate = report.timeline or report.estimate
     share = report.needed_bytes / report.available_bytes if report.available_bytes else 0
     return [
         name,

@@ -9,6 +9,7 @@ step fits, what it computes and moves, and an estimate of its time. The exit sta
 `--fit batch=1..64` finds the largest value of a setting with which the step fits. `--compare`
 compares topologies, `--scale` numbers of chips. `--list-topologies` prints the known topologies,
 `--list-variables step.gdx` the variables of the step in a file.
+`--timeline step.json` writes the predicted timeline as a trace for Perfetto.
 `--against old.gdx --allow 5%` compares the step with an earlier report of it, and exits with 4 if
 it grew by more. Ctrl-C ends the command at once, with status 130.
 """
@@ -20,6 +21,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any  # Any: users' settings, JSON
 
 from graphdist import aot
@@ -28,6 +30,7 @@ from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.passes import PASSES
 from graphdist.program.report import Report, report_of_refused
 from graphdist.program.stages import Compiled
+from graphdist.program.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
@@ -99,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--allow", metavar="N%", help="how much the step may grow (default: 0%%)")
     add("--list-variables", metavar="step.gdx", help="print the variables of the step in a file")
     add("--list-topologies", action="store_true", help="print the table of topologies")
+    add("--timeline", metavar="FILE", help="write the predicted timeline, which Perfetto shows")
     add("--json", action="store_true", help="print JSON")
     add("--quiet", action="store_true", help="print nothing; the exit status tells")
     return parser
@@ -115,7 +119,7 @@ def _run(options: argparse.Namespace) -> int:
         raise ArgumentError(
             "no target is given", hint="name one: examples/train_digits.py:make_step"
         )
-    for option in ("output", "against"):
+    for option in ("output", "against", "timeline"):
         if getattr(options, option) and (options.compare or options.scale or options.fit):
             raise ArgumentError(
                 f"--{option} goes with one step, and --compare, --scale and --fit compile several",
@@ -125,8 +129,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ArgumentError(
             "--allow goes with --against", hint="name the earlier report: --against old.gdx"
         )
-    if options.output:
-        require_writable(options.output)  # not after minutes of compiling
+    for path in filter(None, (options.output, options.timeline)):
+        require_writable(path)  # not after minutes of compiling
     if options.compare:
         names = options.compare.split(",")
         return _print(options, compare_topologies(names, options.num_slices, _reporter(options)))
@@ -162,6 +166,8 @@ def _compile(options: argparse.Namespace, topology: Topology) -> int:
         _print_report(options, report, regression)
     if options.output:
         _write(options, compiled)
+    if options.timeline:
+        _write_timeline(options, report)
     if not report.fits:
         return DOES_NOT_FIT
     return GREW if regression and regression.grown else FITS
@@ -183,6 +189,16 @@ def _write(options: argparse.Namespace, compiled: Compiled | None) -> None:
         aot.save(options.output, compiled, platforms=platforms)
     if not options.quiet and not options.json:
         print(f"written: {options.output}" if compiled else f"not written: {options.output}")
+
+
+def _write_timeline(options: argparse.Namespace, report: Report) -> None:
+    if report.timeline is None:
+        why = report.no_timeline or "the compiler refused the step"
+        raise ArgumentError(f"there is no timeline to write to {options.timeline}: {why}")
+    trace = trace_of(report.timeline, report.name)
+    Path(options.timeline).write_text(json.dumps(trace), encoding="utf-8")
+    if not options.quiet and not options.json:
+        print(f"written: {options.timeline}; open it in https://ui.perfetto.dev")
 
 
 def _reporter(options: argparse.Namespace) -> Any:

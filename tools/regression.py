@@ -213,7 +213,11 @@ def _figures(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[F
     yield figure("memory traffic", size_text, lambda report: report["memory_traffic"])
     yield figure("collectives", _count, lambda report: _total(report).runs)
     yield figure("bytes of collectives", size_text, lambda report: _total(report).bytes)
-    if earlier["estimate"] and later["estimate"]:
+    if earlier.get("timeline") and later.get("timeline"):
+        for name, key in (("step", "seconds"), ("compute", "compute"), ("exposed", "exposed")):
+            before, after = (report["timeline"][key] for report in (earlier, later))
+            yield Figure(f"{name} time", before, after, time_text)
+    elif earlier["estimate"] and later["estimate"]:
         for name in ("compute", "memory", "interconnect", "step"):
             before, after = (report["estimate"][name] for report in (earlier, later))
             yield Figure(f"{name} time", before, after, time_text)

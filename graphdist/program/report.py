@@ -9,7 +9,7 @@ them, and as the compiled module has them. The time is an estimate, a roofline o
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any  # Any: JSON
 
 from graphdist.errors import DeviceMemoryError
@@ -23,6 +23,7 @@ from graphdist.program.collective_uses import (
 )
 from graphdist.program.memory_parts import MemoryParts, memory_parts
 from graphdist.program.report_text import report_text
+from graphdist.program.timeline import StepTimeline, timeline_of
 from graphdist.runtime.hlo import ModuleCollective, module_collectives
 from graphdist.runtime.memory import Memory
 from graphdist.runtime.targets.roofline import Roofline, estimate_step
@@ -89,6 +90,9 @@ class Report:
     variables: StoredVariables = StoredVariables(0, 0, 0, 0)
     parts: MemoryParts | None = None
     """The memory of a step with variables in slices, by parts; None without such variables."""
+    timeline: StepTimeline | None = None
+    no_timeline: str = ""
+    """Why there is no timeline, where there is an estimate."""
 
     @property
     def fits(self) -> bool:
@@ -115,7 +119,8 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON."""
         return {
-            **asdict(self),
+            **asdict(replace(self, timeline=None)),  # it has the module's instructions
+            "timeline": self.timeline and self.timeline.to_json(),
             "fits": self.fits,
             "total_flops": self.total_flops,
             "collective_bytes": self.collective_bytes,
@@ -136,8 +141,15 @@ def _total(parts: Any) -> dict[str, int]:
 
 def report_of(compiled: Compiled) -> Report:
     """Return the report of a compiled program."""
-    module = module_collectives(compiled.as_text("hlo"), len(compiled.devices))
-    return _report(compiled.graph, compiled.devices, compiled.memory, module, "")
+    text, graph, topology = compiled.as_text("hlo"), compiled.graph, compiled.devices.topology
+    module = module_collectives(text, len(compiled.devices))
+    report = _report(graph, compiled.devices, compiled.memory, module, "")
+    if topology is None:
+        return report
+    timeline = timeline_of(text, graph, topology)
+    if isinstance(timeline, str):
+        return replace(report, no_timeline=timeline)
+    return replace(report, timeline=timeline)
 
 
 def report_of_refused(lowered: Lowered, error: DeviceMemoryError) -> Report:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from graphdist.program.report import Report
 
 LINES_OF_COLLECTIVES = 24
+LINES_OF_EXPOSED = 5
+LINES_OF_COMPUTE = 20
 
 
 def report_text(report: Report) -> str:
@@ -26,6 +28,7 @@ def report_text(report: Report) -> str:
             f" ({', '.join(f'{count_text(n)}FLOP {dtype}' for dtype, n in report.flops.items())})",
             "",
             *_collectives(report),
+            *_timeline(report),
             *_estimate(report),
             *(f"warning: {constant}" for constant in report.constants),
         ]
@@ -117,7 +120,7 @@ def _short(source: str) -> str:
 
 def _estimate(report: Report) -> Iterator[str]:
     estimate = report.estimate
-    if estimate is None:
+    if estimate is None or report.timeline is not None:
         return
     yield (
         f"ESTIMATE, no measurement: {time_text(estimate.step)} a step, most of it "
@@ -127,3 +130,32 @@ def _estimate(report: Report) -> Iterator[str]:
     yield f"  memory       {time_text(estimate.memory):>10}   bytes moved / memory bandwidth"
     yield f"  interconnect {time_text(estimate.interconnect):>10}   bytes a ring sends / bandwidth"
     yield "  step = max(compute, memory) + interconnect, at the vendor's published peaks"
+    if report.no_timeline:
+        yield f"  there is no timeline: {report.no_timeline}"
+
+
+def _timeline(report: Report) -> Iterator[str]:
+    timeline = report.timeline
+    if timeline is None:
+        return
+    yield (
+        f"PREDICTED, no measurement: {time_text(timeline.seconds)} a step, "
+        f"{time_text(timeline.low)} to {time_text(timeline.high)} ({timeline.fitted})"
+    )
+    yield (
+        f"  compute      {time_text(timeline.compute):>10}   the model's own operations reach "
+        f"{timeline.utilization:.1%} of the peak"
+    )
+    yield f"  exposed      {time_text(timeline.exposed):>10}   communication that nothing hides"
+    yield f"  waits        {time_text(timeline.idle):>10}   for copies between memories"
+    exposed = [each for each in timeline.collectives if each.exposed]
+    for collective in exposed[:LINES_OF_EXPOSED]:
+        runs = f" x {collective.runs}" if collective.runs > 1 else ""
+        exposed_text, of_text = time_text(collective.exposed), time_text(collective.seconds)
+        yield (
+            f"  {exposed_text:>10} of {of_text:>10} exposed  "
+            f"{collective.kind}{runs}, {collective.name}  {collective.line}".rstrip()
+        )
+    yield "lines that compute longest"
+    for spent in timeline.lines[:LINES_OF_COMPUTE]:
+        yield f"  {time_text(spent.seconds):>10}  {spent.phase:<8}  {spent.line or 'no line'}"

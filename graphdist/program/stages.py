@@ -23,6 +23,7 @@ from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import Arithmetic
 from graphdist.program.progress import compiling, phase
 from graphdist.program.report import Report, report_of, report_of_refused
+from graphdist.program.timeline import StepTimeline
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, emitted
@@ -304,6 +305,24 @@ class Compiled(FunctionStage):
     def report(self) -> Report:
         """Return memory, operations, collectives and an estimate of a step's time: print it."""
         return report_of(self)
+
+    @property
+    def timeline(self) -> StepTimeline:
+        """Return the predicted timeline of a step on the devices it was compiled for.
+
+        Raises `ArgumentError` for a step that was not compiled for a topology, or without what a
+        timeline takes: a module that says how many cycles its instructions take.
+        """
+        report = self.report()
+        if report.timeline is None:
+            why = report.no_timeline or "it was not compiled for a topology"
+            raise ArgumentError(
+                f"{self.graph.name!r} has no timeline: {why}",
+                source=here(),
+                hint="make the strategy with topology=.., such as gd.TPUStrategy"
+                '(topology="v5e:16x16")',
+            )
+        return report.timeline
 
     def explain(self) -> Explanation:
         """Return the changes and savings of each pass, and the changes it declined: print it."""

@@ -1,7 +1,7 @@
 """The predicted timeline of a compiled step: its time, and the user's lines that it goes to.
 
 `graphdist.runtime.targets.timeline` lays out the module. Here its events are added up by the user's
-lines, which emission writes into the names of operations as `forward@train.py:41`, and set against
+lines, which emission writes into the names of operations as `forward(train.py:41)`, and set against
 the operations that the model itself needs.
 """
 
@@ -23,7 +23,7 @@ from graphdist.runtime.targets.timeline import Event, Turn, all_events, laid_out
 if TYPE_CHECKING:
     from graphdist.runtime.targets.topologies import Topology
 
-_LABEL = re.compile(r"(\w+)@([^/@]+:\d+)")
+_LABEL = re.compile(r"(\w+)\(([^/()]+:\d+)\)")
 _MATMULS = ("convolution", "dot")
 RECOMPUTED = "again"
 PHASES = ("forward", "backward", RECOMPUTED, "step")
@@ -74,6 +74,23 @@ class StepTimeline:
     peak_flops: float
     fitted: str
     turn: Turn
+    labels: Labels
+
+    @property
+    def step(self) -> float:
+        """Return the seconds of the step."""
+        return self.seconds
+
+    @property
+    def bottleneck(self) -> str:
+        """Return what takes longest: "compute", "exposed" communication, or "idle" waits."""
+        times = {name: getattr(self, name) for name in ("compute", "exposed", "idle")}
+        return max(times, key=times.__getitem__)
+
+    @property
+    def efficiency(self) -> float:
+        """Return the share of the step that computes."""
+        return self.compute / self.seconds if self.seconds else 1.0
 
     @property
     def utilization(self) -> float:
@@ -111,7 +128,7 @@ def timeline_of(
     if not any(instruction.cycles for name in module for instruction in module[name]):
         return "the compiled module does not say how many cycles its instructions take"
     turn = laid_out(module, ChipDurations(topology, timing, kernels_of(graph)))
-    labels = _Labels(module)
+    labels = Labels(module)
     flops = {dtype: count * chip.devices for dtype, count in _model_flops(graph).items()}
     return StepTimeline(
         seconds=turn.seconds,
@@ -126,6 +143,7 @@ def timeline_of(
         peak_flops=chip.peak("bf16"),
         fitted=timing.source,
         turn=turn,
+        labels=labels,
     )
 
 
@@ -152,7 +170,7 @@ def _model_flops(graph: Graph) -> Mapping[str, int]:
     return total
 
 
-class _Labels:
+class Labels:
     """The user's lines of a module's instructions."""
 
     def __init__(self, module: ScheduledModule) -> None:
@@ -169,7 +187,7 @@ class _Labels:
         return phase, found[-1][1] if found else ""
 
 
-def _collectives(turn: Turn, labels: _Labels) -> tuple[CollectiveTime, ...]:
+def _collectives(turn: Turn, labels: Labels) -> tuple[CollectiveTime, ...]:
     found = [
         CollectiveTime(
             event.instruction.name,
@@ -185,7 +203,7 @@ def _collectives(turn: Turn, labels: _Labels) -> tuple[CollectiveTime, ...]:
     return tuple(sorted(found, key=lambda each: (-each.exposed, -each.seconds)))
 
 
-def _lines(turn: Turn, labels: _Labels) -> tuple[LineTime, ...]:
+def _lines(turn: Turn, labels: Labels) -> tuple[LineTime, ...]:
     seconds: dict[tuple[str, str], float] = {}
     for event, times in all_events(turn):
         if _is_own_work(event):

@@ -25,7 +25,7 @@ class ChipTiming:
     link_share: float = 0.8
     link_start: float = 2e-6
     copy_share: float = 0.8
-    host_bandwidth: float = 16e9
+    host_bandwidth: float = 32e9
     spread: float = 0.3
     source: str = "not fitted: there are no published runs in the table"
 

@@ -21,7 +21,6 @@ from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.roofline import collective_seconds
 from graphdist.runtime.targets.topologies import Topology
 
-HOST_MEMORY = 5
 _STRIDED = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\]T\(|\{\{(\d+),(\d+))")
 
 KernelFlops: TypeAlias = Mapping[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, int]]
@@ -73,7 +72,7 @@ class ChipDurations:
         if "slice" in instruction.opcode:
             moved = min((each.bytes for each in instruction.arrays if each.dimensions), default=0)
         chip = self._topology.chip
-        if any(each.memory_space == HOST_MEMORY for each in instruction.arrays):
+        if instruction.uses_host_memory:
             return moved / self._timing.host_bandwidth
         return moved * chip.devices / (chip.memory_bandwidth * self._timing.copy_share)
 

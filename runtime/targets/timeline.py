@@ -7,7 +7,8 @@ lanes, each of which does one thing at a time:
   collective that is one instruction holds this lane and a lane of links.
 * `links` and `network`: a collective takes the time of the bytes that a chip sends. Between its
   start and its end it runs beside the instructions there; its end waits for what is left.
-* `copies`: what moves between memories, in the order of the starts. Its end waits, too.
+* `copies`: what moves between the memories of a chip, in the order of the starts; what moves to the
+  host and from it has lanes of its own. The end of a copy waits for it, too.
 
 So the time of a step is the sum of what computes, of communication that nothing hides, and of waits
 for copies. A loop is laid out for one turn, and counted for all.
@@ -24,6 +25,8 @@ from graphdist.runtime.schedule import ScheduledStep, steps_of
 from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
 
 COMPUTE, LINKS, NETWORK, COPIES = "compute", "links", "network", "copies"
+TO_HOST, FROM_HOST = "to the host", "from the host"
+LANES = (COMPUTE, LINKS, NETWORK, COPIES, TO_HOST, FROM_HOST)
 
 
 class Durations(Protocol):
@@ -128,7 +131,7 @@ class _Lanes:
     ) -> None:
         self.turn = Turn()
         self._durations, self._nested = durations, nested
-        self._free = dict.fromkeys((LINKS, NETWORK, COPIES), 0.0)
+        self._free = dict.fromkeys(LANES, 0.0)
         self._started: dict[str, Event] = {}
 
     def run(self, step: ScheduledStep) -> None:
@@ -140,7 +143,7 @@ class _Lanes:
         elif step.collective:
             self._wait_for(step)
         elif step.start:
-            self._start(step, COPIES, self._durations.copy(step.instruction))
+            self._start(step, _copy_lane(step.instruction), self._durations.copy(step.instruction))
         elif (nested := self._nested(step.instruction)) is not None:
             self._call(step.instruction, *nested)
         else:
@@ -184,6 +187,12 @@ class _Lanes:
             self.turn.exposed += event.wait
         else:
             self.turn.idle += event.wait
+
+
+def _copy_lane(instruction: Instruction) -> str:
+    if not instruction.uses_host_memory:
+        return COPIES
+    return TO_HOST if instruction.writes_host_memory else FROM_HOST
 
 
 def _lane(step: ScheduledStep) -> str:

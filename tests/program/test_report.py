@@ -89,7 +89,7 @@ def test_a_report_for_a_pod() -> None:
     matmuls = 3 * 2 * 16 * 128 * 128
     assert report.total_flops >= matmuls * 3 - 2 * 16 * 128 * 128  # no gradient of the input
     assert "FITS" in str(report)
-    assert "ESTIMATE, no measurement" in str(report)
+    assert "PREDICTED, no measurement" in str(report)
 
 
 def report_of_zero(topology: str, shapes: list[tuple[int, int]]) -> Report:

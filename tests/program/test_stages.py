@@ -148,7 +148,7 @@ def test_collectives_say_what_they_are_and_where_from(strategy: gd.Strategy) -> 
     assert one.pass_name == ""
     assert one.source.frame is not None
     assert one.source.frame.text.endswith("# the line that is looked for")
-    assert "all_reduce@test_stages.py:" in lowered.stablehlo.as_text(debug_info=True)
+    assert "all_reduce(test_stages.py:" in lowered.stablehlo.as_text(debug_info=True)
 
     reduced = gd.function(lambda x: strategy.reduce("SUM", x, axis=None)).trace(values(strategy, 5))
     assert reduced.collectives[0].kind == "reduce"

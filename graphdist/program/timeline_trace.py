@@ -1,0 +1,94 @@
+"""A predicted timeline as a trace that Perfetto and Chrome show: a track for each lane.
+
+Loops have a slice for each turn. A timeline of more than `MOST_EVENTS` shows the first and the last
+turn of each loop, and one slice for the turns between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any  # Any: JSON
+
+from graphdist.program.timeline import Labels, StepTimeline
+from graphdist.runtime.targets.timeline import LANES, Event, Turn
+
+MOST_EVENTS = 50_000
+_TRACKS = {lane: number for number, lane in enumerate(LANES, 1)}
+_LOOPS = 0
+"""The track of loops, above the instructions in them."""
+
+
+def trace_of(timeline: StepTimeline, name: str) -> dict[str, Any]:
+    """Return the trace as an object of JSON, in the format of Chrome's trace viewer."""
+    writer = _Writer(timeline.labels, shows_all=_num_events(timeline.turn) <= MOST_EVENTS)
+    tracks = {_LOOPS: "loops", **{number: lane for lane, number in _TRACKS.items()}}
+    names = [
+        {
+            "ph": "M",
+            "name": "thread_name",
+            "pid": 1,
+            "tid": number,
+            "args": {"name": f"{lane} (predicted)"},
+        }
+        for number, lane in tracks.items()
+    ]
+    process = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": name}}
+    return {
+        "traceEvents": [process, *names, *writer.events(timeline.turn, 0.0)],
+        "displayTimeUnit": "ms",
+    }
+
+
+def _num_events(turn: Turn) -> int:
+    return sum(
+        1 + (event.times * _num_events(event.body) if event.body is not None else 0)
+        for event in turn.events
+    )
+
+
+class _Writer:
+    def __init__(self, labels: Labels, *, shows_all: bool) -> None:
+        self._labels, self._shows_all = labels, shows_all
+
+    def events(self, turn: Turn, start: float) -> Iterator[dict[str, Any]]:
+        """Yield the slices of a turn that starts so many seconds after the step."""
+        for event in turn.events:
+            if event.body is None:
+                yield self._slice(event, start)
+            else:
+                yield from self._turns(event, event.body, start + event.start)
+
+    def _turns(self, event: Event, body: Turn, start: float) -> Iterator[dict[str, Any]]:
+        shown = range(event.times)
+        if not self._shows_all and event.times > 2:
+            between = event.times - 2
+            title = f"{between} more turns of {event.instruction.name}"
+            yield _written(title, _LOOPS, start + body.seconds, between * body.seconds, {})
+            shown = range(0, event.times, event.times - 1)
+        for number in shown:
+            begun = start + number * body.seconds
+            title = f"{event.instruction.name}, turn {number + 1} of {event.times}"
+            yield _written(title, _LOOPS, begun, body.seconds, {})
+            yield from self.events(body, begun)
+
+    def _slice(self, event: Event, start: float) -> dict[str, Any]:
+        phase, line = self._labels.of(event.instruction)
+        facts: dict[str, Any] = {"line": line, "phase": phase, "type": event.instruction.type}
+        if event.collective:
+            facts["exposed seconds"] = event.wait
+        title = event.collective or event.instruction.name
+        return _written(title, _TRACKS[event.lane], start + event.start, event.seconds, facts)
+
+
+def _written(
+    title: str, track: int, start: float, seconds: float, facts: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": title,
+        "pid": 1,
+        "tid": track,
+        "ts": start * 1e6,
+        "dur": seconds * 1e6,
+        "args": facts,
+    }
