@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
 from graphdist.program.amounts import count_text, size_text
@@ -21,8 +22,10 @@ def topology_table(*, as_json: bool) -> str:
         "memory",
         "memory/s",
         "bf16 FLOP/s",
+        "links",
         "link/s",
         "net/s",
+        "clock",
     ]
     rows = [
         [
@@ -32,25 +35,36 @@ def topology_table(*, as_json: bool) -> str:
             size_text(chip.memory_bytes),
             f"{chip.memory_bandwidth / 1e9:.0f} GB",
             count_text(chip.peak("bf16")),
-            f"{chip.interconnect_bandwidth / 1e9:.0f} GB",
+            str(chip.links),
+            f"{chip.link.value / 1e9:.0f} GB",
             f"{chip.network_bandwidth / 1e9:.1f} GB",
+            f"{chip.clock.value / 1e9:.2f} GHz" if chip.clock else "",
         ]
         for chip in CHIPS.values()
     ]
-    notes = [
-        f"{chip.name:<6} {', '.join(chip.examples)}\n       {chip.source}"
-        for chip in CHIPS.values()
-    ]
+    notes = [line for chip in CHIPS.values() for line in _notes(chip)]
     return "\n".join(
         [
             *table([header, *rows]),
             "",
             "Figures are of a chip; links and network in one direction. TPU topologies are",
-            "chips in a torus, GPU topologies hosts x GPUs, in any shape of whole hosts.",
+            "chips in a torus, GPU topologies hosts x GPUs, in any shape of full hosts.",
+            "A side of 16 chips of v5e and v6e is closed to a ring, and so are all sides of",
+            "v4, v5p and tpu7x that are multiples of 4.",
             "",
             *notes,
         ]
     )
+
+
+def _notes(chip: Chip) -> Iterator[str]:
+    """Yield examples of a chip's topologies, and the figures that each source states."""
+    yield f"{chip.name:<6} {', '.join(chip.examples)}"
+    stated: dict[str, list[str]] = {}
+    for figure, source in chip.sources.items():
+        stated.setdefault(source, []).append(figure.replace("_", " "))
+    for source, figures in stated.items():
+        yield f"       {', '.join(figures)}: {source}"
 
 
 def _figures(chip: Chip) -> dict[str, Any]:
@@ -60,8 +74,11 @@ def _figures(chip: Chip) -> dict[str, Any]:
         "memory_bytes": chip.memory_bytes,
         "memory_bandwidth": chip.memory_bandwidth,
         "peak_flops": chip.peak_flops,
+        "links": chip.links,
+        "link_bandwidth": chip.link.value,
         "interconnect_bandwidth": chip.interconnect_bandwidth,
         "network_bandwidth": chip.network_bandwidth,
         "examples": list(chip.examples),
-        "source": chip.source,
+        "clock": chip.clock and chip.clock.value,
+        "sources": chip.sources,
     }

@@ -1,57 +1,94 @@
 """The accelerators that programs are compiled for ahead of time, and what their vendors publish.
 
-Bandwidths of interconnects are published for both directions together. Here they are for one
-direction, half of that, since a collective sends and receives at once. Memory is the amount that
-the compiler lets a program use where that is known, else the published amount. `source` names the
-page or paper.
+`CHIPS` is one table, with the source of each figure beside it. Figures are of a chip; rates are
+dense, without structured sparsity. Bandwidths of links and networks are published for both
+directions together. Here they are for one direction, half of that, since a collective sends and
+receives at once. Memory is the amount that the compiler lets a program use where that is known,
+else the published amount.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+from graphdist.runtime.targets.gpu_targets import GPU_TARGETS
 
 GIB = 2**30
+
+
+class Figure(NamedTuple):
+    """A figure, and the page, paper or program that states it."""
+
+    value: float
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
     """One kind of accelerator.
 
-    Figures are per chip: bytes, bytes per second, floating-point operations per second.
-    `devices` is the number of devices JAX shows for it. `interconnect_bandwidth` is between the
-    chips of a slice or host, over all links of a chip; `network_bandwidth` is between slices or
-    hosts; both in one direction. `configuration` is the compiler's name of the way the chip is
-    used, where that is not its default.
+    Figures are per chip, in bytes, bytes a second, operations a second and hertz. `devices` is the
+    number of devices that JAX shows for it. A chip has `links` links of `link` each to the other
+    chips of its slice or host, or to their switch; `network` is between slices or hosts.
+    `closes_at` is the length at which a row of TPU chips is closed to a ring: in two dimensions
+    each side of this length is, in three all sides are if all are multiples of it.
+    `configuration` is the compiler's name of the way the chip is used, if that is not its default.
     """
 
     name: str
     vendor: str
-    description: str
     devices: int
     dimensions: int
     chips_per_host: int
     largest: int
-    memory_bytes: int
-    memory_bandwidth: float
-    peak_flops: dict[str, float] = field(hash=False)
-    interconnect_bandwidth: float
-    network_bandwidth: float
-    source: str
     examples: tuple[str, ...]
+    memory: Figure
+    memory_rate: Figure
+    peaks: dict[str, Figure] = field(hash=False)
+    link: Figure
+    links: int
+    network: Figure
+    clock: Figure | None = None
+    closes_at: Figure | None = None
     configuration: str = ""
 
     @property
-    def links(self) -> int:
-        """Return the number of a TPU chip's links to other chips, two along each dimension.
-
-        A GPU's links go to a switch: it reaches all others of its host over all of them.
-        """
-        return 2 * self.dimensions if self.platform == "tpu" else 1
+    def description(self) -> str:
+        """Return the name in words."""
+        if self.platform == "tpu":
+            return f"Google TPU {self.name.removeprefix('tpu')}"
+        return f"NVIDIA {self.name.upper()} SXM"
 
     @property
     def platform(self) -> str:
         """Return JAX's name of the platform."""
         return "tpu" if self.vendor == "Google" else "gpu"
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the bytes of memory that a program may use."""
+        return int(self.memory.value)
+
+    @property
+    def memory_bandwidth(self) -> float:
+        """Return the bytes a second between the chip and its memory."""
+        return self.memory_rate.value
+
+    @property
+    def interconnect_bandwidth(self) -> float:
+        """Return the bytes a second over all links of the chip, in one direction."""
+        return self.link.value * self.links
+
+    @property
+    def network_bandwidth(self) -> float:
+        """Return the bytes a second between slices or hosts, in one direction."""
+        return self.network.value
+
+    @property
+    def peak_flops(self) -> dict[str, float]:
+        """Return the peak of each listed dtype in operations a second."""
+        return {dtype: peak.value for dtype, peak in self.peaks.items()}
 
     def peak(self, dtype: str) -> float:
         """Return the peak of a dtype in FLOP/s; one that is not listed runs as bf16 does.
@@ -59,124 +96,142 @@ class Chip:
         >>> CHIPS["v5e"].peak("bf16") / 1e12
         197.0
         """
-        return self.peak_flops.get(dtype, self.peak_flops["bf16"])
+        return self.peaks.get(dtype, self.peaks["bf16"]).value
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Return the source of each figure, by its name.
+
+        >>> CHIPS["v5e"].sources["clock"]
+        'Austin et al. 2025, How to scale your model, chapter 2'
+        """
+        named = [(each.name, getattr(self, each.name)) for each in fields(self)]
+        figures = {name: figure for name, figure in named if isinstance(figure, Figure)}
+        figures |= {f"peak of {dtype}": peak for dtype, peak in self.peaks.items()}
+        return {name: figure.source for name, figure in figures.items()}
 
 
-def _tpu(
-    name: str,
-    devices: int,
-    dimensions: int,
-    largest: int,
-    memory_gib: float,
-    memory_gbps: float,
-    tflops: float,
-    both_ways_gbps: float,
-    network_gbits: float,
-    source: str,
-    examples: tuple[str, ...],
-    configuration: str = "",
-) -> Chip:
-    return Chip(
-        name,
-        "Google",
-        f"Google TPU {name.removeprefix('tpu')}",
-        devices,
-        dimensions,
-        4,
-        largest,
-        int(memory_gib * GIB),
-        memory_gbps * 1e9,
-        {"bf16": tflops * 1e12},
-        both_ways_gbps * 1e9 / 2,
-        network_gbits * 1e9 / 8,
-        source,
-        examples,
-        configuration,
-    )
+def _gbps(both_ways: float, source: str, links: int) -> Figure:
+    """Return the bytes a second of one link one way, of the gigabytes of all links both ways."""
+    return Figure(both_ways * 1e9 / 2 / links, f"{both_ways:g} GB/s over {links} links, {source}")
+
+
+def _nic(gbits: float, source: str) -> Figure:
+    return Figure(gbits * 1e9 / 8, source)
+
+
+_DOCS = "docs.cloud.google.com/tpu/docs/"
+_COMPILER = "the limit that libtpu states when a program is too large"
+_PAPER = "Jouppi et al. 2023, TPU v4, arXiv:2304.01433, table 4"
+_SCALING_BOOK = "Austin et al. 2025, How to scale your model, chapter 2"
+_ROWS = Figure(16, f"{_SCALING_BOOK}; AI-Hypercomputer/maxtext, accelerator_to_spec_map.py")
+_CUBES = Figure(4, f"{_DOCS}v5p: slices of 4x4x4 chips and more; {_SCALING_BOOK}")
+
+_TPUS = (
+    Chip(
+        "v4", "Google", 1, 3, 4, 4096, ("v4:2x2x1", "v4:4x4x4", "v4:8x8x8"),
+        memory=Figure(30.75 * GIB, _COMPILER),
+        memory_rate=Figure(1200e9, f"{_DOCS}v4"),
+        peaks={"bf16": Figure(275e12, f"{_DOCS}v4")},
+        link=Figure(50e9, _PAPER),
+        links=6,
+        network=_nic(50, "taken from v5p: none is published"),
+        clock=Figure(1.05e9, _PAPER),
+        closes_at=_CUBES,
+        configuration="megacore",  # as TPU VMs have it: both cores are one device
+    ),
+    Chip(
+        "v5e", "Google", 1, 2, 4, 256, ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5e:16x16"),
+        memory=Figure(15.75 * GIB, _COMPILER),
+        memory_rate=Figure(819e9, f"{_DOCS}v5e"),
+        peaks={"bf16": Figure(197e12, f"{_DOCS}v5e")},
+        link=_gbps(400, f"{_DOCS}v5e", 4),
+        links=4,
+        network=_nic(25, f"6.4 Tbit/s of 256 chips, {_DOCS}v5e"),
+        clock=Figure(1.5e9, _SCALING_BOOK),
+        closes_at=_ROWS,
+    ),
+    Chip(
+        "v5p", "Google", 1, 3, 4, 8960, ("v5p:2x2x1", "v5p:4x4x4", "v5p:8x8x8", "v5p:16x16x24"),
+        memory=Figure(95.74 * GIB, _COMPILER),
+        memory_rate=Figure(2765e9, f"{_DOCS}v5p"),
+        peaks={"bf16": Figure(459e12, f"{_DOCS}v5p")},
+        link=_gbps(1200, f"{_DOCS}v5p", 6),
+        links=6,
+        network=_nic(50, f"{_DOCS}v5p"),
+        clock=Figure(1.75e9, f"the peak of 8 matrix units of 128 x 128, {_DOCS}v5p"),
+        closes_at=_CUBES,
+    ),
+    Chip(
+        "v6e", "Google", 1, 2, 4, 256, ("v6e:2x2", "v6e:8x8", "v6e:16x16"),
+        memory=Figure(31.25 * GIB, _COMPILER),
+        memory_rate=Figure(1638e9, f"{_DOCS}v6e"),
+        peaks={"bf16": Figure(918e12, f"{_DOCS}v6e")},
+        link=_gbps(800, f"{_DOCS}v6e", 4),
+        links=4,
+        network=_nic(100, f"{_DOCS}tpu7x"),
+        closes_at=_ROWS,
+    ),
+    Chip(
+        "tpu7x", "Google", 2, 3, 4, 9216, ("tpu7x:2x2x1", "tpu7x:4x4x4", "tpu7x:8x8x8"),
+        memory=Figure(189.5 * GIB, _COMPILER),
+        memory_rate=Figure(7380e9, f"{_DOCS}tpu7x"),
+        peaks={"bf16": Figure(2307e12, f"{_DOCS}tpu7x")},
+        link=_gbps(1200, f"{_DOCS}tpu7x", 6),
+        links=6,
+        network=_nic(100, f"{_DOCS}tpu7x"),
+        closes_at=_CUBES,
+    ),
+)  # fmt: skip
 
 
 def _gpu(
     name: str,
-    memory_bytes: int,
-    memory_gbps: float,
-    bf16_tflops: float,
-    tf32_tflops: float,
-    f64_tflops: float,
-    both_ways_gbps: float,
-    network_gbits: float,
-    source: str,
+    sheet: str,
+    memory_rate: float,
+    tflops: tuple[float, float, float],
+    nvlink: tuple[float, int],
+    network: Figure,
 ) -> Chip:
+    """Return a GPU; peaks in TFLOP/s are of bf16 and f16, of f32 as TF32, and of f64."""
+    half, single, double = tflops
+    both_ways, links = nvlink
+    described = f"openxla/xla, target_config/specs, {GPU_TARGETS[name].description}"
     return Chip(
-        name,
-        "NVIDIA",
-        f"NVIDIA {name.upper()} SXM",
-        1,
-        2,
-        8,
-        16384,
-        memory_bytes,
-        memory_gbps * 1e9,
-        {
-            "bf16": bf16_tflops * 1e12,
-            "f16": bf16_tflops * 1e12,
-            "f32": tf32_tflops * 1e12,
-            "f64": f64_tflops * 1e12,
+        name, "NVIDIA", 1, 2, 8, 16384, (f"{name}:1x8", f"{name}:8x8"),
+        memory=Figure(GPU_TARGETS[name].memory_bytes, described),
+        memory_rate=Figure(memory_rate, sheet),
+        peaks={
+            "bf16": Figure(half * 1e12, sheet),
+            "f16": Figure(half * 1e12, sheet),
+            "f32": Figure(single * 1e12, sheet),
+            "f64": Figure(double * 1e12, sheet),
         },
-        both_ways_gbps * 1e9 / 2,
-        network_gbits * 1e9 / 8,
-        source,
-        (f"{name}:1x8", f"{name}:8x8"),
-    )
+        link=_gbps(both_ways, sheet, links),
+        links=links,
+        network=network,
+        clock=Figure(GPU_TARGETS[name].clock_ghz * 1e9, described),
+    )  # fmt: skip
 
 
-_DOCS = "docs.cloud.google.com/tpu/docs/"
+_GPUS = (
+    _gpu(
+        "a100", "NVIDIA A100 80GB data sheet", 2039e9, (312, 156, 19.5), (600, 12),
+        _nic(200, "DGX A100 data sheet"),
+    ),
+    _gpu(
+        "h100", "NVIDIA H100 data sheet", 3352e9, (989, 494, 67), (900, 18),
+        _nic(400, "DGX H100 data sheet"),
+    ),
+    _gpu(
+        "h200", "NVIDIA H200 data sheet", 4800e9, (989, 494, 67), (900, 18),
+        _nic(400, "DGX H200 data sheet"),
+    ),
+    _gpu(
+        "b200", "NVIDIA DGX B200 data sheet", 7672e9, (2250, 1125, 37), (1800, 18),
+        _nic(400, "NVIDIA DGX B200 data sheet"),
+    ),
+)  # fmt: skip
 
-CHIPS: dict[str, Chip] = {
-    chip.name: chip
-    for chip in (
-        _tpu(
-            "v4", 1, 3, 4096, 30.75, 1228, 275, 600, 50,
-            "Jouppi et al. 2023, TPU v4, arXiv:2304.01433, table 4; " + _DOCS + "v4; "
-            "network: as v5p; memory: what the compiler leaves of 32 GiB",
-            ("v4:2x2x1", "v4:4x4x4", "v4:8x8x8"),
-            configuration="megacore",  # as TPU VMs have it: both cores are one device
-        ),
-        _tpu(
-            "v5e", 1, 2, 256, 15.75, 819, 197, 400, 25,
-            _DOCS + "v5e; memory: what the compiler leaves of 16 GiB",
-            ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5e:16x16"),
-        ),
-        _tpu(
-            "v5p", 1, 3, 8960, 95.74, 2765, 459, 1200, 50,
-            _DOCS + "v5p; memory: what the compiler leaves",
-            ("v5p:2x2x1", "v5p:4x4x4", "v5p:8x8x8", "v5p:16x16x24"),
-        ),
-        _tpu(
-            "v6e", 1, 2, 256, 31.25, 1638, 918, 800, 100,
-            _DOCS + "v6e and " + _DOCS + "tpu7x; memory: what the compiler leaves of 32 GiB",
-            ("v6e:2x2", "v6e:8x8", "v6e:16x16"),
-        ),
-        _tpu(
-            "tpu7x", 2, 3, 9216, 189.5, 7380, 2307, 1200, 100,
-            _DOCS + "tpu7x; memory: what the compiler leaves of 192 GiB",
-            ("tpu7x:2x2x1", "tpu7x:4x4x4", "tpu7x:8x8x8"),
-        ),
-        _gpu(
-            "a100", 85_100_068_864, 2039, 312, 156, 19.5, 600, 200,
-            "NVIDIA A100 80GB data sheet; network: DGX A100 data sheet",
-        ),
-        _gpu(
-            "h100", 84_942_979_072, 3352, 989, 494, 67, 900, 400,
-            "NVIDIA H100 data sheet; network: DGX H100 data sheet",
-        ),
-        _gpu(
-            "h200", 151_397_597_184, 4800, 989, 494, 67, 900, 400,
-            "NVIDIA H200 data sheet; network: DGX H200 data sheet",
-        ),
-        _gpu(
-            "b200", 191_514_411_008, 7672, 2250, 1125, 37, 1800, 400,
-            "NVIDIA DGX B200 data sheet; memory: openxla/xla target_config/specs/b200.txtpb",
-        ),
-    )
-}  # fmt: skip
-"""By name; rates are dense, without structured sparsity, and f32 on NVIDIA's is TF32."""
+CHIPS: dict[str, Chip] = {chip.name: chip for chip in (*_TPUS, *_GPUS)}
+"""All chips by name."""

@@ -71,15 +71,18 @@ class Topology:
     def wraps(self) -> tuple[bool, ...]:
         """Return for each dimension of a TPU slice whether its last chip is linked to its first.
 
-        In two dimensions rows of 16 chips are. In three, optical switches link the faces of
-        cubes of 4x4x4, so that all dimensions are closed or none is.
+        In two dimensions each side is on its own. In three, optical switches link the faces of
+        cubes, so that all dimensions are closed or none is.
 
         >>> find_topology("v5e:8x16").wraps, find_topology("v5p:2x4x4").wraps
         ((False, True), (False, False, False))
         """
+        closed = self.chip.closes_at
+        if closed is None:
+            return (False,) * len(self.shape)
         if self.chip.dimensions == 2:
-            return tuple(size == 16 for size in self.shape)
-        return (all(size % 4 == 0 for size in self.shape),) * 3
+            return tuple(size == closed.value for size in self.shape)
+        return (all(size % closed.value == 0 for size in self.shape),) * 3
 
     def bandwidth_among(self, num_devices: int) -> float:
         """Return the bytes a second that each of so many nearby devices can send to the others.

@@ -37,6 +37,34 @@ def test_the_compiler_knows_the_tpus_of_the_table(name: str) -> None:
     assert devices.platform == "tpu"
 
 
+def test_every_figure_has_a_source() -> None:
+    for chip in CHIPS.values():
+        assert {"memory", "memory_rate", "link", "network", "peak of bf16"} <= chip.sources.keys()
+        assert all(chip.sources.values())
+        assert (chip.closes_at is not None) == (chip.platform == "tpu")
+        assert chip.platform == "gpu" or chip.links == 2 * chip.dimensions
+        figures = [chip.memory, chip.memory_rate, chip.link, chip.network, *chip.peaks.values()]
+        assert min(figure.value for figure in figures) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "interconnect", "network"),
+    [("v4", 300, 6.25), ("v5e", 200, 3.125), ("v5p", 600, 6.25), ("h100", 450, 50)],
+)
+def test_bandwidths_are_of_one_direction(name: str, interconnect: float, network: float) -> None:
+    assert CHIPS[name].interconnect_bandwidth == interconnect * 1e9
+    assert CHIPS[name].network_bandwidth == network * 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "size"), [("v4", 8, 128), ("v5e", 4, 128), ("v5p", 8, 128)]
+)
+def test_clocks_go_with_the_peaks(name: str, units: int, size: int) -> None:
+    chip = CHIPS[name]
+    assert chip.clock is not None
+    assert chip.clock.value * units * size**2 * 2 == pytest.approx(chip.peak("bf16"), rel=0.01)
+
+
 def test_the_gpus_of_the_table_have_descriptions() -> None:
     gpus = {chip.name: chip for chip in CHIPS.values() if chip.platform == "gpu"}
     assert set(gpus) == set(GPU_TARGETS)
