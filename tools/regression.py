@@ -26,7 +26,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Figure:
+class StepFigure:
     """A figure of the step, before and after."""
 
     name: str
@@ -74,11 +74,11 @@ class Regression:
 
     earlier: str
     allowed: float
-    figures: tuple[Figure, ...]
+    figures: tuple[StepFigure, ...]
     lines: tuple[Line, ...]
 
     @property
-    def grown(self) -> tuple[Figure, ...]:
+    def grown(self) -> tuple[StepFigure, ...]:
         """Return the figures that grew by more than is allowed."""
         return tuple(each for each in self.figures if each.growth > self.allowed + _ROUNDING)
 
@@ -114,7 +114,7 @@ class Regression:
         verdict = f"GREW{beyond}: {names}" if names else f"nothing grew{beyond}"
         return "\n".join([f"against {self.earlier}", *table(rows), *self._by_line(), verdict])
 
-    def _row(self, figure: Figure) -> list[str]:
+    def _row(self, figure: StepFigure) -> list[str]:
         if figure.before == figure.after:
             change = "="
         else:
@@ -202,11 +202,11 @@ def compare_reports(
     return Regression(path, allowed, figures, lines)
 
 
-def _figures(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[Figure]:
+def _figures(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[StepFigure]:
     def figure(
         name: str, text: Callable[[float], str], of: Callable[[Mapping[str, Any]], float]
-    ) -> Figure:
-        return Figure(name, of(earlier), of(later), text)
+    ) -> StepFigure:
+        return StepFigure(name, of(earlier), of(later), text)
 
     yield figure("peak memory", size_text, lambda report: report["needed_bytes"])
     yield figure("FLOP", _count, lambda report: report["total_flops"])
@@ -220,7 +220,7 @@ def _figures(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[F
     elif earlier["estimate"] and later["estimate"]:
         for name in ("compute", "memory", "interconnect", "step"):
             before, after = (report["estimate"][name] for report in (earlier, later))
-            yield Figure(f"{name} time", before, after, time_text)
+            yield StepFigure(f"{name} time", before, after, time_text)
 
 
 def _count(number: float) -> str:
