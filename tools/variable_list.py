@@ -15,7 +15,7 @@ def variable_table(path: str, *, as_json: bool) -> str:
     if as_json:
         return json.dumps([_figures(variable) for variable in found], indent=1)
     total = sum(variable.bytes for variable in found)
-    end = f"{len(found)} variables, {size_text(total)} in full"
+    end = f"{len(found)} variable{'s' * (len(found) != 1)}, {size_text(total)} in full"
     return "\n".join([*table([["variable", "shape", "dtype", "size", ""], *map(_row, found)]), end])
 
 
