@@ -6,11 +6,12 @@ taken once. Rules are tried in order, each for all collectives of the graph, so 
 takes no value that a strict one accounts for:
 
 1. the same kind, dtype and size;
-2. an all_gather as the all_reduce of the joined value, with zeros for the other replicas' slices;
-3. another kind, since XLA splits an all_reduce into a reduce_scatter and an all_gather;
-4. another dtype, since XLA widens some;
-5. all that are left of a kind in one buffer;
-6. a little larger than asked, since XLA pads what it shares out to complete tiles.
+2. an all_gather by fewer replicas of larger parts, which the network has brought from other slices;
+3. an all_gather as the all_reduce of the joined value, with zeros for the other replicas' slices;
+4. another kind, since XLA splits an all_reduce into a reduce_scatter and an all_gather;
+5. another dtype, since XLA widens some;
+6. all that are left of a kind in one buffer;
+7. a little larger than asked, since XLA pads what it shares out to complete tiles.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ class Asked(NamedTuple):
 
 
 class Match(NamedTuple):
-    """The collective of the module that carries a value, and the bytes of the value in it."""
+    """The collective of the module that carries a value.
+
+    `bytes` are of the value as each replica puts it in, with the padding and the dtype of the
+    module.
+    """
 
     collective: ModuleCollective
     bytes: int
@@ -58,6 +63,16 @@ _Rule: TypeAlias = Callable[[Asked, _Carried], bool]
 def _is_same(asked: Asked, carried: _Carried) -> bool:
     kind, size = carried.collective.kind, carried.size
     return (kind, carried.dtype, size) == (asked.kind, _hlo_dtype(asked.dtype), asked.size)
+
+
+def _is_gathered_in_slices(asked: Asked, carried: _Carried) -> bool:
+    found = carried.collective
+    return (
+        (asked.kind, found.kind) == ("all_gather", "all_gather")
+        and carried.dtype == _hlo_dtype(asked.dtype)
+        and carried.size > asked.size
+        and carried.size * found.group_size == asked.size * asked.group_size
+    )
 
 
 def _is_gathered_by_sum(asked: Asked, carried: _Carried) -> bool:
@@ -105,11 +120,20 @@ def match_collectives(
     ('all-reduce.1', 128)
     """
     matching = _Matching(module, asked)
-    for rule in (_is_same, _is_gathered_by_sum, _has_another_kind, _has_another_dtype):
+    for rule in _EXACT:
         matching.apply(rule)
     matching.take_packed()
     matching.apply(_is_padded, is_padded=True)
     return tuple(matching.found)
+
+
+_EXACT = (
+    _is_same,
+    _is_gathered_in_slices,
+    _is_gathered_by_sum,
+    _has_another_kind,
+    _has_another_dtype,
+)
 
 
 @dataclass
@@ -140,7 +164,8 @@ class _Matching:
             else:
                 chosen = next(fitting, None)
             if chosen is not None:
-                self._take(chosen, [i], is_padded)
+                is_as_asked = chosen.collective.kind == asked.kind and not is_padded
+                self._take(chosen, [i], asked.size if is_as_asked else chosen.size, is_padded)
 
     def take_packed(self) -> None:
         """Match all that are left of a kind with a value of exactly their sizes together."""
@@ -153,11 +178,13 @@ class _Matching:
             total = sum(self.asked[i].size for i in places)
             for carried in self.left if places else ():
                 if carried.collective.kind == kind and carried.size == total:
-                    self._take(carried, places)
+                    self._take(carried, places, total)
                     break
 
-    def _take(self, carried: _Carried, places: list[int], is_padded: bool = False) -> None:
+    def _take(
+        self, carried: _Carried, places: list[int], size: int, is_padded: bool = False
+    ) -> None:
         self.left = [other for other in self.left if other is not carried]
-        size = carried.size * bytes_of_element(carried.dtype)
+        in_bytes = size * bytes_of_element(carried.dtype)
         for i in places:
-            self.found[i] = Match(carried.collective, size, len(places), is_padded)
+            self.found[i] = Match(carried.collective, in_bytes, len(places), is_padded)

@@ -92,9 +92,9 @@ def test_a_report_for_a_pod() -> None:
     assert "PREDICTED, no measurement" in str(report)
 
 
-def report_of_zero(topology: str, shapes: list[tuple[int, int]]) -> Report:
+def report_of_zero(topology: str, shapes: list[tuple[int, int]], *, num_slices: int = 1) -> Report:
     """Return the report of momentum over variables of these shapes, with momenta in slices."""
-    strategy = gd.TPUStrategy(topology=topology, shard_update=True)
+    strategy = gd.TPUStrategy(topology=topology, num_slices=num_slices, shard_update=True)
     with strategy.scope():
         weights = [gd.Variable(jax.ShapeDtypeStruct(shape, jnp.float32)) for shape in shapes]
         momenta = [gd.Variable(jax.ShapeDtypeStruct(shape, jnp.float32)) for shape in shapes]
@@ -127,6 +127,19 @@ def test_gathers_that_became_all_reduces_are_named_and_counted() -> None:
     joined = Exchange("all_reduce", 2 * 48 * 16 * 4, topology.num_devices)
     assert report.estimate is not None
     assert report.estimate.interconnect == pytest.approx(2 * collective_seconds(topology, joined))
+
+
+@needs_tpu
+def test_collectives_over_several_slices_are_found() -> None:
+    report = report_of_zero("v5e:4x4", [(1024, 512)], num_slices=2)
+    assert [use.kind for use in report.collectives] == ["reduce_scatter", "all_gather"]
+    assert not [use for use in report.collectives if use.became.startswith("removed")]
+    sent = {made.bytes for made in report.module_collectives if made.kind == "network_send"}
+    gather = report.collectives[1]
+    assert gather.bytes in sent  # each replica's part goes to the other slice once
+    topology = find_topology("v5e:4x4", 2)
+    near = 15 * 2 * gather.bytes / topology.bandwidth_among(16)
+    assert gather.seconds == pytest.approx(near + gather.bytes / topology.chip.network_bandwidth)
 
 
 @needs_tpu

@@ -46,6 +46,15 @@ def test_a_gather_may_have_become_a_sum_of_the_joined_value() -> None:
     assert names(match_collectives(module[:1], [Asked("all_gather", "f32", 8, 4)])) == [None]
 
 
+def test_a_gather_over_slices_has_larger_parts_of_fewer_replicas() -> None:
+    module = [made("r.1", "all_reduce", ("f32", 64)), made("g.1", "all_gather", ("f32", 16))]
+    asked = [Asked("reduce_scatter", "f32", 64, 8), Asked("all_gather", "f32", 8, 8)]
+    scatter, gather = match_collectives(module, asked)
+    assert names((scatter, gather)) == ["r.1", "g.1"]
+    assert gather is not None
+    assert gather.bytes == 32  # half of the part is from the other slice
+
+
 @pytest.mark.parametrize(
     ("size", "is_it"), [(1000, True), (1024, True), (1125, True), (1126, False), (999, False)]
 )
