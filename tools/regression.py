@@ -216,7 +216,7 @@ def _figures(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> Iterator[S
     if earlier.get("timeline") and later.get("timeline"):
         for name, key in (("step", "seconds"), ("compute", "compute"), ("exposed", "exposed")):
             before, after = (report["timeline"][key] for report in (earlier, later))
-            yield Figure(f"{name} time", before, after, time_text)
+            yield StepFigure(f"{name} time", before, after, time_text)
     elif earlier["estimate"] and later["estimate"]:
         for name in ("compute", "memory", "interconnect", "step"):
             before, after = (report["estimate"][name] for report in (earlier, later))

@@ -17,7 +17,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -28,7 +28,7 @@ import numpy as np
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.program.timeline import kernels_of
 from graphdist.runtime.scheduled_module import ScheduledModule
-from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
+from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.durations import ChipDurations, KernelFlops
 from graphdist.runtime.targets.timeline import laid_out
 from graphdist.runtime.targets.topologies import find_topology
@@ -78,7 +78,6 @@ class CompiledRun:
     def seconds(self, timing: ChipTiming) -> float:
         """Return the predicted seconds with these constants and the chip's clock."""
         topology = find_topology(self.run.topology)
-        timing = replace(timing, clock=TIMINGS[topology.chip.name].clock)
         return laid_out(self.module, ChipDurations(topology, timing, self.kernels)).seconds
 
 
@@ -158,7 +157,7 @@ def judged(runs: Sequence[CompiledRun]) -> Iterator[Judged]:
             for other in runs
             if other.run.family != compiled.run.family
         ]
-        constants = fitted(others) if others else ChipTiming(0.0)
+        constants = fitted(others) if others else ChipTiming()
         yield Judged(compiled.run, compiled.seconds(constants), constants)
 
 
@@ -170,7 +169,7 @@ def _surface(compiled: CompiledRun) -> dict[_Constants, float]:
     found = {}
     for kernel, link in product(KERNEL_SHARES, LINK_SHARES):
         ends = (SLOWDOWNS[0], SLOWDOWNS[-1])
-        seconds = [compiled.seconds(ChipTiming(0.0, end, kernel, link)) for end in ends]
+        seconds = [compiled.seconds(ChipTiming(end, kernel, link)) for end in ends]
         # Between the ends what hides communication changes little: a line is near enough.
         for slowdown in SLOWDOWNS:
             found[float(slowdown), kernel, link] = float(np.interp(slowdown, ends, seconds))
@@ -184,7 +183,7 @@ def fitted(rows: Sequence[tuple[Mapping[_Constants, float], float]]) -> ChipTimi
         return float(np.mean([abs(surface[constants] / took - 1) for surface, took in rows]))
 
     best = min(rows[0][0], key=error)
-    return ChipTiming(0.0, *best, source=f"fitted to {len(rows)} published runs")
+    return ChipTiming(*best, source=f"fitted to {len(rows)} published runs")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

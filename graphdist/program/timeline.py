@@ -120,7 +120,7 @@ def timeline_of(
     """Return the timeline of a module, or why there is none."""
     chip = topology.chip
     timing = timing or TIMINGS.get(chip.name)
-    if timing is None:
+    if timing is None or chip.clock is None:
         return f"no constants of {chip.name} are known"
     module = ScheduledModule(text)
     if not module[module.entry]:

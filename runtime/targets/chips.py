@@ -122,6 +122,10 @@ def _nic(gbits: float, source: str) -> Figure:
 
 _DOCS = "docs.cloud.google.com/tpu/docs/"
 _COMPILER = "the limit that libtpu states when a program is too large"
+_FROM_CYCLES = (
+    "the clock at which the cycles that libtpu states of a large product, 524,288 operations each, "
+    "are the peak"
+)
 _PAPER = "Jouppi et al. 2023, TPU v4, arXiv:2304.01433, table 4"
 _SCALING_BOOK = "Austin et al. 2025, How to scale your model, chapter 2"
 _ROWS = Figure(16, f"{_SCALING_BOOK}; AI-Hypercomputer/maxtext, accelerator_to_spec_map.py")
@@ -170,6 +174,7 @@ _TPUS = (
         link=_gbps(800, f"{_DOCS}v6e", 4),
         links=4,
         network=_nic(100, f"{_DOCS}tpu7x"),
+        clock=Figure(1.75e9, _FROM_CYCLES),
         closes_at=_ROWS,
     ),
     Chip(
@@ -180,6 +185,7 @@ _TPUS = (
         link=_gbps(1200, f"{_DOCS}tpu7x", 6),
         links=6,
         network=_nic(100, f"{_DOCS}tpu7x"),
+        clock=Figure(2.2e9, _FROM_CYCLES),
         closes_at=_CUBES,
     ),
 )  # fmt: skip

@@ -48,7 +48,9 @@ class ChipDurations:
     def compute(self, instruction: Instruction) -> float:
         """Return the seconds of an instruction that computes."""
         if instruction.cycles is not None:
-            return instruction.cycles / self._timing.clock * self._timing.slowdown
+            clock = self._topology.chip.clock
+            assert clock is not None, "a chip whose modules have cycles has a clock"
+            return instruction.cycles / clock.value * self._timing.slowdown
         if instruction.target == "tpu_custom_call":
             return self._kernel(instruction)
         return 0.0
@@ -73,7 +75,7 @@ class ChipDurations:
             moved = min((each.bytes for each in instruction.arrays if each.dimensions), default=0)
         chip = self._topology.chip
         if instruction.uses_host_memory:
-            return moved / self._timing.host_bandwidth
+            return moved / self._timing.host_rate
         return moved * chip.devices / (chip.memory_bandwidth * self._timing.copy_share)
 
 
