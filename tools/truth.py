@@ -2,7 +2,7 @@
 
     python -m graphdist.tools.truth                      # all rows, compiled one after the other
     python -m graphdist.tools.truth --row 1 --row 13     # some
-    python -m graphdist.tools.truth --modules modules    # keep what is compiled, and use it again
+    python -m graphdist.tools.truth --modules modules    # keep compiled modules, and use them again
 
 The table is `tests/truth/published.json` of a checkout. A row is compiled ahead of time as a step
 of `examples/aot_transformer.py`, and its timeline is laid out. The constants (`ChipTiming`) are
@@ -26,11 +26,11 @@ from typing import Any  # Any: JSON, users' steps
 import numpy as np
 
 from graphdist.errors import ArgumentError, GraphdistError
-from graphdist.program.timeline import kernels_of
+from graphdist.program.step_timeline import kernels_of
 from graphdist.runtime.scheduled_module import ScheduledModule
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.durations import ChipDurations, KernelFlops
-from graphdist.runtime.targets.timeline import laid_out
+from graphdist.runtime.targets.lanes import laid_out
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.targets import prepare_command

@@ -23,7 +23,7 @@ from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import Arithmetic
 from graphdist.program.progress import compiling, phase
 from graphdist.program.report import Report, report_of, report_of_refused
-from graphdist.program.timeline import StepTimeline
+from graphdist.program.step_timeline import StepTimeline
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, emitted

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
-from graphdist.program.timeline import Labels, StepTimeline
-from graphdist.runtime.targets.timeline import LANES, Event, Turn
+from graphdist.program.step_timeline import Labels, StepTimeline
+from graphdist.runtime.targets.lanes import LANES, Event, Turn
 
 MOST_EVENTS = 50_000
 _TRACKS = {lane: number for number, lane in enumerate(LANES, 1)}

@@ -15,7 +15,7 @@ import jax
 from graphdist.data.dataset import Dataset
 from graphdist.data.input_options import InputContext
 from graphdist.errors import ArgumentError, OutOfRangeError
-from graphdist.strategies.abstract_strategy import AbstractStrategy
+from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
 from graphdist.values.components import per_replica_of
 from graphdist.values.distributed import type_name
@@ -48,7 +48,7 @@ class DatasetIterator:
 class InputFunctionIterator:
     """An iterator over what an input function returned: a dataset, or a function of its own."""
 
-    def __init__(self, strategy: AbstractStrategy, input_fn: Callable[..., Any]) -> None:
+    def __init__(self, strategy: StrategyBase, input_fn: Callable[..., Any]) -> None:
         """Call `input_fn(InputContext)`; raises `ArgumentError` for a result of another kind."""
         self._strategy = strategy
         made = input_fn(InputContext(1, 0, strategy.num_replicas_in_sync))

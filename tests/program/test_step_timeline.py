@@ -11,9 +11,9 @@ import pytest
 
 import graphdist as gd
 from graphdist.program.stages import Compiled
-from graphdist.program.timeline import StepTimeline, timeline_of
+from graphdist.program.step_timeline import StepTimeline, timeline_of
 from graphdist.program.timeline_trace import trace_of
-from graphdist.runtime.targets.timeline import all_events
+from graphdist.runtime.targets.lanes import all_events
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compile import main
 from tests.aot.steps import make_step, needs_tpu

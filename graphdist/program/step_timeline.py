@@ -1,6 +1,6 @@
 """The predicted timeline of a compiled step: its time, and the user's lines that it goes to.
 
-`graphdist.runtime.targets.timeline` lays out the module. Here its events are added up by the user's
+`graphdist.runtime.targets.lanes` lays out the module. Here its events are added up by the user's
 lines, which emission writes into the names of operations as `forward(train.py:41)`, and set against
 the operations that the model itself needs.
 """
@@ -18,7 +18,7 @@ from graphdist.ir.kernels import KERNEL
 from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
 from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
 from graphdist.runtime.targets.durations import ChipDurations, KernelFlops, hlo_dtype
-from graphdist.runtime.targets.timeline import Event, Turn, all_events, laid_out
+from graphdist.runtime.targets.lanes import Event, Turn, all_events, laid_out
 
 if TYPE_CHECKING:
     from graphdist.runtime.targets.topologies import Topology
@@ -45,7 +45,7 @@ class CollectiveTime:
 class LineTime:
     """The seconds of a step that a line of the user's computes, in a part of the step.
 
-    The part is "forward", "backward", "again" for what is recomputed, or "step" for the rest.
+    The part is "forward", "backward", "again" for values computed again, or "step" for the rest.
     """
 
     line: str

@@ -9,7 +9,7 @@ import pytest
 
 from graphdist.runtime.schedule import ScheduledStep
 from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
-from graphdist.runtime.targets.timeline import Event, Turn, all_events, laid_out
+from graphdist.runtime.targets.lanes import Event, Turn, all_events, laid_out
 
 MODULE = """HloModule m, is_scheduled=true
 

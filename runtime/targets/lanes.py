@@ -1,4 +1,4 @@
-"""A timeline of a compiled module: what its schedule runs when, before it has run anywhere.
+"""The timeline of a compiled module: its schedule laid out on lanes, before it has run anywhere.
 
 The instructions of a module for TPUs stand in the order of the schedule. They are laid out on
 lanes, each of which does one thing at a time:
@@ -6,7 +6,7 @@ lanes, each of which does one thing at a time:
 * `compute`: an instruction takes the compiler's cycles, a kernel the time of its operations. A
   collective that is one instruction holds this lane and a lane of links.
 * `links` and `network`: a collective takes the time of the bytes that a chip sends. Between its
-  start and its end it runs beside the instructions there; its end waits for what is left.
+  start and its end it runs beside the instructions there; its end waits for the rest.
 * `copies`: what moves between the memories of a chip, in the order of the starts; what moves to the
   host and from it has lanes of its own. The end of a copy waits for it, too.
 
