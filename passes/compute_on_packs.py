@@ -28,6 +28,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+
 from graphdist.ir.analyses import producers, users
 from graphdist.ir.builder import Builder
 from graphdist.ir.elementwise import ELEMENTWISE
@@ -203,9 +205,19 @@ def _are_alike(nodes: Sequence[Node]) -> bool:
             node.op is first.op
             and len(node.operands) == len(first.operands)
             and node.results[0].type.dtype == first.results[0].type.dtype
-            and node.params == first.params
+            and _are_equal(node.params, first.params)
         )
         for node in nodes
+    )
+
+
+def _are_equal(params: Mapping[str, object], others: Mapping[str, object]) -> bool:
+    """Return whether parameters are equal; those of a constant are arrays."""
+    return params.keys() == others.keys() and all(
+        np.array_equal(value, others[name])
+        if isinstance(value, np.ndarray)
+        else value == others[name]
+        for name, value in params.items()
     )
 
 

@@ -9,8 +9,18 @@ from graphdist.keras.installed import require_keras_on_jax
 require_keras_on_jax()
 
 from graphdist.keras.batch_normalization import SynchronizedBatchNormalization  # noqa: E402
+from graphdist.keras.losses import divide_losses_by_replicas  # noqa: E402
 from graphdist.keras.models import distribute, watch_new_models  # noqa: E402 - import Keras
+from graphdist.keras.optimizers import sum_gradients_of_replicas  # noqa: E402
+from graphdist.keras.traced_state import (  # noqa: E402
+    place_variables_while_tracing,
+    value_and_grad,
+)
+from graphdist.keras.variables import variable_of  # noqa: E402
 
 watch_new_models()
+place_variables_while_tracing()
+sum_gradients_of_replicas()
+divide_losses_by_replicas()
 
-__all__ = ["SynchronizedBatchNormalization", "distribute"]
+__all__ = ["SynchronizedBatchNormalization", "distribute", "value_and_grad", "variable_of"]

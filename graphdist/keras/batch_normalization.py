@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from graphdist.context import in_replica_context_of_a_run
 from graphdist.errors import UnsupportedError
 from graphdist.keras.parts import current_part
 from graphdist.strategies.current import get_replica_context
@@ -38,7 +39,7 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Return the normalized inputs, and move the moving averages."""
-        if not (training and self.trainable) or current_part() is None:
+        if not (training and self.trainable) or not in_replica_context_of_a_run():
             return super().call(inputs, training=training, mask=mask)
         values = jnp.asarray(inputs, jnp.promote_types(inputs.dtype, jnp.float32))
         mean, variance = self._of_all_replicas(values, mask)
@@ -62,7 +63,7 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
         counted = jnp.ones(values.shape, values.dtype)
         if mask is not None:
             counted = counted * jnp.expand_dims(jnp.asarray(mask, values.dtype), -1)
-        if part is None or not part.rows:
+        if part is not None and not part.rows:
             counted = jnp.zeros_like(counted)
         all_reduce = get_replica_context().all_reduce
         total, count = all_reduce("SUM", (jnp.sum(values * counted, axes), jnp.sum(counted, axes)))

@@ -2,9 +2,8 @@
 
 A replica's loss is a mean over its rows. So the gradient of the global batch is the sum of the
 replicas' gradients, each times the replica's share of the rows; that is exact where replicas have
-different numbers of rows. It is summed where the optimizer gets it: in `stateless_apply`, which
-every `train_step` for the JAX backend calls, a custom one too. The optimizer's own clipping and
-accumulation then see the gradient of the global batch.
+different numbers of rows. It is scaled where the optimizer gets it and sums it (`optimizers.py`):
+in `stateless_apply`, which every `train_step` for the JAX backend calls, a custom one too.
 
 A loss with reduction "sum" adds up rows. Weights of its rows undo the share.
 
@@ -22,11 +21,9 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from graphdist.strategies.current import get_replica_context
 
-
-class SummedGradients:
-    """Sums the gradients that an optimizer gets over the replicas, while a step is traced."""
+class ScaledGradients:
+    """Scales the gradients that an optimizer sums over the replicas, while a step is traced."""
 
     def __init__(self, optimizer: Any, share: float) -> None:
         """Take the share that this replica has of the rows."""
@@ -49,12 +46,16 @@ class SummedGradients:
     ) -> Any:
         """Apply the gradients of the global batch."""
         self.was_called = True
-        summed = get_replica_context().all_reduce("SUM", [self._scaled(grad) for grad in grads])
         return self._kind.stateless_apply(
-            self._optimizer, optimizer_variables, summed, trainable_variables
+            self._optimizer,
+            optimizer_variables,
+            [self._scaled(grad) for grad in grads],
+            trainable_variables,
         )
 
-    def _scaled(self, grad: jax.Array) -> jax.Array:
+    def _scaled(self, grad: Any) -> Any:
+        if grad is None:
+            return None
         if not self._share:  # of a row that is no row: it may be nan
             return jnp.zeros_like(grad)
         return grad if self._is_loss_scaled else grad * jnp.asarray(self._share, grad.dtype)

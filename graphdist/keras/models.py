@@ -1,10 +1,10 @@
 """Which strategy a Keras model trains on: the one whose scope is open when it is made or compiled.
 
 Keras asks a model for the functions of its steps in public methods: `make_train_function`,
-`make_test_function` and `make_predict_function`. A `Placement` stands for these methods, and for
-`compile`, in the `__dict__` of one model; no class of Keras is derived from, so that a model is
-saved as what it is. Keras has no hook for new models: `watch_new_models` wraps
-`keras.Model.__new__`. A model made before is given to `distribute`.
+`make_test_function` and `make_predict_function`. A `Placement` stands for these methods, for
+`compile`, and for two without a public name, in the `__dict__` of one model; no class of Keras is
+derived from, so that a model is saved as what it is. Keras has no hook for new models:
+`watch_new_models` wraps `keras.Model.__new__`. A model made before is given to `distribute`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import keras
 
 from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentTypeError, ContextError, UnsupportedError
-from graphdist.keras.state import ModelState
+from graphdist.keras.losses import divided
 from graphdist.keras.steps import Steps
+from graphdist.keras.variables import is_placed, placed
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_strategy
 from graphdist.tracing.user_lines import here
@@ -26,7 +27,8 @@ from graphdist.values.distributed import type_name
 
 Model = TypeVar("Model", bound=keras.Model)
 
-_METHODS = ("compile", "make_train_function", "make_test_function", "make_predict_function")
+_MAKE = ("make_train_function", "make_test_function", "make_predict_function")
+_METHODS = ("compile", *_MAKE, "_get_jax_state", "_aggregate_additional_loss")
 _PLACEMENT = "_graphdist_placement"
 
 
@@ -37,7 +39,6 @@ class Placement:
         """Stand for the methods of the model; it has no strategy yet."""
         self.model = model
         self.strategy: Strategy | None = None
-        self._state: ModelState | None = None
         self._has_warned = False
         for method in _METHODS:
             vars(model)[method] = getattr(self, method)
@@ -59,7 +60,7 @@ class Placement:
                 hint="make another model in that scope, and copy the weights: "
                 "other.set_weights(model.get_weights())",
             )
-        for method in _METHODS[1:]:
+        for method in _MAKE:
             if getattr(type(self.model), method) is not getattr(keras.Model, method):
                 raise UnsupportedError(
                     f"{type(self.model).__name__} has its own {method}, which a strategy replaces",
@@ -67,7 +68,6 @@ class Placement:
                     hint="override train_step, test_step or predict_step",
                 )
         self.strategy = strategy
-        self._state = ModelState(self.model, strategy)
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
         """Compile the model, for the strategy whose scope is open."""
@@ -101,10 +101,37 @@ class Placement:
             )
         steps = getattr(self.model, attribute, None)
         if force or not isinstance(steps, Steps):
-            assert self._state is not None
-            steps = Steps(kind, self.model, self._state, self.strategy)
+            steps = Steps(kind, self.model, self.strategy)
             setattr(self.model, attribute, steps)
         return steps
+
+    def _get_jax_state(self, **wanted: bool) -> Any:
+        """Return what Keras passes to a step, without copies of values that are on the strategy.
+
+        Keras has no public name for it. Without it, it would copy each value at each epoch.
+        """
+        lists = [
+            variables
+            for name, variables in self._variables().items()
+            if wanted.get(f"{name}_variables")
+        ]
+        if not all(is_placed(variable) for variables in lists for variable in variables):
+            return type(self.model)._get_jax_state(self.model, **wanted)
+        return tuple([placed(each, self.strategy).handed_back for each in of] for of in lists)
+
+    def _aggregate_additional_loss(self, loss: Any) -> Any:
+        """Return what a regularizer or a layer adds to `compute_loss`; Keras has no public name."""
+        return divided(type(self.model)._aggregate_additional_loss(self.model, loss))
+
+    def _variables(self) -> dict[str, Any]:
+        """Return the variables in the lists in which Keras passes them to steps."""
+        model, optimizer = self.model, getattr(self.model, "optimizer", None)
+        return {
+            "trainable": model.trainable_variables,
+            "non_trainable": model.non_trainable_variables,
+            "optimizer": [] if optimizer is None else optimizer.variables,
+            "metrics": model.metrics_variables,
+        }
 
     def _refuse_a_scope(self) -> None:
         if has_strategy():

@@ -7,7 +7,7 @@ replicas, and one compiled program runs the model's own `train_step` on every re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any  # Any: arrays, pytrees and objects of Keras
 
 import jax
@@ -18,10 +18,10 @@ import numpy as np
 from graphdist.context import Scope
 from graphdist.errors import UnsupportedError
 from graphdist.keras.batches import split, warn_of_idle_replicas
-from graphdist.keras.gradients import SummedGradients, loss_with_sums, replaced
+from graphdist.keras.gradients import ScaledGradients, loss_with_sums, replaced
 from graphdist.keras.parts import Part
 from graphdist.keras.python_state import python_state_watched
-from graphdist.keras.state import Arrays, HeldVariable, ModelState
+from graphdist.keras.variables import PlacedVariable, placed
 from graphdist.program.function import function
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_replica_context
@@ -35,46 +35,43 @@ METRICS = {"train": 3, "test": 2, "predict": -1}
 class Steps:
     """Steps of one kind ("train", "test" or "predict") of a model on a strategy."""
 
-    def __init__(
-        self, kind: str, model: keras.Model, state: ModelState, strategy: Strategy
-    ) -> None:
-        """Compile nothing yet; the model is built."""
-        self.kind, self.model, self.state, self.strategy = kind, model, state, strategy
+    def __init__(self, kind: str, model: keras.Model, strategy: Strategy) -> None:
+        """Place the variables of the model, which is built, and compile nothing yet."""
+        self.kind, self.model, self.strategy = kind, model, strategy
         everything = [
-            list(model.trainable_variables),
-            list(model.non_trainable_variables),
-            *([list(model.optimizer.variables)] if kind == "train" else []),
-            *([] if kind == "predict" else [list(model.metrics_variables)]),
+            model.trainable_variables,
+            model.non_trainable_variables,
+            *([model.optimizer.variables] if kind == "train" else []),
+            *([] if kind == "predict" else [model.metrics_variables]),
         ]
-        self.lists: list[list[Any]] = everything
-        if kind == "train":
-            state.keep_only(
-                [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-            )
+        self.lists: list[list[PlacedVariable]] = [
+            [placed(variable, strategy) for variable in variables] for variables in everything
+        ]
+        self.handed_back = tuple([each.handed_back for each in of_list] for of_list in self.lists)
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._has_warned = False
 
-    def __call__(self, state: Sequence[Arrays], iterator: Iterator[Any]) -> Any:
-        """Make the steps of one execution, and return the logs or outputs and the state."""
-        self.state.adopt(self.lists, state, METRICS[self.kind])
+    def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
+        """Make the steps of one execution, and return the logs or outputs and the state.
+
+        The state that Keras passes stands for the values, which are in the strategy's variables.
+        """
         results = [self._step(next(iterator))]
         for _ in range(self.model.steps_per_execution - 1):
             batch = next(iterator, None)
             if batch is None:
                 break
             results.append(self._step(batch))
-        back = tuple(
-            [held.handed_back for held in self._held(place)] for place in range(len(self.lists))
-        )
-        return self._joined(results), back
+        return self._joined(results), self.handed_back
 
     def _joined(self, results: list[Any]) -> Any:
         if self.kind != "predict" or len(results) == 1:
             return results[-1]
         return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *results)
 
-    def _held(self, place: int) -> list[HeldVariable]:
-        return self.state.held(self.lists[place])
+    @property
+    def _metrics_variables(self) -> list[PlacedVariable]:
+        return self.lists[METRICS[self.kind]]
 
     def _step(self, batch: Any) -> Any:
         if not self._has_warned:
@@ -84,8 +81,8 @@ class Steps:
             result, totals = self.program(split(batch, self.strategy))
         if self.kind == "predict":
             return jax.tree.map(self._rows_of_all, result, is_leaf=_is_per_replica)
-        for held, total in zip(self._held(METRICS[self.kind]), totals, strict=True):
-            held.total = total
+        for metric, total in zip(self._metrics_variables, totals, strict=True):
+            metric.note_total(total)
         return result
 
     def _rows_of_all(self, output: Any) -> Any:
@@ -98,16 +95,16 @@ class Steps:
 
     # What follows is traced.
 
-    def _global_step(self, batch: Any) -> tuple[Any, Arrays]:
+    def _global_step(self, batch: Any) -> tuple[Any, list[jax.Array]]:
         """Return logs or outputs, and the totals of the metrics' variables."""
         run = {"train": self._train, "test": self._test, "predict": self._predict}[self.kind]
         result = self.strategy.run(run, args=(batch,))
         if self.kind == "predict":
             return result, []
-        totals = [held.variable.read_value() for held in self._held(METRICS[self.kind])]
+        totals = [metric.read() for metric in self._metrics_variables]
         return self._logs(result, totals), totals
 
-    def _logs(self, logs: dict[str, Any], totals: Arrays) -> dict[str, Any]:
+    def _logs(self, logs: dict[str, Any], totals: list[jax.Array]) -> dict[str, Any]:
         """Return the metrics over all replicas, and what a custom step logs besides.
 
         A number that is no metric arrives here as the mean over the rows, equal on all replicas.
@@ -120,22 +117,23 @@ class Steps:
         }
         return {name: own.get(name, mean.get(name)) for name in logs}
 
-    def _metrics(self, values: Arrays) -> dict[str, Any]:
-        mapping = list(zip(self.lists[METRICS[self.kind]], values, strict=True))
+    def _metrics(self, values: list[jax.Array]) -> dict[str, Any]:
+        variables = [metric.keras for metric in self._metrics_variables]
+        mapping = list(zip(variables, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping):
             return dict(self.model.get_metrics_result())
 
     def _train(self, data: Any) -> dict[str, Any]:
         part, optimizer = Part.of(data), self.model.optimizer
-        summed = SummedGradients(optimizer, part.share)
+        scaled = ScaledGradients(optimizer, part.share)
         with (
             replaced(
-                optimizer, scale_loss=summed.scale_loss, stateless_apply=summed.stateless_apply
+                optimizer, scale_loss=scaled.scale_loss, stateless_apply=scaled.stateless_apply
             ),
             replaced(self.model, compute_loss=loss_with_sums(self.model, part.share)),
         ):
             logs = self._with_state(self.model.train_step, part)
-        if not summed.was_called and self.lists[0]:
+        if not scaled.was_called and self.lists[0]:
             raise UnsupportedError(
                 f"train_step of {type(self.model).__name__} does not call "
                 f"self.optimizer.stateless_apply: the replicas' gradients cannot be added up",
@@ -151,11 +149,10 @@ class Steps:
 
     def _with_state(self, step: Callable[..., Any], part: Part) -> dict[str, Any]:
         """Run a step of Keras on the replica's part, store the new state, and return its logs."""
-        held = [self._held(place) for place in range(len(self.lists))]
-        old = tuple([each.read() for each in of_list] for of_list in held)
+        old = tuple([each.read() for each in of_list] for of_list in self.lists)
         with part.entered(), python_state_watched(self.model):
             logs, new = step(tuple(list(values) for values in old), part.data)
-        for place, of_list in enumerate(held):
+        for place, of_list in enumerate(self.lists):
             counts = bool(part.rows) or place != METRICS[self.kind]
             for each, before, after in zip(of_list, old[place], new[place], strict=True):
                 if after is not before:  # a replica without rows assigns, as the others do
@@ -169,7 +166,7 @@ class Steps:
 
     def _predict(self, data: Any) -> Any:
         part = Part.of(data)
-        state = tuple([held.read() for held in self._held(place)] for place in range(2))
+        state = tuple([each.read() for each in of_list] for of_list in self.lists)
         outputs, _ = self.model.predict_step(state, part.data)
         return (
             jax.tree.map(lambda output: output[: part.rows], outputs) if not part.rows else outputs

@@ -7,7 +7,7 @@ its result is taken apart: arrays become outputs of the graph, other leaves are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
@@ -56,6 +56,9 @@ from graphdist.values.specs import PerReplicaSpec
 
 Result = TypeVar("Result")
 
+while_tracing: list[Callable[[], AbstractContextManager[object]]] = []
+"""Makes what is entered while a function is traced; packages above this one add to it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
@@ -103,7 +106,9 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
         require_result(result, name)
         return take_apart(result, interface)
 
-    with phase("tracing"):
+    with phase("tracing"), ExitStack() as entered_too:
+        for make in while_tracing:
+            entered_too.enter_context(make())
         closed = _in_scope(trace, lambda: make_jaxpr(trace, body, avals, fn, hints))
     # After the trace, since a variable that the function uses may decide the strategy.
     strategy = _settle(trace, interface)

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from inspect import Parameter, Signature
 from typing import Any, Protocol, TypeVar  # Any: refs and traces have no common public type
@@ -344,6 +344,17 @@ def current_trace() -> Trace | None:
     True
     """
     return _state.trace
+
+
+@contextmanager
+def outside_traces() -> Iterator[None]:
+    """Compute and make variables as if no function were being traced on this thread."""
+    previous, _state.trace = _state.trace, None
+    try:
+        with jax.ensure_compile_time_eval():
+            yield
+    finally:
+        _state.trace = previous
 
 
 def make_jaxpr(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from tests.conformance.declared_keras import KERAS
 from tests.conformance.declared_workers import WORKERS
 from tests.conformance.patterns import declare
 from tests.conformance.reasons import (
@@ -396,4 +397,6 @@ NO_COUNTERPART = (
     ),
 )
 
-DECLARED = VALUES + REFUSED + VARIABLES + MORE + SAME_ON_ALL + TRACED + NO_COUNTERPART + WORKERS
+DECLARED = (
+    VALUES + REFUSED + VARIABLES + MORE + SAME_ON_ALL + TRACED + NO_COUNTERPART + WORKERS + KERAS
+)

@@ -12,6 +12,7 @@ from tests.conformance.families import (
     datasets,
     extended,
     input,
+    keras,
     legacy,
     merge_call,
     multi_worker,
@@ -58,6 +59,7 @@ FAMILIES: dict[str, Program] = {
     "random": random_and_loss.random,
     "loss": random_and_loss.loss,
     "checkpoint": checkpoints.checkpoint,
+    "keras": keras.keras_family,
     "legacy": legacy.legacy,
     "legacy_v1_class": legacy.legacy_v1_class,
     "resolver": resolvers.resolver,
@@ -67,7 +69,6 @@ FAMILIES: dict[str, Program] = {
 
 LATER = frozenset(
     {
-        "keras",
         "parameter_server",
         "partitioner",
         "sharded_variable",

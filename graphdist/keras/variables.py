@@ -1,0 +1,235 @@
+"""Keras variables whose values are stored in variables of a strategy.
+
+A Keras variable is placed on a strategy when a function that runs there touches it first, or when a
+model is trained. From then on its value is in a variable of the strategy, and in no array of Keras:
+reading the Keras variable copies the value to one device, assigning it assigns the other. Values
+are copied when somebody reads them, and at no other time.
+
+A Keras variable says itself how replicas write to it (`aggregation`, `synchronization`):
+
+* parameters and the optimizer's state are mirrored, and the same on all replicas after a step;
+* variables of metrics are ON_READ: each replica counts its own rows, a read adds up;
+* of other state, such as the moving averages of a batch normalization, the mean over the replicas
+  is kept if it is floating, else the first replica's value. Replicas without rows do not count;
+* the state of a random generator counts the draws. Each replica reads it with a seed of its own;
+  replica 0 has the seed that a model without a strategy has.
+
+Keras reads and replaces the array of a variable in its attribute `_value`, for which it has no
+public name. This module alone uses it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any  # Any: arrays of Keras and JAX
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from graphdist.context import Entry, current_strategy, entered, in_replica_context_of_a_run
+from graphdist.errors import ArgumentTypeError, ContextError
+from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.state.variable import Variable
+from graphdist.strategies.current import get_replica_context
+from graphdist.strategy_base import StrategyBase
+from graphdist.tracing.state import current_trace, outside_traces
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import type_name
+
+_SEED = "seed_generator_state"
+_SEED_STEP = 0x9E3779B9  # of Weyl's sequence: seeds of replicas that are far apart
+_PLACED = "_graphdist_placed"
+
+
+class PlacedVariable:
+    """A Keras variable, and the variable of the strategy that holds its value."""
+
+    def __init__(self, variable: keras.Variable, strategy: StrategyBase) -> None:
+        """Make the strategy's variable, with the value that the Keras variable has."""
+        self.keras = variable
+        self.is_metric = variable.synchronization == "on_read"
+        self.is_seed = variable.name == _SEED and tuple(variable.shape) == (2,)
+        with outside_traces(), entered(Entry(strategy)):
+            self.variable = Variable(
+                _initial_value(variable),
+                name=variable.path,
+                trainable=bool(variable.trainable),
+                synchronization=VariableSynchronization["ON_READ" if self.is_metric else "AUTO"],
+                aggregation=self._aggregation(),
+            )
+        self.is_averaged = self._is_averaged()
+        self.handed_back = HandedBack(self)
+        self._total: tuple[Any, Any] = (lambda: None, None)
+
+    def _is_floating(self) -> bool:
+        return bool(jnp.issubdtype(self.variable.dtype, jnp.floating))
+
+    def _is_averaged(self) -> bool:
+        """Return whether the mean of the replicas' values is kept."""
+        if self.is_metric or self.is_seed or self.keras.trainable:
+            return False
+        return self.keras.aggregation in ("none", "mean") and self._is_floating()
+
+    def _aggregation(self) -> VariableAggregation:
+        variable = self.keras
+        if variable.aggregation != "none":
+            return VariableAggregation[variable.aggregation.upper()]
+        is_float = jnp.issubdtype(jnp.dtype(variable.dtype), jnp.floating)
+        if self.is_metric or self.is_seed or not (variable.trainable or is_float):
+            return VariableAggregation.ONLY_FIRST_REPLICA
+        return VariableAggregation.NONE
+
+    def read(self) -> jax.Array:
+        """Return, inside a function, the value that the calling replica takes, or that all have."""
+        value = self.variable.read_value()
+        if not self.is_seed or not in_replica_context_of_a_run():
+            return value
+        replica = jnp.asarray(get_replica_context().replica_id_in_sync_group)
+        return value.at[0].add(replica.astype(value.dtype) * jnp.asarray(_SEED_STEP, value.dtype))
+
+    def write(self, new: jax.Array, share: float | None = None) -> None:
+        """Store a value inside a function; `share` is the replica's part of a mean."""
+        if in_replica_context_of_a_run():
+            if self.is_seed:
+                new = new.at[0].set(self.variable.read_value()[0])
+            elif self.is_averaged:
+                context = get_replica_context()
+                share = 1 / context.num_replicas_in_sync if share is None else share
+                new = context.all_reduce("SUM", new * jnp.asarray(share, new.dtype))
+        self.variable.assign(new, read_value=False)
+
+    def note_total(self, total: jax.Array) -> None:
+        """Keep what a step has added up over the replicas, for reads until the next step."""
+        self._total = weakref.ref(self.variable.storage.holder.held), total
+
+    @property
+    def value(self) -> jax.Array:
+        """The value: in a function the traced one, outside a copy on one device."""
+        if current_trace() is not None:
+            return self.read()
+        counted, total = self._total
+        if counted() is self.variable.storage.holder.held:
+            return total.addressable_shards[0].data
+        if not self.variable.is_mirrored:
+            return self.variable.read_value().addressable_shards[0].data
+        with jax.ensure_compile_time_eval():  # where Keras finds out shapes, JAX is tracing
+            return self.variable.read_value().addressable_shards[0].data
+
+    @value.setter
+    def value(self, new: Any) -> None:
+        if current_trace() is not None:
+            self.write(new)
+        elif self.variable.is_mirrored or np.any(new):
+            self.variable.assign(new, read_value=False)
+        else:  # every share of zero is zero: a metric is reset without a program
+            storage = self.variable.storage
+            storage.buffer = storage.strategy.place_variable(new, storage.stored)
+
+
+class HandedBack:
+    """Stands, in the state that Keras passes from step to step, for a value that is not passed."""
+
+    def __init__(self, placed: PlacedVariable) -> None:
+        """Take the variable that has the value."""
+        self.placed = placed
+
+    @property
+    def dtype(self) -> Any:
+        """Return the dtype of the value."""
+        return self.placed.variable.dtype
+
+    def __jax_array__(self) -> jax.Array:
+        return self.placed.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self.placed.value, dtype)
+
+
+class VariableOnStrategy(keras.Variable):
+    """What a Keras variable becomes when it is placed on a strategy."""
+
+    @property
+    def value(self) -> Any:
+        """The value: outside functions a copy on one device."""
+        value = super().value
+        return value.placed.value if isinstance(value, HandedBack) else value
+
+    @property
+    def _value(self) -> Any:  # Keras looks whether there is one, and then takes it
+        return vars(self)[_PLACED].handed_back
+
+    @_value.setter
+    def _value(self, new: Any) -> None:
+        if new is not None:  # None: Keras releases an array that is not here
+            vars(self)[_PLACED].value = new
+
+    def assign(self, value: Any) -> Any:
+        """Set the value, unless it is the value that the variable has."""
+        if isinstance(value, HandedBack) and value.placed is vars(self)[_PLACED]:
+            return value
+        return super().assign(value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copy and pickle it as a variable without a strategy."""
+        state = {key: value for key, value in vars(self).items() if key != _PLACED}
+        return object.__new__, (keras.Variable,), {**state, "_value": self.value}
+
+
+def placed(variable: Any, strategy: StrategyBase | None = None) -> PlacedVariable:
+    """Return where a Keras variable is stored; it is placed on the strategy if it is on none.
+
+    Raises `ContextError` if it is on another strategy.
+    """
+    wanted = current_strategy() if strategy is None else strategy
+    found = vars(variable).get(_PLACED)
+    if found is None:
+        found = vars(variable)[_PLACED] = PlacedVariable(variable, wanted)
+        if vars(variable)["_value"] is not None:
+            hand_over(variable)
+    elif found.variable.strategy is not wanted and not wanted.is_default:
+        raise ContextError(
+            f"Keras variable {variable.path!r} belongs to "
+            f"{found.variable.strategy.beside(wanted)}, and is used on {wanted}",
+            source=here(),
+            hint="use it on one strategy: open its scope around the first function that uses it",
+        )
+    return found
+
+
+def hand_over(variable: Any) -> None:
+    """Let the variable of the strategy have the value from now on."""
+    del vars(variable)["_value"]
+    variable.__class__ = VariableOnStrategy
+
+
+def is_placed(variable: Any) -> bool:
+    """Return whether a Keras variable is stored on a strategy."""
+    return isinstance(variable, VariableOnStrategy)
+
+
+def variable_of(variable: keras.Variable) -> Variable:
+    """Return the variable of the strategy that stores a Keras variable's value.
+
+    The Keras variable is placed on the current strategy if it is on none. Raises
+    `ArgumentTypeError` for anything but a Keras variable, `ContextError` if it is on another one.
+
+    >>> import graphdist as gd, graphdist.keras, keras
+    >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+    ...     mean = keras.metrics.Mean()
+    ...     graphdist.keras.variable_of(mean.variables[0]).synchronization.name
+    'ON_READ'
+    """
+    if not isinstance(variable, keras.Variable):
+        raise ArgumentTypeError(
+            f"variable_of takes a Keras variable, not {type_name(variable)}", source=here()
+        )
+    return placed(variable).variable
+
+
+def _initial_value(variable: Any) -> Any:
+    value = vars(variable)["_value"]
+    if value is None:  # Keras initializes it later: it is made inside a function
+        value = variable._initializer(tuple(variable.shape), dtype=variable._dtype)
+    return value
