@@ -180,6 +180,11 @@ def choose_keras_backend(name: str) -> None:
     os.environ.setdefault("KERAS_BACKEND", name)
 
 
+def choose_cpu_threads(count: int) -> None:
+    """Set how many threads XLA has for CPU devices not made yet, unless the environment says it."""
+    os.environ.setdefault("NPROC", str(count))
+
+
 def tpu_name() -> str | None:
     """Return the name of the TPU that this host belongs to, if it is known."""
     return os.environ.get("TPU_NAME")

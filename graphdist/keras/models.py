@@ -1,9 +1,9 @@
 """Which strategy a Keras model trains on: the one whose scope is open when it is made or compiled.
 
 Keras asks a model for the functions of its steps in public methods: `make_train_function`,
-`make_test_function` and `make_predict_function`. A `Placement` stands for these methods, for
-`compile`, and for two without a public name, in the `__dict__` of one model; no class of Keras is
-derived from, so that a model is saved as what it is. Keras has no hook for new models:
+`make_test_function` and `make_predict_function`. A `Placement` stands for these methods, for those
+that users call, and for two without a public name, in the `__dict__` of one model; no class of
+Keras is derived from, so that a model is saved as what it is. Keras has no hook for new models:
 `watch_new_models` wraps `keras.Model.__new__`. A model made before is given to `distribute`.
 """
 
@@ -17,6 +17,7 @@ import keras
 
 from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentTypeError, ContextError, UnsupportedError
+from graphdist.keras.datasets import adapted
 from graphdist.keras.losses import divided
 from graphdist.keras.steps import Steps
 from graphdist.keras.variables import is_placed, placed
@@ -28,7 +29,8 @@ from graphdist.values.distributed import type_name
 Model = TypeVar("Model", bound=keras.Model)
 
 _MAKE = ("make_train_function", "make_test_function", "make_predict_function")
-_METHODS = ("compile", *_MAKE, "_get_jax_state", "_aggregate_additional_loss")
+_WITHOUT_A_NAME = ("_get_jax_state", "_aggregate_additional_loss")
+_METHODS = ("compile", "fit", "evaluate", "predict", *_MAKE, *_WITHOUT_A_NAME)
 _PLACEMENT = "_graphdist_placement"
 
 
@@ -74,6 +76,23 @@ class Placement:
         if has_strategy():
             self.place_on(get_strategy())
         return type(self.model).compile(self.model, *args, **kwargs)
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Train the model; a dataset of graphdist is data, too."""
+        return self._with_data("fit", args, kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate the model; a dataset of graphdist is data, too."""
+        return self._with_data("evaluate", args, kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict with the model; a dataset of graphdist is data, too."""
+        return self._with_data("predict", args, kwargs)
+
+    def _with_data(self, method: str, args: Any, kwargs: Any) -> Any:
+        taken = [adapted(value, self.strategy) for value in args]
+        named = {name: adapted(value, self.strategy) for name, value in kwargs.items()}
+        return getattr(type(self.model), method)(self.model, *taken, **named)
 
     def make_train_function(self, force: bool = False) -> Any:
         """Make the function of a training step."""

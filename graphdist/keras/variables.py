@@ -112,10 +112,22 @@ class PlacedVariable:
         counted, total = self._total
         if counted() is self.variable.storage.holder.held:
             return total.addressable_shards[0].data
-        if not self.variable.is_mirrored:
-            return self.variable.read_value().addressable_shards[0].data
         with jax.ensure_compile_time_eval():  # where Keras finds out shapes, JAX is tracing
-            return self.variable.read_value().addressable_shards[0].data
+            if self.variable.is_mirrored:
+                return self.variable.read_value().addressable_shards[0].data
+            if self.variable.strategy.devices.workers is None:
+                return jnp.asarray(self._combined())
+        return self.variable.read_value().addressable_shards[0].data
+
+    def _combined(self) -> Any:
+        """Return the replicas' own values combined, on the host: no program is compiled for it."""
+        parts = np.stack([np.asarray(part) for part in self.variable.values])
+        match self.variable.aggregation:
+            case VariableAggregation.SUM:
+                return parts.sum(axis=0, dtype=parts.dtype)
+            case VariableAggregation.MEAN:
+                return parts.mean(axis=0, dtype=parts.dtype)
+        return parts[0]
 
     @value.setter
     def value(self, new: Any) -> None:

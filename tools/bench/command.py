@@ -6,6 +6,7 @@
     python -m graphdist.tools.bench --topology v5e:16x16  # compiled ahead of time, not run
     python -m graphdist.tools.bench passes --topology v5e:4x4 --topology h100:1x8
     python -m graphdist.tools.bench small --no-record     # leaves the file of all runs alone
+    python -m graphdist.tools.bench keras                 # Keras's fit, against its DataParallel
 
 Systems run in turns and medians are compared: the machines this runs on are noisy, so a figure
 means something only beside its peer. TensorFlow and torch take part where they are installed:
@@ -36,7 +37,7 @@ from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import prepare_command
 from graphdist.tracing.user_lines import here
 
-PASSES = "passes"
+PASSES, KERAS = "passes", "keras"
 HERE = {**SYSTEMS, **SHARDED_SYSTEMS}
 ALL_SYSTEMS = (*HERE, *ALL_PACKAGES)
 
@@ -78,7 +79,10 @@ def command_line() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line names; returns 2 for what cannot be."""
-    options = command_line().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == [KERAS]:
+        return _keras(given[1:])
+    options = command_line().parse_args(given)
     try:
         names = _checked(options)
         if PASSES in names:
@@ -101,6 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted: no file is written", file=sys.stderr)
         return 130
     return 0
+
+
+def _keras(arguments: Sequence[str]) -> int:
+    """Measure models of Keras, which is imported for that alone."""
+    from graphdist.tools.bench.keras_models import main as measure_keras
+
+    return measure_keras(arguments)
 
 
 def _record(options: argparse.Namespace, run: Run) -> None:

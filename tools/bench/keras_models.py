@@ -1,0 +1,179 @@
+"""Keras's `fit` under a strategy, against Keras's own `DataParallel`, on the same devices.
+
+    python -m graphdist.tools.bench keras            # or the names of some models
+
+Six models are trained on random data. Each turn is an epoch of one system, the systems take turns,
+and medians of the time of a step are compared. A step includes what `fit` does for it: taking rows
+out of the arrays, placing them, and calling the compiled step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple  # Any: models of Keras, which has no types
+
+import numpy as np
+
+import graphdist as gd
+import graphdist.keras  # before keras: it chooses the JAX backend
+
+# isort: split
+import keras
+from keras import layers
+
+from graphdist.config import choose_cpu_threads
+
+BATCH = 64
+_THREADS_A_DEVICE = 4
+WORDS, LENGTH = 200, 16
+
+
+class Problem(NamedTuple):
+    """A model, its loss and its data."""
+
+    model: Any
+    loss: Any
+    x: Any
+    y: Any
+
+
+def _numbers(rows: int, *shape: int) -> Any:
+    return np.random.default_rng(0).normal(size=(rows, *shape)).astype(np.float32)
+
+
+def _tokens(rows: int) -> Any:
+    return np.random.default_rng(0).integers(0, WORDS, (rows, LENGTH))
+
+
+def _dense(rows: int) -> Problem:
+    hidden = [layers.Dense(128, "relu") for _ in range(3)]
+    model = keras.Sequential([keras.Input((32,)), *hidden, layers.Dense(1)])
+    return Problem(model, "mse", _numbers(rows, 32), _numbers(rows, 1))
+
+
+def _convnet(rows: int) -> Problem:
+    convolutions = [layers.Conv2D(8, 3, activation="relu"), layers.Conv2D(16, 3, strides=2)]
+    pooled = [layers.BatchNormalization(), layers.GlobalAveragePooling2D(), layers.Dense(3)]
+    model = keras.Sequential([keras.Input((16, 16, 1)), *convolutions, *pooled])
+    return Problem(model, "mse", _numbers(rows, 16, 16, 1), _numbers(rows, 3))
+
+
+def _lstm(rows: int) -> Problem:
+    recurrent = [layers.Embedding(WORDS, 16), layers.LSTM(32), layers.Dense(1)]
+    model = keras.Sequential([keras.Input((LENGTH,)), *recurrent])
+    return Problem(model, "mse", _tokens(rows), _numbers(rows, 1))
+
+
+def _transformer(rows: int) -> Problem:
+    words = keras.Input((LENGTH,))
+    hidden = layers.Embedding(WORDS, 32)(words)
+    for _ in range(2):
+        attended = layers.MultiHeadAttention(4, 8)(hidden, hidden, use_causal_mask=True)
+        hidden = layers.LayerNormalization()(hidden + attended)
+        hidden = layers.LayerNormalization()(hidden + layers.Dense(32, "gelu")(hidden))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model = keras.Model(words, layers.Dense(WORDS)(hidden))
+    return Problem(model, loss, _tokens(rows), _tokens(rows))
+
+
+def _embedding(rows: int) -> Problem:
+    pooled = [layers.Embedding(WORDS, 32), layers.Flatten(), layers.Dense(1, "sigmoid")]
+    model = keras.Sequential([keras.Input((LENGTH,)), *pooled])
+    return Problem(model, "binary_crossentropy", _tokens(rows), _tokens(rows)[:, :1] % 2)
+
+
+def _two_outputs(rows: int) -> Problem:
+    inputs = keras.Input((32,))
+    hidden = layers.Dense(64, "relu")(inputs)
+    outputs = {name: layers.Dense(2, name=name)(hidden) for name in "ab"}
+    targets = {name: _numbers(rows, 2) for name in "ab"}
+    model, loss = keras.Model(inputs, outputs), {"a": "mse", "b": "mae"}
+    return Problem(model, loss, _numbers(rows, 32), targets)
+
+
+MODELS: dict[str, Callable[[int], Problem]] = {
+    "dense": _dense,
+    "convnet": _convnet,
+    "LSTM": _lstm,
+    "transformer": _transformer,
+    "embedding": _embedding,
+    "two outputs": _two_outputs,
+}
+
+
+class Turn:
+    """Epochs of one model under one system."""
+
+    def __init__(
+        self, make: Callable[[int], Problem], scope: Callable[[], Any], steps: int
+    ) -> None:
+        """Make, compile and train the model for an epoch, so that its step is compiled."""
+        self._scope, self._steps = scope, steps
+        keras.utils.set_random_seed(0)
+        with scope():
+            self._problem = make(steps * BATCH)
+            self._problem.model.compile("adam", self._problem.loss)
+        self.seconds()
+
+    def seconds(self) -> float:
+        """Train for an epoch, and return how long a step took."""
+        model, _, x, y = self._problem
+        with self._scope():
+            start = time.perf_counter()
+            model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
+            return (time.perf_counter() - start) / self._steps
+
+
+def systems(devices: int) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
+    """Return the systems that are compared, as functions that make the scope of each."""
+    names = [f"cpu:{number}" for number in range(devices)]
+    strategy = gd.MirroredStrategy(names)
+    parallel = keras.distribution.DataParallel(devices=names)
+    return {"graphdist": strategy.scope, "DataParallel": parallel.scope}
+
+
+def measured(
+    models: Sequence[str], devices: int, rounds: int, steps: int
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield for each model the median seconds of a step of each system."""
+    for name in models:
+        turns = {
+            system: Turn(MODELS[name], scope, steps) for system, scope in systems(devices).items()
+        }
+        seconds: dict[str, list[float]] = {system: [] for system in turns}
+        for number in range(rounds):
+            order = list(turns) if number % 2 else list(reversed(turns))
+            for system in order:
+                seconds[system].append(turns[system].seconds())
+        yield name, {system: statistics.median(found) for system, found in seconds.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m graphdist.tools.bench keras",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("models", nargs="*", metavar="model", help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--devices", type=int, default=2, help="CPU devices (default 2)")
+    parser.add_argument("--rounds", type=int, default=11, help="turns of each system")
+    parser.add_argument("--steps", type=int, default=100, help="steps of a turn, an epoch")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.models) - set(MODELS):
+        parser.error(f"no such model: {', '.join(sorted(unknown))}")
+    # Collectives of DataParallel wait for each other in XLA's threads, of which there is else one for
+    # each processor: of two the program hangs.
+    choose_cpu_threads(_THREADS_A_DEVICE * options.devices)
+    gd.config.set_logical_cpu_devices(options.devices)
+    print(f"ms a step on {options.devices} CPU devices, medians of {options.rounds} turns")
+    print("| model | graphdist | DataParallel | ratio |\n|---|---|---|---|")
+    chosen = options.models or list(MODELS)
+    for name, found in measured(chosen, options.devices, options.rounds, options.steps):
+        ours, theirs = (found[system] * 1e3 for system in ("graphdist", "DataParallel"))
+        print(f"| {name} | {ours:.2f} | {theirs:.2f} | {ours / theirs:.2f} |", flush=True)
+    return 0
