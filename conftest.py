@@ -53,7 +53,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 LONG = (
     *("conformance", "examples", "keras", "multi_worker", "mutations", "properties"),
-    *("tools/test_bench.py", "tools/test_bench_workers.py", "tools/test_compile.py"),
+    *("tools/test_bench.py", "tools/test_bench_keras.py", "tools/test_bench_workers.py"),
+    "tools/test_compile.py",
     "tools/test_bench_sharded_ahead_of_time.py",
     "tools/test_run.py",
     *(

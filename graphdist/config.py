@@ -175,9 +175,9 @@ def set_visible_gpus(numbers: Iterable[int]) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, numbers))
 
 
-def choose_keras_backend(name: str) -> None:
-    """Set the backend with which Keras is imported, unless the environment sets one."""
-    os.environ.setdefault("KERAS_BACKEND", name)
+def choose_keras_backend(name: str) -> str:
+    """Set the backend with which Keras is imported, unless the environment does; return it."""
+    return os.environ.setdefault("KERAS_BACKEND", name)
 
 
 def choose_cpu_threads(count: int) -> None:

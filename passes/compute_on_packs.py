@@ -212,13 +212,16 @@ def _are_alike(nodes: Sequence[Node]) -> bool:
 
 
 def _are_equal(params: Mapping[str, object], others: Mapping[str, object]) -> bool:
-    """Return whether parameters are equal; those of a constant are arrays."""
+    """Return whether parameters are equal; the value of a constant is an array."""
     return params.keys() == others.keys() and all(
-        np.array_equal(value, others[name])
-        if isinstance(value, np.ndarray)
-        else value == others[name]
-        for name, value in params.items()
+        _is_equal(value, others[name]) for name, value in params.items()
     )
+
+
+def _is_equal(value: object, other: object) -> bool:
+    if isinstance(value, np.ndarray) and isinstance(other, np.ndarray):
+        return value.dtype == other.dtype and np.array_equal(value, other)
+    return value is other or bool(value == other)
 
 
 def _is_broadcast_of_one(nodes: Sequence[Node]) -> bool:

@@ -8,6 +8,7 @@ from graphdist.keras.installed import require_keras_on_jax
 
 require_keras_on_jax()
 
+from graphdist.keras.ahead_of_time import training_step  # noqa: E402 - imports Keras
 from graphdist.keras.batch_normalization import SynchronizedBatchNormalization  # noqa: E402
 from graphdist.keras.losses import divide_losses_by_replicas  # noqa: E402
 from graphdist.keras.models import distribute, watch_new_models  # noqa: E402 - import Keras
@@ -23,4 +24,10 @@ place_variables_while_tracing()
 sum_gradients_of_replicas()
 divide_losses_by_replicas()
 
-__all__ = ["SynchronizedBatchNormalization", "distribute", "value_and_grad", "variable_of"]
+__all__ = [
+    "SynchronizedBatchNormalization",
+    "distribute",
+    "training_step",
+    "value_and_grad",
+    "variable_of",
+]

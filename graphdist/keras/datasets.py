@@ -43,7 +43,7 @@ def adapted(data: Any, strategy: StrategyBase | None) -> Any:
     return DatasetAdapter(data)
 
 
-class DatasetAdapter(DataAdapter):  # type: ignore[misc]  # Keras ships no types
+class DatasetAdapter(DataAdapter):
     """The batches of a dataset, from the first one in each epoch."""
 
     batch_size = has_partial_batch = partial_batch_size = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 from graphdist.config import choose_keras_backend
@@ -15,14 +16,16 @@ def require_keras_on_jax() -> None:
     Raises `MissingExtraError` if it is not installed, `UnsupportedError` if it runs on another
     backend already or the environment asks for one.
     """
-    choose_keras_backend("jax")
+    chosen = choose_keras_backend("jax")
+    if "keras" not in sys.modules:  # else its backend is chosen already
+        require_jax(chosen)
     try:
         keras = import_module("keras")
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"graphdist.keras needs the package {error.name}",
             source=here(),
-            hint="pip install 'graphdist[keras]', and set KERAS_BACKEND=jax if it is set",
+            hint="pip install 'graphdist[keras]'",
         ) from error
     require_jax(keras.config.backend())
 

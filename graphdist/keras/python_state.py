@@ -37,11 +37,17 @@ def _layers(layer: Any) -> Iterator[Any]:
 
 
 def _attributes(layer: Any) -> dict[str, Any]:
-    """Return the public attributes that hold numbers, texts or values of a trace."""
-    return {
+    """Return the public attributes that hold numbers, texts or values of a trace.
+
+    Of a container it is the number of its items.
+    """
+    public = {
         name: value
         for name, value in vars(layer).items()
-        if not name.startswith("_")
-        and name not in _BY_KERAS
-        and isinstance(value, int | float | str | jax.core.Tracer)
+        if not name.startswith("_") and name not in _BY_KERAS
     }
+    containers = {
+        name: len(value) for name, value in public.items() if isinstance(value, list | dict | set)
+    }
+    kinds = int | float | str | jax.core.Tracer
+    return containers | {name: value for name, value in public.items() if isinstance(value, kinds)}

@@ -119,16 +119,6 @@ class PlacedVariable:
                 return jnp.asarray(self._combined())
         return self.variable.read_value().addressable_shards[0].data
 
-    def _combined(self) -> Any:
-        """Return the replicas' own values combined, on the host: no program is compiled for it."""
-        parts = np.stack([np.asarray(part) for part in self.variable.values])
-        match self.variable.aggregation:
-            case VariableAggregation.SUM:
-                return parts.sum(axis=0, dtype=parts.dtype)
-            case VariableAggregation.MEAN:
-                return parts.mean(axis=0, dtype=parts.dtype)
-        return parts[0]
-
     @value.setter
     def value(self, new: Any) -> None:
         if current_trace() is not None:
@@ -138,6 +128,16 @@ class PlacedVariable:
         else:  # every share of zero is zero: a metric is reset without a program
             storage = self.variable.storage
             storage.buffer = storage.strategy.place_variable(new, storage.stored)
+
+    def _combined(self) -> Any:
+        """Return the replicas' own values combined, on the host: no program is compiled for it."""
+        parts = np.stack([np.asarray(part) for part in self.variable.values])
+        match self.variable.aggregation:
+            case VariableAggregation.SUM:
+                return parts.sum(axis=0, dtype=parts.dtype)
+            case VariableAggregation.MEAN:
+                return parts.mean(axis=0, dtype=parts.dtype)
+        return parts[0]
 
 
 class HandedBack:

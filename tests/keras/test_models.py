@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import graphdist.keras
 from graphdist.keras.installed import require_jax
 from graphdist.keras.models import placement_of
 from tests.keras.models import classifier, mirrored, rows
+from tests.multi_worker.launch import environment
 
 
 def plain() -> Any:
@@ -76,6 +79,15 @@ def test_another_backend_is_refused() -> None:
         require_jax("torch")
 
 
+@pytest.mark.parametrize("backend", ["torch", "tensorflow"])
+def test_another_backend_of_the_environment_is_refused(backend: str) -> None:
+    command = [sys.executable, "-c", "import graphdist.keras"]
+    variables = environment(KERAS_BACKEND=backend)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100)
+    assert f"Keras runs on {backend}, graphdist on jax" in done.stderr
+    assert "set KERAS_BACKEND=jax" in done.stderr
+
+
 def test_a_model_with_its_own_functions_of_steps_is_refused() -> None:
     class Own(keras.Sequential):
         def make_train_function(self, force: bool = False) -> Any:
@@ -121,6 +133,25 @@ def test_a_layer_with_state_in_python_is_told() -> None:
     with mirrored().scope():
         model = classifier(Counter())
     with pytest.warns(UserWarning, match="layer 'counter' sets its attribute 'calls'"):
+        model.train_on_batch(*rows(4))
+
+
+class Memory(layers.Layer):
+    """Keeps its inputs in a list."""
+
+    def __init__(self) -> None:
+        super().__init__(name="memory")
+        self.seen: list[Any] = []
+
+    def call(self, inputs: Any) -> Any:
+        self.seen.append(inputs)
+        return inputs
+
+
+def test_a_layer_that_keeps_values_in_a_list_is_told() -> None:
+    with mirrored().scope():
+        model = classifier(Memory())
+    with pytest.warns(UserWarning, match="layer 'memory' sets its attribute 'seen'"):
         model.train_on_batch(*rows(4))
 
 

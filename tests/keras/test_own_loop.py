@@ -109,7 +109,8 @@ def test_layers_and_optimizers_are_built_in_the_first_step() -> None:
         model, optimizer = network(), keras.optimizers.Adam(0.1)
 
     def step(x: Any) -> Any:
-        values = [variable.value for variable in model(x) is not None and model.variables]
+        model(x)
+        values = [variable.value for variable in model.variables]
         optimizer.apply([jnp.ones_like(value) for value in values], model.trainable_variables)
         return values[0]
 

@@ -166,8 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.models) - set(MODELS):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
-    # Collectives of DataParallel wait for each other in XLA's threads, of which there is else one for
-    # each processor: of two the program hangs.
+    # Collectives of DataParallel wait for each other in XLA's threads. There is else one for each
+    # processor, and with two of them the program hangs.
     choose_cpu_threads(_THREADS_A_DEVICE * options.devices)
     gd.config.set_logical_cpu_devices(options.devices)
     print(f"ms a step on {options.devices} CPU devices, medians of {options.rounds} turns")
