@@ -13,11 +13,11 @@ from graphdist.keras.batch_normalization import SynchronizedBatchNormalization  
 from graphdist.keras.losses import divide_losses_by_replicas  # noqa: E402
 from graphdist.keras.models import distribute, watch_new_models  # noqa: E402 - import Keras
 from graphdist.keras.optimizers import sum_gradients_of_replicas  # noqa: E402
+from graphdist.keras.placed_variables import variable_of  # noqa: E402
 from graphdist.keras.traced_state import (  # noqa: E402
     place_variables_while_tracing,
     value_and_grad,
 )
-from graphdist.keras.variables import variable_of  # noqa: E402
 
 watch_new_models()
 place_variables_while_tracing()

@@ -73,7 +73,7 @@ def _is_per_replica(leaf: Any) -> bool:
 
 
 def _rows(leaf: Any) -> Any:
-    """Return an array of all rows, those of the first replica first."""
+    """Return an array of all rows, the rows of the first replica first."""
     if not _is_per_replica(leaf):
         return np.asarray(leaf)
     return np.concatenate([np.asarray(part) for part in leaf.values])

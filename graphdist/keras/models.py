@@ -19,8 +19,8 @@ from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.keras.datasets import adapted
 from graphdist.keras.losses import divided
+from graphdist.keras.placed_variables import is_placed, placed_variable
 from graphdist.keras.steps import Steps
-from graphdist.keras.variables import is_placed, placed
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_strategy
 from graphdist.tracing.user_lines import here
@@ -136,7 +136,9 @@ class Placement:
         ]
         if not all(is_placed(variable) for variables in lists for variable in variables):
             return type(self.model)._get_jax_state(self.model, **wanted)
-        return tuple([placed(each, self.strategy).handed_back for each in of] for of in lists)
+        return tuple(
+            [placed_variable(each, self.strategy).handed_back for each in of] for of in lists
+        )
 
     def _aggregate_additional_loss(self, loss: Any) -> Any:
         """Return what a regularizer or a layer adds to `compute_loss`; Keras has no public name."""

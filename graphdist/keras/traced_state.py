@@ -14,7 +14,7 @@ import jax
 import keras
 
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.keras.variables import hand_over, is_placed, placed
+from graphdist.keras.placed_variables import hand_over, is_placed, placed_variable
 from graphdist.program.trace import while_tracing
 from graphdist.tracing.state import current_trace, outside_traces
 from graphdist.tracing.user_lines import here
@@ -30,7 +30,7 @@ class TracedState(keras.StatelessScope):
 
     def get_current_value(self, variable: Any) -> jax.Array:
         """Return the value inside the function."""
-        found = placed(variable)
+        found = placed_variable(variable)
         if not is_placed(variable) and not any(variable is made for made in self._made):
             self._made.append(variable)
         return found.read()
@@ -39,7 +39,7 @@ class TracedState(keras.StatelessScope):
         """Take a new value of a variable."""
         variable, value = update
         self.get_current_value(variable)
-        placed(variable).write(value)
+        placed_variable(variable).write(value)
 
     def __exit__(self, *raised: Any) -> None:
         """Let Keras initialize the variables that were made, whose values are then handed over."""

@@ -57,7 +57,7 @@ from graphdist.values.specs import PerReplicaSpec
 Result = TypeVar("Result")
 
 while_tracing: list[Callable[[], AbstractContextManager[object]]] = []
-"""Makes what is entered while a function is traced; packages above this one add to it."""
+"""Makes context managers that are entered while a function is traced; higher packages add some."""
 
 
 @dataclass(frozen=True, slots=True)

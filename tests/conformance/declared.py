@@ -249,7 +249,7 @@ MORE = (
     ),
 )
 
-SAME_ON_ALL = (
+SAME = (
     *declare(
         ON_ALL,
         "all_gather/misc/axis_too_big|{one,default}",
@@ -397,6 +397,4 @@ NO_COUNTERPART = (
     ),
 )
 
-DECLARED = (
-    VALUES + REFUSED + VARIABLES + MORE + SAME_ON_ALL + TRACED + NO_COUNTERPART + WORKERS + KERAS
-)
+DECLARED = VALUES + REFUSED + VARIABLES + MORE + SAME + TRACED + NO_COUNTERPART + WORKERS + KERAS

@@ -13,7 +13,7 @@ from keras import layers
 
 import graphdist as gd
 import graphdist.keras
-from graphdist.keras.variables import is_placed
+from graphdist.keras.placed_variables import is_placed
 from tests.keras.distribution import Batches, covers, numbers, slices
 from tests.keras.models import mirrored
 

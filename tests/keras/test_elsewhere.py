@@ -83,7 +83,7 @@ def test_layers_are_groups_of_the_graph() -> None:
     step, arguments = graphdist.keras.training_step(model, *shapes(rows(8)[0], np.ones((8, 3))))
     groups = set(paths(model_of(step.trace(*arguments).graph)))
     assert {("hidden",), ("last",), ("backward", "hidden"), ("backward", "last")} <= groups
-    assert any("adam" in path for path in groups)
+    assert any(part.startswith("adam") for path in groups for part in path)
 
 
 def trains(model: Any, x: Any, y: Any) -> None:

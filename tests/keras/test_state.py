@@ -13,7 +13,7 @@ from keras import layers
 
 import graphdist as gd
 from graphdist.keras.batches import split
-from graphdist.keras.variables import placed
+from graphdist.keras.placed_variables import placed_variable
 from tests.keras.models import classifier, mirrored, rows
 
 
@@ -26,7 +26,7 @@ def wide(strategy: Any) -> Any:
 
 def bytes_on_a_device(variables: list[Any]) -> int:
     """Return what the first device holds of these variables of Keras."""
-    held = [placed(each).variable.storage.held for each in variables]
+    held = [placed_variable(each).variable.storage.held for each in variables]
     first = [shard.data for array in held for shard in array.addressable_shards[:1]]
     return sum(array.nbytes for array in first)
 
@@ -79,7 +79,7 @@ def test_variables_that_a_model_no_longer_has_are_released() -> None:
     with mirrored().scope():
         model = classifier()
     model.fit(*rows(8), verbose=0)
-    slots = [weakref.ref(placed(each).variable) for each in model.optimizer.variables]
+    slots = [weakref.ref(placed_variable(each).variable) for each in model.optimizer.variables]
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.fit(*rows(8), verbose=0)
     gc.collect()

@@ -105,7 +105,7 @@ MODELS: dict[str, Callable[[int], Problem]] = {
 }
 
 
-class Turn:
+class ModelTurns:
     """Epochs of one model under one system."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Turn:
             return (time.perf_counter() - start) / self._steps
 
 
-def systems(devices: int) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
+def scopes_of_systems(devices: int) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
     """Return the systems that are compared, as functions that make the scope of each."""
     names = [f"cpu:{number}" for number in range(devices)]
     strategy = gd.MirroredStrategy(names)
@@ -136,13 +136,14 @@ def systems(devices: int) -> dict[str, Callable[[], AbstractContextManager[Any]]
     return {"graphdist": strategy.scope, "DataParallel": parallel.scope}
 
 
-def measured(
+def measured_models(
     models: Sequence[str], devices: int, rounds: int, steps: int
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield for each model the median seconds of a step of each system."""
     for name in models:
         turns = {
-            system: Turn(MODELS[name], scope, steps) for system, scope in systems(devices).items()
+            system: ModelTurns(MODELS[name], scope, steps)
+            for system, scope in scopes_of_systems(devices).items()
         }
         seconds: dict[str, list[float]] = {system: [] for system in turns}
         for number in range(rounds):
@@ -161,8 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("models", nargs="*", metavar="model", help=f"of {', '.join(MODELS)}")
     parser.add_argument("--devices", type=int, default=2, help="CPU devices (default 2)")
-    parser.add_argument("--rounds", type=int, default=11, help="turns of each system")
-    parser.add_argument("--steps", type=int, default=100, help="steps of a turn, an epoch")
+    parser.add_argument("--rounds", type=int, default=21, help="turns of each system")
+    parser.add_argument("--steps", type=int, default=40, help="steps of a turn, an epoch")
     options = parser.parse_args(arguments)
     if unknown := set(options.models) - set(MODELS):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
@@ -173,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"ms a step on {options.devices} CPU devices, medians of {options.rounds} turns")
     print("| model | graphdist | DataParallel | ratio |\n|---|---|---|---|")
     chosen = options.models or list(MODELS)
-    for name, found in measured(chosen, options.devices, options.rounds, options.steps):
+    for name, found in measured_models(chosen, options.devices, options.rounds, options.steps):
         ours, theirs = (found[system] * 1e3 for system in ("graphdist", "DataParallel"))
         print(f"| {name} | {ours:.2f} | {theirs:.2f} | {ours / theirs:.2f} |", flush=True)
     return 0

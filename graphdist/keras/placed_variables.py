@@ -189,7 +189,7 @@ class VariableOnStrategy(keras.Variable):
         return object.__new__, (keras.Variable,), {**state, "_value": self.value}
 
 
-def placed(variable: Any, strategy: StrategyBase | None = None) -> PlacedVariable:
+def placed_variable(variable: Any, strategy: StrategyBase | None = None) -> PlacedVariable:
     """Return where a Keras variable is stored; it is placed on the strategy if it is on none.
 
     Raises `ContextError` if it is on another strategy.
@@ -237,7 +237,7 @@ def variable_of(variable: keras.Variable) -> Variable:
         raise ArgumentTypeError(
             f"variable_of takes a Keras variable, not {type_name(variable)}", source=here()
         )
-    return placed(variable).variable
+    return placed_variable(variable).variable
 
 
 def _initial_value(variable: Any) -> Any:
