@@ -20,13 +20,19 @@ def python_state_watched(model: keras.Model) -> Iterator[None]:
     yield
     for layer, attributes in before:
         for name, value in _attributes(layer).items():
-            if name not in attributes or attributes[name] is not value:
+            if name not in attributes or _differ(attributes[name], value):
                 warnings.warn(
                     f"layer {layer.name!r} sets its attribute {name!r} when it is called: that "
                     f"happens while the step is compiled, and not in each step. Keep state in a "
                     f"variable: self.add_weight(trainable=False), and assign it",
                     stacklevel=2,
                 )
+
+
+def _differ(before: Any, after: Any) -> bool:
+    if isinstance(before, jax.core.Tracer) or isinstance(after, jax.core.Tracer):
+        return before is not after
+    return bool(before != after)
 
 
 def _layers(layer: Any) -> Iterator[Any]:
@@ -49,5 +55,9 @@ def _attributes(layer: Any) -> dict[str, Any]:
     containers = {
         name: len(value) for name, value in public.items() if isinstance(value, list | dict | set)
     }
-    kinds = int | float | str | jax.core.Tracer
-    return containers | {name: value for name, value in public.items() if isinstance(value, kinds)}
+    values = {
+        name: value
+        for name, value in public.items()
+        if isinstance(value, int | float | str | jax.core.Tracer)
+    }
+    return containers | values
