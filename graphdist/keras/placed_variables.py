@@ -21,7 +21,8 @@ public name. This module alone uses it.
 from __future__ import annotations
 
 import weakref
-from typing import Any  # Any: arrays of Keras and JAX
+from collections.abc import Iterable, Sequence
+from typing import Any, overload  # Any: arrays of Keras and JAX
 
 import jax
 import jax.numpy as jnp
@@ -157,6 +158,26 @@ class HandedBack:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.placed.value, dtype)
+
+
+class HandedBackList(Sequence[HandedBack]):
+    """A list of them. Keras looks through lists and tuples in each step, and not through this."""
+
+    def __init__(self, placed: Iterable[PlacedVariable]) -> None:
+        """Take the variables that have the values."""
+        self._values = tuple(each.handed_back for each in placed)
+
+    @overload
+    def __getitem__(self, index: int) -> HandedBack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[HandedBack]: ...
+
+    def __getitem__(self, index: int | slice) -> HandedBack | Sequence[HandedBack]:
+        return self._values[index]
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class VariableOnStrategy(keras.Variable):

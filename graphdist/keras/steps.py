@@ -20,7 +20,7 @@ from graphdist.errors import UnsupportedError
 from graphdist.keras.batches import split, warn_of_idle_replicas
 from graphdist.keras.gradients import ScaledGradients, loss_with_sums, replaced
 from graphdist.keras.parts import Part
-from graphdist.keras.placed_variables import PlacedVariable, placed_variable
+from graphdist.keras.placed_variables import HandedBackList, PlacedVariable, placed_variable
 from graphdist.keras.python_state import python_state_watched
 from graphdist.program.function import function
 from graphdist.strategies.base import Strategy
@@ -48,7 +48,7 @@ class Steps:
             [placed_variable(variable, strategy) for variable in variables]
             for variables in everything
         ]
-        self.handed_back = tuple([each.handed_back for each in of_list] for of_list in self.lists)
+        self.handed_back = tuple(map(HandedBackList, self.lists))
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._has_warned = False
 
