@@ -58,7 +58,7 @@ class StepTimeline:
     """A predicted step: `compute`, `exposed` communication and `idle` add up to `seconds`.
 
     `low` and `high` are the seconds between which the step is expected, by the errors on published
-    runs. `model_flops` are the operations of a device without recomputation, `peak_flops` what it
+    runs (`docs/estimates.md`). `model_flops` are the operations of a device without recomputation, `peak_flops` what it
     could do in a second.
     """
 
@@ -132,8 +132,8 @@ def timeline_of(
     flops = {dtype: count * chip.devices for dtype, count in _model_flops(graph).items()}
     return StepTimeline(
         seconds=turn.seconds,
-        low=turn.seconds * (1 - timing.spread),
-        high=turn.seconds * (1 + timing.spread),
+        low=turn.seconds * timing.low,
+        high=turn.seconds * timing.high,
         compute=turn.compute,
         exposed=turn.exposed,
         idle=turn.idle,

@@ -1,6 +1,6 @@
-"""How fast chips are beyond their published figures: constants fitted to published runs.
+"""How fast chips are beyond their published figures: the constants of predictions.
 
-`docs/estimates.md` says how they are fitted, and how far predictions are off.
+`docs/estimates.md` says how far predictions are off published runs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class ChipTiming:
     An instruction takes `slowdown` times the compiler's cycles. A kernel reaches `kernel_share` of
     the chip's peak, counting the blocks that it skips. Links reach `link_share` of their bandwidth;
     a collective takes at least `link_start` seconds. Copies reach `copy_share` of the memory's
-    bandwidth, copies to the host and from there `host_rate` bytes a second. `spread` is the
-    relative error to expect, up and down.
+    bandwidth, copies to the host and from there `host_rate` bytes a second. A step is expected to
+    take between `low` and `high` of its prediction.
     """
 
     slowdown: float = 1.0
@@ -25,8 +25,9 @@ class ChipTiming:
     link_start: float = 2e-6
     copy_share: float = 0.8
     host_rate: float = 32e9
-    spread: float = 0.3
-    source: str = "constants not fitted: there are no published runs of this chip"
+    low: float = 0.6
+    high: float = 1.1
+    source: str = "by the compiler's cycles"
 
 
 TIMINGS: dict[str, ChipTiming] = {
