@@ -58,8 +58,8 @@ class StepTimeline:
     """A predicted step: `compute`, `exposed` communication and `idle` add up to `seconds`.
 
     `low` and `high` are the seconds between which the step is expected, by the errors on published
-    runs (`docs/estimates.md`). `model_flops` are the operations of a device without recomputation, `peak_flops` what it
-    could do in a second.
+    runs (`docs/estimates.md`). `model_flops` are the operations of a device without recomputation,
+    `peak_flops` what it could do in a second.
     """
 
     seconds: float
