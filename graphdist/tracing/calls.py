@@ -52,7 +52,7 @@ def import_call(importer: Importer, equation: Any, environment: Environment) -> 
             arguments = _behind_barrier(importer, equation, arguments)
     inner: Environment = dict(zip(closed.jaxpr.invars, arguments, strict=True))
     importer.bind_constants(closed, inner)
-    importer.run(closed.jaxpr, inner)
+    importer.run(closed.jaxpr, inner, equation)
     importer.in_checkpoint, importer.is_replay = before
     for outside, inside in zip(equation.outvars, closed.jaxpr.outvars, strict=True):
         environment[outside] = importer.operand(inside, inner)

@@ -30,7 +30,7 @@ from graphdist.tracing.hidden_operations import is_higher_order, leaked, refuse_
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.jax_ops import jax_op
 from graphdist.tracing.state import TraceError
-from graphdist.tracing.user_lines import source_of_equation
+from graphdist.tracing.user_lines import source_of_equation, within_scope_of
 from graphdist.tracing.variable_versions import Versions
 
 Environment: TypeAlias = dict[Any, Operand | GraphVariable]
@@ -62,10 +62,12 @@ class Importer:
         self._around: tuple[Any, ...] = parent._around if parent else ()
         # The imported equation, and the equations it is nested in, as pairs from the inside out.
 
-    def run(self, jaxpr: jex.Jaxpr, environment: Environment) -> None:
-        """Add the nodes of every equation."""
+    def run(self, jaxpr: jex.Jaxpr, environment: Environment, call: Any = None) -> None:
+        """Add the nodes of every equation; `call` is the equation that calls the jaxpr, if any."""
         around = self._around
         for equation in jaxpr.eqns:
+            if call is not None:
+                equation = within_scope_of(call, equation)
             rule = self.rules.get(equation.primitive.name, Importer.add_jax_node)
             self._around = (equation, around)
             try:

@@ -42,6 +42,17 @@ def source_of_equation(equation: Any) -> Source:
     return Source(resolve=resolve)
 
 
+def within_scope_of(call: Any, equation: Any) -> Any:
+    """Return an equation of a call's jaxpr in the named scope of the call.
+
+    JAX keeps the scopes inside a jaxpr relative to the equation that calls it.
+    """
+    outer, inner = call.source_info.name_stack, equation.source_info
+    if not outer.stack:
+        return equation
+    return equation.replace(source_info=inner.replace(name_stack=outer + inner.name_stack))
+
+
 @lru_cache(maxsize=4096)  # equations of one call, and of all turns of a loop, have equal tracebacks
 def _users_in(calls: Any) -> tuple[Frame, ...]:
     return _users([(f.file_name, f.line_num, f.function_name) for f in calls.frames])

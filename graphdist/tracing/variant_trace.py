@@ -20,6 +20,7 @@ from graphdist.tracing.calls import CALLS, called_jaxpr
 from graphdist.tracing.named_collectives import in_our_terms, is_over_replicas, size_in_scope
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.synchronization_points import holds_synchronization_point
+from graphdist.tracing.user_lines import within_scope_of
 
 Equation: TypeAlias = Any
 Atom: TypeAlias = Any
@@ -49,7 +50,11 @@ def variant_trace(
 
 
 def _inline(
-    closed: jex.ClosedJaxpr, names: dict[Any, Atom], trace: VariantTrace, known: dict[Any, Any]
+    closed: jex.ClosedJaxpr,
+    names: dict[Any, Atom],
+    trace: VariantTrace,
+    known: dict[Any, Any],
+    call: Equation | None = None,
 ) -> list[Atom]:
     """Add the equations of a jaxpr, whose inputs have `names` outside; return its results.
 
@@ -65,11 +70,13 @@ def _inline(
         return atom if isinstance(atom, jex.Literal) else names.get(atom, atom)
 
     for equation in closed.jaxpr.eqns:
+        if call is not None:
+            equation = within_scope_of(call, equation)
         operands = [renamed(atom) for atom in equation.invars]
         inner = _inlined_jaxpr(equation)
         if inner is not None:
             inside = dict(zip(inner.jaxpr.invars, operands, strict=True))
-            results = _inline(inner, inside, trace, known)
+            results = _inline(inner, inside, trace, known, equation)
             names.update(zip(equation.outvars, results, strict=True))
             continue
         outputs = [jex.Var(variable.aval) for variable in equation.outvars]

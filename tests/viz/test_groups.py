@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import graphdist as gd
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Stage, Value
 from graphdist.ir.ops import SCALE
 from graphdist.ir.source import UNKNOWN, Frame, Source, at_line
 from graphdist.ir.types import PER_REPLICA, Type
-from graphdist.viz.groups import CROWD, GroupPath, paths, scope_path
+from graphdist.viz.groups import CROWD, GroupPath, scope_path
+from graphdist.viz.identities import paths
 from graphdist.viz.model import model_of
 from tests.viz.graphs import nested
 
 
-def groups_of(*sources: Source, origin: str = "") -> list[GroupPath]:
+def groups_of(*sources: Source, origin: str = "") -> list[tuple[str, ...]]:
     """Return the groups of a chain of nodes with these sources, its input and return left out."""
     builder, value = Builder(origin), Value(Type("f32", (2,), PER_REPLICA), "x")
     first = value
@@ -47,6 +51,10 @@ def test_a_named_scope_comes_before_functions() -> None:
         ("jvp(encoder)", ("encoder",)),
         ("transpose(jvp(encoder))/mlp", ("backward", "encoder", "mlp")),
         ("vmap(transpose(jvp(a)))/jvp(b)", ("backward", "a", "b")),
+        ("jvp(mlp/~/linear_0)/a", ("mlp", "~", "linear_0", "a")),
+        ("transpose(jvp(mlp/~/linear_0))", ("backward", "mlp", "~", "linear_0")),
+        ("dense(3)/mlp", ("dense(3)", "mlp")),
+        ("encoder/encoder/mlp", ("encoder", "encoder", "mlp")),
     ],
 )
 def test_what_differentiation_made_is_below_backward(scope: str, path: GroupPath) -> None:
@@ -95,3 +103,47 @@ def test_no_group_is_crowded(size: int) -> None:
 def test_a_crowd_is_cut_by_lines_first() -> None:
     sources = [called(("step", 1 + number % 2), scope="encoder") for number in range(CROWD + 2)]
     assert set(groups_of(*sources)) == {("encoder", "step.py:1"), ("encoder", "step.py:2")}
+
+
+def test_recomputed_layers_are_in_their_own_scopes() -> None:
+    def layer(weights: jax.Array, x: jax.Array) -> jax.Array:
+        with jax.named_scope("dense"):
+            return jnp.tanh(x @ weights)
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        with jax.named_scope("model"):
+            for number, own in enumerate(weights):
+                with jax.named_scope(f"layer{number}"):
+                    x = jax.checkpoint(layer)(own, x)
+        return jnp.sum(x)
+
+    step = gd.function(lambda weights, x: jax.grad(loss)(weights, x))
+    model = model_of(step.trace([jnp.eye(3)] * 2, jnp.ones((2, 3))).graph)
+    found = Counter(
+        path
+        for record, path in zip(model.records, paths(model), strict=True)
+        if record.facts.op == "jax.tanh"
+    )
+    assert found == {
+        ("model", "layer0", "dense"): 1,
+        ("model", "layer1", "dense"): 1,
+        ("backward", "model", "layer0", "recomputed", "dense"): 1,
+        ("backward", "model", "layer1", "recomputed", "dense"): 1,
+    }
+
+
+def test_calls_keep_the_scope_around_them() -> None:
+    @jax.jit
+    def inner(x: jax.Array) -> jax.Array:
+        with jax.named_scope("inner"):
+            return jnp.sin(x)
+
+    def replica(x: jax.Array) -> jax.Array:
+        with jax.named_scope("outer"):
+            return inner(x)
+
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    for step in (replica, lambda x: strategy.run(replica, args=(x,))):
+        graph = gd.function(step).trace(jnp.ones(3)).graph
+        (sine,) = [node for node in graph.nodes if node.op.name == "jax.sin"]
+        assert sine.source.scope == "outer/inner"
