@@ -16,12 +16,13 @@ from pathlib import Path
 from graphdist.aot.saving import require_place
 from graphdist.config import wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.targets import prepare_command, without_our_line
 from graphdist.tools.viz_targets import VizTarget, load_target
 from graphdist.tracing.user_lines import here
-from graphdist.viz import text
+from graphdist.viz import perfetto, text
 from graphdist.viz.display import open_page
-from graphdist.viz.formats import FORMATS, MODULES, format_named, render
+from graphdist.viz.formats import DRAWINGS, FORMATS, MODULES, format_named, render
 from graphdist.viz.graph_diff import diff
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram
@@ -59,6 +60,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--format", help=", ".join((*FORMATS, *MODULES)))
     add("-o", "--output", type=Path, metavar="FILE", help="write to a file, in its ending's format")
     add("--open", action="store_true", help="open the page in a browser")
+    add(
+        "--topology",
+        metavar="CHIP:SHAPE",
+        help="chips whose peaks perfetto's times are for: v5e:4x4",
+    )
     add("--sources", action="store_true", help="the user's lines above the nodes, in text")
     add("--collectives", action="store_true", help="the table of collectives alone")
     add("--filter", metavar="REGEX", help="the nodes whose line, scope or source it matches")
@@ -114,7 +120,8 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
         return render(target.stage(form), form)
     program = target.program
     if options.diff:
-        before, after = map(program.step, options.diff)
+        before = program.step(options.diff[0], first=True)
+        after = program.step(options.diff[1])
         if form == "text":
             change = diff(before.graph, after.graph)
             return text.difference_text(change, before.name, after.name, colour=colour)
@@ -123,34 +130,40 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
         # The page and the other formats of many graphs show the way to the last pass.
         several = options.step == "last" and form in ("html", "json", "model-explorer")
         program = program if several else program.only(options.step)
-    if form != "text":
-        return _selected_program(program, options, form)
+    if options.collectives and form != "text":
+        raise _refused_selection("collectives", form)
     if options.collectives:
         return text.collectives_table(program, colour=colour)
     if options.filter or options.focus:
-        return _selection(program, options, colour)
-    return text.render(program, sources=options.sources, colour=colour)
-
-
-def _selected_program(program: ShownProgram, options: argparse.Namespace, form: str) -> str:
-    for name in ("filter", "focus", "collectives"):
-        if getattr(options, name):
-            raise ArgumentError(
-                f"--{name} selects from text, not from {form}",
-                source=here(),
-                hint="leave --format away, or search in the page",
-            )
+        return _selection(program, options, form, colour)
+    if form == "text":
+        return text.render(program, sources=options.sources, colour=colour)
+    if form == "perfetto" and options.topology:
+        return perfetto.render(program, find_topology(options.topology, at=here()))
     return FORMATS[form](program)
 
 
-def _selection(program: ShownProgram, options: argparse.Namespace, colour: bool) -> str:
+def _selection(program: ShownProgram, options: argparse.Namespace, form: str, colour: bool) -> str:
+    if form not in ("text", *DRAWINGS):
+        raise _refused_selection("filter" if options.filter else "focus", form)
     model = model_of(program.graph)
     chosen = set(range(len(model.records)))
     if options.filter:
         chosen &= text.matching(model, options.filter)
     if options.focus:
         chosen &= text.neighbourhood(model, options.focus, options.depth)
-    return text.selected(model, chosen, colour=colour)
+    if form == "text":
+        return text.selected(model, chosen, colour=colour)
+    return DRAWINGS[form](program, chosen)
+
+
+def _refused_selection(name: str, form: str) -> ArgumentError:
+    formats = ["text"] if name == "collectives" else ["text", *DRAWINGS]
+    return ArgumentError(
+        f"--{name} selects for {', '.join(formats)}, not for {form}",
+        source=here(),
+        hint="leave --format away, or search in the page",
+    )
 
 
 def _is_coloured() -> bool:

@@ -144,7 +144,7 @@ def executions(graph: Graph) -> Iterator[tuple[Node, int]]:
         nodes, times = pending.pop()
         for node in nodes:
             yield node, times
-            pending += [(nested.nodes, times * _trips(node)) for nested in node.graphs]
+            pending += [(nested.nodes, times * trips(node)) for nested in node.graphs]
 
 
 def _body(graph: Graph) -> Cost:
@@ -159,12 +159,13 @@ def _add_node(node: Node, total: Cost) -> None:
         total.add(max(map(_body, node.graphs), key=lambda body: body.total_flops), 1)
     elif node.graphs:
         for nested in node.graphs:
-            total.add(_body(nested), _trips(node))
+            total.add(_body(nested), trips(node))
     else:
         _count(node, total)
 
 
-def _trips(node: Node) -> int:
+def trips(node: Node) -> int:
+    """Return how often a node runs its body: a loop that does not count, or a branch, once."""
     return cast(int, node.params["length"]) if node.op.name == "scan" else 1
 
 

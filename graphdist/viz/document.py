@@ -6,12 +6,15 @@
 3. A node refers to another by its position in `nodes`.
 4. Values that many nodes share are in tables, and are referred to by their positions there: `facts`
    (everything but names, operands and position), `sources` and `groups`.
+5. Nodes of several graphs that have the same identity are the same node: `identities` has the group
+   of each. Partners in the graphs before and after a pass are in `pairs`, also where a node has
+   moved to another group.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Generic, TypeVar  # Any: JSON
 
@@ -19,7 +22,8 @@ from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Frame
 from graphdist.viz.graph_diff import Diff, diffs
-from graphdist.viz.groups import GroupPath, paths
+from graphdist.viz.groups import GroupPath
+from graphdist.viz.identities import identified, partners
 from graphdist.viz.memory import timeline
 from graphdist.viz.model import Facts, Model, Record, models_of
 from graphdist.viz.program import ShownProgram
@@ -27,13 +31,14 @@ from graphdist.viz.program import ShownProgram
 __all__ = ["FORMAT", "VERSION", "program_document", "render"]
 
 FORMAT = "graphdist.program"
-VERSION = 3
+VERSION = 4
 _PLAIN = (
     "op",
     "parameters",
     "types",
     "bytes",
     "flops",
+    "trips",
     "distribution",
     "origin",
     "scope",
@@ -56,13 +61,21 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
     changes = iter(diffs([graph for graph, _ in groupby(step.graph for step in program.steps)]))
     numbers = {graph: number for number, graph in enumerate(models)}
     steps: list[dict[str, Any]] = []
+    pairs: dict[tuple[int, int], dict[int, int]] = {}
     before: Graph | None = None
     for step in program.steps:
         entry: dict[str, Any] = {"name": step.name, "graph": numbers[step.graph]}
-        if before not in (None, step.graph) and (change := next(changes)):
-            entry["diff"] = _diff(change, models[change.before], models[change.after])
+        if before not in (None, step.graph):
+            change = next(changes)
+            models_around = models[change.before], models[change.after]
+            paired = partners(change, *models_around)
+            pairs.setdefault((numbers[change.before], numbers[change.after]), paired)
+            entry["pairs"] = _runs(paired)
+            if change:
+                entry["diff"] = _diff(change, *models_around)
         steps.append(entry)
         before = step.graph
+    identities = identified(list(models.values()), pairs)
     tables = _Tables()
     return {
         "format": FORMAT,
@@ -70,7 +83,11 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "name": program.graph.name,
         "replicas": program.graph.num_replicas,
         "passes": steps,
-        "graphs": [_graph(model, tables) for model in models.values()],
+        "graphs": [
+            _graph(model, of, tables)
+            for model, of in zip(models.values(), identities.of, strict=True)
+        ],
+        "identities": [tables.groups.position(path) for path in identities.groups],
         "facts": tables.facts.entries,
         "sources": tables.sources.entries,
         "groups": tables.groups.entries,
@@ -111,13 +128,13 @@ class _Tables:
         return position
 
 
-def _graph(model: Model, tables: _Tables) -> dict[str, Any]:
+def _graph(model: Model, identities: list[int], tables: _Tables) -> dict[str, Any]:
     memory = timeline(model)
     return {
         "stage": model.graph.stage.value,
         "nodes": [
-            _node(record, tables.facts_position(record.facts), tables.groups.position(path))
-            for record, path in zip(model.records, paths(model), strict=True)
+            _node(record, tables.facts_position(record.facts), identity)
+            for record, identity in zip(model.records, identities, strict=True)
         ],
         "collectives": model.collectives,
         "memory": {
@@ -129,14 +146,16 @@ def _graph(model: Model, tables: _Tables) -> dict[str, Any]:
     }
 
 
-def _node(record: Record, facts: int, group: int) -> dict[str, Any]:
-    node: dict[str, Any] = {"id": record.id, "facts": facts, "group": group}
+def _node(record: Record, facts: int, identity: int) -> dict[str, Any]:
+    node: dict[str, Any] = {"id": record.id, "facts": facts, "identity": identity}
     if len(record.results) != 1:
         node["results"] = record.results
     if record.operands:
         node["operands"] = record.operands
     if record.parent >= 0:
         node["parent"] = record.parent
+    if record.times != 1:
+        node["times"] = record.times
     if record.own_text:
         node["text"] = record.own_text
     return node
@@ -168,6 +187,17 @@ def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:
         "changed": _pairs(before, after, change.changed),
         "kept": change.kept,
     }
+
+
+def _runs(pairs: Mapping[int, int]) -> list[list[int]]:
+    """Return pairs of positions as runs: where one begins in both graphs, and its length."""
+    runs: list[list[int]] = []
+    for old, new in sorted(pairs.items()):
+        if runs and (old, new) == (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]):
+            runs[-1][2] += 1
+        else:
+            runs.append([old, new, 1])
+    return runs
 
 
 def _positions(model: Model, nodes: Sequence[Node]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from graphdist.errors import ArgumentError
@@ -13,7 +13,7 @@ from graphdist.tracing.user_lines import here
 from graphdist.viz import document, dot, mermaid, model_explorer, page, perfetto, svg, text
 from graphdist.viz.program import ShownProgram, program_of
 
-__all__ = ["FORMATS", "MODULES", "Shown", "format_named", "render"]
+__all__ = ["DRAWINGS", "FORMATS", "MODULES", "Shown", "format_named", "render"]
 
 Shown: TypeAlias = Graph | FunctionStage | ShownProgram
 
@@ -28,6 +28,13 @@ FORMATS: dict[str, Callable[[ShownProgram], str]] = {
     "perfetto": perfetto.render,
 }
 """The renderer of each format. A format with a single graph shows the last step's."""
+
+DRAWINGS: dict[str, Callable[[ShownProgram, Collection[int] | None], str]] = {
+    "dot": dot.render,
+    "svg": svg.render,
+    "mermaid": mermaid.render,
+}
+"""The renderers of drawings of one graph, which also draw chosen nodes, by their positions."""
 
 MODULES = ("stablehlo", "hlo")
 """Formats of the compiled module and not of the graph."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from graphdist.ir.compare import parameter_key
@@ -35,7 +35,12 @@ OperandKeys = tuple[Hashable, ...]
 
 @dataclass(frozen=True)
 class Diff:
-    """The difference of two graphs: nodes of the first, nodes of the second, and pairs."""
+    """The difference of two graphs: nodes of the first, nodes of the second, and pairs.
+
+    `partners` has all pairs of nodes, nested ones too. `inputs` has the inputs of the first graph
+    and of its bodies, and its reads of variables, with the inputs of the second that have the same
+    value.
+    """
 
     before: Graph
     after: Graph
@@ -44,6 +49,8 @@ class Diff:
     rewired: list[tuple[Node, Node]] = field(default_factory=list)
     changed: list[tuple[Node, Node]] = field(default_factory=list)
     kept: int = 0
+    partners: dict[Node, Node] = field(default_factory=dict, repr=False)
+    inputs: dict[Value, Value] = field(default_factory=dict, repr=False)
 
     def __bool__(self) -> bool:
         """Whether there is any difference."""
@@ -109,9 +116,19 @@ def diffs(graphs: Sequence[Graph]) -> list[Diff]:
 def _diff(before: Graph, after: Graph, keys: _Keys) -> Diff:
     result = Diff(before, after)
     if before is after:
-        return Diff(before, after, kept=sum(1 for _ in node_lines(after)))
-    kept = _Pairing(before, after, result, keys).run()
-    return Diff(before, after, result.removed, result.added, result.rewired, result.changed, kept)
+        kept = _pair_with_itself(before, result)
+    else:
+        kept = _Pairing(before, after, result, keys).run()
+    return replace(result, kept=kept)
+
+
+def _pair_with_itself(graph: Graph, result: Diff) -> int:
+    """Pair the nodes and inputs of a graph with themselves, and return how many nodes it has."""
+    result.inputs.update(zip(graph.inputs, graph.inputs, strict=True))
+    result.partners.update(zip(graph.nodes, graph.nodes, strict=True))
+    return len(graph.nodes) + sum(
+        _pair_with_itself(nested, result) for node in graph.nodes for nested in node.graphs
+    )
 
 
 class _Keys:
@@ -214,6 +231,7 @@ class _Pairing:
         for node in self.before.nodes:
             if node.op.name == "read" and (key := _variable_of(node)) in bound:
                 self.values[node.results[0]] = bound[key]
+        self.result.inputs.update(self.values)
 
     def _pair(self, old: Node, new: Node) -> None:
         self.pairs[old] = new
@@ -283,6 +301,7 @@ class _Pairing:
 
     def _sort(self) -> int:
         result, kept = self.result, 0
+        result.partners.update(self.pairs)
         result.removed.extend(_with_nested(n for n in self.before.nodes if n not in self.pairs))
         result.added.extend(_with_nested(n for n in self.after.nodes if n not in self.taken))
         for old, new in self.pairs.items():
@@ -294,7 +313,7 @@ class _Pairing:
                 kept += 1
             for old_body, other in zip(old.graphs, new.graphs, strict=False):
                 if old_body is other:
-                    kept += sum(1 for _ in _with_nested(old_body.nodes))
+                    kept += _pair_with_itself(old_body, result)
                 else:
                     kept += _Pairing(old_body, other, result, self.keys).run()
         return kept

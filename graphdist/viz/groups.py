@@ -3,62 +3,61 @@
 1. The path is the node's named scope (`jax.named_scope`, a module's name) if it has one. Else it is
    the calls of the user's functions around it, without those that all nodes share; if none remain,
    the user's line.
-2. The nodes that differentiation made of a scope are in the same scope under `backward`.
+2. The nodes that differentiation made of a scope are in the same scope under `backward`; what the
+   backward pass computes a second time (`jax.checkpoint`) is under `recomputed` in it.
 3. A node without a known line is in the group of the pass that made it. If no pass made it (code
    within JAX did), it is with its first operand, or else with its first user.
-4. A node in the body of a loop or branch is in a group below that node.
+4. A node in the body of a loop or branch is in a group below that node. The identity of the loop
+   stands for that group's name, since names of nodes change from pass to pass.
 5. A group with more than `CROWD` direct members is divided by the user's lines, and a line with
    more than `CROWD` members by order. So no group is too large to lay out when it is opened.
+6. The groups of a program are computed once for the graphs of all its passes: a node that a pass
+   keeps stays in its group. `identities.py` says which nodes are the same.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from functools import cache
 from itertools import takewhile
 from os.path import basename
 
 from graphdist.viz.model import Model, Record
 
-__all__ = ["CROWD", "GroupPath", "paths"]
+__all__ = ["CROWD", "GroupPath", "OwnPaths", "is_lost", "thinned"]
 
-GroupPath = tuple[str, ...]
+GroupPath = tuple[str | int, ...]
+"""Names of groups, outermost first; a number is the identity of a loop or branch."""
 
 CROWD = 60
-_TRANSFORM = re.compile(r"(\w+)\((.*)\)")
+_TRANSFORM = re.compile(r"(jvp|transpose|vmap|pmap|jit|linearize|shard_map)\((.*)\)")
+_RECOMPUTED = "rematted_computation"
 
 
-def paths(model: Model) -> list[GroupPath]:
-    """Return the path of the group of each record, in order.
+class OwnPaths:
+    """The paths of the records of some models, below the loop or branch each is nested in."""
 
-    >>> from graphdist.ir.parser import parse
-    >>> from graphdist.viz.model import model_of
-    >>> graph = parse('''graph f on 1 replica, stage spmd
-    ... (%x: f32[3] mirrored) {
-    ...   %y = jax.neg(%x) : f32[3] mirrored
-    ...   return %y
-    ... }''')
-    >>> paths(model_of(graph))
-    [('inputs',), (), ()]
-    """
-    shared = _shared(model.records)
-    found: list[GroupPath] = []
-    for record in model.records:
-        outer = _below(model.records, found, record)
-        found.append(outer + _own(record, shared))
-    lost = [number for number, record in enumerate(model.records) if _is_lost(record)]
-    for number in lost:
-        found[number] = _beside(model.records, found, number, model.records[number].inputs)
-    for number in reversed(lost):
-        if model.records[number].parent < 0 and not found[number]:
-            found[number] = _beside(model.records, found, number, model.users[number])
-    return _thinned(model.records, found)
+    def __init__(self, models: Sequence[Model]) -> None:
+        self._shared = _shared([record for model in models for record in model.records])
+
+    def of(self, model: Model) -> list[GroupPath]:
+        """Return the path of each record, in order."""
+        found = [_own(record, self._shared) for record in model.records]
+        lost = [number for number, record in enumerate(model.records) if is_lost(record)]
+        for number in lost:
+            found[number] = _beside(model.records, found, number, model.records[number].inputs)
+        for number in reversed(lost):
+            if not found[number]:
+                found[number] = _beside(model.records, found, number, model.users[number])
+        return found
 
 
-def _is_lost(record: Record) -> bool:
+def is_lost(record: Record) -> bool:
+    """Return whether a node has no scope, line or pass of its own, so that neighbours decide."""
     facts = record.facts
-    return record.node is not None and not (facts.frames or facts.scope or facts.origin)
+    return record.node is not None and not (facts.frames or scope_path(facts.scope) or facts.origin)
 
 
 def _beside(
@@ -83,15 +82,53 @@ def scope_path(scope: str) -> GroupPath:
     >>> scope_path("transpose(jvp(encoder))/layer1")
     ('backward', 'encoder', 'layer1')
     """
-    parts: list[str] = []
-    backward = False
-    for part in filter(None, scope.split("/")):
-        inner = part
-        while match := _TRANSFORM.fullmatch(inner):
-            backward |= match[1] == "transpose"
-            inner = match[2]
-        parts += [inner] * bool(inner)
-    return ("backward", *parts) if backward and parts else tuple(parts)
+    path, transforms = _names(scope)
+    if sum(_TRANSFORM.fullmatch(part) is not None for part in _parts(scope)) > 1:
+        path = _without_repetition(path)
+    if _RECOMPUTED in path:
+        at = path.index(_RECOMPUTED)
+        path = [*path[:at], "recomputed", *(name for name in path[at:] if name != _RECOMPUTED)]
+    return ("backward", *path) if "transpose" in transforms and path else tuple(path)
+
+
+def _names(scope: str) -> tuple[list[str], set[str]]:
+    """Return the names in a scope, and the transformations of all of them.
+
+    JAX writes `jvp(a/b)/c` for the scope `c` in the scope `a/b` under `jvp`.
+    """
+    names: list[str] = []
+    transforms: set[str] = set()
+    for part in _parts(scope):
+        if match := _TRANSFORM.fullmatch(part):
+            inner, further = _names(match[2])
+            names += inner
+            transforms |= {match[1], *further}
+        else:
+            names.append(part)
+    return names, transforms
+
+
+def _parts(scope: str) -> list[str]:
+    """Return what the slashes outside parentheses separate."""
+    parts, depth = [""], 0
+    for piece in re.split("([/()])", scope):
+        depth = max(0, depth + {"(": 1, ")": -1}.get(piece, 0))
+        if piece == "/" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return [part for part in parts if part]
+
+
+def _without_repetition(names: list[str]) -> list[str]:
+    """Return names without a beginning that follows itself.
+
+    JAX writes `transpose(jvp(a))/b/jvp(a)/b/c` where it computes `a/b/c` a second time.
+    """
+    for length in range(1, len(names) // 2 + 1):
+        if names[:length] == names[length : 2 * length]:
+            return names[length:]
+    return names
 
 
 def _shared(records: list[Record]) -> int:
@@ -105,14 +142,6 @@ def _shared(records: list[Record]) -> int:
             same = takewhile(lambda pair: pair[0] == pair[1], zip(shared, call, strict=False))
             shared = tuple(frame for frame, _ in same)
     return len(shared)
-
-
-def _below(records: list[Record], found: list[GroupPath], record: Record) -> GroupPath:
-    """Return the path that a node of a nested graph is grouped below; () at the top."""
-    if record.parent < 0:
-        return ()
-    parent = records[record.parent]
-    return (*found[record.parent], f"{parent.facts.op} {parent.id}")
 
 
 def _own(record: Record, shared: int) -> GroupPath:
@@ -133,7 +162,8 @@ def _own(record: Record, shared: int) -> GroupPath:
     )
 
 
-def _thinned(records: list[Record], found: list[GroupPath]) -> list[GroupPath]:
+def thinned(found: Sequence[GroupPath], records: Sequence[Record]) -> list[GroupPath]:
+    """Return the paths of records in order, with groups of too many records divided."""
     crowds = Counter(found)
     lines = [(path, _line(record)) for path, record in zip(found, records, strict=True)]
     kinds: defaultdict[GroupPath, set[str]] = defaultdict(set)

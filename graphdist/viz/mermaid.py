@@ -6,8 +6,11 @@ names are cut, and a larger graph is refused.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from graphdist.errors import ArgumentError
 from graphdist.tracing.user_lines import here
+from graphdist.viz.drawing import drawing_of
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram
 from graphdist.viz.size_limit import refuse_large
@@ -20,33 +23,33 @@ _LETTERS = 40
 _PLAIN = set("._,-+*/%@()=: []")
 
 
-def render(program: ShownProgram) -> str:
-    """Return the last graph of a program as a flowchart; `ArgumentError` if it is large."""
-    model = model_of(program.graph)
-    refuse_large(model, "mermaid")
+def render(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
+    """Return the last graph of a program, or chosen nodes of it, as a flowchart.
+
+    Raises `ArgumentError` if that is large.
+    """
+    drawing = drawing_of(model_of(program.graph), chosen)
+    refuse_large(program.graph, len(drawing.positions), "mermaid")
     lines = ["flowchart TD"]
-    for position, record in enumerate(model.records):
+    for position, record in drawing.records:
         label = "<br/>".join(map(_escaped, (record.facts.op, record.id, *record.facts.types)))
         left, right = ("{{", "}}") if record.facts.is_collective else ("[", "]")
         lines.append(f'  n{position}{left}"{label}"{right}')
-    for position, record in enumerate(model.records):
-        lines += [f"  n{producer} --> n{position}" for producer in record.inputs]
-    if model.collectives:
+    lines += [f"  n{producer} --> n{position}" for producer, position in drawing.edges]
+    collectives = [f"n{at}" for at, record in drawing.records if record.facts.is_collective]
+    if collectives:
         lines.append("  classDef collective fill:#ffd591,stroke:#ad6800,color:#000")
-        lines.append(
-            f"  class {','.join(f'n{position}' for position in model.collectives)} collective"
-        )
+        lines.append(f"  class {','.join(collectives)} collective")
     text = "\n".join(lines) + "\n"
-    edges = sum(len(record.inputs) for record in model.records)
     for number, most, what in (
-        (edges, _MOST_EDGES, "edges"),
+        (len(drawing.edges), _MOST_EDGES, "edges"),
         (len(text), _MOST_CHARACTERS, "characters"),
     ):
         if number > most:
             raise ArgumentError(
                 f"mermaid draws at most {most:,} {what}, {program.graph.name!r} takes {number:,}",
                 source=here(),
-                hint="use html, dot or svg",
+                hint="use html, dot or svg, or choose nodes: --focus NODE, --filter REGEX",
             )
     return text
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, cast
 
-from graphdist.ir.cost import of_node
+from graphdist.ir.cost import of_node, trips
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
@@ -30,7 +30,8 @@ class Facts(NamedTuple):
 
     `op` and `parameters` are as in the text of a graph. That text numbers parameters without a text
     of their own, so `parameters` may differ between graphs. `frames` begin with the innermost.
-    `bytes` is the size of the results on one replica, `moved` the size of a collective's operands.
+    `bytes` is the size of the results on one replica, `moved` the size of a collective's operands,
+    both for one run. `trips` is how often a loop runs its body, 0 if it depends on data.
     """
 
     op: str
@@ -39,6 +40,7 @@ class Facts(NamedTuple):
     bytes: int = 0
     distribution: str = ""
     flops: int = 0
+    trips: int = 0
     moved: int = 0
     group_size: int = 0
     reducer: str = ""
@@ -63,7 +65,8 @@ class Record:
     """One node of the picture.
 
     `results` are names. `parent` is the position of the node it is nested in, -1 at the top.
-    `own_text` is the text of a record without a node: of an input, and of `return`.
+    `own_text` is the text of a record without a node: of an input, and of `return`. `times` counts
+    its runs in a step: a loop runs its body once for each trip, and a `while` counts as one trip.
     """
 
     id: str
@@ -73,6 +76,12 @@ class Record:
     results: list[str]
     operands: list[Reference]
     own_text: str = ""
+    times: int = 1
+
+    @property
+    def moved(self) -> int:
+        """Return the bytes that each replica puts into a collective in a step, all runs of it."""
+        return self.facts.moved * self.times
 
     @property
     def inputs(self) -> list[int]:
@@ -92,6 +101,7 @@ class Model:
     graph: Graph
     records: list[Record]
     position_of: dict[Node, int]
+    position_of_input: dict[Value, int]
     names: dict[Value, str]
 
     @property
@@ -166,6 +176,7 @@ class _Known:
             parameters,
             *self._results(node.results),
             flops=of_node(node).total_flops,
+            trips=trips(node) if node.op.name == "scan" else 0,
             moved=sum(operand.type.bytes for operand in node.operands) if collects else 0,
             group_size=cast(int, node.params.get("group_size", 0)) if collects else 0,
             reducer=str(node.params.get("reducer", "")) if collects else "",
@@ -205,6 +216,7 @@ class _Maker:
         self.printer = Printer(graph, kept=known.parameters)
         self.records: list[Record] = []
         self.position_of: dict[Node, int] = {}
+        self.position_of_input: dict[Value, int] = {}
         self.reference_to: dict[Value, Reference] = {}
 
     def model(self) -> Model:
@@ -218,22 +230,24 @@ class _Maker:
         text = f"return {', '.join(map(self.printer.operand, graph.outputs))}".rstrip()
         operands = self._references(graph.outputs)
         self.records.append(Record("return", None, -1, Facts("return"), [], operands, text))
-        return Model(graph, self.records, self.position_of, self.printer.names)
+        return Model(
+            graph, self.records, self.position_of, self.position_of_input, self.printer.names
+        )
 
-    def _nodes(self, graph: Graph, again: bool, parent: int) -> None:
+    def _nodes(self, graph: Graph, again: bool, parent: int, times: int = 1) -> None:
         for node in graph.nodes:
             position = self.position_of[node] = len(self.records)
-            self._node(node, again, parent)
+            self._node(node, again, parent, times)
             for nested in node.graphs:
-                self._nested(nested, node.operands, position)
+                self._nested(nested, node.operands, position, times * trips(node))
 
-    def _nested(self, graph: Graph, operands: tuple[Operand, ...], parent: int) -> None:
+    def _nested(self, graph: Graph, operands: tuple[Operand, ...], parent: int, times: int) -> None:
         again = self.printer.begin(graph)
         # From the end: a branch takes what follows the index, a scan all it takes.
         taken = operands[len(operands) - len(graph.inputs) :]
         for number, value in enumerate(graph.inputs):
             self._input(value, again, taken[number : number + 1], parent)
-        self._nodes(graph, again, parent)
+        self._nodes(graph, again, parent, times)
 
     def _input(
         self,
@@ -246,16 +260,16 @@ class _Maker:
         operands = self._references(taken)
         name, facts = self.printer.define(value, again), self.known.facts_of_input(value, variable)
         text = f"{name}: {facts.types[0]}" + (f" = {variable}" if variable else "")
-        self.reference_to[value] = len(self.records)
+        self.reference_to[value] = self.position_of_input[value] = len(self.records)
         self.records.append(Record(name, None, parent, facts, [name], operands, text))
 
-    def _node(self, node: Node, again: bool, parent: int) -> None:
+    def _node(self, node: Node, again: bool, parent: int, times: int) -> None:
         position, results = len(self.records), node.results
         operands = self._references(node.operands)
         names = [self.printer.define(value, again) for value in results]
         facts = self.known.facts(node, self.printer.parameters(node) if node.params else "")
         name = names[0] if names else f"{node.op.name}#{position}"
-        self.records.append(Record(name, node, parent, facts, names, operands))
+        self.records.append(Record(name, node, parent, facts, names, operands, times=times))
         if len(results) == 1:
             self.reference_to[results[0]] = position
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any  # Any: JSON
 
-from graphdist.viz.groups import paths
+from graphdist.viz.identities import paths
 from graphdist.viz.model import Model, Record, models_of
 from graphdist.viz.program import ShownProgram
 
@@ -88,6 +88,6 @@ def _overlays(model: Model) -> dict[str, Any]:
             {"sourceNodeId": str(position), "targetNodeId": str(user)}
             for user in model.users[position]
         ]
-        name = f"{record.facts.op} {record.id}, {record.facts.moved:,} bytes"
+        name = f"{record.facts.op} {record.id}, {record.moved:,} bytes in a step"
         overlays.append({"name": name, "edgeColor": _ORANGE, "edges": edges})
     return {"type": "edge_overlays", "name": "Collectives", "overlays": overlays}

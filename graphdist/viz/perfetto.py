@@ -1,29 +1,40 @@
 """The schedule as a trace: chrome://tracing and ui.perfetto.dev open it.
 
-It shows the order of the nodes and is not a measurement: a node takes a microsecond for each KiB
-that it reads and writes, at least one. Collectives have a separate track; a counter shows memory.
+It is an estimate and not a measurement: the nodes run one after the other, each as long as a
+roofline says (`graphdist.runtime.targets.roofline`), at least a nanosecond. The peaks are those of
+a chip of `CHIP` for each replica, or of another topology. XLA fuses elementwise work, so the memory
+traffic of a node is that of `graphdist.ir.cost`; a loop takes the time of all its trips.
+Collectives have a separate track; a counter shows memory.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
-from graphdist.ir.cost import bytes_touched
+from graphdist.ir.cost import Exchange, exchanges, of_node, trips
+from graphdist.ir.graph import Node
+from graphdist.runtime.targets.chips import CHIPS
+from graphdist.runtime.targets.roofline import Roofline, estimate_step
+from graphdist.runtime.targets.topologies import Topology
 from graphdist.viz.memory import timeline
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram
 
-__all__ = ["render"]
+__all__ = ["CHIP", "render"]
 
+CHIP = "v5e"
+"""The chip whose published peaks are taken where no topology is named."""
 _COMPUTE, _COLLECTIVES = 1, 2
 
 
-def render(program: ShownProgram) -> str:
+def render(program: ShownProgram, topology: Topology | None = None) -> str:
     """Return the schedule of the last graph as trace events in JSON."""
     model = model_of(program.graph)
+    topology = topology or Topology(CHIPS[CHIP], (program.graph.num_replicas, 1))
     events: list[dict[str, Any]] = [
-        _name("process_name", program.graph.name, 0),
+        _name("process_name", f"{program.graph.name}, estimated for {topology}", 0),
         _name("thread_name", "compute", _COMPUTE),
         _name("thread_name", "collectives", _COLLECTIVES),
     ]
@@ -31,35 +42,52 @@ def render(program: ShownProgram) -> str:
     for position, held in timeline(model).steps:
         record = model.records[position]
         assert record.node is not None
-        duration = max(1, round(bytes_touched(record.node) / 1024))
+        estimate = node_estimate(record.node, topology)
+        duration = max(1, round(estimate.step * 1e9))
         events.append(
             {
                 "name": f"{record.facts.op} {record.id}",
                 "cat": "collective" if record.facts.is_collective else "compute",
                 "ph": "X",
-                "ts": now,
-                "dur": duration,
+                "ts": now / 1000,
+                "dur": duration / 1000,
                 "pid": 1,
                 "tid": _COLLECTIVES if record.facts.is_collective else _COMPUTE,
-                "args": _arguments(model, record),
+                "args": _arguments(model, record, estimate),
             }
         )
         held_now = {"bytes": held}
-        events.append({"name": "memory", "ph": "C", "ts": now, "pid": 1, "args": held_now})
+        events.append({"name": "memory", "ph": "C", "ts": now / 1000, "pid": 1, "args": held_now})
         now += duration
     trace = {"traceEvents": events, "displayTimeUnit": "ns"}
     return json.dumps(trace, ensure_ascii=False, indent=1) + "\n"
+
+
+def node_estimate(node: Node, topology: Topology) -> Roofline:
+    """Return how long a node takes, all trips of a loop included."""
+    work = of_node(node)
+    return estimate_step(topology, work.flops, work.bytes, _exchanges(node))
+
+
+def _exchanges(node: Node, times: int = 1) -> Iterator[Exchange]:
+    if node.op.is_collective:
+        for made in exchanges(node):
+            yield made._replace(bytes=made.bytes * times)
+    for nested in node.graphs:
+        for inner in nested.nodes:
+            yield from _exchanges(inner, times * trips(node))
 
 
 def _name(kind: str, name: str, thread: int) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": 1, "tid": thread, "args": {"name": name}}
 
 
-def _arguments(model: Model, record: Record) -> dict[str, Any]:
+def _arguments(model: Model, record: Record, estimate: Roofline) -> dict[str, Any]:
     return {
         "text": model.text(record),
         "flops": record.facts.flops,
         "bytes": record.facts.bytes,
+        "bound by": estimate.bottleneck,
         "source": record.facts.place,
         "pass": record.facts.origin,
     }

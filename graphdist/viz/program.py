@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from dataclasses import dataclass
 
 from graphdist.errors import ArgumentError
@@ -10,7 +11,7 @@ from graphdist.ir.graph import Graph
 from graphdist.program.stages import FunctionStage, Traced
 from graphdist.tracing.user_lines import here
 
-__all__ = ["ShownProgram", "ShownStep", "program_of"]
+__all__ = ["ShownProgram", "ShownStep", "numbered", "program_of"]
 
 TRACE = "trace"
 """The name of the step before all passes."""
@@ -18,7 +19,7 @@ TRACE = "trace"
 
 @dataclass(frozen=True)
 class ShownStep:
-    """A graph and the name of the pass that returned it."""
+    """A graph and the name of the pass that returned it, `name:2` for the second run of a pass."""
 
     name: str
     graph: Graph
@@ -35,18 +36,21 @@ class ShownProgram:
         """Return the graph of the last step."""
         return self.steps[-1].graph
 
-    def step(self, name: str) -> ShownStep:
-        """Return the last step of a name, `last` being the last of all.
+    def step(self, name: str, *, first: bool = False) -> ShownStep:
+        """Return the step of a name, `last` being the last of all.
 
-        Raises `ArgumentError` for a name that no step has.
+        Of a pass that runs several times, `simplify:2` is the second run; the name alone means the
+        last run, or with `first` the first. Raises `ArgumentError` for a name that no step has.
         """
         if name == "last":
             return self.steps[-1]
         known = [step.name for step in self.steps]
-        for step in reversed(self.steps):
-            if step.name == name:
+        for step in self.steps if first else reversed(self.steps):
+            if name in (step.name, step.name.partition(":")[0]):
                 return step
-        near = [candidate for candidate in known if name and name in candidate][:3]
+        near = [known_name for known_name in known if name and name in known_name]
+        near = near or [one for one in known if name.partition(":")[0] == one.partition(":")[0]]
+        near = near[:3]
         near = near or difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
             f"there is no pass {name!r} in the {len(known)} steps of {self.graph.name!r}",
@@ -74,4 +78,16 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
     logical = shown.graph if isinstance(shown, Traced) else shown.logical
     first = (ShownStep(TRACE, logical),) if logical is not None else ()
     passes = tuple(ShownStep(record.pass_name, record.graph) for record in shown.history)
-    return ShownProgram(first + passes or (ShownStep("graph", shown.graph),))
+    return ShownProgram(numbered(first + passes) or (ShownStep("graph", shown.graph),))
+
+
+def numbered(steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
+    """Return the steps with a number in the names of passes that run several times."""
+    runs = Counter(step.name for step in steps)
+    seen: Counter[str] = Counter()
+    numbered = []
+    for step in steps:
+        seen[step.name] += 1
+        name = f"{step.name}:{seen[step.name]}" if runs[step.name] > 1 else step.name
+        numbered.append(ShownStep(name, step.graph))
+    return tuple(numbered)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from graphdist.errors import ArgumentError
+from graphdist.ir.graph import Graph
 from graphdist.tracing.user_lines import here
-from graphdist.viz.model import Model
 
 __all__ = ["SMALL", "refuse_large"]
 
 SMALL = 500
-"""The most nodes of a graph that is drawn in full."""
+"""The most boxes of one drawing."""
 
 
-def refuse_large(model: Model, form: str) -> None:
-    """Raise `ArgumentError` for a graph with more nodes than can be read in one drawing."""
-    if len(model.records) > SMALL:
+def refuse_large(graph: Graph, boxes: int, form: str) -> None:
+    """Raise `ArgumentError` for a drawing with more boxes than can be read at once."""
+    if boxes > SMALL:
         raise ArgumentError(
-            f"{form} draws at most {SMALL} nodes, {model.graph.name!r} has {len(model.records)}",
+            f"{form} draws at most {SMALL} nodes, {graph.name!r} has {boxes}",
             source=here(),
-            hint="use html, dot or model-explorer, or choose some: --focus NODE, --filter REGEX",
+            hint="use html or model-explorer, or choose nodes: --focus NODE, --filter REGEX",
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from html import escape
 
+from graphdist.viz.drawing import Drawing, drawing_of
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram
 from graphdist.viz.size_limit import refuse_large
@@ -19,21 +21,19 @@ _STYLE = (
 )
 
 
-def render(program: ShownProgram) -> str:
-    """Return the last graph of a program as an SVG document; `ArgumentError` if it is large."""
+def render(program: ShownProgram, chosen: Collection[int] | None = None) -> str:
+    """Return the last graph of a program, or chosen nodes of it, as an SVG document.
+
+    Raises `ArgumentError` if that is large.
+    """
     model = model_of(program.graph)
-    refuse_large(model, "svg")
-    places = _places(model)
-    width = max(x for x, _ in places) + _WIDTH + _MARGIN
-    height = max(y for _, y in places) + _HEIGHT + _MARGIN
-    edges = [
-        _edge(places[producer], places[position])
-        for position, record in enumerate(model.records)
-        for producer in record.inputs
-    ]
-    boxes = [
-        _box(model, record, place) for record, place in zip(model.records, places, strict=True)
-    ]
+    drawing = drawing_of(model, chosen)
+    refuse_large(program.graph, len(drawing.positions), "svg")
+    places = _places(drawing)
+    width = max((x for x, _ in places.values()), default=0) + _WIDTH + _MARGIN
+    height = max((y for _, y in places.values()), default=0) + _HEIGHT + _MARGIN
+    edges = [_edge(places[producer], places[position]) for producer, position in drawing.edges]
+    boxes = [_box(model, record, places[position]) for position, record in drawing.records]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -47,13 +47,15 @@ def render(program: ShownProgram) -> str:
     )
 
 
-def _places(model: Model) -> list[tuple[int, int]]:
-    """Return the upper left corner of each record."""
+def _places(drawing: Drawing) -> dict[int, tuple[int, int]]:
+    """Return the upper left corner of each record, by its position."""
+    if not drawing.positions:
+        return {}
     import networkx as nx  # slow to import, and few draw
 
     drawn = nx.DiGraph()
-    drawn.add_nodes_from(range(len(model.records)))
-    drawn.add_edges_from((i, n) for n, record in enumerate(model.records) for i in record.inputs)
+    drawn.add_nodes_from(drawing.positions)
+    drawn.add_edges_from(drawing.edges)
     layers = [sorted(layer) for layer in nx.topological_generations(drawn)]
     for number, layer in enumerate(layers):
         for position in layer:
@@ -63,13 +65,13 @@ def _places(model: Model) -> list[tuple[int, int]]:
     widest = sorted(laid_out[position][0] for position in max(layers, key=len))
     apart = widest[1] - widest[0] if len(widest) > 1 else 1.0
     left = min(x for x, _ in laid_out.values())
-    return [
-        (
+    return {
+        position: (
             round(_MARGIN + (laid_out[position][0] - left) / apart * (_WIDTH + _GAP_X)),
             _MARGIN + drawn.nodes[position]["layer"] * (_HEIGHT + _GAP_Y),
         )
-        for position in range(len(model.records))
-    ]
+        for position in drawing.positions
+    }
 
 
 def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:

@@ -57,26 +57,29 @@ def difference_text(change: Diff, before: str, after: str, *, colour: bool = Fal
 
 
 def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
-    """Return a table of the collectives of the last step, in order, with the user's lines."""
+    """Return a table of the collectives of the last step, in order, with the user's lines.
+
+    Bytes are those of all runs in a step: a collective in a loop runs once for each trip.
+    """
     model = model_of(program.graph)
-    rows = [("kind", "reducer", "bytes", "replicas", "made by", "node", "source")]
+    rows = [("kind", "reducer", "bytes", "times", "replicas", "made by", "node", "source")]
     for position in model.collectives:
         record = model.records[position]
         facts = record.facts
         made_by, source = facts.origin or "the program", facts.place or "unknown source"
-        moved, group_size = f"{facts.moved:,}", str(facts.group_size)
-        rows.append((facts.op, facts.reducer, moved, group_size, made_by, record.id, source))
+        figures = f"{record.moved:,}", f"{record.times:,}", str(facts.group_size)
+        rows.append((facts.op, facts.reducer, *figures, made_by, record.id, source))
     if len(rows) == 1:
         return "no collectives\n"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
-            cell.rjust(width) if number in (2, 3) else cell.ljust(width)
+            cell.rjust(width) if number in (2, 3, 4) else cell.ljust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
-    total = sum(model.records[position].facts.moved for position in model.collectives)
+    total = sum(model.records[position].moved for position in model.collectives)
     count = len(rows) - 1
     lines.append(f"{count} collective{'s' * (count > 1)}, {total:,} bytes a replica")
     return "\n".join([_paint(lines[0], _BOLD, colour), *map(_safe, lines[1:])]) + "\n"

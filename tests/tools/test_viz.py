@@ -9,10 +9,13 @@ from pathlib import Path
 import jax
 import pytest
 
+import graphdist as gd
+from graphdist.ir.parser import parse
 from graphdist.ir.printer import print_graph
 from graphdist.runtime.files.artifact import write_artifact
 from graphdist.tools import viz_targets
 from graphdist.tools.viz import main
+from graphdist.viz.program import ShownProgram, ShownStep, numbered
 from tests.viz.graphs import chain
 
 DIGITS = "examples/train_digits.py:make_step"
@@ -92,6 +95,72 @@ def test_focus_and_filter_choose_nodes(saved: str, capsys: pytest.CaptureFixture
     assert output(capsys, saved, "--filter", "all_reduce").count(" = ") == 1
 
 
+@pytest.mark.parametrize(("form", "box"), [("dot", "[label="), ("svg", "<g"), ("mermaid", "[")])
+def test_focus_and_filter_choose_the_nodes_of_a_drawing(
+    form: str, box: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "large.gd"
+    path.write_text(print_graph(chain(700)))
+    drawn = output(capsys, str(path), "--format", form, "--focus", "%50", "--depth", "1")
+    assert [f"%{number}" in drawn for number in (47, 49, 50, 51, 52)] == [False, *[True] * 3, False]
+    assert "all_reduce" in drawn
+    assert drawn.count("->") in (0, 2)
+    found = output(capsys, str(path), "--format", form, "--filter", "all_reduce")
+    assert found.count("all_reduce") >= 7
+    assert "scale" not in found.replace(".scale", "").replace("= scale(", "")
+
+
+@pytest.mark.parametrize("form", ["svg", "mermaid"])
+def test_a_drawing_that_is_too_large_is_refused_with_a_way_that_works(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "large.gd"
+    path.write_text(print_graph(chain(700)))
+    assert "--focus NODE" in refusal(capsys, str(path), "--format", form)
+    assert main([str(path), "--format", form, "--focus", "%5"]) == 0
+
+
+LOOP = """import jax.numpy as jnp
+from jax import lax
+
+import graphdist as gd
+
+
+def make_step(strategy):
+    def replica(x):
+        context = gd.get_replica_context()
+        own = x * (context.replica_id_in_sync_group + 1)
+
+        def summed(value):
+            return context.all_reduce("SUM", jnp.sin(value) * own)
+
+        def turn(carry, _):
+            carry, _ = lax.scan(lambda c, _: (summed(c), None), carry, None, length=2)
+            return summed(carry), None
+
+        carry, _ = lax.scan(turn, jnp.ones_like(x), None, length=10)
+        return summed(carry)
+
+    step = gd.function(lambda x: strategy.run(replica, args=(x,)))
+    return step, (jnp.ones((256, 256)),)
+"""
+
+
+def test_a_collective_in_a_loop_counts_once_for_each_trip(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    target = f"{tmp_path / 'loop.py'}:make_step"
+    table = output(capsys, target, "--strategy", "mirrored:2", "--collectives").splitlines()
+    assert [line.split()[2:4] for line in table[:-1]] == [
+        ["bytes", "times"],
+        ["5,242,880", "20"],
+        ["2,621,440", "10"],
+        ["262,144", "1"],
+    ]
+    assert table[-1] == f"3 collectives, {31 * 262_144:,} bytes a replica"
+
+
 def test_collectives_are_a_table(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     table = output(capsys, saved, "--collectives")
     assert table.splitlines()[-1] == "1 collective, 256 bytes a replica"
@@ -128,6 +197,37 @@ def test_a_step_of_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean simplify?" in refusal(capsys, *two, "--pass", "simplfy")
 
 
+ROW = """graph f on 1 replica, stage spmd
+(%x: f32[3] mirrored) {
+  %y = jax.neg(%x) : f32[3] mirrored
+  return %y
+}"""
+
+
+def test_each_run_of_a_pass_has_a_name() -> None:
+    graphs = [parse(ROW.replace("neg", op)) for op in ("neg", "exp", "sin")]
+    steps = tuple(map(ShownStep, ("clean", "fold", "clean"), graphs))
+    program = ShownProgram(numbered(steps))
+    assert [step.name for step in program.steps] == ["clean:1", "fold", "clean:2"]
+    assert [program.step(name).graph for name in ("clean:1", "clean:2")] == graphs[::2]
+    assert program.step("clean").graph is graphs[2]
+    assert program.step("clean", first=True).graph is graphs[0]
+    with pytest.raises(gd.ArgumentError, match="did you mean clean:1 or clean:2"):
+        program.step("clean:3")
+
+
+@pytest.mark.slow
+def test_a_difference_begins_at_the_first_run_of_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    two = (DIGITS, "--strategy", "mirrored:2")
+    change = output(capsys, *two, "--diff", "reassociate", "shard_update")
+    assert change.startswith("# reassociate:1 to shard_update: ")
+    change = output(capsys, *two, "--diff", "trace", "eliminate_dead_code")
+    assert change.startswith("# trace to eliminate_dead_code:2: ")
+    page = output(capsys, *two, "--pass", "reassociate:2")
+    assert page == output(capsys, *two, "--pass", "reassociate")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -135,7 +235,15 @@ def test_a_step_of_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         (["--focus", "%5x"], "there is no node '%5x'"),
         (["--filter", "("], "no regular expression"),
         (["--format", "stablehlo"], "stablehlo needs a function, a saved graph has none"),
-        (["--format", "dot", "--focus", "%5"], "--focus selects from text, not from dot"),
+        (
+            ["--format", "json", "--focus", "%5"],
+            "--focus selects for text, dot, svg, mermaid, not for json",
+        ),
+        (
+            ["--format", "svg", "--collectives"],
+            "--collectives selects for text, not for svg",
+        ),
+        (["--format", "perfetto", "--topology", "v5f:2x2"], "v5f"),
     ],
 )
 def test_bad_options_are_refused(

@@ -44,7 +44,7 @@ CASES = {
     "unknown node": ["chain.gd", "--focus", "%500"],
     "negative depth": ["chain.gd", "--focus", "%5", "--depth", "-1"],
     "no regular expression": ["chain.gd", "--filter", "all_reduce("],
-    "selection from what is no text": ["chain.gd", "--filter", "all", "--format", "svg"],
+    "selection from what is no text": ["chain.gd", "--filter", "all", "--format", "json"],
     "no arguments for a function": ["steps.py:scaled"],
     "too few arguments": ["steps.py:scaled", "--args", "f32[3]"],
     "too many arguments": ["steps.py:scaled", "--args", "f32[3] f32[] f32[]"],

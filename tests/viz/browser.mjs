@@ -23,7 +23,12 @@ seen.boxes = await state(() => graphdist.view.scene.boxes.size);
 seen.images = await page.locator("img").count();
 
 // Open the first group by pressing it on the canvas, and close it with the keyboard.
-const group = await state(() => [...graphdist.view.scene.boxes.values()].find((one) => one.group)?.key);
+const group = await state(() => {
+  const { view } = graphdist;
+  const { left, right } = view.canvas.getBoundingClientRect();
+  const isInWindow = ({ x }) => x > left + 20 && x < right - 200;
+  return [...view.scene.boxes.values()].find((one) => one.group?.size && isInWindow(view.screenPlace(one.key)))?.key;
+});
 if (group) {
   const place = await state(`graphdist.view.screenPlace(${JSON.stringify(group)})`);
   await page.mouse.click(place.x, place.y);

@@ -74,6 +74,7 @@ MODEL_EXPLORER = record(
 )
 
 NUMBER = {"type": "integer", "minimum": 0}
+MICROSECONDS = {"type": "number", "minimum": 0}
 TRACE_EVENTS = record(
     {
         "traceEvents": array(
@@ -92,8 +93,8 @@ TRACE_EVENTS = record(
                         {
                             "name": TEXT,
                             "ph": {"const": "X"},
-                            "ts": NUMBER,
-                            "dur": NUMBER,
+                            "ts": MICROSECONDS,
+                            "dur": MICROSECONDS,
                             "pid": NUMBER,
                             "tid": NUMBER,
                         },
@@ -104,7 +105,7 @@ TRACE_EVENTS = record(
                         {
                             "name": TEXT,
                             "ph": {"const": "C"},
-                            "ts": NUMBER,
+                            "ts": MICROSECONDS,
                             "pid": NUMBER,
                             # Each is a series of the counter: a number, or it is not drawn.
                             "args": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -12,14 +13,22 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 from xml.etree import ElementTree
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax import lax
 
 import graphdist as gd
+from graphdist.ir.analyses import node_count
+from graphdist.ir.cost import Exchange
 from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import node_lines
+from graphdist.runtime.targets.roofline import collective_seconds
+from graphdist.runtime.targets.topologies import Topology, find_topology
+from graphdist.viz import perfetto
 from graphdist.viz.model import model_of
-from graphdist.viz.program import ShownProgram, ShownStep
+from graphdist.viz.program import ShownProgram, ShownStep, program_of
 from tests.viz.browser import browse
 from tests.viz.graphs import HOSTILE, chain, hostile, nested
 from tests.viz.schemas import MODEL_EXPLORER, TRACE_EVENTS
@@ -82,6 +91,56 @@ def test_graphviz_reads_dot(make: Callable[[], Graph]) -> None:
     drawn = subprocess.run(["dot", "-Tplain"], input=text, capture_output=True, text=True)
     assert drawn.returncode == 0, drawn.stderr[:2000]
     assert drawn.stdout.count("\nnode ") == 62  # the input, 60 nodes, return
+
+
+def training_step() -> Graph:
+    """Return the graph of a training step of twelve unrolled layers with Adam's state."""
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    names = ("weights", "first", "second")
+    with strategy.scope():
+        state = {
+            name: gd.variables([{part: jnp.zeros((4, 4)) for part in "abcd"}] * 12)
+            for name in names
+        }
+
+    def loss(weights: Any, x: jax.Array) -> jax.Array:
+        for number, layer in enumerate(weights):
+            with jax.named_scope(f"layer{number}"):
+                x = jax.nn.softmax(x @ layer["a"] @ layer["b"]) + jnp.tanh(x @ layer["c"])
+                x = x @ layer["d"]
+        return jnp.mean(x)
+
+    def replica(x: jax.Array) -> None:
+        weights, first, second = (gd.read(state[name]) for name in names)
+        grads = gd.get_replica_context().all_reduce("MEAN", jax.grad(loss)(weights, x))
+        first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, grads)
+        second = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, second, grads)
+        weights = jax.tree.map(lambda w, m, v: w - m / jnp.sqrt(v + 1.0), weights, first, second)
+        for name, value in zip(names, (weights, first, second), strict=True):
+            gd.assign(state[name], value)
+
+    return gd.function(lambda x: strategy.run(replica, args=(x,))).trace(jnp.ones((2, 4))).graph
+
+
+@pytest.mark.slow
+def test_graphviz_ends_on_a_training_step() -> None:
+    graph = training_step()
+    assert node_count(graph) > 1000
+    text = gd.viz.render(graph, "dot")
+    boxes = [line for line in text.splitlines() if re.match(r" *[ng]\d+ \[label=", line)]
+    assert 60 < len(boxes) <= 150
+    counted = sum(
+        int(found[1].replace(",", "")) for found in re.finditer(r"\\n([\d,]+) nodes", text)
+    )
+    alone = sum(line.lstrip().startswith("n") for line in boxes)
+    assert counted + alone == len(model_of(graph).records)
+    if shutil.which("dot") is None:
+        pytest.skip("graphviz is not installed")
+    drawn = subprocess.run(
+        ["dot", "-Tplain"], input=text, capture_output=True, text=True, timeout=60
+    )
+    assert drawn.returncode == 0, drawn.stderr[:2000]
+    assert drawn.stdout.count("\nnode ") == len(boxes)
 
 
 @both
@@ -150,9 +209,39 @@ def test_perfetto_events_follow_one_another(make: Callable[[], Graph]) -> None:
     assert len(spans) == 60
     assert {one["ph"] for one in events} == {"X", "M", "C"}
     for one, other in pairwise(spans):
-        assert one["dur"] >= 1
-        assert one["ts"] + one["dur"] == other["ts"]
+        assert one["dur"] > 0
+        assert round(1000 * (one["ts"] + one["dur"])) == round(1000 * other["ts"])
     assert [one["tid"] for one in spans if one["cat"] == "collective"] == [2]
+
+
+def spans_of(graph: Graph, topology: Topology | None = None) -> dict[str, Any]:
+    """Return the bars of a graph's schedule, by the names of their nodes."""
+    trace = json.loads(perfetto.render(program_of(graph), topology))
+    return {one["name"].split()[0]: one for one in trace["traceEvents"] if one["ph"] == "X"}
+
+
+def test_perfetto_bars_are_estimated_times() -> None:
+    @gd.function
+    def step(x: jax.Array) -> jax.Array:
+        y = x @ x
+        return lax.scan(lambda c, _: (c @ c, None), y, None, length=10)[0]
+
+    graph = step.trace(jax.ShapeDtypeStruct((4096, 4096), "bfloat16")).graph
+    spans = spans_of(graph)
+    matmul, scan = spans["jax.dot_general"], spans["scan"]
+    assert matmul["dur"] == pytest.approx(1e6 * 2 * 4096**3 / 197e12, rel=1e-3)
+    assert matmul["args"]["bound by"] == "compute"
+    assert scan["dur"] == pytest.approx(10 * matmul["dur"], rel=1e-3)
+    faster = spans_of(graph, find_topology("v5p:2x2x1"))
+    assert faster["jax.dot_general"]["dur"] < matmul["dur"] / 2
+
+
+def test_perfetto_bars_of_collectives_are_those_of_the_interconnect() -> None:
+    graph, topology = chain(60), find_topology("v5e:2x2")
+    span = spans_of(graph, topology)["all_reduce"]
+    expected = collective_seconds(topology, Exchange("all_reduce", 256, 4))
+    assert span["dur"] >= round(expected * 1e9) / 1000 > 0
+    assert span["args"]["bound by"] == "interconnect"
 
 
 @both

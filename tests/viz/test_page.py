@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -99,8 +100,11 @@ def test_groups_open_within_groups_of_ten_thousand_nodes(tmp_path: Path) -> None
     page = tmp_path / "page.html"
     page.write_text(gd.viz.render(blocks(10_000), "html"))
     seen = expand(page)
-    names = [click["name"].rstrip("0123456789") for click in seen["clicks"]]
-    assert names == ["model", "stage", "block", "attention"]
+    names = [click["name"] for click in seen["clicks"]]
+    assert names[0] == "model / 20 × stage"
+    assert re.fullmatch(r"stage\d+ / 10 × block", names[1])
+    assert re.fullmatch(r"block\d", names[2])
+    assert names[3] == "attention"
     assert [click["size"] for click in seen["clicks"]] == [10_000, 500, 50, 25]
     assert seen["clicks"][-1]["after"] - seen["clicks"][-1]["before"] == 24
     assert len(seen["keys"]) == 3

@@ -1,17 +1,21 @@
-// The table of collectives: sorted by any column, its rows linked to the nodes.
+// The table of collectives: sorted by any column, its rows linked to the nodes. Bytes are those of all runs in a step.
 import { element, link } from "./elements.js";
-import { bytesText, count, place } from "./program.js";
+import { bytesText, count, moved, place } from "./program.js";
 
 const COLUMNS = [
   ["#", (node) => node.position],
   ["Kind", (node) => node.op],
   ["Reducer", (node) => node.collective.reducer],
-  ["Bytes", (node) => node.collective.bytes, (bytes) => `${count(bytes)}`],
+  ["Bytes", moved, count],
+  ["Times", (node) => node.times, count],
   ["Replicas", (node) => node.collective.group_size],
   ["Made by", (node) => node.origin ?? "the program"],
   ["Node", (node) => node.id],
   ["Source", (node) => (node.source ? place(node.source[0]) : "unknown")],
 ];
+
+const [BYTES, TIMES, REPLICAS, NODE, SOURCE] = ["Bytes", "Times", "Replicas", "Node", "Source"].map((name) => COLUMNS.findIndex((column) => column[0] === name));
+const FIGURES = [BYTES, TIMES, REPLICAS];
 
 export function collectives(app, order = { column: 0, down: false }) {
   const nodes = app.graph.collectives.map((one) => app.graph.nodes[one]);
@@ -22,21 +26,21 @@ export function collectives(app, order = { column: 0, down: false }) {
     const sign = typeof one === "number" ? one - other : one.localeCompare(other);
     return order.down ? -sign : sign;
   });
-  const sort = (column) => app.sortCollectives({ column, down: column === order.column ? !order.down : column === 3 });
+  const sort = (column) => app.sortCollectives({ column, down: column === order.column ? !order.down : column === BYTES });
   const head = COLUMNS.map(([name], column) =>
-    element("th", { "aria-sort": column === order.column ? (order.down ? "descending" : "ascending") : "none", scope: "col", class: column === 3 || column === 4 ? "figure" : "" },
+    element("th", { "aria-sort": column === order.column ? (order.down ? "descending" : "ascending") : "none", scope: "col", class: FIGURES.includes(column) ? "figure" : "" },
       element("button", { type: "button", class: "sort", onclick: () => sort(column) }, name, element("span", { "aria-hidden": "true" }, column === order.column ? (order.down ? " ▼" : " ▲") : ""))));
   const cell = (node, number, column) => {
     const value = COLUMNS[column][1](node);
     if (column === 0) return String(number);
-    if (column === 6) return link(node.id, node.text, () => app.select(node.position, { reveal: true }));
-    if (column === 7 && node.source) return link(value, node.source[0][0], () => app.showSource(node.source[0][0], node.source[0][1]));
+    if (column === NODE) return link(node.id, node.text, () => app.select(node.position, { reveal: true }));
+    if (column === SOURCE && node.source) return link(value, node.source[0][0], () => app.showSource(node.source[0][0], node.source[0][1]));
     return (COLUMNS[column][2] ?? String)(value);
   };
   const rows = sorted.slice(0, 2000).map(({ node, number }) =>
-    element("tr", { class: node.position === app.selected ? "chosen" : "" }, COLUMNS.map((_, column) => element("td", { class: column === 3 || column === 4 ? "figure" : "" }, cell(node, number, column)))));
-  const total = nodes.reduce((sum, node) => sum + node.collective.bytes, 0);
+    element("tr", { class: node.position === app.selected ? "chosen" : "" }, COLUMNS.map((_, column) => element("td", { class: FIGURES.includes(column) ? "figure" : "" }, cell(node, number, column)))));
+  const total = nodes.reduce((sum, node) => sum + moved(node), 0);
   return element("div", {},
     element("table", { id: "collectives" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows)),
-    element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} put in by each replica${nodes.length > rows.length ? `; the first ${rows.length} are shown` : ""}`));
+    element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} put in by each replica in a step${nodes.length > rows.length ? `; the first ${rows.length} are shown` : ""}`));
 }

@@ -1,17 +1,26 @@
 // Which boxes are seen with these groups open, and where. dagre lays out each open group by itself, from the innermost
 // out, as a graph of a few dozen boxes; in the group around it an open group is one box of the size it came to. So what
-// opening a group costs does not grow with the program, and what is laid out stays so until a group in it is opened or
-// closed. An edge is drawn in the innermost group that both its ends are in, between the boxes they are in there.
+// opening a group costs does not grow with the program. The boxes are those of all passes: a group is laid out once, and
+// from pass to pass boxes come and go and none moves. An edge is drawn in the innermost group that both its ends are in,
+// between the boxes they are in there.
 import dagre from "@dagrejs/dagre";
+import { codeOf, summary, titleOf, trips } from "./picture.js";
+import { plural } from "./program.js";
+import { LINE, widthOf } from "./text.js";
 
-const LINE = 13;
 const PAD = 12;
 const TITLE = 26;
+const WIDEST = 300;
 
-export function arrange(graph, open) {
+// A moment is a graph and, to show what a pass removed from it, perhaps the graph before (`earlier`).
+export function arrange(picture, open, moment) {
   const scene = { boxes: new Map(), outlines: [], edges: [] };
-  const laid = layOut(graph.root, open);
-  place(scene, laid, 0, 0, 0);
+  const laid = layOut(picture, picture.root, open);
+  const isSeen = (thing) => {
+    if (thing.children) return thing.size > 0 || [...thing.slots, ...thing.children.values()].some(isSeen);
+    return !!thing.nodes[moment.graph.number] || (moment.earlier && !!thing.nodes[moment.earlier.number]);
+  };
+  place(scene, laid, 0, 0, 0, { picture, moment, isSeen });
   scene.width = laid.width;
   scene.height = laid.height;
   const outer = new Map(); // group -> the closed group it is seen in, or null if it is open all the way up
@@ -20,68 +29,89 @@ export function arrange(graph, open) {
     if (!outer.has(group)) outer.set(group, closed(group.parent) ?? (open.has(group.key) ? null : group.key));
     return outer.get(group);
   };
-  scene.boxOf = (position) => closed(graph.nodes[position].home) ?? `#${position}`;
+  scene.boxOf = (slot) => closed(slot.home) ?? slot.key;
   return scene;
 }
 
 // What is in a group: `size`, the boxes and frames with their corners, and the edges, all from the group's own corner.
-function layOut(group, open) {
+function layOut(picture, group, open) {
   const inner = new Map();
-  for (const child of group.children.values()) if (open.has(child.key)) inner.set(child.key, layOut(child, open));
+  for (const child of group.children.values()) if (open.has(child.key)) inner.set(child.key, layOut(picture, child, open));
   const kept = group.laid;
-  if (kept && kept.inner.size === inner.size && [...inner].every(([key, one]) => kept.inner.get(key) === one)) return kept;
+  if (kept && kept.inner.size === inner.size && [...inner].every(([key, laid]) => kept.inner.get(key) === laid)) return kept;
 
   const boxes = [
-    ...[...group.children.values()].map((child) => inner.has(child.key) ? { key: child.key, group: child, inner: inner.get(child.key) } : { key: child.key, group: child }),
-    ...group.nodes.map((node) => ({ key: `#${node.position}`, node })),
+    ...[...group.children.values()].map((child) => ({ key: child.key, group: child, inner: inner.get(child.key) })),
+    ...group.slots.map((slot) => ({ key: slot.key, slot })),
   ];
   const drawn = new dagre.graphlib.Graph();
   drawn.setGraph({ rankdir: "TB", nodesep: 18, edgesep: 6, ranksep: 38, marginx: PAD, marginy: PAD, ranker: boxes.length > 150 ? "longest-path" : "network-simplex" });
   drawn.setDefaultEdgeLabel(() => ({}));
-  for (const box of boxes) drawn.setNode(box.key, box.inner ? { width: box.inner.width, height: box.inner.height + TITLE - PAD } : size(box));
-  for (const edge of group.edges) drawn.setEdge(edge.source, edge.target);
+  for (const box of boxes) drawn.setNode(box.key, box.inner ? { width: box.inner.width, height: box.inner.height + TITLE - PAD } : sizeOf(picture, box));
+  for (const edge of group.edges) if (!edge.aside) drawn.setEdge(edge.source, edge.target);
   dagre.layout(drawn);
   for (const box of boxes) {
     const { x, y, width, height } = drawn.node(box.key);
     Object.assign(box, { x: x - width / 2, y: y - height / 2, width, height });
   }
-  const edges = group.edges.map((edge) => ({ ...edge, points: drawn.edge(edge.source, edge.target).points }));
-  const whole = drawn.graph();
-  return (group.laid = { inner, boxes, edges, width: Math.max(whole.width, 60) || 60, height: Math.max(whole.height, 30) || 30 });
+  const corner = new Map(boxes.map((box) => [box.key, box]));
+  const edges = group.edges.map((edge) => ({ edge, points: edge.aside ? straight(corner.get(edge.source), corner.get(edge.target)) : drawn.edge(edge.source, edge.target).points }));
+  const { width, height } = drawn.graph();
+  return (group.laid = { inner, boxes, edges, width: Math.max(width, 60) || 60, height: Math.max(height, 30) || 30 });
 }
 
-function place(scene, laid, x, y, depth) {
-  for (const edge of laid.edges) {
-    const points = edge.points.map((one) => ({ x: one.x + x, y: one.y + y }));
-    scene.edges.push({ ...edge, points, ...bounds(points) });
+const straight = (from, to) => [{ x: from.x + from.width / 2, y: from.y + from.height }, { x: to.x + to.width / 2, y: to.y }];
+
+function place(scene, laid, x, y, depth, context) {
+  const { moment, isSeen, picture } = context;
+  const { number } = moment.graph;
+  for (const { edge, points } of laid.edges) {
+    const [now, before] = [edge.in[number] ?? 0, moment.earlier ? edge.in[moment.earlier.number] ?? 0 : 0];
+    if (!now && !before) continue;
+    const change = moment.earlier && !before ? "added" : now ? undefined : "removed";
+    const moved = points.map((point) => ({ x: point.x + x, y: point.y + y }));
+    scene.edges.push({ source: edge.source, target: edge.target, count: now || before, collective: edge.collective, given: edge.given, aside: edge.aside, change, points: moved, ...bounds(moved) });
   }
   for (const box of laid.boxes) {
-    const placed = { ...box, x: box.x + x, y: box.y + y, depth };
+    if (!isSeen(box.group ?? box.slot)) continue;
+    const node = box.slot?.nodes[number] ?? box.slot?.nodes[moment.earlier?.number];
+    const placed = { key: box.key, group: box.group, slot: box.slot, node, width: box.width, height: box.height, x: box.x + x, y: box.y + y, depth };
+    placed.gone = box.slot ? !box.slot.nodes[number] : box.group.size === 0;
     if (box.inner) {
+      placed.code = codeOf(box.group, picture.program);
       scene.outlines.push(placed);
-      place(scene, box.inner, placed.x, placed.y + TITLE - PAD, depth + 1);
-    } else scene.boxes.set(box.key, placed);
+      place(scene, box.inner, placed.x, placed.y + TITLE - PAD, depth + 1, context);
+    } else {
+      placed.lines = labels(picture, box, node, moment.graph);
+      scene.boxes.set(box.key, placed);
+    }
   }
 }
 
 function bounds(points) {
-  const [xs, ys] = [points.map((one) => one.x), points.map((one) => one.y)];
+  const [xs, ys] = [points.map((point) => point.x), points.map((point) => point.y)];
   const [x, y] = [Math.min(...xs), Math.min(...ys)];
   return { x, y, width: Math.max(...xs) - x || 1, height: Math.max(...ys) - y || 1 };
 }
 
-function size(box) {
-  box.lines = labels(box);
-  const widest = Math.max(...box.lines.map((one, number) => one.length * (number ? 6.1 : 7.2)));
-  return { width: Math.min(260, Math.max(90, widest + (box.group ? 36 : 22))), height: 14 + box.lines.length * LINE };
+// A box has room for what it says in every graph.
+function sizeOf(picture, box) {
+  const texts = box.group
+    ? picture.program.graphs.map((graph) => labels(picture, box, undefined, graph, summary(box.group)))
+    : box.slot.nodes.filter((node) => node).map((node) => labels(picture, box, node));
+  const widest = Math.max(...texts.flatMap((lines) => lines.map((line, number) => widthOf(line, number))));
+  return { width: Math.min(WIDEST, Math.max(90, Math.ceil(widest) + 22)), height: 14 + Math.max(...texts.map((lines) => lines.length)) * LINE };
 }
 
-function labels({ group, node }) {
-  if (group) return [group.name, `${plural(group.size, "node")}${group.collectives ? `, ${plural(group.collectives, "collective")}` : ""}`];
-  const lines = [node.op === "variable" ? node.variable : node.op.replace(/^jax\./, "")];
+function labels(picture, { group, slot }, node, graph, figures) {
+  if (group) {
+    const [title, code] = [titleOf(group, graph, picture.program), codeOf(group, picture.program)];
+    const counted = figures ?? summary(group, graph);
+    return code ? [`⊞ ${code}`, `${title}, ${counted}`] : [`⊞ ${title}`, counted];
+  }
+  const lines = [node.op === "variable" ? node.variable : node.op.replace(/^jax\./, "") + trips(node)];
   lines.push(node.op === "return" ? plural(node.operands.length, "result") : node.id);
   if (node.types) lines.push(node.types.length > 1 ? `${node.types.length} results` : node.types[0]);
+  if (slot.feeds) lines.push(`feeds ${slot.feeds} boxes`);
   return lines;
 }
-
-const plural = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;

@@ -1,15 +1,22 @@
-// The page: which pass, which node, which tab is shown, and nothing else is kept anywhere.
+// The page: which pass, which node, which tab is shown. The address has the same, and nothing else is kept anywhere.
+import { addressOf, readAddress, writeAddress } from "./address.js";
 import { changes } from "./changes.js";
 import { collectives } from "./collectives.js";
+import { copy } from "./copying.js";
 import { element } from "./elements.js";
+import { GESTURES } from "./gestures.js";
 import { GraphView } from "./graph.js";
 import { memory } from "./memory.js";
-import { groupless, panel } from "./panel.js";
-import { count, marks, readProgram } from "./program.js";
+import { border } from "./panes.js";
+import { groupPanel, lostPanel, nothingPanel, panel } from "./panel.js";
+import { PassStrip } from "./passes.js";
+import { pictureOf } from "./picture.js";
+import { follow, marks, plural, readProgram } from "./program.js";
+import { save } from "./saving.js";
+import { Search } from "./search.js";
 import { sources } from "./sources.js";
 
 const TABS = { collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], source: ["Source", sources] };
-const FOUND = 50;
 
 class App {
   constructor(program) {
@@ -17,42 +24,51 @@ class App {
     this.step = program.passes.length - 1;
     this.before = false;
     this.tab = "collectives";
-    this.view = new GraphView({ onSelect: (position) => this.select(position), onAnnounce: (text) => this.announce(text) });
+    this.view = new GraphView({ picture: pictureOf(program), onSelect: (box) => this.#pressed(box), onGroup: (group) => this.#selectGroup(group), onAnnounce: (text) => this.announce(text) });
+    this.view.onSave = (kind) => save(this.view, kind, `${program.name} ${program.passes[this.step].name}`);
+    this.search = new Search(this);
+    this.strip = new PassStrip(program, (number) => this.goTo(number));
     this.#build();
-    this.#show();
+    this.#restore();
+    writeAddress(this.#state(), { replace: true });
+    addEventListener("popstate", () => this.#restore());
   }
 
   get graph() {
-    const step = this.before ? this.step - 1 : this.step;
-    return this.program.graphs[this.program.passes[step].graph];
+    return this.#graphOf(this.before ? this.step - 1 : this.step);
   }
 
-  goTo(step) {
-    const kept = this.selected === undefined ? undefined : this.graph.nodes[this.selected];
+  // Shows a pass; the selected node is followed there, or the given one is selected.
+  goTo(step, position) {
     this.step = Math.min(Math.max(step, 0), this.program.passes.length - 1);
     this.before = false;
-    // Names are given out anew in every pass: one with the same line is the same node.
-    const same = this.graph.byId.get(kept?.id);
-    this.selected = same !== undefined && this.graph.nodes[same].text === kept.text ? same : undefined;
-    this.view.chosen = this.selected === undefined ? undefined : `#${this.selected}`;
+    if (position !== undefined) this.origin = { step: this.step, position };
+    this.group = undefined;
+    this.#follow();
     this.#show();
+    if (position !== undefined) this.view.reveal(position);
+    this.#enter();
     const { name, diff } = this.program.passes[this.step];
-    this.announce(`${name}: ${diff ? `${diff.added.length} added, ${diff.removed.length} removed` : "unchanged"}`);
+    this.announce(`${name}: ${diff ? `${diff.added.length} added, ${diff.removed.length} removed` : "unchanged"}${this.lost ? ", the selected node is not there" : ""}`);
   }
 
   showBefore(before, position) {
     this.before = before && this.step > 0;
-    this.selected = position;
+    if (position === undefined) this.#follow();
+    else [this.selected, this.lost, this.origin] = [position, undefined, { step: this.before ? this.step - 1 : this.step, position }];
     this.#show();
     if (position !== undefined) this.select(position, { reveal: true });
   }
 
   select(position, { reveal = false } = {}) {
     this.selected = position;
+    this.lost = this.group = undefined;
+    this.origin = { step: this.before ? this.step - 1 : this.step, position };
     if (reveal) this.view.reveal(position);
-    else this.view.chosen = `#${position}`;
+    else this.view.choose(position);
     this.#showPanel();
     this.#showTab();
+    this.#enter();
     this.announce(this.graph.nodes[position].text);
   }
 
@@ -69,59 +85,124 @@ class App {
   }
 
   openTab(name) {
-    this.tab = name;
-    for (const tab of document.querySelectorAll("[role=tab]")) {
-      tab.setAttribute("aria-selected", String(tab.id === `tab-${name}`));
-      tab.tabIndex = tab.id === `tab-${name}` ? 0 : -1;
-    }
+    this.#markTab(name);
     this.#showTab();
+    this.#enter();
   }
 
   announce(text) {
     document.getElementById("status").textContent = text.slice(0, 300);
   }
 
+  // The address of what is shown.
+  link() {
+    return `${location.href.split("#")[0]}${addressOf(this.#state())}`;
+  }
+
+  async copyText(text, what) {
+    await copy(text);
+    this.announce(`copied ${what}`);
+  }
+
+  #graphOf(step) {
+    return this.program.graphs[this.program.passes[step].graph];
+  }
+
+  // Where the node that was selected last is in the graph that is shown now.
+  #follow() {
+    this.selected = this.lost = undefined;
+    if (!this.origin) return;
+    const found = follow(this.program, this.origin.step, this.origin.position, this.before ? this.step - 1 : this.step);
+    if (found.lost === undefined) this.selected = found.position;
+    else this.lost = found;
+  }
+
+  #state() {
+    return { pass: this.program.passes[this.step].name, node: this.selected === undefined ? undefined : this.graph.nodes[this.selected].id, tab: this.tab === "collectives" ? undefined : this.tab };
+  }
+
+  #enter() {
+    if (!this.before && !this.isRestoring) writeAddress(this.#state());
+  }
+
+  // Shows what the address says; a name in it that is not there is left out.
+  #restore() {
+    this.isRestoring = true;
+    const { pass, node, tab } = readAddress();
+    const step = this.program.passes.findIndex((one) => one.name === pass);
+    this.step = step >= 0 ? step : this.program.passes.length - 1;
+    this.before = false;
+    this.#markTab(tab in TABS ? tab : "collectives");
+    this.selected = node === undefined ? undefined : this.graph.byId.get(node);
+    this.lost = this.group = undefined;
+    this.origin = this.selected === undefined ? undefined : { step: this.step, position: this.selected };
+    this.#show();
+    if (this.selected !== undefined) this.view.reveal(this.selected);
+    this.isRestoring = false;
+  }
+
   #build() {
     const { program } = this;
+    const side = border({ name: "side", label: "Width of the panel", controls: "side", across: true, size: 320, least: 160, most: () => innerWidth * 0.7 });
+    const dock = border({ name: "dock", label: "Height of the tables", controls: "dock", across: false, size: 235, least: 90, most: () => innerHeight * 0.7 });
+    const hide = (text, label, pane) => element("button", { type: "button", title: label, "aria-label": label, onclick: () => pane.toggle() }, text);
     document.getElementById("app").replaceChildren(
       element("header", {},
         element("h1", { title: program.name }, program.name),
         element("span", { class: "hint", id: "facts" }),
-        element("div", { class: "search", role: "search" },
-          element("input", { id: "search", type: "search", placeholder: "Search names, operations, types, lines  ( / )", "aria-label": "Search", autocomplete: "off", oninput: (event) => this.#search(event.target.value), onkeydown: (event) => this.#searchKey(event) }),
-          element("ol", { id: "found", hidden: true, "aria-label": "Found" }))),
-      element("nav", { id: "passes", "aria-label": "Passes" }, program.passes.map((step, number) => this.#passButton(step, number))),
-      element("main", {}, this.view.element, element("aside", { id: "side" })),
-      element("section", { id: "dock" },
+        this.search.element,
+        element("div", { class: "hides" }, hide("◨", "Show or hide the panel", side), hide("⬓", "Show or hide the tables", dock))),
+      this.strip.element,
+      element("main", {}, this.view.element, side.element, element("aside", { id: "side", "aria-label": "Selection" })),
+      dock.element,
+      element("section", { id: "dock", "aria-label": "Tables" },
         element("div", { role: "tablist", "aria-label": "Tables", onkeydown: (event) => this.#tabKey(event) }, Object.entries(TABS).map(([name, [title]]) =>
-          element("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": "tab", "aria-selected": String(name === this.tab), tabindex: name === this.tab ? 0 : -1, onclick: () => this.openTab(name) }, title))),
+          element("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": "tab", onclick: () => this.openTab(name) }, title))),
         element("div", { id: "tab", role: "tabpanel", tabindex: 0 })),
       element("div", { id: "status", role: "status", "aria-live": "polite" }));
     document.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  #passButton(step, number) {
-    const { diff } = step;
-    const figures = diff ? [element("span", { class: "plus" }, `+${diff.added.length}`), element("span", { class: "minus" }, `−${diff.removed.length}`), element("span", { class: "tilde" }, `~${diff.rewired.length + diff.changed.length}`)] : number ? [element("span", { class: "same" }, "=")] : [];
-    return element("button", { type: "button", class: "pass", "data-step": number, onclick: () => this.goTo(number) }, element("span", { class: "name" }, step.name), element("span", { class: "figures" }, figures));
-  }
-
   #show() {
-    document.querySelectorAll(".pass").forEach((one, number) => {
-      if (number === this.step) one.setAttribute("aria-current", "step");
-      else one.removeAttribute("aria-current");
-      if (number === this.step) one.scrollIntoView({ block: "nearest", inline: "nearest" });
-    });
     const { graph, program } = this;
-    document.getElementById("facts").textContent = `${program.replicas} replica${program.replicas > 1 ? "s" : ""} · ${graph.stage} · ${count(graph.nodes.length)} nodes · ${graph.collectives.length} collective${graph.collectives.length === 1 ? "" : "s"}${this.before ? " · before the pass" : ""}`;
-    this.view.show(graph, marks(program.passes[this.step], this.before));
+    const step = program.passes[this.step];
+    this.strip.show(this.step);
+    document.getElementById("facts").textContent = `${plural(program.replicas, "replica")} · ${graph.stage} · ${plural(graph.nodes.length, "node")} · ${plural(graph.collectives.length, "collective")}${this.before ? " · before the pass" : ""}`;
+    const earlier = step.diff && !this.before ? this.#graphOf(this.step - 1) : undefined;
+    this.view.show({ graph, earlier }, marks(step, this.before));
+    this.view.choose(this.selected);
+    this.search.again();
     this.#showPanel();
     this.#showTab();
   }
 
+  // A press on a box: the node, or one that the pass removed, which is in the graph before.
+  #pressed(box) {
+    if (!box.gone) return this.select(box.node.position);
+    this.selected = this.group = undefined;
+    this.origin = { step: this.step - 1, position: box.node.position };
+    this.lost = { lost: this.step, position: box.node.position, step: this.step - 1 };
+    this.#showPanel();
+  }
+
+  #selectGroup(group) {
+    this.selected = this.lost = this.origin = undefined;
+    this.group = group;
+    this.#showPanel();
+  }
+
   #showPanel() {
-    document.getElementById("side").replaceChildren(this.selected === undefined ? groupless() : panel(this, this.selected));
+    const shown = this.selected !== undefined ? panel(this, this.selected) : this.lost ? lostPanel(this, this.lost) : this.group ? groupPanel(this, this.group) : nothingPanel();
+    document.getElementById("side").replaceChildren(shown);
     this.view.draw();
+  }
+
+  #markTab(name) {
+    this.tab = name;
+    for (const tab of document.querySelectorAll("[role=tab]")) {
+      tab.setAttribute("aria-selected", String(tab.id === `tab-${name}`));
+      tab.tabIndex = tab.id === `tab-${name}` ? 0 : -1;
+    }
   }
 
   #showTab() {
@@ -132,61 +213,47 @@ class App {
     place.scrollTop = scrollTop;
   }
 
-  #search(text) {
-    const list = document.getElementById("found");
-    const wanted = text.trim().toLowerCase();
-    list.hidden = !wanted;
-    if (!wanted) return list.replaceChildren();
-    const holds = (node) => `${node.text} ${node.scope ?? ""} ${node.variable ?? ""} ${(node.source ?? []).map((one) => `${one[0]}:${one[1]}`).join(" ")}`.toLowerCase().includes(wanted);
-    const found = [];
-    for (const node of this.graph.nodes) if (holds(node) && found.push(node) > FOUND) break;
-    list.replaceChildren(...found.slice(0, FOUND).map((node) =>
-      element("li", {}, element("button", { type: "button", onclick: () => this.#take(node) }, element("b", {}, node.id), ` ${node.op} `, element("span", { class: "hint" }, (node.types ?? []).join(", "))))),
-      ...(found.length ? [] : [element("li", { class: "hint" }, "nothing found")]),
-      ...(found.length > FOUND ? [element("li", { class: "hint" }, "and more")] : []));
-  }
-
-  #take(node) {
-    document.getElementById("found").hidden = true;
-    this.select(node.position, { reveal: true });
-    this.view.canvas.focus();
-  }
-
-  #searchKey(event) {
-    if (event.key === "Enter") document.querySelector("#found button")?.click();
-    else if (event.key === "ArrowDown") document.querySelector("#found button")?.focus();
-    else if (event.key === "Escape") {
-      document.getElementById("found").hidden = true;
-      this.view.canvas.focus();
-    } else return;
-    event.preventDefault();
-  }
-
   #tabKey(event) {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!by) return;
+    event.preventDefault();
     const names = Object.keys(TABS);
     const next = names[(names.indexOf(this.tab) + by + names.length) % names.length];
     this.openTab(next);
     document.getElementById(`tab-${next}`).focus();
   }
 
+  // The keys work wherever the focus is, but in fields. Arrows and Enter are the drawing's where nothing else has them.
   #key(event) {
-    const list = event.target.closest?.("#found");
-    if (list && ["ArrowDown", "ArrowUp", "Escape"].includes(event.key)) {
-      const item = event.target.closest("li");
-      const next = event.key === "ArrowDown" ? item.nextElementSibling : event.key === "ArrowUp" ? item.previousElementSibling : null;
-      (next?.querySelector("button") ?? document.getElementById("search")).focus();
-      if (event.key === "Escape") list.hidden = true;
-      event.preventDefault();
-      return;
-    }
-    if (event.target.matches("input, select") || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "/") document.getElementById("search").focus();
-    else if (event.key === "[") this.goTo(this.step - 1);
-    else if (event.key === "]") this.goTo(this.step + 1);
-    else return;
-    event.preventDefault();
+    if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    const isFree = event.target === this.view.canvas || event.target === document.body;
+    if (this.search.keyInList(event) || this.#everywhere(event.key) || (isFree && this.#onDrawing(event.key))) event.preventDefault();
+  }
+
+  #everywhere(key) {
+    const { view } = this;
+    const keys = {
+      "/": () => this.search.focus(),
+      "[": () => this.goTo(this.step - 1),
+      "]": () => this.goTo(this.step + 1),
+      "+": () => view.zoomBy(GESTURES.step),
+      "=": () => view.zoomBy(GESTURES.step),
+      "-": () => view.zoomBy(1 / GESTURES.step),
+      0: () => view.fit(),
+      c: () => view.closeAll(),
+      n: () => view.walk(1),
+      p: () => view.walk(-1),
+      y: () => this.copyText(this.link(), "the link"),
+    };
+    keys[key]?.();
+    return key in keys;
+  }
+
+  #onDrawing(key) {
+    const move = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] }[key];
+    if (move) this.view.moveBy(...move);
+    else if (key === "Enter" || key === " ") this.view.pressChosen();
+    return !!move || key === "Enter" || key === " ";
   }
 }
 

@@ -2,152 +2,78 @@
 
 export async function readProgram() {
   const text = document.getElementById("program").textContent;
-  const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const program = JSON.parse(await new Response(stream).text());
   for (const facts of program.facts) if ("source" in facts) facts.source = program.sources[facts.source];
-  for (const graph of program.graphs) index(graph, program);
+  program.graphs.forEach((graph, number) => index(graph, number, program));
+  for (const step of program.passes) pair(step);
   return program;
 }
 
-function index(graph, { facts, groups }) {
-  graph.byId = new Map();
+function index(graph, number, { facts }) {
+  graph.number = number;
+  graph.byId = new Map(); // each value's name, and the node's own, to the position of its node
+  graph.ofIdentity = new Map();
   graph.nodes.forEach((node, position) => {
     Object.assign(node, facts[node.facts], { position, users: [] });
-    node.group = groups[node.group];
     node.results ??= [node.id];
     node.operands ??= [];
-    node.inputs = [...new Set(node.operands.filter((one) => typeof one !== "string").map((one) => (Array.isArray(one) ? one[0] : one)))];
+    node.times ??= 1;
+    node.inputs = [...new Set(node.operands.filter((operand) => typeof operand !== "string").map((operand) => (Array.isArray(operand) ? operand[0] : operand)))];
     node.text ??= line(graph, node);
-    graph.byId.set(node.id, position);
-    for (const one of node.inputs) graph.nodes[one].users.push(position);
+    for (const name of [node.id, ...node.results]) graph.byId.set(name, position);
+    graph.ofIdentity.set(node.identity, node);
+    for (const producer of node.inputs) graph.nodes[producer].users.push(position);
   });
-  graph.root = tree(graph);
 }
 
 // The line of a node in the text of its graph.
 function line(graph, { results, op, operands, parameters, types }) {
-  const name = (one) => (typeof one === "string" ? one : Array.isArray(one) ? graph.nodes[one[0]].results[one[1]] : graph.nodes[one].results[0]);
+  const name = (operand) => (typeof operand === "string" ? operand : Array.isArray(operand) ? graph.nodes[operand[0]].results[operand[1]] : graph.nodes[operand].results[0]);
   const call = `${op}(${operands.map(name).join(", ")})${parameters ? ` {${parameters}}` : ""}`;
   return results.length ? `${results.join(", ")} = ${call} : ${types.join(", ")}` : call;
 }
 
-// The groups as a tree. A group knows its own nodes, what leads from one thing in it to another, and of the nodes
-// anywhere below it the number alone.
-function tree(graph) {
-  const root = newGroup("", "", undefined);
-  for (const node of graph.nodes) {
-    let group = root;
-    for (const name of node.group) {
-      if (!group.children.has(name)) group.children.set(name, newGroup(`${group.key}/${JSON.stringify(name)}`, name, group, node.position));
-      group = group.children.get(name);
-    }
-    group.nodes.push(node);
-  }
-  simplify(root);
-  thin(root);
-  settle(root);
-  connect(graph);
-  return root;
-}
-
-const newGroup = (key, name, parent, first = 0) => ({ key, keys: [key], name, parent, first, children: new Map(), nodes: [], edges: [], size: 0, collectives: 0, bytes: 0, flops: 0 });
-
-// A group that is opened shows at least two things. One that holds nothing but another is one with it, and keeps the
-// keys of both, since it may hold more in the graph of another pass; one of a single node is that node.
-function simplify(group) {
-  const children = new Map();
-  for (let child of group.children.values()) {
-    while (child.children.size === 1 && !child.nodes.length) {
-      const [only] = child.children.values();
-      child = Object.assign(only, { name: `${child.name} / ${only.name}`, keys: [...child.keys, ...only.keys] });
-    }
-    simplify(child);
-    if (child.children.size || child.nodes.length > 1) children.set(child.key, child);
-    else group.nodes.push(...child.nodes);
-  }
-  group.children = children;
-}
-
-const CROWD = 60;
-
-// A group of very many things shows them in parts, in the order of the program.
-function thin(group) {
-  for (const child of group.children.values()) thin(child);
-  let things = [...group.children.values(), ...group.nodes];
-  if (things.length <= 2 * CROWD) return;
-  const start = (one) => one.first ?? one.position;
-  things.sort((a, b) => start(a) - start(b));
-  for (let width = CROWD; things.length > 2 * CROWD; width *= CROWD) {
-    const parts = [];
-    for (let from = 0; from < things.length; from += CROWD) {
-      const name = `part ${from / CROWD + 1} of ${Math.ceil(things.length / CROWD)}`;
-      parts.push(filled(newGroup(`${group.key}/${width} ${from}`, name, group, start(things[from])), things.slice(from, from + CROWD)));
-    }
-    things = parts;
-  }
-  filled(group, things);
-}
-
-function filled(group, things) {
-  group.children = new Map(things.filter((one) => one.key !== undefined).map((one) => [one.key, one]));
-  group.nodes = things.filter((one) => one.key === undefined);
-  return group;
-}
-
-function settle(group) {
-  const add = (name, one) => { group[name] += one[name] ?? 0; };
-  for (const child of group.children.values()) {
-    child.parent = group;
-    child.depth = (group.depth ?? 0) + 1;
-    settle(child);
-    for (const name of ["size", "collectives", "bytes", "flops"]) add(name, child);
-  }
-  for (const node of group.nodes) {
-    node.home = group;
-    group.size++;
-    group.collectives += node.collective ? 1 : 0;
-    add("bytes", node);
-    add("flops", node);
-  }
-}
-
-// Enters every edge in the innermost group that both of its ends are in.
-function connect(graph) {
-  const found = new Map();
-  for (const node of graph.nodes) {
-    for (const from of node.inputs) {
-      const other = graph.nodes[from];
-      let [one, two] = [other.home, node.home];
-      let [source, target] = [`#${from}`, `#${node.position}`];
-      while (one !== two) {
-        if ((one.depth ?? 0) >= (two.depth ?? 0)) [source, one] = [one.key, one.parent];
-        else [target, two] = [two.key, two.parent];
-      }
-      if (!found.has(one)) found.set(one, new Map());
-      const edges = found.get(one);
-      const key = `${source} ${target}`;
-      const edge = edges.get(key);
-      if (edge) edge.count++;
-      else edges.set(key, { source, target, count: 1, collective: !!node.collective || !!other.collective, given: isGiven(other) });
+// Makes a pass able to say which node after it a node before it is, and the other way round.
+function pair(step) {
+  if (!step.pairs) return;
+  [step.after, step.before] = [new Map(), new Map()];
+  for (const [old, now, length] of step.pairs) {
+    for (let i = 0; i < length; i++) {
+      step.after.set(old + i, now + i);
+      step.before.set(now + i, old + i);
     }
   }
-  for (const [group, edges] of found) group.edges = [...edges.values()];
 }
 
-// What a program is given leads everywhere in it: its edges are drawn faintly, or they would hide the others.
-const isGiven = (node) => node.op === "variable" || node.op === "input";
+// Follows a node from one pass to another. Returns its position there, or the pass at which it is lost: the pass that
+// removed it on the way forward, the pass that added it on the way back.
+export function follow({ passes }, from, position, to) {
+  for (let at = from; at !== to; ) {
+    const forward = at < to;
+    const step = passes[forward ? at + 1 : at];
+    const next = step.pairs ? (forward ? step.after : step.before).get(position) : position;
+    if (next === undefined) return { lost: forward ? at + 1 : at, position, step: at };
+    position = next;
+    at += forward ? 1 : -1;
+  }
+  return { position };
+}
 
 // What a step did to the nodes of its graph (or, `before`, of the graph it was given).
 export function marks(step, before) {
   const found = new Map();
   if (!step.diff) return found;
   const side = before ? 0 : 1;
-  for (const one of before ? step.diff.removed : step.diff.added) found.set(one, before ? "removed" : "added");
+  for (const position of before ? step.diff.removed : step.diff.added) found.set(position, before ? "removed" : "added");
   for (const pair of step.diff.rewired) found.set(pair[side], "rewired");
   for (const pair of step.diff.changed) found.set(pair[side], "changed");
   return found;
 }
+
+// The bytes that each replica puts into a collective in a step, in all trips of the loops around it.
+export const moved = (node) => (node.collective ? node.collective.bytes * node.times : 0);
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 export function bytesText(bytes) {
@@ -156,4 +82,5 @@ export function bytesText(bytes) {
   return `${unit ? bytes.toFixed(1) : bytes} ${UNITS[unit]}`;
 }
 export const count = (number) => number.toLocaleString("en");
+export const plural = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 export const place = (frame) => `${frame[0].split(/[\\/]/).pop()}:${frame[1]}`;

@@ -1,0 +1,145 @@
+"""Which nodes of a program's graphs are the same node, so that it is drawn at one place.
+
+1. An identity is a number. The nodes that a pass keeps, rewires or changes keep their identity, as
+   the difference of the graphs pairs them; inputs and `return` do, too.
+2. A node that is paired with one of another group, or of another loop's body, has a new identity:
+   it is drawn elsewhere.
+3. Identities are numbered in the order of the program: one that a pass adds comes after the node
+   that it follows.
+4. The group of an identity is the group of its first node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphdist.viz.graph_diff import Diff
+from graphdist.viz.groups import GroupPath, OwnPaths, is_lost, thinned
+from graphdist.viz.model import Model, Record
+
+__all__ = ["Identities", "identified", "partners", "paths"]
+
+
+@dataclass(frozen=True)
+class Identities:
+    """The identities of the records of each model, in order, and the group of each identity."""
+
+    of: list[list[int]]
+    groups: list[GroupPath]
+
+
+def paths(model: Model) -> list[tuple[str, ...]]:
+    """Return the names of the groups of each record of a single graph, in order.
+
+    >>> from graphdist.ir.parser import parse
+    >>> from graphdist.viz.model import model_of
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.neg(%x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> paths(model_of(graph))
+    [('inputs',), (), ()]
+    """
+    found = identified([model], {}).groups  # a node's identity is its position
+
+    def name(group: str | int) -> str:
+        if isinstance(group, str):
+            return group
+        return f"{model.records[group].facts.op} {model.records[group].id}"
+
+    return [tuple(map(name, path)) for path in found]
+
+
+def partners(change: Diff, before: Model, after: Model) -> dict[int, int]:
+    """Return the pairs of a difference, as positions of records of the two graphs."""
+    found = {
+        before.position_of[old]: after.position_of[new] for old, new in change.partners.items()
+    }
+    for value, other in change.inputs.items():
+        if value in before.position_of_input and other in after.position_of_input:
+            found[before.position_of_input[value]] = after.position_of_input[other]
+    found[len(before.records) - 1] = len(after.records) - 1  # return
+    return found
+
+
+def identified(
+    models: Sequence[Model], pairs: Mapping[tuple[int, int], Mapping[int, int]]
+) -> Identities:
+    """Return the identities of the records of models.
+
+    `pairs` has the partners of the records of one model in another, by the numbers of both.
+    """
+    maker = _Maker(models)
+    for number, model in enumerate(models):
+        maker.add(model, maker.inherited(number, pairs))
+    return maker.identities()
+
+
+class _Maker:
+    """Gives identities to one model after the other."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self._own = OwnPaths(models)
+        self._of: list[list[int]] = []
+        self._first: list[Record] = []  # the first record of each identity
+        self._parents: list[int] = []  # the identity of the loop around it, -1 without
+        self._paths: list[GroupPath] = []
+        self._next: dict[int, int] = {}  # the identity after it in the program; -1 is the start
+
+    def inherited(
+        self, number: int, pairs: Mapping[tuple[int, int], Mapping[int, int]]
+    ) -> dict[int, int]:
+        """Return the identities that records of a model have by their partners, by position."""
+        for (before, after), partner in pairs.items():
+            if after == number and before < number:
+                return {new: self._of[before][old] for old, new in partner.items()}
+        return {}
+
+    def add(self, model: Model, inherited: Mapping[int, int]) -> None:
+        """Give an identity to each record of a model."""
+        of: list[int] = []
+        taken: set[int] = set()
+        own = self._own.of(model)
+        before = -1
+        for position, record in enumerate(model.records):
+            parent = of[record.parent] if record.parent >= 0 else -1
+            identity = inherited.get(position, -1)
+            if identity in taken or not self._is_at(identity, parent, own[position], record):
+                identity = self._new(record, parent, own[position], before)
+            taken.add(identity)
+            of.append(identity)
+            before = identity
+        self._of.append(of)
+
+    def _is_at(self, identity: int, parent: int, path: GroupPath, record: Record) -> bool:
+        """Return whether an identity is in the group of a record; no record has identity -1."""
+        if identity < 0 or self._parents[identity] != parent:
+            return False
+        return self._paths[identity] == path or is_lost(record)
+
+    def _new(self, record: Record, parent: int, path: GroupPath, before: int) -> int:
+        identity = len(self._first)
+        self._first.append(record)
+        self._parents.append(parent)
+        self._paths.append(path)
+        self._next[identity] = self._next.get(before, -1)
+        self._next[before] = identity
+        return identity
+
+    def identities(self) -> Identities:
+        """Return the identities, numbered in the order of the program."""
+        order: list[int] = []
+        at = self._next.get(-1, -1)
+        while at >= 0:
+            order.append(at)
+            at = self._next[at]
+        number = {identity: place for place, identity in enumerate(order)}
+        found: dict[int, GroupPath] = {-1: ()}
+        for identity in range(len(order)):  # a loop was met before its body
+            parent = self._parents[identity]
+            outer = (*found[parent], number[parent]) if parent >= 0 else ()
+            found[identity] = (*outer, *self._paths[identity])
+        groups = thinned([found[one] for one in order], [self._first[one] for one in order])
+        return Identities([[number[one] for one in of] for of in self._of], groups)

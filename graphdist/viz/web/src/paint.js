@@ -1,0 +1,164 @@
+// Paints a scene: frames, edges, boxes, and the same as a map. Text is never smaller than `SMALLEST` pixels on the screen:
+// when the drawing is far away it is cut sooner, and left out where nothing of it fits.
+import { cut, FONTS, LINE, SIZES } from "./text.js";
+
+const LINKS = 100;
+const SMALLEST = 9;
+
+// The colours of the theme, by name.
+export function palette() {
+  const style = getComputedStyle(document.documentElement);
+  const known = new Map();
+  return (name) => {
+    if (!known.has(name)) known.set(name, style.getPropertyValue(`--${name}`).trim());
+    return known.get(name);
+  };
+}
+
+export const kindOf = (view, box) => view.markOf.get(box.key) ?? (box.node?.collective ? "collective" : box.group ? "group" : "box");
+export const lineOf = (view, box) => {
+  const mark = view.markOf.get(box.key);
+  if (mark) return `${mark}-line`;
+  return box.node?.collective || box.group?.collectives ? "collective-line" : "line";
+};
+export const isNear = (view, edge) => edge.source === view.chosen || edge.target === view.chosen;
+export const edgeColour = (view, edge) => (isNear(view, edge) ? "accent" : edge.change ? `${edge.change}-line` : edge.collective ? "collective-line" : "edge");
+
+export function paintScene(pen, view, colour, seen) {
+  const { scene } = view;
+  const inside = (thing) => thing.x < seen.right && thing.x + thing.width > seen.left && thing.y < seen.bottom && thing.y + thing.height > seen.top;
+  for (const outline of scene.outlines) if (inside(outline)) paintOutline(pen, view, outline, colour);
+  for (const edge of scene.edges) if (inside(edge)) paintEdge(pen, view, edge, colour);
+  for (const box of scene.boxes.values()) if (inside(box)) paintBox(pen, view, box, colour);
+  paintLinks(pen, view, colour);
+}
+
+// Writes a line at its own size, or larger if it were too small to read; says whether it found room.
+function write(pen, view, text, line, x, y, width, room) {
+  const grown = Math.max(1, SMALLEST / view.zoom / SIZES[line ? 1 : 0]);
+  if (SIZES[line ? 1 : 0] * grown > room) return false;
+  const shown = cut(grown > 1.2 ? text.replace(/^[⊞⊟] /, "") : text, line, width / grown);
+  if (!shown) return false;
+  pen.font = grown === 1 ? FONTS[line ? 1 : 0] : FONTS[line ? 1 : 0].replace(/[\d.]+px/, `${SIZES[line ? 1 : 0] * grown}px`);
+  pen.fillText(shown, x, y);
+  return true;
+}
+
+function paintOutline(pen, view, outline, colour) {
+  const chosen = outline.key === view.chosen;
+  pen.beginPath();
+  pen.roundRect(outline.x, outline.y, outline.width, outline.height, 8);
+  pen.fillStyle = colour(outline.depth % 2 ? "frame-odd" : "frame-even");
+  pen.fill();
+  pen.lineWidth = chosen ? 2 : 1;
+  pen.strokeStyle = colour(chosen ? "accent" : "line");
+  pen.stroke();
+  pen.fillStyle = colour("muted");
+  write(pen, view, `⊟ ${outline.code ? `${outline.code}  ${outline.group.name}` : outline.group.name}`, 0, outline.x + 8, outline.y + 16, outline.width - 16, 22);
+}
+
+function paintEdge(pen, view, edge, colour) {
+  const near = isNear(view, edge);
+  if (edge.aside && !near) return;
+  const { points } = edge;
+  pen.beginPath();
+  pen.moveTo(points[0].x, points[0].y);
+  for (let i = 1; i < points.length - 1; i++) {
+    const next = points[i + 1];
+    const end = i === points.length - 2 ? next : { x: (points[i].x + next.x) / 2, y: (points[i].y + next.y) / 2 };
+    pen.quadraticCurveTo(points[i].x, points[i].y, end.x, end.y);
+  }
+  const last = points[points.length - 1];
+  if (points.length === 2) pen.lineTo(last.x, last.y);
+  pen.strokeStyle = pen.fillStyle = colour(edgeColour(view, edge));
+  pen.lineWidth = near || edge.change ? 2 : Math.min(1 + Math.log2(edge.count) / 3, 3);
+  pen.globalAlpha = edge.given && !near && !edge.change ? 0.4 : 1;
+  if (edge.change === "removed") pen.setLineDash([4, 4]);
+  pen.stroke();
+  pen.setLineDash([]);
+  const from = points[points.length - 2];
+  const angle = Math.atan2(last.y - from.y, last.x - from.x);
+  pen.beginPath();
+  pen.moveTo(last.x, last.y);
+  pen.lineTo(last.x - 7 * Math.cos(angle - 0.4), last.y - 7 * Math.sin(angle - 0.4));
+  pen.lineTo(last.x - 7 * Math.cos(angle + 0.4), last.y - 7 * Math.sin(angle + 0.4));
+  pen.fill();
+  pen.globalAlpha = 1;
+}
+
+// From the chosen node to its operands and users in other groups, whose edges end at the frames.
+function paintLinks(pen, view, colour) {
+  const own = view.scene.boxes.get(view.chosen);
+  if (!own?.slot || own.gone) return;
+  const { graph } = view.moment;
+  const slotOf = (position) => view.picture.slots[graph.nodes[position].identity];
+  const middle = (box) => box.x + box.width / 2;
+  const curve = (from, to) => {
+    const [x, y, toX, toY] = [middle(from), from.y + from.height, middle(to), to.y];
+    pen.moveTo(x, y);
+    pen.bezierCurveTo(x, y + 40, toX, toY - 40, toX, toY);
+  };
+  const others = (positions) => [...new Set(positions.map(slotOf).filter((slot) => slot.home !== own.slot.home).slice(0, LINKS).map(view.scene.boxOf))].map((key) => view.scene.boxes.get(key)).filter((box) => box);
+  pen.beginPath();
+  for (const box of others(own.node.inputs)) curve(box, own);
+  for (const box of others(own.node.users)) curve(own, box);
+  pen.setLineDash([5, 4]);
+  pen.lineWidth = 1.5;
+  pen.strokeStyle = colour("accent");
+  pen.stroke();
+  pen.setLineDash([]);
+}
+
+function paintBox(pen, view, box, colour) {
+  const chosen = box.key === view.chosen;
+  if (box.group) {
+    const sheets = box.group.members ? [6, 3] : [3]; // a stack of groups has one more
+    for (const by of sheets) {
+      pen.beginPath();
+      pen.roundRect(box.x + by, box.y + by, box.width, box.height, 7);
+      pen.fillStyle = colour("frame-odd");
+      pen.fill();
+      pen.lineWidth = 1;
+      pen.strokeStyle = colour("line");
+      pen.stroke();
+    }
+  }
+  pen.beginPath();
+  pen.roundRect(box.x, box.y, box.width, box.height, 7);
+  pen.fillStyle = colour(kindOf(view, box));
+  pen.fill();
+  pen.lineWidth = chosen ? 2.5 : 1;
+  pen.strokeStyle = colour(chosen ? "accent" : lineOf(view, box));
+  if (box.gone) pen.setLineDash([4, 3]);
+  pen.stroke();
+  pen.setLineDash([]);
+  const small = SMALLEST / view.zoom > SIZES[0]; // then there is room for the title alone
+  for (const [number, line] of box.lines.entries()) {
+    pen.fillStyle = colour(number ? "muted" : "text");
+    const [y, room] = small ? [box.y + box.height / 2 + SMALLEST / view.zoom / 3, box.height] : [box.y + 18 + number * LINE, LINE];
+    if (!write(pen, view, line, number, box.x + 9, y, box.width - 16, room) || small) break;
+  }
+  if (box.gone) {
+    pen.beginPath();
+    pen.moveTo(box.x + 6, box.y + box.height / 2);
+    pen.lineTo(box.x + box.width - 6, box.y + box.height / 2);
+    pen.lineWidth = 1;
+    pen.strokeStyle = colour("removed-line");
+    pen.stroke();
+  }
+}
+
+export function paintMap(pen, view, colour, seen, { width, height, scale, left, top }) {
+  pen.clearRect(0, 0, width, height);
+  for (const box of view.scene.boxes.values()) {
+    const line = lineOf(view, box);
+    pen.fillStyle = colour(line === "line" ? "edge" : line);
+    pen.fillRect(left + box.x * scale, top + box.y * scale, Math.max(box.width * scale, 1), Math.max(box.height * scale, 1));
+  }
+  pen.strokeStyle = colour("accent");
+  pen.lineWidth = 1.5;
+  const clamp = (value, most) => Math.min(Math.max(value, 1), most - 1);
+  const [x1, y1] = [clamp(left + seen.left * scale, width), clamp(top + seen.top * scale, height)];
+  const [x2, y2] = [clamp(left + seen.right * scale, width), clamp(top + seen.bottom * scale, height)];
+  pen.strokeRect(x1, y1, x2 - x1, y2 - y1);
+}
