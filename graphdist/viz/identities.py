@@ -55,11 +55,12 @@ def paths(model: Model) -> list[tuple[str, ...]]:
 def partners(change: Diff, before: Model, after: Model) -> dict[int, int]:
     """Return the pairs of a difference, as positions of records of the two graphs."""
     found = {
-        before.position_of[old]: after.position_of[new] for old, new in change.partners.items()
+        before.position_of_value(value): after.position_of_value(other)
+        for value, other in change.inputs.items()
     }
-    for value, other in change.inputs.items():
-        if value in before.position_of_input and other in after.position_of_input:
-            found[before.position_of_input[value]] = after.position_of_input[other]
+    found.update(
+        (before.position_of[old], after.position_of[new]) for old, new in change.partners.items()
+    )
     found[len(before.records) - 1] = len(after.records) - 1  # return
     return found
 

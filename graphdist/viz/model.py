@@ -96,13 +96,19 @@ class Record:
 
 @dataclass(frozen=True)
 class Model:
-    """The records of a graph, and the position of each node among them."""
+    """The records of a graph, the position of each node among them, and a reference to each value."""
 
     graph: Graph
     records: list[Record]
     position_of: dict[Node, int]
-    position_of_input: dict[Value, int]
+    reference_to: dict[Value, Reference]
     names: dict[Value, str]
+
+    def position_of_value(self, value: Value) -> int:
+        """Return the position of the record that a value is a result of."""
+        reference = self.reference_to[value]
+        assert not isinstance(reference, str)
+        return reference if isinstance(reference, int) else reference[0]
 
     @property
     def collectives(self) -> list[int]:
@@ -216,7 +222,6 @@ class _Maker:
         self.printer = Printer(graph, kept=known.parameters)
         self.records: list[Record] = []
         self.position_of: dict[Node, int] = {}
-        self.position_of_input: dict[Value, int] = {}
         self.reference_to: dict[Value, Reference] = {}
 
     def model(self) -> Model:
@@ -231,7 +236,7 @@ class _Maker:
         operands = self._references(graph.outputs)
         self.records.append(Record("return", None, -1, Facts("return"), [], operands, text))
         return Model(
-            graph, self.records, self.position_of, self.position_of_input, self.printer.names
+            graph, self.records, self.position_of, self.reference_to, self.printer.names
         )
 
     def _nodes(self, graph: Graph, again: bool, parent: int, times: int = 1) -> None:
@@ -260,7 +265,7 @@ class _Maker:
         operands = self._references(taken)
         name, facts = self.printer.define(value, again), self.known.facts_of_input(value, variable)
         text = f"{name}: {facts.types[0]}" + (f" = {variable}" if variable else "")
-        self.reference_to[value] = self.position_of_input[value] = len(self.records)
+        self.reference_to[value] = len(self.records)
         self.records.append(Record(name, None, parent, facts, [name], operands, text))
 
     def _node(self, node: Node, again: bool, parent: int, times: int) -> None:

@@ -47,6 +47,7 @@ await page.screenshot({ path: `${folder}/light.png` });
 await page.click("#collectives th:nth-child(4) button");
 seen.sorted = await page.locator("#collectives th:nth-child(4)").getAttribute("aria-sort");
 seen.bytes = await page.locator("#collectives tbody td:nth-child(4)").allTextContents();
+seen.moved = await page.locator("#tab .hint").textContent();
 await page.click("#tab-memory");
 seen.live = await page.locator(".live tbody tr").count();
 await page.click("#tab-source");

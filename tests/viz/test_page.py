@@ -101,8 +101,8 @@ def test_groups_open_within_groups_of_ten_thousand_nodes(tmp_path: Path) -> None
     page.write_text(gd.viz.render(blocks(10_000), "html"))
     seen = expand(page)
     names = [click["name"] for click in seen["clicks"]]
-    assert names[0] == "model / 20 × stage"
-    assert re.fullmatch(r"stage\d+ / 10 × block", names[1])
+    assert names[0] == "model / 20 x stage"
+    assert re.fullmatch(r"stage\d+ / 10 x block", names[1])
     assert re.fullmatch(r"block\d", names[2])
     assert names[3] == "attention"
     assert [click["size"] for click in seen["clicks"]] == [10_000, 500, 50, 25]

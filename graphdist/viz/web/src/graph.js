@@ -11,9 +11,12 @@ const LEGIBLE = 0.75; // from this zoom on all lines of a box are written at the
 const FARTHEST = 0.02;
 
 export class GraphView {
+  #compactButton;
+
   constructor({ picture, onSelect, onGroup, onAnnounce }) {
     Object.assign(this, { picture, onSelect, onGroup, onAnnounce });
     this.open = new Set();
+    this.isCompact = false;
     this.marks = new Map();
     this.canvas = element("canvas", { id: "graph", tabindex: 0, role: "application", "aria-label": "Graph. Arrow keys move, plus and minus zoom, n and p walk through the boxes, Enter opens or closes a group." });
     this.map = element("canvas", { id: "minimap", width: MAP.width, height: MAP.height, "aria-hidden": "true" });
@@ -38,7 +41,7 @@ export class GraphView {
 
   arrange() {
     const { picture, moment } = this;
-    this.scene = arrange(picture, this.open, moment);
+    this.scene = arrange(picture, this.open, moment, { compact: this.isCompact });
     this.markOf = new Map();
     const mark = (slot, kind) => {
       const key = this.scene.boxOf(slot);
@@ -93,6 +96,15 @@ export class GraphView {
     this.#openTheOnly(this.picture.root);
     this.arrange();
     this.fit();
+  }
+
+  // Leaves out, or keeps, the room for boxes that are there at other passes.
+  toggleCompact() {
+    this.isCompact = !this.isCompact;
+    this.#compactButton.setAttribute("aria-pressed", String(this.isCompact));
+    this.arrange();
+    this.fit();
+    this.onAnnounce(this.isCompact ? "compact" : "boxes stay in place from pass to pass");
   }
 
   // Shows all boxes of this moment, as far as they can be read then.
@@ -180,9 +192,10 @@ export class GraphView {
     const button = (text, title, onclick) => element("button", { type: "button", title, "aria-label": title, onclick }, text);
     return element("div", { class: "tools", role: "toolbar", "aria-label": "Drawing" },
       button("+", "Zoom in (+)", () => this.zoomBy(GESTURES.step)),
-      button("−", "Zoom out (-)", () => this.zoomBy(1 / GESTURES.step)),
-      button("Fit", "Show all (0)", () => this.fit()),
-      button("Collapse", "Close all groups (c)", () => this.closeAll()),
+      button("−", "Zoom out (−)", () => this.zoomBy(1 / GESTURES.step)),
+      button("Fit", "Fit: show all (0)", () => this.fit()),
+      button("Collapse", "Collapse all groups (c)", () => this.closeAll()),
+      this.#compactButton = button("Compact", "Compact: leave no room for boxes of other passes (k)", () => this.toggleCompact()),
       button("SVG", "Save the drawing as SVG", () => this.onSave("svg")),
       button("PNG", "Save the drawing as PNG", () => this.onSave("png")));
   }

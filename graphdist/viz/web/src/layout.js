@@ -1,8 +1,8 @@
 // Which boxes are seen with these groups open, and where. dagre lays out each open group by itself, from the innermost
 // out, as a graph of a few dozen boxes; in the group around it an open group is one box of the size it came to. So what
 // opening a group costs does not grow with the program. The boxes are those of all passes: a group is laid out once, and
-// from pass to pass boxes come and go and none moves. An edge is drawn in the innermost group that both its ends are in,
-// between the boxes they are in there.
+// from pass to pass boxes come and go and none moves. A compact scene has room for the boxes of its moment alone. An edge
+// is drawn in the innermost group that both its ends are in, between the boxes they are in there.
 import dagre from "@dagrejs/dagre";
 import { codeOf, summary, titleOf, trips } from "./picture.js";
 import { plural } from "./program.js";
@@ -13,13 +13,14 @@ const TITLE = 26;
 const WIDEST = 300;
 
 // A moment is a graph and, to show what a pass removed from it, perhaps the graph before (`earlier`).
-export function arrange(picture, open, moment) {
+export function arrange(picture, open, moment, { compact = false } = {}) {
   const scene = { boxes: new Map(), outlines: [], edges: [] };
-  const laid = layOut(picture, picture.root, open);
   const isSeen = (thing) => {
     if (thing.children) return thing.size > 0 || [...thing.slots, ...thing.children.values()].some(isSeen);
     return !!thing.nodes[moment.graph.number] || (moment.earlier && !!thing.nodes[moment.earlier.number]);
   };
+  const isDrawn = (edge) => !!edge.in[moment.graph.number] || (moment.earlier && !!edge.in[moment.earlier.number]);
+  const laid = layOut(picture, picture.root, open, compact ? { moment, isSeen, isDrawn } : EVERY);
   place(scene, laid, 0, 0, 0, { picture, moment, isSeen });
   scene.width = laid.width;
   scene.height = laid.height;
@@ -33,31 +34,35 @@ export function arrange(picture, open, moment) {
   return scene;
 }
 
+const EVERY = { moment: undefined, isSeen: () => true, isDrawn: () => true };
+
 // What is in a group: `size`, the boxes and frames with their corners, and the edges, all from the group's own corner.
-function layOut(picture, group, open) {
+function layOut(picture, group, open, extent) {
+  const { moment, isSeen, isDrawn } = extent;
   const inner = new Map();
-  for (const child of group.children.values()) if (open.has(child.key)) inner.set(child.key, layOut(picture, child, open));
-  const kept = group.laid;
-  if (kept && kept.inner.size === inner.size && [...inner].every(([key, laid]) => kept.inner.get(key) === laid)) return kept;
+  for (const child of group.children.values()) if (open.has(child.key) && isSeen(child)) inner.set(child.key, layOut(picture, child, open, extent));
+  const kept = moment ? group.compact : group.laid;
+  if (kept && kept.moment === moment && kept.inner.size === inner.size && [...inner].every(([key, laid]) => kept.inner.get(key) === laid)) return kept;
 
   const boxes = [
-    ...[...group.children.values()].map((child) => ({ key: child.key, group: child, inner: inner.get(child.key) })),
-    ...group.slots.map((slot) => ({ key: slot.key, slot })),
+    ...[...group.children.values()].filter(isSeen).map((child) => ({ key: child.key, group: child, inner: inner.get(child.key) })),
+    ...group.slots.filter(isSeen).map((slot) => ({ key: slot.key, slot })),
   ];
+  const drawnEdges = group.edges.filter(isDrawn);
   const drawn = new dagre.graphlib.Graph();
   drawn.setGraph({ rankdir: "TB", nodesep: 18, edgesep: 6, ranksep: 38, marginx: PAD, marginy: PAD, ranker: boxes.length > 150 ? "longest-path" : "network-simplex" });
   drawn.setDefaultEdgeLabel(() => ({}));
   for (const box of boxes) drawn.setNode(box.key, box.inner ? { width: box.inner.width, height: box.inner.height + TITLE - PAD } : sizeOf(picture, box));
-  for (const edge of group.edges) if (!edge.aside) drawn.setEdge(edge.source, edge.target);
+  for (const edge of drawnEdges) if (!edge.aside) drawn.setEdge(edge.source, edge.target);
   dagre.layout(drawn);
   for (const box of boxes) {
     const { x, y, width, height } = drawn.node(box.key);
     Object.assign(box, { x: x - width / 2, y: y - height / 2, width, height });
   }
   const corner = new Map(boxes.map((box) => [box.key, box]));
-  const edges = group.edges.map((edge) => ({ edge, points: edge.aside ? straight(corner.get(edge.source), corner.get(edge.target)) : drawn.edge(edge.source, edge.target).points }));
+  const edges = drawnEdges.map((edge) => ({ edge, points: edge.aside ? straight(corner.get(edge.source), corner.get(edge.target)) : drawn.edge(edge.source, edge.target).points }));
   const { width, height } = drawn.graph();
-  return (group.laid = { inner, boxes, edges, width: Math.max(width, 60) || 60, height: Math.max(height, 30) || 30 });
+  return (group[moment ? "compact" : "laid"] = { moment, inner, boxes, edges, width: Math.max(width, 60) || 60, height: Math.max(height, 30) || 30 });
 }
 
 const straight = (from, to) => [{ x: from.x + from.width / 2, y: from.y + from.height }, { x: to.x + to.width / 2, y: to.y }];

@@ -153,8 +153,7 @@ class App {
         this.search.element,
         element("div", { class: "hides" }, hide("◨", "Show or hide the panel", side), hide("⬓", "Show or hide the tables", dock))),
       this.strip.element,
-      element("main", {}, this.view.element, side.element, element("aside", { id: "side", "aria-label": "Selection" })),
-      dock.element,
+      element("main", {}, this.view.element, side.element, element("aside", { id: "side", "aria-label": "Selection" }), dock.element),
       element("section", { id: "dock", "aria-label": "Tables" },
         element("div", { role: "tablist", "aria-label": "Tables", onkeydown: (event) => this.#tabKey(event) }, Object.entries(TABS).map(([name, [title]]) =>
           element("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": "tab", onclick: () => this.openTab(name) }, title))),
@@ -241,6 +240,7 @@ class App {
       "-": () => view.zoomBy(1 / GESTURES.step),
       0: () => view.fit(),
       c: () => view.closeAll(),
+      k: () => view.toggleCompact(),
       n: () => view.walk(1),
       p: () => view.walk(-1),
       y: () => this.copyText(this.link(), "the link"),

@@ -21,7 +21,7 @@ export function memory(app) {
   });
   return element("div", { class: "memory" },
     element("div", { class: "plot" }, canvas, note),
-    element("div", { class: "live" }, element("table", {}, element("caption", {}, "Live at the peak"),
+    element("div", { class: "live", tabindex: 0, role: "group", "aria-label": "Live at the peak" }, element("table", {}, element("caption", {}, "Live at the peak"),
       element("thead", {}, element("tr", {}, ["Value", "Bytes", "Share"].map((one) => element("th", { scope: "col" }, one)))),
       element("tbody", {}, rows))));
 }

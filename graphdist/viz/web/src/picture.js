@@ -177,7 +177,7 @@ export function measure(group, graph, program) {
   }
 }
 
-export const trips = (node) => (node.trips ? ` × ${node.trips.toLocaleString("en")}` : "");
+export const trips = (node) => (node.trips ? ` x ${node.trips.toLocaleString("en")}` : "");
 
 // The name of a group: a scope, a function, a loop with its trips, the code of a line, or a stack of groups.
 export function titleOf(group, graph, program) {
@@ -186,7 +186,7 @@ export function titleOf(group, graph, program) {
     const node = graph.ofIdentity.get(name) ?? program.graphs.find((other) => other.ofIdentity.has(name)).ofIdentity.get(name);
     return `${node.op} ${node.id}${trips(node)}`;
   });
-  if (group.members) names.push(`${group.members.length} × ${group.stem.replaceAll("#", "").replace(/[ _.:]+$/, "")}`);
+  if (group.members) names.push(`${group.members.length} x ${group.stem.replaceAll("#", "").replace(/[ _.:]+$/, "")}`);
   return names.join(" / ");
 }
 

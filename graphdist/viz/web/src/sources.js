@@ -20,13 +20,13 @@ export function sources(app) {
     return row;
   });
   const found = byLine.get(app.line) ?? [];
-  const nodes = element("div", { class: "line-nodes", id: "line-nodes" },
+  const nodes = element("div", { class: "line-nodes", id: "line-nodes", tabindex: 0, role: "group", "aria-label": "Nodes of the line" },
     element("p", { class: "hint" }, app.line ? `${found.length} nodes of line ${app.line}` : "Press a line to see its nodes."),
     element("ul", { class: "links" }, found.slice(0, 200).map((one) => {
       const node = app.graph.nodes[one];
       return element("li", {}, link(node.id, node.text, () => app.select(one, { reveal: true })), element("span", { class: "of" }, node.op));
     })));
-  return element("div", { class: "sources" }, element("div", { class: "file" }, choose, element("div", { class: "lines", id: "lines" }, lines)), nodes);
+  return element("div", { class: "sources" }, element("div", { class: "file" }, choose, element("div", { class: "lines", id: "lines", tabindex: 0, role: "group", "aria-label": "Lines of the file" }, lines)), nodes);
 }
 
 // A node belongs to every line of the user's that led to it, the innermost and its callers.
