@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from graphdist.viz.drawing import Drawing, Path, closed_to, drawing_of
+from graphdist.viz.drawn_nodes import Drawing, Path, closed_to, drawing_of
 from graphdist.viz.identities import paths
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram

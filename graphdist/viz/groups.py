@@ -26,7 +26,7 @@ from os.path import basename
 
 from graphdist.viz.model import Model, Record
 
-__all__ = ["CROWD", "GroupPath", "OwnPaths", "is_lost", "thinned"]
+__all__ = ["CROWD", "GroupPath", "OwnPaths", "goes_with_neighbours", "thinned"]
 
 GroupPath = tuple[str | int, ...]
 """Names of groups, outermost first; a number is the identity of a loop or branch."""
@@ -45,7 +45,9 @@ class OwnPaths:
     def of(self, model: Model) -> list[GroupPath]:
         """Return the path of each record, in order."""
         found = [_own(record, self._shared) for record in model.records]
-        lost = [number for number, record in enumerate(model.records) if is_lost(record)]
+        lost = [
+            number for number, record in enumerate(model.records) if goes_with_neighbours(record)
+        ]
         for number in lost:
             found[number] = _beside(model.records, found, number, model.records[number].inputs)
         for number in reversed(lost):
@@ -54,7 +56,7 @@ class OwnPaths:
         return found
 
 
-def is_lost(record: Record) -> bool:
+def goes_with_neighbours(record: Record) -> bool:
     """Return whether a node has no scope, line or pass of its own, so that neighbours decide."""
     facts = record.facts
     return record.node is not None and not (facts.frames or scope_path(facts.scope) or facts.origin)

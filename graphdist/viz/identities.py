@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphdist.viz.graph_diff import Diff
-from graphdist.viz.groups import GroupPath, OwnPaths, is_lost, thinned
+from graphdist.viz.groups import GroupPath, OwnPaths, goes_with_neighbours, thinned
 from graphdist.viz.model import Model, Record
 
 __all__ = ["Identities", "identified", "partners", "paths"]
@@ -118,7 +118,7 @@ class _Maker:
         """Return whether an identity is in the group of a record; no record has identity -1."""
         if identity < 0 or self._parents[identity] != parent:
             return False
-        return self._paths[identity] == path or is_lost(record)
+        return self._paths[identity] == path or goes_with_neighbours(record)
 
     def _new(self, record: Record, parent: int, path: GroupPath, before: int) -> int:
         identity = len(self._first)
@@ -142,5 +142,5 @@ class _Maker:
             parent = self._parents[identity]
             outer = (*found[parent], number[parent]) if parent >= 0 else ()
             found[identity] = (*outer, *self._paths[identity])
-        groups = thinned([found[one] for one in order], [self._first[one] for one in order])
-        return Identities([[number[one] for one in of] for of in self._of], groups)
+        groups = thinned([found[i] for i in order], [self._first[i] for i in order])
+        return Identities([[number[identity] for identity in of] for of in self._of], groups)

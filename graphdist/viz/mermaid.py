@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from graphdist.errors import ArgumentError
 from graphdist.tracing.user_lines import here
-from graphdist.viz.drawing import drawing_of
+from graphdist.viz.drawn_nodes import drawing_of
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram
 from graphdist.viz.size_limit import refuse_large

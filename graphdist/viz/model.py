@@ -96,7 +96,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Model:
-    """The records of a graph, the position of each node among them, and a reference to each value."""
+    """The records of a graph, and where each node and each value is among them."""
 
     graph: Graph
     records: list[Record]
@@ -235,9 +235,7 @@ class _Maker:
         text = f"return {', '.join(map(self.printer.operand, graph.outputs))}".rstrip()
         operands = self._references(graph.outputs)
         self.records.append(Record("return", None, -1, Facts("return"), [], operands, text))
-        return Model(
-            graph, self.records, self.position_of, self.reference_to, self.printer.names
-        )
+        return Model(graph, self.records, self.position_of, self.reference_to, self.printer.names)
 
     def _nodes(self, graph: Graph, again: bool, parent: int, times: int = 1) -> None:
         for node in graph.nodes:

@@ -1,10 +1,10 @@
 """The schedule as a trace: chrome://tracing and ui.perfetto.dev open it.
 
 It is an estimate and not a measurement: the nodes run one after the other, each as long as a
-roofline says (`graphdist.runtime.targets.roofline`), at least a nanosecond. The peaks are those of
-a chip of `CHIP` for each replica, or of another topology. XLA fuses elementwise work, so the memory
-traffic of a node is that of `graphdist.ir.cost`; a loop takes the time of all its trips.
-Collectives have a separate track; a counter shows memory.
+roofline says (`graphdist.runtime.targets.roofline`), at least a nanosecond. Each replica has a chip
+of the kind `CHIP`, or a topology is named. The memory traffic is counted by `graphdist.ir.cost`:
+XLA fuses elementwise work. A loop takes the time of all its trips. Collectives have a separate
+track; a counter shows memory.
 """
 
 from __future__ import annotations

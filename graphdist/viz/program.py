@@ -11,7 +11,7 @@ from graphdist.ir.graph import Graph
 from graphdist.program.stages import FunctionStage, Traced
 from graphdist.tracing.user_lines import here
 
-__all__ = ["ShownProgram", "ShownStep", "numbered", "program_of"]
+__all__ = ["ShownProgram", "ShownStep", "program_of", "with_run_numbers"]
 
 TRACE = "trace"
 """The name of the step before all passes."""
@@ -48,8 +48,10 @@ class ShownProgram:
         for step in self.steps if first else reversed(self.steps):
             if name in (step.name, step.name.partition(":")[0]):
                 return step
-        near = [known_name for known_name in known if name and name in known_name]
-        near = near or [one for one in known if name.partition(":")[0] == one.partition(":")[0]]
+        pass_name = name.partition(":")[0]
+        near = [
+            step for step in known if name and (name in step or step.startswith(f"{pass_name}:"))
+        ]
         near = near[:3]
         near = near or difflib.get_close_matches(name, known, n=3)
         raise ArgumentError(
@@ -78,16 +80,16 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
     logical = shown.graph if isinstance(shown, Traced) else shown.logical
     first = (ShownStep(TRACE, logical),) if logical is not None else ()
     passes = tuple(ShownStep(record.pass_name, record.graph) for record in shown.history)
-    return ShownProgram(numbered(first + passes) or (ShownStep("graph", shown.graph),))
+    return ShownProgram(with_run_numbers(first + passes) or (ShownStep("graph", shown.graph),))
 
 
-def numbered(steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
+def with_run_numbers(steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
     """Return the steps with a number in the names of passes that run several times."""
     runs = Counter(step.name for step in steps)
     seen: Counter[str] = Counter()
-    numbered = []
+    with_run_numbers = []
     for step in steps:
         seen[step.name] += 1
         name = f"{step.name}:{seen[step.name]}" if runs[step.name] > 1 else step.name
-        numbered.append(ShownStep(name, step.graph))
-    return tuple(numbered)
+        with_run_numbers.append(ShownStep(name, step.graph))
+    return tuple(with_run_numbers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from html import escape
 
-from graphdist.viz.drawing import Drawing, drawing_of
+from graphdist.viz.drawn_nodes import Drawing, drawing_of
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram
 from graphdist.viz.size_limit import refuse_large

@@ -15,7 +15,7 @@ from graphdist.ir.printer import print_graph
 from graphdist.runtime.files.artifact import write_artifact
 from graphdist.tools import viz_targets
 from graphdist.tools.viz import main
-from graphdist.viz.program import ShownProgram, ShownStep, numbered
+from graphdist.viz.program import ShownProgram, ShownStep, with_run_numbers
 from tests.viz.graphs import chain
 
 DIGITS = "examples/train_digits.py:make_step"
@@ -207,7 +207,7 @@ ROW = """graph f on 1 replica, stage spmd
 def test_each_run_of_a_pass_has_a_name() -> None:
     graphs = [parse(ROW.replace("neg", op)) for op in ("neg", "exp", "sin")]
     steps = tuple(map(ShownStep, ("clean", "fold", "clean"), graphs))
-    program = ShownProgram(numbered(steps))
+    program = ShownProgram(with_run_numbers(steps))
     assert [step.name for step in program.steps] == ["clean:1", "fold", "clean:2"]
     assert [program.step(name).graph for name in ("clean:1", "clean:2")] == graphs[::2]
     assert program.step("clean").graph is graphs[2]

@@ -15,6 +15,7 @@ const COLUMNS = [
 ];
 
 const [BYTES, TIMES, REPLICAS, NODE, SOURCE] = ["Bytes", "Times", "Replicas", "Node", "Source"].map((name) => COLUMNS.findIndex((column) => column[0] === name));
+const SHOWN = 500;
 const FIGURES = [BYTES, TIMES, REPLICAS];
 
 export function collectives(app, order = { column: 0, down: false }) {
@@ -37,7 +38,7 @@ export function collectives(app, order = { column: 0, down: false }) {
     if (column === SOURCE && node.source) return link(value, node.source[0][0], () => app.showSource(node.source[0][0], node.source[0][1]));
     return (COLUMNS[column][2] ?? String)(value);
   };
-  const rows = sorted.slice(0, 2000).map(({ node, number }) =>
+  const rows = sorted.slice(0, SHOWN).map(({ node, number }) =>
     element("tr", { class: node.position === app.selected ? "chosen" : "" }, COLUMNS.map((_, column) => element("td", { class: FIGURES.includes(column) ? "figure" : "" }, cell(node, number, column)))));
   const total = nodes.reduce((sum, node) => sum + moved(node), 0);
   return element("div", {},

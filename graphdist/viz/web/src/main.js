@@ -209,7 +209,7 @@ class App {
     const { scrollTop } = place;
     place.setAttribute("aria-labelledby", `tab-${this.tab}`);
     place.replaceChildren(TABS[this.tab][1](this, this.order));
-    place.scrollTop = scrollTop;
+    if (scrollTop) place.scrollTop = scrollTop; // it has the browser lay out the table at once
   }
 
   #tabKey(event) {
