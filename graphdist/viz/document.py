@@ -24,7 +24,7 @@ from graphdist.ir.source import Frame
 from graphdist.viz.graph_diff import Diff, diffs
 from graphdist.viz.groups import GroupPath
 from graphdist.viz.identities import identified, partners
-from graphdist.viz.memory import timeline
+from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import Facts, Model, Record, models_of
 from graphdist.viz.program import ShownProgram
 
@@ -129,7 +129,7 @@ class _Tables:
 
 
 def _graph(model: Model, identities: list[int], tables: _Tables) -> dict[str, Any]:
-    memory = timeline(model)
+    memory = memory_timeline(model)
     return {
         "stage": model.graph.stage.value,
         "nodes": [

@@ -13,7 +13,7 @@ from graphdist.ir.analyses import peak_bytes
 from graphdist.ir.graph import Graph, Value
 from graphdist.viz.model import Model
 
-__all__ = ["Timeline", "timeline"]
+__all__ = ["Timeline", "memory_timeline"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Timeline:
     live: list[tuple[str, int]]
 
 
-def timeline(model: Model) -> Timeline:
+def memory_timeline(model: Model) -> Timeline:
     """Return the bytes held node by node.
 
     >>> from graphdist.ir.parser import parse
@@ -39,7 +39,7 @@ def timeline(model: Model) -> Timeline:
     ...   %y = jax.neg(%x) : f32[3] mirrored
     ...   return %y
     ... }''')
-    >>> timeline(model_of(graph)).steps
+    >>> memory_timeline(model_of(graph)).steps
     [(1, 24)]
     """
     graph = model.graph

@@ -18,7 +18,7 @@ from graphdist.ir.graph import Node
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.roofline import Roofline, estimate_step
 from graphdist.runtime.targets.topologies import Topology
-from graphdist.viz.memory import timeline
+from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram
 
@@ -39,7 +39,7 @@ def render(program: ShownProgram, topology: Topology | None = None) -> str:
         _name("thread_name", "collectives", _COLLECTIVES),
     ]
     now = 0
-    for position, held in timeline(model).steps:
+    for position, held in memory_timeline(model).steps:
         record = model.records[position]
         assert record.node is not None
         estimate = node_estimate(record.node, topology)

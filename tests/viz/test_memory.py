@@ -7,7 +7,7 @@ import pytest
 from graphdist.ir.analyses import peak_bytes
 from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
-from graphdist.viz.memory import timeline
+from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import model_of
 from tests.viz.graphs import blocks, chain, nested
 
@@ -24,19 +24,19 @@ DIAMOND = """graph f on 1 replica, stage spmd
 
 def test_a_value_is_held_from_its_node_to_its_last_use() -> None:
     graph = parse(DIAMOND)
-    held = [bytes_held // BYTES for _, bytes_held in timeline(model_of(graph)).steps]
+    held = [bytes_held // BYTES for _, bytes_held in memory_timeline(model_of(graph)).steps]
     assert held == [2, 3, 3, 2]  # x a, x a b, a b c, c and what nobody uses
 
 
 def test_the_peak_is_the_first_and_names_what_is_live() -> None:
-    found = timeline(model_of(parse(DIAMOND)))
+    found = memory_timeline(model_of(parse(DIAMOND)))
     assert (found.peak, found.peak_step) == (3 * BYTES, 1)
     assert found.live == [("%x", BYTES), ("%a", BYTES), ("%b", BYTES)]
 
 
 def test_steps_are_the_records_of_the_nodes() -> None:
     model = model_of(parse(DIAMOND))
-    names = [model.records[position].id for position, _ in timeline(model).steps]
+    names = [model.records[position].id for position, _ in memory_timeline(model).steps]
     assert names == ["%a", "%b", "%c", "%unused"]
 
 
@@ -44,4 +44,4 @@ def test_steps_are_the_records_of_the_nodes() -> None:
     "graph", [chain(30), blocks(60), nested(3)], ids=["chain", "blocks", "nested"]
 )
 def test_the_peak_is_that_of_the_analyses(graph: Graph) -> None:
-    assert timeline(model_of(graph)).peak == peak_bytes(graph)
+    assert memory_timeline(model_of(graph)).peak == peak_bytes(graph)

@@ -19,7 +19,7 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.tools.viz import main
 from graphdist.tools.viz_targets import load_target
 from graphdist.viz.graph_diff import diff
-from graphdist.viz.memory import timeline
+from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram, ShownStep
 from tests.viz.browser import ROOT, browse
@@ -119,7 +119,7 @@ def test_every_live_value_is_a_link_to_its_node(tmp_path: Path) -> None:
 
     graph = step.trace(jnp.ones((64, 64))).graph
     model = model_of(graph)
-    values = [name for name, _ in timeline(model).live]
+    values = [name for name, _ in memory_timeline(model).live]
     later = {name for record in model.records for name in record.results[1:]}
     assert later & set(values)
     seen = seen_by("memory.mjs", written(graph, tmp_path))
