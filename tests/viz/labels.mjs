@@ -71,7 +71,8 @@ Object.assign(seen, await page.evaluate(async () => {
     }
     view.scene.edges = every;
   }
-  return { labels, sizes, differences, aside, titles: view.scene.outlines.map((outline) => [outline.group.name, outline.code]) };
+  const texts = [...document.querySelectorAll("#side *, #dock *")].map((element) => element.textContent);
+  return { texts, labels, sizes, differences, aside, titles: view.scene.outlines.map((outline) => [outline.group.name, outline.code]) };
 }));
 await browser.close();
 console.log(JSON.stringify(seen));

@@ -72,6 +72,10 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(gd.viz.render(hostile(), "html"), encoding="utf-8")
     assert use(page)["selected"] == "all_reduce"
+    seen = browse("labels.mjs", str(page))
+    shown = [*seen["texts"], *(text for size in seen["sizes"].values() for text in size["texts"])]
+    assert any("\\u202e" in text for text in shown)
+    assert not any("\u202e" in text or "\x1b" in text for text in shown)
 
 
 def test_the_lines_are_those_of_the_text(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram, ShownStep
 from tests.viz.browser import ROOT, browse
-from tests.viz.graphs import chain, hostile
+from tests.viz.graphs import chain, hostile, nested
 
 pytestmark = pytest.mark.slow
 
@@ -202,6 +202,10 @@ def test_a_group_made_of_a_line_is_labelled_with_its_code(tmp_path: Path) -> Non
         "y = jnp.sin(x) + jnp.cos(x)",
         "return jnp.exp(y) * jnp.tanh(y)",
     ]
+    nested_seen = seen_by("labels.mjs", written(nested(), tmp_path))
+    codes = [code for name, code in nested_seen["titles"] if name == "graphs.py:58"]
+    assert codes
+    assert all(code.startswith("_, keys = lax.scan(") for code in codes)
     assert all(re.fullmatch(r"test_viewing\.py:\d+, 3 nodes", rows[1]) for rows in seen["labels"])
 
 

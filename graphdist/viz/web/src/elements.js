@@ -1,4 +1,8 @@
-// Elements are made of text alone: nothing of a user's program is ever parsed as HTML.
+// Elements are made of text alone: nothing of a user's program is ever parsed as HTML. Characters that are not seen, or
+// that turn the direction of the text around them, are written as their numbers.
+
+const UNSEEN = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+export const visible = (text) => text.replace(UNSEEN, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -7,7 +11,7 @@ export function element(name, attributes = {}, ...children) {
     else if (value === true) made.setAttribute(key, "");
     else if (value !== false && value != null) made.setAttribute(key, value);
   }
-  made.append(...children.flat(Infinity).filter((one) => one != null));
+  made.append(...children.flat(Infinity).filter((child) => child != null).map((child) => (typeof child === "string" ? visible(child) : child)));
   return made;
 }
 

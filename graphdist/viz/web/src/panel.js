@@ -51,7 +51,7 @@ export function groupPanel(app, group) {
     element("h2", {}, group.name),
     list(rows),
     stack ? [
-      element("h3", {}, stack.others.length ? `${count(stack.alike)} are alike, ${count(stack.others.length)} differ` : `All ${count(stack.alike)} are alike`),
+      element("h3", {}, stack.others.length ? `${count(stack.alike)} are alike, ${count(stack.others.length)} differ${stack.others.length === 1 ? "s" : ""}` : `All ${count(stack.alike)} are alike`),
       element("ul", { class: "links differences" }, stack.others.slice(0, LINKS).map(({ member, differs }) =>
         element("li", {}, element("b", {}, member.name), element("span", {}, differs.slice(0, 6).join(", "), differs.length > 6 ? ` and ${differs.length - 6} more` : "")))),
     ] : null);

@@ -192,9 +192,15 @@ export function titleOf(group, graph, program) {
 
 // The code of the line that a group is made of, if it is made of one.
 export function codeOf(group, program) {
-  const frame = group.slots[0]?.any.source?.[0];
-  if (!frame || group.names.at(-1) !== place(frame)) return "";
-  return (program.files?.[frame[0]]?.[frame[1] - 1] ?? "").trim();
+  if (!/:\d+$/.test(group.names.at(-1) ?? "")) return "";
+  const frame = framesIn(group).find((one) => place(one) === group.names.at(-1));
+  return ((frame && program.files?.[frame[0]]?.[frame[1] - 1]) ?? "").trim();
+}
+
+// The innermost lines of the slots of a group; of its parts, where it has none of its own.
+function framesIn(group) {
+  const found = group.slots.flatMap((slot) => slot.any.source?.slice(0, 1) ?? []);
+  return found.length ? found : [...group.children.values()].flatMap(framesIn);
 }
 
 // Which members of a stack are alike in a graph: the commonest shape, and what the others have more or less of.

@@ -1,4 +1,6 @@
 // The texts of the drawing: how wide they are, and how much of one fits.
+import { visible } from "./elements.js";
+
 export const FONTS = ["600 13px system-ui, sans-serif", "12px system-ui, sans-serif"];
 export const SIZES = [13, 12];
 export const LINE = 15;
@@ -9,7 +11,7 @@ const LONGEST = 200;
 
 // The width of a line of a box at its own size: the first line is the title.
 export function widthOf(text, line) {
-  if (text.length > LONGEST) text = text.slice(0, LONGEST);
+  text = visible(text.slice(0, LONGEST));
   const key = `${line ? 1 : 0}${text}`;
   if (!known.has(key)) {
     pen.font = FONTS[line ? 1 : 0];
@@ -19,7 +21,7 @@ export function widthOf(text, line) {
 }
 
 export function cut(text, line, width) {
-  if (text.length > LONGEST) text = `${text.slice(0, LONGEST)}…`;
+  text = visible(text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text);
   if (widthOf(text, line) <= width) return text;
   let [low, high] = [0, text.length];
   while (low < high - 1) {
