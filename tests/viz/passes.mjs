@@ -16,7 +16,7 @@ Object.assign(seen, await page.evaluate(() => {
     app.goTo(from, position);
     const was = app.graph.nodes[position];
     for (let step = from + 1; step < passes.length; step++) app.goTo(step);
-    if (app.selected === undefined) found.lost.push({ id: was.id, said: document.querySelector("#panel .lost")?.textContent });
+    if (app.selected === undefined) found.lost.push({ id: was.id, said: document.querySelector("#panel .lost")?.textContent, op: was.op, became: document.querySelector("#panel .successors .of")?.textContent });
     else found.kept.push({ op: was.op, is: app.graph.nodes[app.selected].op, line: was.source?.[0][1], isLine: app.graph.nodes[app.selected].source?.[0][1], shown: document.querySelector("#panel .id").textContent === app.graph.nodes[app.selected].id, chosen: app.view.chosen });
     app.goTo(from);
     found.back ??= 0;

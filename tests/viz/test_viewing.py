@@ -83,6 +83,9 @@ def test_a_selected_node_is_followed_through_the_passes(page: Path, tmp_path: Pa
         assert (one["op"], one["line"], one["shown"]) == (one["is"], one["isLine"], True)
     for one in seen["lost"]:
         assert re.fullmatch(r"[\w:]+ removed this node\.", one["said"])
+    merged = [one["became"] for one in seen["lost"] if "bucket" in one["said"]]
+    assert merged
+    assert set(merged) == {"pack"}
     assert seen["back"] == every
 
 

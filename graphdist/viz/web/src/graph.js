@@ -9,6 +9,7 @@ import { measure } from "./picture.js";
 const MAP = { width: 170, height: 120 };
 const LEGIBLE = 0.75; // from this zoom on all lines of a box are written at their own size
 const FARTHEST = 0.02;
+const TOOLS = 44; // the height of the buttons and what is around them
 
 export class GraphView {
   #compactButton;
@@ -113,10 +114,11 @@ export class GraphView {
     const all = [...this.scene.boxes.values(), ...this.scene.outlines];
     const [left, top] = [Math.min(...all.map((box) => box.x)), Math.min(...all.map((box) => box.y))];
     const [right, bottom] = [Math.max(...all.map((box) => box.x + box.width)), Math.max(...all.map((box) => box.y + box.height))];
-    const zoom = Math.min(width / (right - left + 24), height / (bottom - top + 24));
+    const room = height - TOOLS; // below the buttons
+    const zoom = Math.min(width / (right - left + 24), room / (bottom - top + 12));
     this.zoom = Math.min(1.25, Math.max(LEGIBLE, zoom * 0.98));
     this.x = (width - (left + right) * this.zoom) / 2;
-    this.y = Math.max((height - (bottom - top) * this.zoom) / 2, 8) - top * this.zoom;
+    this.y = TOOLS + Math.max((room - (bottom - top) * this.zoom) / 2, 0) - top * this.zoom;
     this.draw();
   }
 

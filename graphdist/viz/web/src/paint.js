@@ -138,14 +138,6 @@ function paintBox(pen, view, box, colour) {
     const [y, room] = small ? [box.y + box.height / 2 + SMALLEST / view.zoom / 3, box.height] : [box.y + 18 + number * LINE, LINE];
     if (!write(pen, view, line, number, box.x + 9, y, box.width - 16, room) || small) break;
   }
-  if (box.gone) {
-    pen.beginPath();
-    pen.moveTo(box.x + 6, box.y + box.height / 2);
-    pen.lineTo(box.x + box.width - 6, box.y + box.height / 2);
-    pen.lineWidth = 1;
-    pen.strokeStyle = colour("removed-line");
-    pen.stroke();
-  }
 }
 
 export function paintMap(pen, view, colour, seen, { width, height, scale, left, top }) {

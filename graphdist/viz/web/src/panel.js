@@ -64,9 +64,23 @@ export function lostPanel(app, { lost, position, step }) {
   return section(
     element("h2", {}, element("span", { class: "op" }, gone.op), " ", element("span", { class: "id" }, gone.id)),
     element("p", { class: "lost" }, step < lost ? `${by} removed this node.` : `${by} added this node: it is not here yet.`),
+    step < lost ? successors(app, gone, lost) : null,
     element("p", {}, link(`Show it ${step < lost ? "before" : "after"} ${by}`, gone.text, () => app.goTo(step, position))),
     element("h3", {}, "In the text"),
     element("pre", { class: "line", tabindex: 0 }, gone.text));
+}
+
+// The nodes that a pass added for the same line: what it made of the removed one is among them, its own kind first.
+function successors(app, gone, lost) {
+  const step = app.program.passes[lost];
+  const { nodes } = app.program.graphs[step.graph];
+  const line = gone.source && place(gone.source[0]);
+  const added = (step.diff?.added ?? []).map((position) => nodes[position]).filter((node) => node.source && place(node.source[0]) === line);
+  if (!line || !added.length) return null;
+  added.sort((a, b) => (b.op === gone.op) - (a.op === gone.op));
+  return [element("h3", {}, `Added for ${line} by ${step.name}`),
+    element("ul", { class: "links successors" }, added.slice(0, LINKS).map((node) =>
+      element("li", {}, link(node.id, node.text, () => app.goTo(lost, node.position)), element("span", { class: "of" }, node.op))))];
 }
 
 export function nothingPanel() {
