@@ -112,8 +112,11 @@ def lines_named(names_lines: bool) -> Iterator[None]:
 _names_lines: ContextVar[bool] = ContextVar("_names_lines", default=False)
 _NO_SCOPE = nullcontext()
 
-PHASES = {"transpose(": "backward", "rematted_computation": "again", "jvp(": "forward"}
-"""What a scope of JAX says of an operation's part in a step, by a part of its name."""
+PHASES = {"rematted_computation": "again", "transpose(": "backward", "jvp(": "forward"}
+"""What a scope of JAX says of an operation's part in a step, by a part of its name.
+
+The first that is found counts: what is computed again is inside the scope of the backward pass.
+"""
 
 
 def _line_of(node: Node) -> Any:  # Any: the two context managers share no public type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from textwrap import dedent
 from typing import Any  # Any: arrays and tracers
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 from jax import lax
 
+import graphdist as gd
+from graphdist.runtime.emit import emit, lines_named
 from graphdist.tracing.integer_mean_marks import IntegerMeans
 from graphdist.tracing.state import TraceError
 from tests.tracing.traces import Float32, count, graph_of, run
@@ -304,3 +307,19 @@ def test_the_mark_of_an_integer_mean_leaves_no_node_and_is_noted_where_it_stands
     graph = graph_of(fn, (), means=means)
     assert [node.op.name for node in graph.nodes] == ["jax.convert_element_type", "jax.add"]
     assert means.operands == {(0,): [graph.outputs[0]]}
+
+
+def test_a_module_tells_the_forward_the_backward_and_the_recomputed_part() -> None:
+    def layer(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ weights)
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.checkpoint(layer)(weights, x))
+
+    arguments = jnp.eye(3), jnp.ones((2, 3))
+    graph = gd.function(lambda *given: jax.value_and_grad(loss)(*given)).trace(*arguments).graph
+    with lines_named(True):
+        lowered = jax.jit(lambda *given: emit(graph, given)).lower(*arguments)
+    text = lowered.as_text(debug_info=True)
+    for part, line in (("forward", "tanh"), ("again", "tanh"), ("backward", "mul")):
+        assert re.search(rf"{part}\(test_jaxpr_to_graph.py:\d+\)/{line}", text), part
