@@ -115,7 +115,7 @@ _NO_SCOPE = nullcontext()
 PHASES = {"rematted_computation": "again", "transpose(": "backward", "jvp(": "forward"}
 """What a scope of JAX says of an operation's part in a step, by a part of its name.
 
-The first that is found counts: what is computed again is inside the scope of the backward pass.
+The first that is found counts: recomputed operations are in the scope of the backward pass too.
 """
 
 
