@@ -14,7 +14,7 @@ from keras import layers
 import graphdist as gd
 import graphdist.keras
 from graphdist.tools.compile import main as compile_main
-from graphdist.viz.groups import paths
+from graphdist.viz.identities import paths
 from graphdist.viz.model import model_of
 from tests.aot.steps import needs_tpu
 from tests.keras.models import classifier, mirrored, rows
