@@ -62,6 +62,7 @@ class StrategyBase:
             self.shard_update,
             self.communication_options.bytes_per_pack,
             devices.num_slices,
+            devices.are_three_dimensional,
             # A pack is one array of this process, on the devices that run the steps.
             packs_variables=devices.parameter_device is None and devices.workers is None,
             shard_parameters=self.shard_parameters,

@@ -109,15 +109,17 @@ class Target:
     `platform` is "cpu", "gpu" or "tpu"; `shard_update` says whether updates are shared out over the
     replicas, None: where their size makes it worth it; `bytes_per_pack` is the size of a packed
     collective, 0 for the size that was measured to be best; `num_slices` is the number of TPU
-    slices, which only a network joins; `packs_variables` says whether small variables may share a
-    buffer, `shard_parameters` whether variables are stored in slices from their creation;
-    `gathered_bytes` is how much memory gathered variables may take beyond their use.
+    slices, which only a network joins, `is_three_dimensional` whether the chips of a slice are
+    linked in three dimensions; `packs_variables` says whether small variables may share a buffer,
+    `shard_parameters` whether variables are stored in slices from their creation; `gathered_bytes`
+    is how much memory gathered variables may take beyond their use.
     """
 
     platform: str
     shard_update: bool | None = None
     bytes_per_pack: int = 0
     num_slices: int = 1
+    is_three_dimensional: bool = False
     packs_variables: bool = True
     shard_parameters: bool = False
     gathered_bytes: int = GATHERED_BYTES
@@ -154,7 +156,9 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     )
     in_parts = Pass("scatter_in_parts", ScatterInParts(LARGEST_WIDENED), _SPMD)
     saves_memory = target.shard_parameters and target.platform != "cpu"
-    staged = Pass("stage_collectives", StageCollectives(target.num_slices), _SPMD)
+    staged = Pass(
+        "stage_collectives", StageCollectives(target.num_slices, target.is_three_dimensional), _SPMD
+    )
     in_slices = Pass("accumulate_in_slices", AccumulateInSlices(target.gathered_bytes), _SPMD)
     return (
         PASSES["infer_distribution"],

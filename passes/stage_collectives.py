@@ -1,9 +1,10 @@
 """Scatter and gather in stages over groups of replicas, where the compiler would all_reduce.
 
 The TPU compiler makes a reduce_scatter over all chips of a slice of 16 or more an all_reduce and a
-slice of it, and an all_gather of up to 16 MiB over 64 or more an all_reduce of mostly zeros: twice
-the bytes. Over groups of them it does not, but for small reduce_scatters of several variables,
-which it joins in one all_reduce (libtpu 0.0.42, compiled for v5e, v6e and v5p of up to 512 chips).
+slice of it. Of an all_gather over 64 or more it makes an all_reduce of mostly zeros, up to 16 MiB
+where chips are linked in two dimensions, of any size where they are in three: twice the bytes, and
+room for the zeros. Over groups of them it does not, but for small reduce_scatters of several
+variables, which it joins in one all_reduce (libtpu 0.0.42, compiled for all TPUs from v4 on).
 So replicas are numbered (a, b), a the larger digit. To scatter, replicas with the same b scatter
 the a-th parts; then replicas with the same a scatter the b-th parts of these. Replica (a, b) ends
 with the part that one stage gives it. To gather, the same backwards. As many bytes are sent as in
@@ -14,9 +15,9 @@ After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(
 
 Within groups of replicas that share out slices, replicas are numbered in their group.
 
-Left alone: larger all_gathers, which the compiler does as such on v5e and v6e (not on v5p), over
-all links at once; and what all replicas do together over several slices of TPUs, where the compiler
-crosses the network with what a slice has reduced, and stages would cross it with all values.
+Left alone: large all_gathers in two dimensions, which the compiler does as such, over all links at
+once; and what all replicas do together over several slices of TPUs, where the compiler crosses the
+network with what a slice has reduced, and stages would cross it with all values.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NAME = "stage_collectives"
 _SCATTER_FROM, _GATHER_FROM = 16, 64
 """From this many replicas on, the compiler makes all_reduces of them."""
 _GATHER_UP_TO = 2**24
-"""The largest gathered value, in bytes, for which it does."""
+"""The largest gathered value, in bytes, for which it does where links are in two dimensions."""
 
 
 def stages_of(num_replicas: int) -> tuple[int, ...]:
@@ -52,12 +53,13 @@ def stages_of(num_replicas: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StageCollectives:
-    """The pass for a number of TPU slices."""
+    """The pass for a number of TPU slices, whose chips are linked in two or three dimensions."""
 
     num_slices: int = 1
+    is_three_dimensional: bool = False
 
     def __call__(self, graph: Graph) -> Graph:
-        """Return the graph with its reduce_scatters and small all_gathers in stages."""
+        """Return the graph with those reduce_scatters and all_gathers in stages."""
         staged = {REDUCE_SCATTER.name, ALL_GATHER.name} & operations(graph)
         return rewrite(graph, self._rule, NAME, staged) if staged else graph
 
@@ -65,7 +67,7 @@ class StageCollectives:
         self, node: Node, operands: tuple[Operand, ...], builder: Builder
     ) -> Sequence[Operand] | None:
         crosses_network = self.num_slices > 1 and num_copies_of(node.params) == 1
-        if "stages" in node.params or crosses_network or not _is_reduced(node):
+        if "stages" in node.params or crosses_network or not self._is_reduced(node):
             return None
         stages = stages_of(_group_size(node))
         if not stages:
@@ -74,14 +76,13 @@ class StageCollectives:
         params = {**node.params, "stages": stages}
         return builder.add(node.op, operands, params, at=node.source, hint=hint)
 
+    def _is_reduced(self, node: Node) -> bool:
+        """Return whether the compiler would make it an all_reduce."""
+        if node.op is REDUCE_SCATTER:
+            return _group_size(node) >= _SCATTER_FROM
+        is_small = node.results[0].type.bytes <= _GATHER_UP_TO
+        return _group_size(node) >= _GATHER_FROM and (is_small or self.is_three_dimensional)
+
 
 def _group_size(node: Node) -> int:
     return cast(int, node.params["group_size"])
-
-
-def _is_reduced(node: Node) -> bool:
-    """Return whether the compiler would make it an all_reduce."""
-    if node.op is REDUCE_SCATTER:
-        return _group_size(node) >= _SCATTER_FROM
-    is_small = node.results[0].type.bytes <= _GATHER_UP_TO
-    return _group_size(node) >= _GATHER_FROM and is_small

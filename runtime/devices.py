@@ -90,6 +90,12 @@ class Devices:
         """Return the number of TPU slices: groups of devices that only a network connects."""
         return len({getattr(device, "slice_index", 0) for device in self.devices})
 
+    @cached_property
+    def are_three_dimensional(self) -> bool:
+        """Return whether TPU chips are linked in three dimensions, and not in a plane."""
+        places = (getattr(device, "coords", None) for device in self.devices)
+        return len({place[2] for place in places if place is not None}) > 1
+
     @property
     def are_slice_by_slice(self) -> bool:
         """Return whether the replicas of each TPU slice follow each other, equally many of each."""

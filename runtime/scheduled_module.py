@@ -103,7 +103,8 @@ class Instruction:
     def cycles(self) -> int | None:
         """Return the cycles that the compiler expects; None if it does not say."""
         found = _CYCLES.search(self.line)
-        return int(found[1]) if found else None
+        cycles = int(found[1]) if found else UNKNOWN_CYCLES
+        return None if cycles >= UNKNOWN_CYCLES else cycles
 
     @cached_property
     def op_name(self) -> str:
@@ -119,6 +120,8 @@ class Instruction:
 
 
 HOST_MEMORY = 5
+UNKNOWN_CYCLES = 2**62
+"""So many, or more, the compiler writes where it has no estimate."""
 
 
 class ScheduledModule:
