@@ -58,6 +58,7 @@ class PublishedRun:
     recompute: str
     microbatches: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     not_expressed: str = ""
     note: str = ""
 
@@ -145,7 +146,8 @@ def _compile(run: PublishedRun) -> tuple[str, KernelFlops]:
         **run.settings,
     )
     lowered = step.trace(*arguments).lower()
-    return lowered.compile().as_text("hlo"), kernels_of(lowered.graph)
+    compiled = lowered.compile(run.options or None)
+    return compiled.as_text("hlo"), kernels_of(lowered.graph)
 
 
 def judged(runs: Sequence[CompiledRun]) -> Iterator[Judged]:
