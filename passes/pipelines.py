@@ -156,9 +156,7 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     )
     in_parts = Pass("scatter_in_parts", ScatterInParts(LARGEST_WIDENED), _SPMD)
     saves_memory = target.shard_parameters and target.platform != "cpu"
-    staged = Pass(
-        "stage_collectives", StageCollectives(target.num_slices, target.is_three_dimensional), _SPMD
-    )
+    staging = StageCollectives(target.num_slices, target.is_three_dimensional)
     in_slices = Pass("accumulate_in_slices", AccumulateInSlices(target.gathered_bytes), _SPMD)
     return (
         PASSES["infer_distribution"],
@@ -196,5 +194,5 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # After collectives are in order and small ones are packed: a loop over parts takes the
         # place of a large one, and runs before the loops behind it.
         *((in_parts, PASSES["order_loops"]) if saves_memory else ()),
-        *((staged,) if target.platform == "tpu" else ()),
+        *((Pass("stage_collectives", staging, _SPMD),) if target.platform == "tpu" else ()),
     )
