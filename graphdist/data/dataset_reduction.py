@@ -72,7 +72,7 @@ class DatasetReduction:
             run = self._single if num_elements == 1 else self.several
             new = run((state, element, *constants), {})
             if is_first:
-                _require_same_kind(initial_state, state, new)
+                require_same_kind(initial_state, state, new)
             elif self._is_timed and len(self._seconds) < _TIMED:
                 jax.block_until_ready(new)
                 self.time(time.perf_counter() - start)
@@ -140,7 +140,7 @@ def _is_number(leaf: Any) -> bool:
     return isinstance(leaf, bool | int | float | complex)
 
 
-def _require_same_kind(initial: Any, before: Any, after: Any) -> None:
+def require_same_kind(initial: Any, before: Any, after: Any) -> None:
     """Raise `ArgumentError` unless two states have one structure, and leaves of one type.
 
     A Python number may become an array of another dtype.
@@ -148,7 +148,7 @@ def _require_same_kind(initial: Any, before: Any, after: Any) -> None:
     old, new = (structure_text(jax.tree.structure(state)) for state in (before, after))
     if old != new:
         raise ArgumentError(
-            f"reduce_func returns the state {new}, and was given {old}",
+            f"a step returns the state {new}, and was given {old}",
             source=here(),
             hint="return what initial_state is, with other values",
         )
@@ -164,7 +164,7 @@ def _require_same_kind(initial: Any, before: Any, after: Any) -> None:
         if not is_alike:
             name = f"state{jax.tree_util.keystr(path)}"
             raise ArgumentError(
-                f"reduce_func makes {name} {_text(type)} of {_text(given_type)}",
+                f"a step makes {name} {_text(type)} of {_text(given_type)}",
                 source=here(),
                 hint="begin with an array of the shape and dtype that a step returns",
             )

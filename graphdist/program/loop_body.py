@@ -14,7 +14,7 @@ from typing import Any  # Any: users' values
 import jax
 import jax.numpy as jnp
 
-from graphdist.data.dataset_reduction import as_array, in_steps
+from graphdist.data.dataset_reduction import as_array, in_steps, require_same_kind
 from graphdist.errors import ArgumentError
 from graphdist.program.loop_operators import (
     GetState,
@@ -133,7 +133,7 @@ def scan(loop: ConvertedLoop, elements: Any) -> None:
     """Run a loop over stacked elements, in a trace; give the variables their last values.
 
     A variable without a value before the loop begins with zeros, a number with the dtype that a
-    step gives it.
+    step gives it. Raises `ArgumentError` for a variable whose type changes from step to step.
     """
     carried, rest = loop.values()
     state = jax.tree.map(as_array, carried)
@@ -147,6 +147,7 @@ def scan(loop: ConvertedLoop, elements: Any) -> None:
     numbers = {name for name, value in carried.items() if not is_array(value)}
     for name in numbers & after.keys():
         state[name] = jax.tree.map(lambda old, new: old.astype(new.dtype), state[name], zeros[name])
+    require_same_kind(carried, state, {name: zeros[name] for name in state})
     body.set(in_steps(body.step, {**zeros, **state}, elements))
 
 

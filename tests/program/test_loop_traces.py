@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
@@ -54,6 +55,21 @@ def test_a_trace_of_breaks_new_variables_pairs_and_numbers() -> None:
         "i32[] mirrored",
         "f32[] mirrored",
     ]
+
+
+def test_a_state_that_grows_is_refused_in_the_trace_as_in_the_call() -> None:
+    strategy = STRATEGIES["mirrored"]()
+
+    @gd.function
+    def growing(dataset: Any) -> Any:
+        x = jnp.zeros(2)
+        for _ in dataset:
+            x = jnp.concatenate([x, x])
+        return x
+
+    for use in (growing.trace, growing):
+        with pytest.raises(gd.ArgumentError, match=r"a step makes state\['x'\] float32"):
+            use(distributed(strategy))
 
 
 def test_a_trace_needs_datasets_as_arguments() -> None:
