@@ -131,6 +131,22 @@ def test_an_end_without_a_start_waits_for_nothing() -> None:
     assert parts(laid([START, work(1)])) == (1, 0, 0)
 
 
+def test_cycles_that_the_compiler_does_not_know_count_for_nothing() -> None:
+    assert parts(laid([work(2**63 - 1), work(3)])) == (3, 0, 0)
+
+
+def test_copies_from_and_to_the_host_have_lanes_of_their_own() -> None:
+    to_host = "  %o = (f32[8]{0:S(5)}, f32[8]{0}, u32[]) copy-start(%x)"
+    from_host = "  %i = (f32[8]{0}, f32[8]{0:S(5)}, u32[]) copy-start(%x)"
+    inside = "  %c = (f32[8]{0:S(1)}, f32[8]{0}, u32[]) copy-start(%x)"
+    events = laid([to_host, from_host, inside]).events
+    assert [(event.lane, event.start) for event in events] == [
+        ("to the host", 0),
+        ("from the host", 0),
+        ("copies", 0),
+    ]
+
+
 def test_events_have_instructions() -> None:
     events: list[Event] = laid([work(2, "first")]).events
     assert [event.instruction.name for event in events] == ["first"]
