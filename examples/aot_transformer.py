@@ -9,13 +9,14 @@ published shapes. The layers are stacked and run by `jax.lax.scan`, each recompu
 pass, so that time to compile does not grow with depth. Parameters and the optimizer's state are
 variables that are declared by their shapes: nothing of them is ever in memory, here or elsewhere.
 
-`recompute` says what the backward pass computes again: with "full" everything in a layer, else
-everything but the named values, such as "query+key+value". `offload` names values that wait for the
-backward pass in the memory of the host.
+`recompute` says what the backward pass computes again: with "full" everything in a layer, with
+"none" nothing, else everything but the named values, such as "query+key+value". `offload` names
+values that wait for the backward pass in the memory of the host.
 
 Two things that a long row would fill the memory with are never held. Scores of attention, of
-length x length a head, are not on TPUs, where JAX has a kernel (`--set attention=plain` leaves it
-out). Logits, of length x vocabulary, are computed in chunks, and again in the backward pass.
+length x length a head, are not on TPUs and GPUs, for which JAX has kernels
+(`--set attention=plain` leaves them out). Logits, of length x vocabulary, are computed in chunks,
+and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any  # pytrees of arrays, shapes or variables
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.pallas.ops.gpu import attention as gpu_attention
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 import graphdist as gd
@@ -43,7 +45,8 @@ class Model:
     """The shape of a model.
 
     `heads` share `kv_heads` keys and values. Where `is_tied`, the embedding also makes the logits.
-    A head has `head_size` elements, 0 for an equal part of the width.
+    A head has `head_size` elements, 0 for an equal part of the width. The MLP is SwiGLU if
+    `is_gated`, else GELU between two matrices.
     """
 
     layers: int
@@ -54,6 +57,7 @@ class Model:
     vocabulary: int
     is_tied: bool = True
     head_size: int = 0
+    is_gated: bool = True
 
     @property
     def head(self) -> int:
@@ -75,6 +79,10 @@ SIZES = {
     "maxtext-16b": Model(32, 4_096, 28_672, 32, 32, 32_000, is_tied=False, head_size=256),
     "maxtext-32b": Model(32, 8_192, 28_672, 32, 32, 32_000, is_tied=False),
     "maxtext-64b": Model(64, 8_192, 28_672, 32, 32, 32_000, is_tied=False),
+    "mpt-1b": Model(24, 2_048, 8_192, 16, 16, 50_368, is_gated=False),
+    "mpt-3b": Model(32, 2_560, 10_240, 20, 20, 50_368, is_gated=False),
+    "mpt-7b": Model(32, 4_096, 16_384, 32, 32, 50_368, is_gated=False),
+    "mpt-13b": Model(40, 5_120, 20_480, 40, 40, 50_368, is_gated=False),
 }
 
 FLASH, PLAIN = "flash", "plain"
@@ -89,12 +97,12 @@ LOGITS_CHUNK = 512
 
 @dataclass(frozen=True)
 class Settings:
-    """What is compiled; `batch` is rows of a replica, `length` tokens in a row.
+    """What is compiled; `batch` is rows of a replica in each microbatch, `length` tokens in a row.
 
-    `recompute` is "full", or the names of values that are kept, joined by "+": input, query, key,
-    value, context, output, gate, up. `offload` are names of values that are kept on the host.
-    `attention` is "flash" for the kernel that JAX ships for TPUs, "plain", or "auto": the kernel
-    on TPUs where length and heads divide by 128.
+    `recompute` is "full", "none", or the names of values that are kept, joined by "+": input,
+    query, key, value, context, output, gate, up. `offload` are names of values that are kept on the
+    host. `attention` is "flash" for the kernel that JAX ships for the platform, "plain", or "auto":
+    the kernel on TPUs and GPUs where length and heads divide by 128.
     """
 
     size: str = "1b"
@@ -106,6 +114,7 @@ class Settings:
     attention: str = "auto"
     recompute: str = "full"
     offload: str = ""
+    microbatches: int = 1
     learning_rate: float = 3e-4
     beta1: float = 0.9
     beta2: float = 0.95
@@ -120,6 +129,7 @@ def parameter_shapes(model: Model, dtype: str) -> Params:
         return jax.ShapeDtypeStruct(dimensions, jnp.dtype(dtype))
 
     unembedding = {} if model.is_tied else {"unembedding": shape(model.vocabulary, width)}
+    gate = {"gate": shape(layers, width, hidden)} if model.is_gated else {}
     return {
         **unembedding,
         "embedding": shape(model.vocabulary, width),
@@ -130,7 +140,7 @@ def parameter_shapes(model: Model, dtype: str) -> Params:
             "value": shape(layers, width, model.kv_heads * head),
             "output": shape(layers, model.heads * head, width),
             "mlp_norm": shape(layers, width),
-            "gate": shape(layers, width, hidden),
+            **gate,
             "up": shape(layers, width, hidden),
             "down": shape(layers, hidden, width),
         },
@@ -164,7 +174,8 @@ def rotate(x: jax.Array) -> jax.Array:
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Return causal attention over query [rows, length, heads, size]; holds all scores."""
-    return jax.nn.dot_product_attention(query, key, value, is_causal=True)
+    mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+    return checkpoint_name(mixed, "context")
 
 
 def attend_by_kernel(
@@ -190,6 +201,13 @@ def attend_by_kernel(
     return jnp.swapaxes(jax.vmap(kernel)(*heads_first), 1, 2)
 
 
+def attend_by_gpu_kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Return the same by JAX's kernel for GPUs, which holds the scores of a block."""
+    heads, size = query.shape[2:]
+    key, value = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key, value))
+    return gpu_attention.mha(query, key, value, None, sm_scale=size**-0.5, causal=True)
+
+
 def attention_for(model: Model, settings: Settings, platform: str) -> Attention:
     """Return the attention of a step; raises `ValueError` if its kernel takes no such shapes."""
     if settings.attention not in (FLASH, PLAIN, "auto"):
@@ -200,10 +218,12 @@ def attention_for(model: Model, settings: Settings, platform: str) -> Attention:
             f"attention is flash, which takes multiples of {LANES}: rows have {settings.length} "
             f"tokens, heads {model.head} elements"
         )
-    is_default = settings.attention == "auto" and platform == "tpu" and is_possible
-    if settings.attention == FLASH or is_default:
-        return partial(attend_by_kernel, interpret=platform != "tpu")
-    return attend
+    is_default = settings.attention == "auto" and platform in ("tpu", "gpu") and is_possible
+    if not is_default and settings.attention != FLASH:
+        return attend
+    if platform == "gpu":
+        return attend_by_gpu_kernel
+    return partial(attend_by_kernel, interpret=platform != "tpu")
 
 
 def layer(model: Model, attention: Attention, x: jax.Array, weights: Params) -> jax.Array:
@@ -216,28 +236,38 @@ def layer(model: Model, attention: Attention, x: jax.Array, weights: Params) -> 
     key = rotate((normal @ weights["key"]).reshape(rows, length, model.kv_heads, model.head))
     value = (normal @ weights["value"]).reshape(rows, length, model.kv_heads, model.head)
     query, key, value = map(checkpoint_name, (query, key, value), ("query", "key", "value"))
-    mixed = checkpoint_name(attention(query, key, value), "context")
-    mixed = mixed.reshape(rows, length, model.heads * model.head)
+    mixed = attention(query, key, value).reshape(rows, length, model.heads * model.head)
     x = x + checkpoint_name(mixed @ weights["output"], "output")
     normal = normalize(x, weights["mlp_norm"])
-    gate = checkpoint_name(normal @ weights["gate"], "gate")
     up = checkpoint_name(normal @ weights["up"], "up")
+    if not model.is_gated:
+        return x + jax.nn.gelu(up) @ weights["down"]
+    gate = checkpoint_name(normal @ weights["gate"], "gate")
     return x + (jax.nn.silu(gate) * up) @ weights["down"]
 
 
 def recompute_policy(settings: Settings) -> Callable[..., Any]:
     """Return what the backward pass does not compute again, as a policy of `jax.checkpoint`."""
+    if settings.recompute == "none":
+        return jax.checkpoint_policies.everything_saveable
     kept = [] if settings.recompute == "full" else settings.recompute.split("+")
     offloaded = settings.offload.split("+") if settings.offload else []
     unknown = {*kept, *offloaded} - set(NAMED)
     if unknown:
         raise ValueError(f"{', '.join(sorted(unknown))}: values have the names {', '.join(NAMED)}")
-    return jax.checkpoint_policies.save_and_offload_only_these_names(
+    of_names = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=kept,
         names_which_can_be_offloaded=offloaded,
         offload_src="device",
         offload_dst="pinned_host",
     )
+
+    def policy(primitive: Any, *avals: Any, **params: Any) -> Any:
+        # The results of a kernel have no names: with the context, its backward pass uses its sums.
+        is_context = primitive.name == "pallas_call" and "context" in kept
+        return is_context or of_names(primitive, *avals, **params)
+
+    return policy
 
 
 def cross_entropy(x: jax.Array, unembedding: jax.Array, labels: jax.Array) -> jax.Array:
@@ -323,8 +353,14 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tupl
     def train_step(tokens: jax.Array) -> jax.Array:
         def replica_fn(tokens: jax.Array) -> jax.Array:
             old = gd.read(params)
-            loss, grads = jax.value_and_grad(loss_of)(old, tokens)
-            grads = gd.get_replica_context().all_reduce("MEAN", grads)
+
+            def gradients(tokens: jax.Array) -> tuple[jax.Array, Params]:
+                loss, grads = jax.value_and_grad(loss_of)(old, tokens)
+                return loss, gd.get_replica_context().all_reduce("MEAN", grads)
+
+            parts = chosen.microbatches
+            step = gradients if parts == 1 else gd.accumulate(gradients, parts, gather="each")
+            loss, grads = step(tokens)
             new, new_state = adam(chosen, grads, gd.read(state), old, count[...])
             gd.assign(params, new)
             gd.assign(state, new_state)
@@ -333,7 +369,8 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tupl
 
         return strategy.reduce("MEAN", strategy.run(replica_fn, args=(tokens,)), axis=None)
 
-    tokens = gd.PerReplicaSpec((chosen.batch, chosen.length + 1), jnp.int32, strategy=strategy)
+    rows = chosen.batch * chosen.microbatches
+    tokens = gd.PerReplicaSpec((rows, chosen.length + 1), jnp.int32, strategy=strategy)
     return train_step, (tokens,)
 
 

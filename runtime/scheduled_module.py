@@ -154,6 +154,11 @@ class ScheduledModule:
             self._read[computation] = tuple(_instructions(lines))
         return self._read[computation]
 
+    @cached_property
+    def instructions(self) -> Mapping[str, Instruction]:
+        """Return the instructions of all computations by name."""
+        return {each.name: each for computation in self for each in self[computation]}
+
     def trips(self, loop: Instruction) -> int:
         """Return how often the body of a loop runs in one run of the loop."""
         return trips_of(loop.line, self._lines)

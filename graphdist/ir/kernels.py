@@ -1,18 +1,20 @@
 """What a kernel of Pallas computes: the floating-point operations of a `jax.pallas_call` node.
 
 A kernel that states its cost (`cost_estimate`) is taken at its word. Of any other, the body is
-counted once for each point of the grid. So blocks that the kernel skips, such as those above the
-diagonal of causal attention, count too, as they do in attention without a kernel.
+counted once for each point of the grid, its loops as often as they turn there (`kernel_loops.py`),
+and of a branch the arm that computes most. So blocks that are skipped by a branch count, as in the
+attention for TPUs, and blocks that a loop does not reach do not, as in the attention for GPUs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 from typing import Any  # Any: the body is a jaxpr, and this package does not import JAX
 
 from graphdist.ir.graph import Node
+from graphdist.ir.kernel_loops import Known, nested_jaxprs, positions, scalars, turns
 from graphdist.ir.types import dtype_name
 
 KERNEL = "jax.pallas_call"
@@ -32,38 +34,39 @@ def kernel_flops(node: Node, is_move: Callable[[str], bool]) -> Flops:
     if stated is not None:
         largest = max(node.operands, key=lambda operand: operand.type.bytes)
         return Counter({largest.type.dtype: int(stated.flops)})
-    body = _of_jaxpr(params["jaxpr"], is_move)
-    points = prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
-    return _times(body, points)
+    body, grid = params["jaxpr"], params["grid_mapping"].grid
+    # A size that is known only at run time counts as 1.
+    grid = tuple(size if isinstance(size, int) else 1 for size in grid)
+    total: Flops = Counter()
+    counted = positions(body, grid)
+    for position in counted:
+        total.update(_of_jaxpr(body, is_move, scalars(body, {}, position, grid)))
+    points = prod(grid)
+    return Counter({dtype: flops * points // len(counted) for dtype, flops in total.items()})
 
 
-def _of_jaxpr(jaxpr: Any, is_move: Callable[[str], bool]) -> Flops:
+def _of_jaxpr(jaxpr: Any, is_move: Callable[[str], bool], known: Known) -> Flops:
     total: Flops = Counter()
     for equation in jaxpr.eqns:
-        total.update(_of_equation(equation, is_move))
+        total.update(_of_equation(equation, is_move, known))
     return total
 
 
-def _of_equation(equation: Any, is_move: Callable[[str], bool]) -> Flops:
+def _of_equation(equation: Any, is_move: Callable[[str], bool], known: Known) -> Flops:
     name, params = equation.primitive.name, equation.params
     if name == "cond":
-        arms = [_of_jaxpr(branch, is_move) for branch in params["branches"]]
+        arms = [_of_jaxpr(branch, is_move, {}) for branch in nested_jaxprs(equation)]
         return max(arms, key=lambda arm: arm.total())
-    bodies = [_of_jaxpr(nested, is_move) for nested in _nested(params)]
+    bodies = [_of_jaxpr(nested, is_move, {}) for nested in nested_jaxprs(equation)]
     if bodies:
-        return _times(sum(bodies, Counter()), params["length"] if name == "scan" else 1)
+        times = turns(equation, known) if name == "while" else params.get("length", 1)
+        return _times(sum(bodies, Counter()), times)
     if name == "dot_general":
         return _of_matmul(equation)
     if name in _ACCESSES or is_move(name):
         return Counter()
     results = [atom.aval for atom in equation.outvars if hasattr(atom.aval, "dtype")]
     return Counter({_dtype(aval): prod(aval.shape) for aval in results if _is_float(aval)})
-
-
-def _nested(params: dict[str, Any]) -> Iterator[Any]:
-    for param in params.values():
-        if hasattr(param, "eqns"):
-            yield param
 
 
 def _of_matmul(equation: Any) -> Flops:

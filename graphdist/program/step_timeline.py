@@ -18,6 +18,7 @@ from graphdist.ir.kernels import KERNEL
 from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
 from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
 from graphdist.runtime.targets.durations import ChipDurations, KernelFlops, hlo_dtype
+from graphdist.runtime.targets.gpu_durations import GpuDurations
 from graphdist.runtime.targets.lanes import Event, Turn, all_events, laid_out
 
 if TYPE_CHECKING:
@@ -120,14 +121,14 @@ def timeline_of(
     """Return the timeline of a module, or why there is none."""
     chip = topology.chip
     timing = timing or TIMINGS.get(chip.name)
-    if timing is None or chip.clock is None:
+    if timing is None:
         return f"no constants of {chip.name} are known"
     module = ScheduledModule(text)
     if not module[module.entry]:
         return "the text of the compiled module cannot be read"
-    if not any(instruction.cycles for name in module for instruction in module[name]):
+    if chip.platform == "tpu" and not any(each.cycles for each in module.instructions.values()):
         return "the compiled module does not say how many cycles its instructions take"
-    turn = laid_out(module, ChipDurations(topology, timing, kernels_of(graph)))
+    turn = predicted_turn(module, topology, timing, kernels_of(graph))
     labels = Labels(module)
     flops = {dtype: count * chip.devices for dtype, count in _model_flops(graph).items()}
     return StepTimeline(
@@ -145,6 +146,15 @@ def timeline_of(
         turn=turn,
         labels=labels,
     )
+
+
+def predicted_turn(
+    module: ScheduledModule, topology: Topology, timing: ChipTiming, kernels: KernelFlops
+) -> Turn:
+    """Return a module's schedule laid out, by the compiler's cycles if it states them."""
+    if topology.chip.platform == "tpu":
+        return laid_out(module, ChipDurations(topology, timing, kernels))
+    return laid_out(module, GpuDurations(topology, timing, module, kernels))
 
 
 def kernels_of(graph: Graph) -> KernelFlops:

@@ -34,6 +34,7 @@ class Chip:
     `closes_at` is the length at which a row of TPU chips is closed to a ring: in two dimensions
     each side of this length is, in three all sides are if all are multiples of it.
     `configuration` is the compiler's name of the way the chip is used, if that is not its default.
+    `product` is the operations a second that large products of bfloat16 were measured to reach.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Chip:
     clock: Figure | None = None
     closes_at: Figure | None = None
     configuration: str = ""
+    product: Figure | None = None
 
     @property
     def description(self) -> str:
@@ -97,6 +99,16 @@ class Chip:
         197.0
         """
         return self.peaks.get(dtype, self.peaks["bf16"]).value
+
+    def reached(self, dtype: str) -> float:
+        """Return the operations a second of a large product: as much of the peak as bf16 reaches.
+
+        >>> CHIPS["a100"].reached("bf16") / 1e12
+        271.2
+        """
+        bf16 = self.peaks["bf16"].value
+        measured = self.product.value if self.product else bf16
+        return self.peak(dtype) * (measured / bf16)
 
     @property
     def sources(self) -> dict[str, str]:
@@ -198,6 +210,7 @@ def _gpu(
     tflops: tuple[float, float, float],
     nvlink: tuple[float, int],
     network: Figure,
+    product: Figure,
 ) -> Chip:
     """Return a GPU; peaks in TFLOP/s are of bf16 and f16, of f32 as TF32, and of f64."""
     half, single, double = tflops
@@ -217,25 +230,30 @@ def _gpu(
         links=links,
         network=network,
         clock=Figure(GPU_TARGETS[name].clock_ghz * 1e9, described),
+        product=product,
     )  # fmt: skip
+
+
+def _measured(tflops: float, of: str) -> Figure:
+    return Figure(tflops * 1e12, f"{of}, stas00/ml-engineering, compute/accelerator/README.md")
 
 
 _GPUS = (
     _gpu(
         "a100", "NVIDIA A100 80GB data sheet", 2039e9, (312, 156, 19.5), (600, 12),
-        _nic(200, "DGX A100 data sheet"),
+        _nic(200, "DGX A100 data sheet"), _measured(271.2, "1024 x 10240 x 5120 on A100 SXM"),
     ),
     _gpu(
         "h100", "NVIDIA H100 data sheet", 3352e9, (989, 494, 67), (900, 18),
-        _nic(400, "DGX H100 data sheet"),
+        _nic(400, "DGX H100 data sheet"), _measured(794.5, "2048 x 2048 x 13312 on H100 SXM"),
     ),
     _gpu(
         "h200", "NVIDIA H200 data sheet", 4800e9, (989, 494, 67), (900, 18),
-        _nic(400, "DGX H200 data sheet"),
+        _nic(400, "DGX H200 data sheet"), _measured(794.5, "taken from H100"),
     ),
     _gpu(
         "b200", "NVIDIA DGX B200 data sheet", 7672e9, (2250, 1125, 37), (1800, 18),
-        _nic(400, "NVIDIA DGX B200 data sheet"),
+        _nic(400, "NVIDIA DGX B200 data sheet"), _measured(1745, "the largest on B200 SXM"),
     ),
 )  # fmt: skip
 

@@ -59,7 +59,8 @@ class ChipDurations:
         arrays = tuple((each.dtype, each.dimensions) for each in instruction.arrays)
         dtype, flops = self._kernels.get(arrays, ("bf16", 0))
         chip = self._topology.chip
-        return flops * chip.devices / (chip.peak(dtype) * self._timing.kernel_share)
+        seconds = flops * chip.devices / (chip.peak(dtype) * self._timing.kernel_share)
+        return seconds * self._timing.slowdown
 
     def collective(self, step: ScheduledStep) -> float:
         """Return the seconds of a collective."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas.ops.gpu import attention
 
 import graphdist as gd
 from graphdist.ir.cost import cost
@@ -128,6 +130,50 @@ def test_a_kernel_counts_as_its_body_at_each_point_of_its_grid() -> None:
     counted = cost(gd.function(by_blocks).trace(X).lower().graph)
     assert counted.flops == {"f32": 2 * 4 * 4 * 8 + 4 * 4}
     assert counted.bytes == 4 * (32 + 16) + 4 * (32 + 32 + 16)
+
+
+def triangle(rows_ref: Any, out_ref: Any) -> None:
+    """Sum the products of a block with the blocks of columns up to its own number."""
+    last = pl.cdiv(pl.program_id(1) * 2 + 1, 2)
+    out_ref[...] = jax.lax.fori_loop(
+        0, last + 1, lambda _, total: total + rows_ref[...] @ rows_ref[...].T, jnp.zeros((2, 2))
+    )
+
+
+def by_triangle(x: jax.Array, rows: int = 5) -> jax.Array:
+    """Return what a kernel computes whose loop ends at a number of its position in the grid."""
+    return pl.pallas_call(
+        triangle,
+        grid=(3, rows),
+        in_specs=[pl.BlockSpec((2, 8), lambda i, j: (0, 0))],
+        out_specs=pl.BlockSpec((2, 2), lambda i, j: (0, 0)),
+        out_shape=jax.ShapeDtypeStruct((2, 2), jnp.float32),
+        interpret=True,
+    )(x)
+
+
+def test_the_loop_of_a_kernel_turns_as_often_as_its_position_says() -> None:
+    flops = cost(gd.function(by_triangle).trace(X).lower().graph).flops["f32"]
+    turn = 2 * 2 * 2 * 8 + 4  # a product of blocks, and its addition
+    turns = 3 * sum(range(2, 7))  # at position (i, j) j + 2
+    assert flops == turns * turn
+
+
+def test_the_loops_of_a_large_grid_are_counted_at_some_of_its_positions() -> None:
+    flops = cost(gd.function(partial(by_triangle, rows=10_000)).trace(X).lower().graph).flops["f32"]
+    assert flops == pytest.approx(3 * 5_000 * 10_000 * (2 * 2 * 2 * 8 + 4), rel=2e-3)
+
+
+def test_causal_attention_of_the_kernel_for_gpus_counts_what_it_reads() -> None:
+    shape = jax.ShapeDtypeStruct((2, 1024, 4, 64), jnp.float32)
+
+    def attend(query: Any, key: Any, value: Any) -> Any:
+        return attention.mha(query, key, value, None, sm_scale=0.125, causal=True, interpret=True)
+
+    flops = cost(gd.function(attend).trace(shape, shape, shape).lower().graph).flops["f32"]
+    products = 2 * (2 * 2 * 4 * 64) * (1024 * 1024 / 2)
+    # The block on the diagonal is computed in full, and each score costs an exponential and sums.
+    assert products < flops < 1.3 * products
 
 
 def test_a_kernel_that_states_its_cost_is_taken_at_its_word() -> None:

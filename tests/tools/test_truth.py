@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
-from itertools import product
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 import graphdist as gd
-from graphdist.tools.truth import (
-    KERNEL_SHARES,
-    LINK_SHARES,
-    ROOT,
-    SLOWDOWNS,
-    TABLE,
-    fitted,
-    main,
-    read_table,
-)
+from graphdist.tools.truth.command import main
+from graphdist.tools.truth.fit import Observed, slowdown_at, slowdown_of
+from graphdist.tools.truth.page import Judged, picture, write_page
+from graphdist.tools.truth.runs import ROOT, TABLE, read_table
 from tests.aot.steps import make_step, needs_tpu
 
 
@@ -28,23 +22,62 @@ def test_the_table_has_each_row_once_and_a_source_for_all() -> None:
     runs = read_table(ROOT / TABLE)
     assert [run.row for run in runs] == list(range(1, 32))
     assert all(run.source and run.seconds > 0 for run in runs)
-    assert {run.row for run in runs if run.not_expressed} == {*range(4, 8), *range(21, 32)}
+    assert {run.row for run in runs if run.not_expressed} == {*range(4, 8)}
 
 
-def surface(work: float, kernels: float, links: float) -> dict[Any, float]:
-    """Return the seconds of a step that computes, then runs kernels, then communicates."""
-    return {
-        (float(slowdown), kernel, link): work * slowdown + kernels / kernel + links / link
-        for slowdown, kernel, link in product(SLOWDOWNS, KERNEL_SHARES, LINK_SHARES)
-    }
+def observed(*found: tuple[str, str, float]) -> list[Observed]:
+    platforms = {"v5e": "tpu", "v6e": "tpu", "h100": "gpu"}
+    return [Observed(family, chip, platforms[chip], by) for family, chip, by in found]
 
 
-def test_constants_are_found_again() -> None:
-    surfaces = [surface(1, 0.1, 0.2), surface(2, 0.5, 0.1), surface(1, 0.3, 0.5)]
-    truth = float(SLOWDOWNS[4]), 0.4, 0.65
-    constants = fitted([(each, each[truth]) for each in surfaces])
-    assert (constants.slowdown, constants.kernel_share, constants.link_share) == truth
-    assert constants.source == "fitted to 3 published runs"
+def test_the_slowdown_of_a_run_is_found_again() -> None:
+    assert slowdown_at(5.0, ends=(2 + 3 * 0.7, 2 + 3 * 1.3)) == pytest.approx(1.0)
+    assert slowdown_at(0.1, ends=(2.7, 3.3)) == 0.1
+
+
+def test_a_family_counts_once_however_many_rows_it_has() -> None:
+    few = observed(("a", "v5e", 0.8), ("b", "v5e", 1.2))
+    many = observed(*[("a", "v5e", 0.8)] * 6, ("b", "v5e", 1.2))
+    assert slowdown_of("v5e", "tpu", few) == pytest.approx(slowdown_of("v5e", "tpu", many))
+
+
+def test_a_chip_without_rows_has_what_its_platform_says() -> None:
+    rows = observed(("a", "v5e", 0.8), ("b", "h100", 1.5))
+    assert slowdown_of("v6e", "tpu", rows) == pytest.approx(0.8**0.5)
+    assert slowdown_of("a100", "gpu", rows) == pytest.approx(1.5**0.5)
+    assert slowdown_of("v5e", "tpu", rows) == pytest.approx(0.8**0.5)
+    assert slowdown_of("v5e", "tpu", []) == 1
+
+
+def judged_rows() -> list[Judged]:
+    runs = read_table(ROOT / TABLE)
+    return [Judged(run, run.seconds * 1.1, run.seconds * 1.2, 0.9) for run in runs[:3]]
+
+
+def test_the_page_keeps_its_text_around_the_table(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    page = tmp_path / "estimates.md"
+    page.write_text("# Title\n\n<!-- predictions -->\nold\n<!-- end of predictions -->\n\nAfter.\n")
+    write_page(tmp_path, judged_rows())
+    text = page.read_text()
+    assert text.startswith("# Title\n")
+    assert text.endswith("\n\nAfter.\n")
+    assert "old" not in text
+    assert "| 1 | maxtext-16b, v5e:16x16, 6 x 2048 | 10.3 s | 11.3 s | +10.0% |" in text
+    assert "TPU, 3 rows: median error 10.0%, 90th percentile 10.0%." in text
+    ElementTree.parse(tmp_path / "figures" / "estimates.svg")
+    page.write_text("# Title\n")
+    with pytest.raises(gd.ArgumentError, match="no place for predictions"):
+        write_page(tmp_path, judged_rows())
+
+
+def test_a_prediction_that_is_true_stands_on_the_line_of_the_picture() -> None:
+    (run,) = read_table(ROOT / TABLE)[:1]
+    drawn = ElementTree.fromstring(picture([Judged(run, run.seconds, run.seconds, 1.0)]))
+    circle = next(each for each in drawn if each.tag.endswith("circle"))
+    line = next(each for each in drawn if each.get("class") == "equal")
+    x, y = float(circle.get("cx", 0)), float(circle.get("cy", 0))
+    assert x - float(line.get("x1", 0)) == pytest.approx(float(line.get("y1", 0)) - y, abs=0.2)
 
 
 def test_unknown_rows_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +121,7 @@ def test_rows_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         kept = json.dumps({"module": text, "kernels": []}).encode()
         (tmp_path / "modules" / f"row{row}.json.gz").write_bytes(gzip.compress(kept))
     assert main(command) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["rows"]
     assert [row["row"] for row in found] == [1, 2]
     assert 0 < found[0]["predicted"] < found[1]["predicted"]
     assert main(command[:-1]) == 0

@@ -1,0 +1,157 @@
+"""How often the loops of a kernel turn.
+
+A loop in a kernel of Pallas often ends at a number that depends on the position in the grid: causal
+attention reads the keys up to its queries. Such a number is computed from `program_id` by integer
+arithmetic, which is done here for a position. A loop that does not count up by one, or whose ends
+depend on data, counts as one turn.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Any, TypeAlias  # Any: jaxprs, since this package does not import JAX
+
+Position: TypeAlias = tuple[int, ...]
+Known: TypeAlias = Mapping[Any, int]
+"""The numbers that are known at a position, by variable."""
+
+MOST_POSITIONS = 1024
+"""Larger grids are counted at so many positions, evenly spaced."""
+
+_ARITHMETIC: dict[str, Callable[..., int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": lambda x, y: abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1),
+    "rem": lambda x, y: abs(x) % abs(y) * (-1 if x < 0 else 1),
+    "min": min,
+    "max": max,
+    "neg": operator.neg,
+    "sign": lambda x: (x > 0) - (x < 0),
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "and": operator.and_,
+    "or": operator.or_,
+    "not": operator.not_,
+    "select_n": lambda which, *cases: cases[which],
+    "clamp": lambda low, x, high: max(low, min(x, high)),
+    "convert_element_type": int,
+    "stop_gradient": int,
+}
+
+
+def positions(jaxpr: Any, grid: Sequence[int]) -> list[Position]:
+    """Return positions of a grid at which a kernel's loops together turn as at all, evenly spaced.
+
+    Along axes that no loop's end can depend on, position 0 stands for all.
+    """
+    axes = set(_axes(jaxpr)) if _has_loop(jaxpr) else set()
+    sizes = [size if axis in axes else 1 for axis, size in enumerate(grid)]
+    # An odd step over all positions does not follow the rows of a grid, whose sizes are even.
+    step = -(-prod(sizes) // MOST_POSITIONS) | 1
+    return list(product(*map(range, sizes)))[::step]
+
+
+def scalars(jaxpr: Any, known: Known, position: Position, grid: Sequence[int]) -> Known:
+    """Return the numbers of a jaxpr that do not depend on data, at a position."""
+    found = dict(known)
+    for equation in jaxpr.eqns:
+        values = _values(equation, found, position, grid)
+        found.update(zip(equation.outvars, values, strict=False))
+    return found
+
+
+def turns(equation: Any, known: Known) -> int:
+    """Return how often a `while` turns that counts from one known number to another."""
+    params = equation.params
+    cond, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
+    carried = equation.invars[params["cond_nconsts"] + params["body_nconsts"] :]
+    if len(cond.eqns) != 1 or cond.eqns[0].primitive.name != "lt" or params["cond_nconsts"]:
+        return 1
+    ends = [_index(atom, cond.invars) for atom in cond.eqns[0].invars]
+    if None in ends or not _counts_by_one(body, params["body_nconsts"], *ends):
+        return 1
+    start, stop = (_number(carried[index], known) for index in ends)
+    return 1 if start is None or stop is None else max(stop - start, 0)
+
+
+def _counts_by_one(body: Any, num_constants: int, counter: Any, end: Any) -> bool:
+    carried = body.invars[num_constants:]
+    if body.outvars[end] is not carried[end]:
+        return False
+    made = next((e for e in body.eqns if body.outvars[counter] in e.outvars), None)
+    if made is None or made.primitive.name != "add":
+        return False
+    operands = made.invars
+    return any(o is carried[counter] for o in operands) and any(_literal(o) == 1 for o in operands)
+
+
+def _values(equation: Any, known: Known, position: Position, grid: Sequence[int]) -> Sequence[int]:
+    """Return the results of an equation where they are known numbers, else nothing."""
+    name = equation.primitive.name
+    if name == "program_id":
+        return [position[equation.params["axis"]]]
+    if name == "num_programs":
+        return [grid[equation.params["axis"]]]
+    operands = [_number(atom, known) for atom in equation.invars]
+    if None in operands or not operands:
+        return []
+    if name in ("jit", "pjit"):
+        nested = equation.params["jaxpr"].jaxpr
+        inside = scalars(nested, dict(zip(nested.invars, operands, strict=True)), position, grid)
+        results = [_number(atom, inside) for atom in nested.outvars]
+        return [] if None in results else results
+    if name not in _ARITHMETIC:
+        return []
+    return [int(_ARITHMETIC[name](*operands))]
+
+
+def _number(atom: Any, known: Known) -> Any:
+    literal = _literal(atom)
+    # Literals cannot be keys.
+    return known.get(atom) if literal is None and not hasattr(atom, "val") else literal
+
+
+def _literal(atom: Any) -> int | None:
+    """Return the integer that an atom is, None if it is a variable or another literal."""
+    value = getattr(atom, "val", None)
+    aval = getattr(atom, "aval", None)
+    if value is None or getattr(aval, "shape", ()) or getattr(aval.dtype, "kind", "f") not in "iub":
+        return None
+    return int(value)
+
+
+def _index(atom: Any, variables: Sequence[Any]) -> int | None:
+    return next((i for i, variable in enumerate(variables) if variable is atom), None)
+
+
+def _axes(jaxpr: Any) -> Iterator[int]:
+    for each in _equations(jaxpr):
+        if each.primitive.name == "program_id":
+            yield each.params["axis"]
+
+
+def _has_loop(jaxpr: Any) -> bool:
+    return any(each.primitive.name == "while" for each in _equations(jaxpr))
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+        yield equation
+        for nested in nested_jaxprs(equation):
+            yield from _equations(nested)
+
+
+def nested_jaxprs(equation: Any) -> Iterator[Any]:
+    """Yield the jaxprs that an equation runs."""
+    for param in equation.params.values():
+        for each in param if isinstance(param, tuple) else (param,):
+            if hasattr(each, "eqns"):
+                yield getattr(each, "jaxpr", each)

@@ -1,0 +1,146 @@
+"""What the instructions of a compiled module compute and move, from their text.
+
+For modules whose compiler does not say how long it expects instructions to take:
+
+* the operations of matrix multiplications and convolutions, in the instruction or its fusion, and
+  of calls of cuBLAS and cuDNN;
+* the bytes that cross between the chip and its memory: operands and results. Of an operand that a
+  fusion only takes slices of, the slices count; of one that it updates in place, the update.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import prod
+
+from graphdist.runtime.scheduled_module import Instruction, ModuleArray, ScheduledModule
+
+_CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)(?P<listed>[\d,"]*)')
+_LABELS = re.compile(r"dim_labels=\w+_(\w+)->\w+")
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
+    "replica-id", "opt-barrier", "add-dependency", "domain",
+}  # fmt: skip
+_SLICES = ("dynamic-slice", "slice", "gather")
+_CUBLAS, _CUDNN = "__cublas", "__cudnn$conv"
+_UPDATE = "dynamic-update-slice"
+
+
+class ModuleCost:
+    """The operations and bytes of a module's instructions.
+
+    >>> module = ScheduledModule('''ENTRY %main (x: bf16[8,4]) -> bf16[8,2] {
+    ...   %x = bf16[8,4]{1,0} parameter(0)
+    ...   %y = bf16[4,2]{1,0} parameter(1)
+    ...   ROOT %z = bf16[8,2]{1,0} dot(%x, %y), lhs_contracting_dims={1}
+    ... }''')
+    >>> cost, product = ModuleCost(module), module["main"][-1]
+    >>> cost.products(product), cost.bytes(product)
+    (('bf16', 128), 112)
+    """
+
+    def __init__(self, module: ScheduledModule) -> None:
+        self._module = module
+
+    def is_free(self, instruction: Instruction) -> bool:
+        """Return whether an instruction starts nothing on the chip."""
+        return instruction.opcode in _FREE
+
+    def products(self, instruction: Instruction) -> tuple[str, int]:
+        """Return the dtype and the operations of its matrix products, 0 if it has none."""
+        if instruction.opcode == "fusion":
+            inner = (each for name in instruction.called for each in self._module[name])
+            return max(map(self.products, inner), key=lambda found: found[1], default=("", 0))
+        operands = self._arrays(instruction)
+        if len(operands) < 2:
+            return "", 0
+        target = instruction.target
+        if instruction.opcode == "dot" or target.startswith(_CUBLAS):
+            return operands[0].dtype, self._of_dot(instruction, operands[0])
+        if instruction.opcode == "convolution" or target.startswith(_CUDNN):
+            return operands[0].dtype, self._of_convolution(instruction, operands)
+        return "", 0
+
+    def _of_dot(self, instruction: Instruction, left: ModuleArray) -> int:
+        found = _CONTRACTED.search(instruction.line)
+        listed = re.findall(r"\d+", found["listed"]) if found else []
+        summed = prod(left.dimensions[int(dimension)] for dimension in listed)
+        return 2 * prod(instruction.arrays[0].dimensions) * summed
+
+    def _of_convolution(self, instruction: Instruction, operands: Sequence[ModuleArray]) -> int:
+        """Return 2 operations for each weight of an output's feature, and each output.
+
+        The calls of a gradient have the labels of the forward convolution.
+        """
+        output, kernel = instruction.arrays[0], operands[1]
+        if "BackwardInput" in instruction.target:
+            output = operands[0]
+        elif "BackwardFilter" in instruction.target:
+            output, kernel = operands[1], instruction.arrays[0]
+        labels = _LABELS.search(instruction.line)
+        if labels is None:
+            return 0
+        features = kernel.dimensions[labels[1].index("o")]
+        return 2 * prod(output.dimensions) * prod(kernel.dimensions) // features
+
+    def bytes(self, instruction: Instruction) -> int:
+        """Return the bytes that it reads and writes."""
+        if instruction.opcode == "fusion" and instruction.called:
+            return self._of_fusion(instruction)
+        if instruction.opcode in _SLICES:
+            return 2 * _bytes(instruction.arrays)
+        operands = self._arrays(instruction)
+        if instruction.opcode == _UPDATE:
+            return 2 * operands[1].bytes if len(operands) > 1 else 0
+        return _bytes(operands) + _bytes(instruction.arrays)
+
+    def _of_fusion(self, instruction: Instruction) -> int:
+        body = self._module[instruction.called[0]]
+        read = sum(self._read(each, body) for each in body if each.opcode == "parameter")
+        return read + sum(self._written(root) for root in self._roots(body))
+
+    def _read(self, parameter: Instruction, body: Sequence[Instruction]) -> int:
+        """Return the bytes that a fusion reads of an operand."""
+        users = _users(parameter.name, body)
+        if all(user.opcode in _SLICES and user.operands[0] == name for user, name in users):
+            return sum(_bytes(user.arrays) for user, _ in users)
+        if all(user.opcode == _UPDATE and user.operands[0] == name for user, name in users):
+            return 0
+        return _bytes(parameter.arrays)
+
+    def _written(self, root: Instruction) -> int:
+        if root.opcode == _UPDATE:
+            return self._arrays(root)[1].bytes
+        return _bytes(root.arrays)
+
+    def _roots(self, body: Sequence[Instruction]) -> list[Instruction]:
+        if not body:
+            return []
+        last = body[-1]
+        while last.opcode == "bitcast" and last.operands[0] in self._module.instructions:
+            last = self._module.instructions[last.operands[0]]
+        if last.opcode != "tuple":
+            return [last]
+        known = self._module.instructions
+        return [known[name] for name in last.operands if name in known]
+
+    def _arrays(self, instruction: Instruction) -> list[ModuleArray]:
+        """Return the arrays of the operands, the first of one that has several."""
+        known = self._module.instructions
+        found = [known[name].arrays for name in instruction.operands if name in known]
+        return [arrays[0] for arrays in found if arrays]
+
+
+def _users(name: str, body: Sequence[Instruction]) -> list[tuple[Instruction, str]]:
+    """Return the users of a value and of other views of it, each with the name that it uses."""
+    found = []
+    for each in body:
+        if name in each.operands:
+            is_view = each.opcode == "bitcast"
+            found += _users(each.name, body) if is_view else [(each, name)]
+    return found
+
+
+def _bytes(arrays: Sequence[ModuleArray]) -> int:
+    return sum(array.bytes for array in arrays)

@@ -1,0 +1,115 @@
+"""Operations and bytes of instructions, read from modules that are small enough to count."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphdist.runtime.module_cost import ModuleCost
+from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
+
+DIMENSIONS = '"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]'
+CUBLAS = (
+    'custom_call_target="__cublas$gemm", '
+    f'backend_config={{"gemm_backend_config":{{"dot_dimension_numbers":{{{DIMENSIONS}}}}}}}'
+)
+CUDNN = 'dim_labels=b01f_01io->b01f, custom_call_target="__cudnn$conv'
+MODULE = """HloModule m, is_scheduled=true
+
+%product (p0: bf16[8,4], p1: bf16[4,2]) -> bf16[8,2] {
+  %p0 = bf16[8,4]{1,0} parameter(0)
+  %p1 = bf16[4,2]{1,0} parameter(1)
+  %d = bf16[8,2]{1,0} dot(%p0, %p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %n = bf16[8,2]{1,0} negate(%d)
+}
+%sliced (s0: f32[16,8], s1: s32[]) -> f32[1,8] {
+  %s0 = f32[16,8]{1,0} parameter(0)
+  %s1 = s32[] parameter(1)
+  %view = f32[16,8]{1,0} bitcast(%s0)
+  ROOT %slice = f32[1,8]{1,0} dynamic-slice(%view, %s1, %s1), dynamic_slice_sizes={1,8}
+}
+%updated (u0: f32[16,8], u1: f32[1,8], u2: s32[]) -> f32[16,8] {
+  %u0 = f32[16,8]{1,0} parameter(0)
+  %u1 = f32[1,8]{1,0} parameter(1)
+  %u2 = s32[] parameter(2)
+  ROOT %update = f32[16,8]{1,0} dynamic-update-slice(%u0, %u1, %u2, %u2)
+}
+%both (b0: f32[8], b1: f32[8]) -> (f32[8], f32[]) {
+  %b0 = f32[8]{0} parameter(0)
+  %b1 = f32[8]{0} parameter(1)
+  %sum = f32[8]{0} add(%b0, %b1)
+  %total = f32[] reduce(%sum, %b0), dimensions={0}
+  ROOT %results = (f32[8]{0}, f32[]) tuple(%sum, %total)
+}
+ENTRY %main (x: bf16[8,4]) -> f32[] {
+  %x = bf16[8,4]{1,0} parameter(0)
+  %y = bf16[4,2]{1,0} parameter(1)
+  %stack = f32[16,8]{1,0} parameter(2)
+  %row = f32[1,8]{1,0} parameter(3)
+  %i = s32[] parameter(4)
+  %v = f32[8]{0} parameter(5)
+  %images = f32[2,6,6,3]{3,2,1,0} parameter(6)
+  %weights = f32[3,3,3,5]{3,2,1,0} parameter(7)
+  %grads = f32[2,4,4,5]{3,2,1,0} parameter(8)
+  %fused = bf16[8,2]{1,0} fusion(%x, %y), kind=kOutput, calls=%product
+  %take = f32[1,8]{1,0} fusion(%stack, %i), kind=kLoop, calls=%sliced
+  %put = f32[16,8]{1,0} fusion(%stack, %row, %i), kind=kLoop, calls=%updated
+  %pair = (f32[8]{0}, f32[]) fusion(%v, %v), kind=kLoop, calls=%both
+  %called = (bf16[8,2]{1,0}, s8[64]{0}) custom-call(%x, %y), CUBLAS
+  %conv = (f32[2,4,4,5]{3,2,1,0}, u8[0]{0}) custom-call(%images, %weights), CUDNNForward"
+  %convx = (f32[2,6,6,3]{3,2,1,0}, u8[0]{0}) custom-call(%grads, %weights), CUDNNBackwardInput"
+  %convw = (f32[3,3,3,5]{3,2,1,0}, u8[0]{0}) custom-call(%images, %grads), CUDNNBackwardFilter"
+  %copied = f32[16,8]{0,1} copy(%stack)
+  %view2 = f32[128]{0} bitcast(%stack)
+  ROOT %last = f32[] add(%i, %i)
+}
+"""
+CONVOLUTION = 2 * (2 * 4 * 4 * 5) * (3 * 3 * 3)
+
+
+@pytest.fixture
+def module() -> ScheduledModule:
+    return ScheduledModule(MODULE.replace("CUBLAS", CUBLAS).replace("CUDNN", CUDNN))
+
+
+def instruction(module: ScheduledModule, name: str) -> Instruction:
+    return module.instructions[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "products"),
+    [
+        ("fused", ("bf16", 2 * 8 * 4 * 2)),
+        ("called", ("bf16", 2 * 8 * 4 * 2)),
+        ("conv", ("f32", CONVOLUTION)),
+        ("convx", ("f32", CONVOLUTION)),
+        ("convw", ("f32", CONVOLUTION)),
+        ("copied", ("", 0)),
+        ("pair", ("", 0)),
+        ("x", ("", 0)),
+    ],
+)
+def test_the_operations_of_products(
+    module: ScheduledModule, name: str, products: tuple[str, int]
+) -> None:
+    assert ModuleCost(module).products(instruction(module, name)) == products
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("fused", 2 * (8 * 4 + 4 * 2 + 8 * 2)),
+        ("take", 4 + 2 * 4 * 8),  # the index, the slice read and written; not the stack
+        ("put", 4 + 2 * 4 * 8),  # the row read, and written in place
+        ("pair", 4 * (8 + 8 + 8 + 1)),
+        ("copied", 2 * 4 * 128),
+    ],
+)
+def test_the_bytes_that_cross(module: ScheduledModule, name: str, size: int) -> None:
+    assert ModuleCost(module).bytes(instruction(module, name)) == size
+
+
+def test_what_starts_nothing_is_free(module: ScheduledModule) -> None:
+    cost = ModuleCost(module)
+    free = {each.name for each in module["main"] if cost.is_free(each)}
+    assert {"x", "view2"} <= free
+    assert not {"fused", "copied", "called"} & free

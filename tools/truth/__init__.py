@@ -1,0 +1,1 @@
+"""Predicted steps against published training runs: `python -m graphdist.tools.truth`."""

@@ -1,0 +1,128 @@
+"""Published training runs, and their steps compiled for chips that are not here.
+
+The table is `tests/truth/published.json` of a checkout. A run is compiled ahead of time as a step
+of `examples/aot_transformer.py`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any  # Any: JSON, users' steps
+
+from graphdist.errors import ArgumentError
+from graphdist.program.step_timeline import kernels_of, predicted_turn
+from graphdist.runtime.scheduled_module import ScheduledModule
+from graphdist.runtime.targets.chip_timing import ChipTiming
+from graphdist.runtime.targets.chips import Chip
+from graphdist.runtime.targets.durations import KernelFlops
+from graphdist.runtime.targets.topologies import find_topology
+from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.strategies.tpu import TPUStrategy
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = Path("tests/truth/published.json")
+EXAMPLE = Path("examples/aot_transformer.py")
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A row of the table: `rows` of `length` tokens on a chip took `seconds` a step."""
+
+    row: int
+    family: str
+    model: str
+    topology: str
+    rows: int
+    length: int
+    seconds: float
+    source: str
+    recompute: str
+    microbatches: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    not_expressed: str = ""
+    note: str = ""
+
+    @property
+    def chip(self) -> Chip:
+        """Return the kind of chip that it ran on."""
+        return find_topology(self.topology).chip
+
+    @property
+    def title(self) -> str:
+        """Return model, hardware and batch in words."""
+        return f"{self.model}, {self.topology}, {self.rows} x {self.length}"
+
+
+@dataclass(frozen=True)
+class CompiledRun:
+    """A run's compiled module, and the operations of its kernels."""
+
+    run: PublishedRun
+    module: ScheduledModule
+    kernels: KernelFlops
+
+    def seconds(self, timing: ChipTiming) -> float:
+        """Return the predicted seconds with these constants and the chip's clock."""
+        topology = find_topology(self.run.topology)
+        return predicted_turn(self.module, topology, timing, self.kernels).seconds
+
+
+def read_table(path: Path) -> tuple[PublishedRun, ...]:
+    """Return the rows of a table; raises `ArgumentError` if there is none."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ArgumentError(
+            f"{path} is no table of published runs: {error}",
+            hint="run the command in a checkout, or name a table with --table",
+        ) from error
+    return tuple(PublishedRun(**row) for row in rows)
+
+
+def compiled_run(run: PublishedRun, folder: Path | None) -> CompiledRun:
+    """Return a run compiled ahead of time, from the folder if it is there."""
+    kept = None if folder is None else folder / f"row{run.row}.json.gz"
+    if kept is not None and kept.exists():
+        read = json.loads(gzip.decompress(kept.read_bytes()))
+        return CompiledRun(run, ScheduledModule(read["module"]), _kernels(read["kernels"]))
+    text, kernels = _compile(run)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        listed = [[[list(array) for array in key], list(cost)] for key, cost in kernels.items()]
+        kept.write_bytes(gzip.compress(json.dumps({"module": text, "kernels": listed}).encode()))
+    return CompiledRun(run, ScheduledModule(text), kernels)
+
+
+def _kernels(listed: Any) -> KernelFlops:
+    return {
+        tuple((dtype, tuple(sizes)) for dtype, sizes in key): (str(cost[0]), int(cost[1]))
+        for key, cost in listed
+    }
+
+
+def _compile(run: PublishedRun) -> tuple[str, KernelFlops]:
+    spec = importlib.util.spec_from_file_location("published_model", ROOT / EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = example
+    spec.loader.exec_module(example)
+    of_platform = TPUStrategy if run.chip.platform == "tpu" else MirroredStrategy
+    strategy = of_platform(topology=run.topology, shard_parameters=True)
+    step, arguments = example.make_step(
+        strategy,
+        size=run.model,
+        batch=run.rows // run.chip.devices,
+        length=run.length,
+        **run.settings,
+    )
+    lowered = step.trace(*arguments).lower()
+    compiled = lowered.compile(run.options or None)
+    return compiled.as_text("hlo"), kernels_of(lowered.graph)
