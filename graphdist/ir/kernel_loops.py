@@ -121,11 +121,9 @@ def _number(atom: Any, known: Known) -> Any:
 
 def _literal(atom: Any) -> int | None:
     """Return the integer that an atom is, None if it is a variable or another literal."""
-    value = getattr(atom, "val", None)
-    aval = getattr(atom, "aval", None)
-    if value is None or getattr(aval, "shape", ()) or getattr(aval.dtype, "kind", "f") not in "iub":
+    if not hasattr(atom, "val") or atom.aval.shape or atom.aval.dtype.kind not in "iub":
         return None
-    return int(value)
+    return int(atom.val)
 
 
 def _index(atom: Any, variables: Sequence[Any]) -> int | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 LINES_OF_COLLECTIVES = 24
 LINES_OF_EXPOSED = 5
 LINES_OF_COMPUTE = 20
+LINES_OF_MEMORY = 5
 
 
 def report_text(report: Report) -> str:
@@ -156,6 +157,11 @@ def _timeline(report: Report) -> Iterator[str]:
             f"  {exposed_text:>10} of {of_text:>10} exposed  "
             f"{collective.kind}{runs}, {collective.name}  {collective.line}".rstrip()
         )
+    memory = timeline.memory
+    yield f"most memory is held at {memory.line or 'no line'} ({memory.phase}), of it"
+    for held in memory.largest[:LINES_OF_MEMORY]:
+        several = f" x {held.count}" if held.count > 1 else ""
+        yield f"  {size_text(held.bytes):>10}  {held.phase:<8}  {held.type}{several}  {held.line}"
     yield "lines that compute longest"
     for spent in timeline.lines[:LINES_OF_COMPUTE]:
         yield f"  {time_text(spent.seconds):>10}  {spent.phase:<8}  {spent.line or 'no line'}"

@@ -7,7 +7,6 @@ the operations that the model itself needs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any  # Any: JSON
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 from graphdist.ir.cost import executions, of_node
 from graphdist.ir.graph import Graph
 from graphdist.ir.kernels import KERNEL
-from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
+from graphdist.program.step_labels import Labels
+from graphdist.program.step_memory import StepMemory, memory_of
+from graphdist.runtime.scheduled_module import ScheduledModule
 from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
 from graphdist.runtime.targets.durations import ChipDurations, KernelFlops, hlo_dtype
 from graphdist.runtime.targets.gpu_durations import GpuDurations
@@ -23,11 +24,6 @@ from graphdist.runtime.targets.lanes import Event, Turn, all_events, laid_out
 
 if TYPE_CHECKING:
     from graphdist.runtime.targets.topologies import Topology
-
-_LABEL = re.compile(r"(\w+)\(([^/()]+:\d+)\)")
-_MATMULS = ("convolution", "dot")
-RECOMPUTED = "again"
-PHASES = ("forward", "backward", RECOMPUTED, "step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +72,7 @@ class StepTimeline:
     fitted: str
     turn: Turn
     labels: Labels
+    memory: StepMemory
 
     @property
     def step(self) -> float:
@@ -112,6 +109,7 @@ class StepTimeline:
             "collectives": [asdict(each) for each in self.collectives],
             "lines": [asdict(each) for each in self.lines],
             "fitted": self.fitted,
+            "memory": self.memory.to_json(),
         }
 
 
@@ -145,6 +143,7 @@ def timeline_of(
         fitted=timing.source,
         turn=turn,
         labels=labels,
+        memory=memory_of(module, text, labels),
     )
 
 
@@ -178,23 +177,6 @@ def _model_flops(graph: Graph) -> Mapping[str, int]:
         for dtype, count in of_node(node).flops.items():
             total[dtype] = total.get(dtype, 0) + count * times
     return total
-
-
-class Labels:
-    """The user's lines of a module's instructions."""
-
-    def __init__(self, module: ScheduledModule) -> None:
-        self._module = module
-
-    def of(self, instruction: Instruction) -> tuple[str, str]:
-        """Return the phase and the line; a fusion has the line of its matrix multiplication."""
-        inner = (each for name in instruction.called for each in self._module[name])
-        matmul = next((each for each in inner if each.opcode in _MATMULS and each.op_name), None)
-        found = _LABEL.findall((matmul or instruction).op_name)
-        phase = next((name for name, _ in found if name in PHASES and name != "step"), "step")
-        if any(name == RECOMPUTED for name, _ in found):
-            phase = RECOMPUTED
-        return phase, found[-1][1] if found else ""
 
 
 def _collectives(turn: Turn, labels: Labels) -> tuple[CollectiveTime, ...]:

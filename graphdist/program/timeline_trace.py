@@ -1,5 +1,6 @@
 """A predicted timeline as a trace that Perfetto and Chrome show: a track for each lane.
 
+Above them is the memory that the step holds.
 Loops have a slice for each turn. A timeline of more than `MOST_EVENTS` shows the first and the last
 turn of each loop, and one slice for the turns between.
 """
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
-from graphdist.program.step_timeline import Labels, StepTimeline
-from graphdist.runtime.targets.lanes import LANES, Event, Turn
+from graphdist.program.step_timeline import StepTimeline
+from graphdist.runtime.targets.lanes import COMPUTE, LANES, Event, Turn
 
 MOST_EVENTS = 50_000
 _TRACKS = {lane: number for number, lane in enumerate(LANES, 1)}
@@ -20,7 +21,7 @@ _LOOPS = 0
 
 def trace_of(timeline: StepTimeline, name: str) -> dict[str, Any]:
     """Return the trace as an object of JSON, in the format of Chrome's trace viewer."""
-    writer = _Writer(timeline.labels, shows_all=_num_events(timeline.turn) <= MOST_EVENTS)
+    writer = _Writer(timeline, shows_all=_num_events(timeline.turn) <= MOST_EVENTS)
     tracks = {_LOOPS: "loops", **{number: lane for lane, number in _TRACKS.items()}}
     names = [
         {
@@ -47,14 +48,17 @@ def _num_events(turn: Turn) -> int:
 
 
 class _Writer:
-    def __init__(self, labels: Labels, *, shows_all: bool) -> None:
-        self._labels, self._shows_all = labels, shows_all
+    def __init__(self, timeline: StepTimeline, *, shows_all: bool) -> None:
+        self._labels, self._during = timeline.labels, timeline.memory.during
+        self._shows_all = shows_all
 
     def events(self, turn: Turn, start: float) -> Iterator[dict[str, Any]]:
         """Yield the slices of a turn that starts so many seconds after the step."""
         for event in turn.events:
             if event.body is None:
                 yield self._slice(event, start)
+                if event.lane == COMPUTE:
+                    yield self._memory(event, start)
             else:
                 yield from self._turns(event, event.body, start + event.start)
 
@@ -70,6 +74,12 @@ class _Writer:
             title = f"{event.instruction.name}, turn {number + 1} of {event.times}"
             yield _written(title, _LOOPS, begun, body.seconds, {})
             yield from self.events(body, begun)
+
+    def _memory(self, event: Event, start: float) -> dict[str, Any]:
+        """Return what the chip holds from the start of an event on."""
+        held = self._during.get(event.instruction, 0)
+        at = (start + event.start) * 1e6
+        return {"ph": "C", "name": "memory", "pid": 1, "ts": at, "args": {"MiB": held / 2**20}}
 
     def _slice(self, event: Event, start: float) -> dict[str, Any]:
         phase, line = self._labels.of(event.instruction)

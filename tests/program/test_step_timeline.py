@@ -13,6 +13,7 @@ import graphdist as gd
 from graphdist.program.stages import Compiled
 from graphdist.program.step_timeline import StepTimeline, timeline_of
 from graphdist.program.timeline_trace import trace_of
+from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.lanes import all_events
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compile import main
@@ -85,16 +86,34 @@ def test_a_report_has_it_as_text_and_json() -> None:
 
 
 @needs_tpu
-def test_why_there_is_none() -> None:
+def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     report = compiled().report()
     text, graph = compiled().as_text("hlo"), compiled().graph
     topology = find_topology("v5e:2x2")
     without = text.replace("estimated_cycles", "other")
     assert "how many cycles" in str(timeline_of(without, graph, topology))
     assert "cannot be read" in str(timeline_of("no module", graph, topology))
-    assert "no constants of h100" in str(timeline_of(text, graph, find_topology("h100:1x8")))
     assert isinstance(timeline_of(text, graph, topology), StepTimeline)
     assert report.no_timeline == ""
+    monkeypatch.delitem(TIMINGS, "v5e")
+    assert "no constants of v5e" in str(timeline_of(text, graph, topology))
+
+
+@needs_tpu
+def test_the_memory_of_a_step_and_the_lines_that_hold_it() -> None:
+    timeline, report = compiled().timeline, compiled().report()
+    memory = timeline.memory
+    # The compiler's own peak has what it pads, too.
+    assert report.alias_bytes < memory.peak_bytes <= report.needed_bytes
+    assert max(memory.during.values()) == memory.peak_bytes
+    assert sum(held.bytes for held in memory.largest) <= memory.peak_bytes
+    assert "argument" in {held.phase for held in memory.largest}
+    assert "most memory is held at" in str(report)
+    read = json.loads(json.dumps(report.to_json()))["timeline"]["memory"]
+    assert read["peak_bytes"] == memory.peak_bytes
+    counters = [each for each in trace_of(timeline, "step")["traceEvents"] if each["ph"] == "C"]
+    assert counters
+    assert max(each["args"]["MiB"] for each in counters) <= memory.peak_bytes / 2**20
 
 
 def test_a_step_for_devices_that_are_here_has_none() -> None:

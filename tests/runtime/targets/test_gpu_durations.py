@@ -9,6 +9,7 @@ import pytest
 from graphdist.program.step_timeline import predicted_turn
 from graphdist.runtime.scheduled_module import ScheduledModule
 from graphdist.runtime.targets.chip_timing import TIMINGS
+from graphdist.runtime.targets.durations import KernelFlops
 from graphdist.runtime.targets.gpu_durations import GpuDurations
 from graphdist.runtime.targets.topologies import find_topology
 
@@ -27,7 +28,7 @@ ENTRY %main (x: bf16[8192,4096]) -> bf16[8192,4096] {
   ROOT %y = bf16[8192,4096]{1,0} dot(%k, %g), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }
 """
-KERNEL = {(("bf16", (8192, 4096)),): ("bf16", 10**12)}
+KERNEL: KernelFlops = {(("bf16", (8192, 4096)),): ("bf16", 10**12)}
 PRODUCT = 4e-6 + 2 * 8192 * 4096 * 4096 / 794.5e12
 COPY = 4e-6 + 2 * 2 * 8192 * 4096 / (0.85 * 3352e9)
 ATTENTION = 10**12 / (0.4 * 989e12)
