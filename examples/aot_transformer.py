@@ -174,8 +174,7 @@ def rotate(x: jax.Array) -> jax.Array:
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Return causal attention over query [rows, length, heads, size]; holds all scores."""
-    mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
-    return checkpoint_name(mixed, "context")
+    return jax.nn.dot_product_attention(query, key, value, is_causal=True)
 
 
 def attend_by_kernel(
@@ -236,7 +235,8 @@ def layer(model: Model, attention: Attention, x: jax.Array, weights: Params) -> 
     key = rotate((normal @ weights["key"]).reshape(rows, length, model.kv_heads, model.head))
     value = (normal @ weights["value"]).reshape(rows, length, model.kv_heads, model.head)
     query, key, value = map(checkpoint_name, (query, key, value), ("query", "key", "value"))
-    mixed = attention(query, key, value).reshape(rows, length, model.heads * model.head)
+    mixed = checkpoint_name(attention(query, key, value), "context")
+    mixed = mixed.reshape(rows, length, model.heads * model.head)
     x = x + checkpoint_name(mixed @ weights["output"], "output")
     normal = normalize(x, weights["mlp_norm"])
     up = checkpoint_name(normal @ weights["up"], "up")
@@ -255,19 +255,12 @@ def recompute_policy(settings: Settings) -> Callable[..., Any]:
     unknown = {*kept, *offloaded} - set(NAMED)
     if unknown:
         raise ValueError(f"{', '.join(sorted(unknown))}: values have the names {', '.join(NAMED)}")
-    of_names = jax.checkpoint_policies.save_and_offload_only_these_names(
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=kept,
         names_which_can_be_offloaded=offloaded,
         offload_src="device",
         offload_dst="pinned_host",
     )
-
-    def policy(primitive: Any, *avals: Any, **params: Any) -> Any:
-        # The results of a kernel have no names: with the context, its backward pass uses its sums.
-        is_context = primitive.name == "pallas_call" and "context" in kept
-        return is_context or of_names(primitive, *avals, **params)
-
-    return policy
 
 
 def cross_entropy(x: jax.Array, unembedding: jax.Array, labels: jax.Array) -> jax.Array:
