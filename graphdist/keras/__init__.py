@@ -14,12 +14,14 @@ from graphdist.keras.losses import divide_losses_by_replicas  # noqa: E402
 from graphdist.keras.models import distribute, watch_new_models  # noqa: E402 - import Keras
 from graphdist.keras.optimizers import sum_gradients_of_replicas  # noqa: E402
 from graphdist.keras.placed_variables import variable_of  # noqa: E402
+from graphdist.keras.reads_and_writes import store_values_on_strategies  # noqa: E402
 from graphdist.keras.traced_state import (  # noqa: E402
     place_variables_while_tracing,
     value_and_grad,
 )
 
 watch_new_models()
+store_values_on_strategies()
 place_variables_while_tracing()
 sum_gradients_of_replicas()
 divide_losses_by_replicas()

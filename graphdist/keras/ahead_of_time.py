@@ -6,8 +6,10 @@ from typing import Any  # Any: pytrees of shapes
 
 import jax
 import keras
+import numpy as np
 
 from graphdist.errors import ArgumentError, ContextError
+from graphdist.keras.gradients import replaced
 from graphdist.keras.models import placement_of
 from graphdist.program.function import Function
 from graphdist.tracing.user_lines import here
@@ -54,5 +56,20 @@ def training_step(
         return PerReplicaSpec((rows // replicas, *rest), dtype, strategy=placement.strategy)
 
     specs = jax.tree.map(of_a_replica, batch)
-    model._symbolic_build(data_batch=batch)  # as `train_on_batch` does; it has no public name
+    _build(model, specs)
     return placement.make_train_function().program, (specs,)
+
+
+def _build(model: keras.Model, batch: Any) -> None:
+    """Let Keras build the model, its metrics and its optimizer for a replica's part of a batch.
+
+    Keras does it where it trains on a batch. Here the training is left out.
+    """
+    x, y, sample_weight = jax.tree.map(lambda part: np.zeros(part.shape, part.dtype), batch)
+
+    def leave_out(force: bool = False) -> None:
+        model.train_function = lambda state, batches: ({}, state)
+
+    with replaced(model, make_train_function=leave_out, reset_metrics=lambda: None):
+        model.train_on_batch(x, y, sample_weight, return_dict=True)
+    model.train_function = None

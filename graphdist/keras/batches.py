@@ -7,15 +7,16 @@ process of a cluster passes the full batch, and places the rows of its own repli
 
 from __future__ import annotations
 
-import warnings
 from itertools import accumulate
 from typing import Any  # Any: pytrees of arrays
 
 import jax
+import keras
 import numpy as np
 
 from graphdist.data.elements import batch_size, flattened
 from graphdist.data.rebatching import even_sizes
+from graphdist.keras.user_warnings import warn_user
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.input import on_devices
 
@@ -41,12 +42,12 @@ def _placed(array: np.ndarray[Any, Any], sizes: tuple[int, ...], strategy: Strat
     return on_devices(strategy, parts[here.start : here.stop], shapes)
 
 
-def warn_of_idle_replicas(batch: Any, strategy: Strategy) -> None:
+def warn_of_idle_replicas(model: keras.Model, batch: Any, strategy: Strategy) -> None:
     """Warn if the batch has fewer rows than the strategy has replicas."""
     rows, replicas = batch_size(flattened(batch)), strategy.num_replicas_in_sync
     if rows < replicas:
-        warnings.warn(
-            f"a batch of {rows} rows leaves replicas without any: {strategy} has {replicas}. "
-            f"batch_size is the size of the global batch: make it at least {replicas}",
-            stacklevel=2,
+        warn_user(
+            f"a batch of {rows} rows for model {model.name!r} leaves replicas without any: "
+            f"{strategy} has {replicas}. batch_size is the size of the global batch: make it at "
+            f"least {replicas}"
         )

@@ -1,7 +1,7 @@
 """graphdist's datasets as data for `fit`, `evaluate` and `predict`.
 
-Keras takes data of other libraries through adapters. It takes an instance of its class
-`DataAdapter` as it is, which has no public name: this module alone imports it.
+Keras takes data of other libraries through adapters, and an instance of its class `DataAdapter` as
+it is.
 
 Elements are global batches: an input, or a tuple of inputs, targets and weights of the rows. A
 distributed dataset has placed the rows on the replicas already. They are taken back to the host,
@@ -15,24 +15,54 @@ from typing import Any  # Any: pytrees of arrays
 
 import jax
 import numpy as np
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from graphdist.data.dataset import Dataset
 from graphdist.data.distributed_dataset import DistributedDataset
-from graphdist.errors import UnsupportedError
+from graphdist.errors import ArgumentError, UnsupportedError
+from graphdist.keras.unpublished_names import DataAdapter
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica
 
 
-def adapted(data: Any, strategy: StrategyBase | None) -> Any:
-    """Return what Keras takes for a dataset of graphdist; anything else as it is.
+def with_adapters(
+    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], strategy: StrategyBase | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of `fit`, `evaluate` or `predict`, with adapters of datasets.
 
-    `strategy` is the strategy of the model. Raises `UnsupportedError` for a distributed dataset of
-    several processes.
+    `strategy` is the strategy of the model. Raises `ArgumentError` for targets or weights beside a
+    dataset, `UnsupportedError` for a distributed dataset of several processes.
     """
-    if not isinstance(data, Dataset | DistributedDataset):
-        return data
+    taken, named = list(args), dict(kwargs)
+    if args and _is_dataset(args[0]):
+        names = ("x",) if method == "predict" else ("x", "y")
+        _refuse_beside_a_dataset({**dict(zip(names, args, strict=False)), **kwargs}, method)
+        taken[0] = _adapter(args[0], strategy, named.pop("class_weight", None))
+    elif _is_dataset(kwargs.get("x")):
+        _refuse_beside_a_dataset(kwargs, method)
+        named["x"] = _adapter(kwargs["x"], strategy, named.pop("class_weight", None))
+    if _is_dataset(kwargs.get("validation_data")):
+        named["validation_data"] = _adapter(kwargs["validation_data"], strategy)
+    return taken, named
+
+
+def _is_dataset(data: Any) -> bool:
+    return isinstance(data, Dataset | DistributedDataset)
+
+
+def _refuse_beside_a_dataset(given: dict[str, Any], method: str) -> None:
+    for name in ("y", "sample_weight"):
+        if given.get(name) is not None:
+            raise ArgumentError(
+                f"{method} is given {name} beside a dataset, whose elements have it",
+                source=here(),
+                hint="make a dataset of tuples (x, y) or (x, y, sample_weight)",
+            )
+
+
+def _adapter(
+    data: Any, strategy: StrategyBase | None, class_weight: dict[int, float] | None = None
+) -> DatasetAdapter:
     workers = None if strategy is None else strategy.devices.workers
     if isinstance(data, DistributedDataset) and workers is not None:
         raise UnsupportedError(
@@ -40,7 +70,7 @@ def adapted(data: Any, strategy: StrategyBase | None) -> Any:
             source=here(),
             hint="give it the dataset of global batches itself, the same in every process",
         )
-    return DatasetAdapter(data)
+    return DatasetAdapter(data, class_weight)
 
 
 class DatasetAdapter(DataAdapter):
@@ -49,9 +79,9 @@ class DatasetAdapter(DataAdapter):
     batch_size = has_partial_batch = partial_batch_size = None
     """Not known before the batches are there."""
 
-    def __init__(self, dataset: Any) -> None:
-        """Take a dataset of graphdist."""
-        self._dataset = dataset
+    def __init__(self, dataset: Any, class_weight: dict[int, float] | None = None) -> None:
+        """Take a dataset of graphdist, and the weights of rows by their class."""
+        self._dataset, self._class_weight = dataset, class_weight
 
     @property
     def num_batches(self) -> int | None:
@@ -63,9 +93,36 @@ class DatasetAdapter(DataAdapter):
         """Yield batches as tuples of NumPy arrays."""
         for element in self._dataset:
             batch = jax.tree.map(_rows, element, is_leaf=_is_per_replica)
-            yield batch if isinstance(batch, tuple) else (batch,)
+            yield self._weighted(batch if isinstance(batch, tuple) else (batch,))
 
     get_jax_iterator = get_numpy_iterator
+
+    def _weighted(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._class_weight is None:
+            return batch
+        if len(batch) != 2:
+            raise ArgumentError(
+                f"class_weight is given for elements of length {len(batch)}, which are not (x, y)",
+                source=here(),
+                hint="give elements (x, y), or weights of the rows instead of class_weight",
+            )
+        return (*batch, class_weights(batch[1], self._class_weight))
+
+
+def class_weights(targets: Any, weights: dict[int, float]) -> np.ndarray[Any, Any]:
+    """Return the weight of each row by its class: a number, or the largest of a row of scores.
+
+    A class without a weight has weight 1.
+
+    >>> class_weights(np.array([[0], [2]]), {0: 0.5}).tolist()
+    [0.5, 1.0]
+    """
+    targets = np.asarray(targets)
+    if targets.ndim > 1:
+        is_number = targets.shape[-1] == 1
+        targets = targets[..., 0] if is_number else targets.argmax(axis=-1)
+    each = [weights.get(int(target), 1.0) for target in targets.ravel()]
+    return np.array(each, np.float32).reshape(targets.shape)
 
 
 def _is_per_replica(leaf: Any) -> bool:

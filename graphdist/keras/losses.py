@@ -3,12 +3,14 @@
 A loss that is a mean is divided by the number of replicas in a replica function, as Keras does on
 TensorFlow: gradients are summed over the replicas. The steps of `fit` know how many rows each
 replica has, and scale by that instead (`gradients.py`). Keras has no hook for losses, so that
-`divide_losses_by_replicas` wraps `keras.Loss.__call__`.
+`divide_losses_by_replicas` wraps `keras.Loss.__call__`. `keras.Model.compute_loss` adds the losses
+of regularizers and of `add_loss`, which it finds in `losses`: both are wrapped too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any  # Any: arrays
 
@@ -17,6 +19,8 @@ import keras
 
 from graphdist.context import in_replica_context_of_a_run, num_replicas_running
 from graphdist.keras.parts import current_part
+
+_are_added: ContextVar[bool] = ContextVar("graphdist_keras_losses_are_added", default=False)
 
 
 def divided(loss: Any) -> Any:
@@ -31,6 +35,8 @@ def divide_losses_by_replicas() -> None:
     """Make the losses of Keras that are means count once in replica functions."""
     if not vars(keras.Loss.__call__).get("divides_by_replicas"):
         keras.Loss.__call__ = _dividing(keras.Loss.__call__)
+        keras.Model.compute_loss = _adding(keras.Model.compute_loss)
+        keras.Model.losses = _dividing_added(keras.Model.losses)
 
 
 def _dividing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,3 +47,24 @@ def _dividing(original: Callable[..., Any]) -> Callable[..., Any]:
 
     vars(call)["divides_by_replicas"] = True
     return call
+
+
+def _adding(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def compute_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = _are_added.set(True)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _are_added.reset(token)
+
+    return compute_loss
+
+
+def _dividing_added(original: Any) -> property:
+    @wraps(original.fget)
+    def losses(self: Any) -> Any:
+        found = original.fget(self)
+        return [divided(loss) for loss in found] if _are_added.get() else found
+
+    return property(losses)

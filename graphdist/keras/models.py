@@ -2,14 +2,13 @@
 
 Keras asks a model for the functions of its steps in public methods: `make_train_function`,
 `make_test_function` and `make_predict_function`. A `Placement` stands for these methods, for those
-that users call, and for two without a public name, in the `__dict__` of one model; no class of
+that users call, and for `STATE_OF_A_STEP`, in the `__dict__` of one model; no class of
 Keras is derived from, so that a model is saved as what it is. Keras has no hook for new models:
 `watch_new_models` wraps `keras.Model.__new__`. A model made before is given to `distribute`.
 """
 
 from __future__ import annotations
 
-import warnings
 from functools import wraps
 from typing import Any, TypeVar  # Any: arguments of Keras's methods
 
@@ -17,10 +16,11 @@ import keras
 
 from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentTypeError, ContextError, UnsupportedError
-from graphdist.keras.datasets import adapted
-from graphdist.keras.losses import divided
+from graphdist.keras.datasets import with_adapters
 from graphdist.keras.placed_variables import is_placed, placed_variable
 from graphdist.keras.steps import Steps
+from graphdist.keras.unpublished_names import STATE_OF_A_STEP, state_of_a_step
+from graphdist.keras.user_warnings import warn_user
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_strategy
 from graphdist.tracing.user_lines import here
@@ -29,8 +29,7 @@ from graphdist.values.distributed import type_name
 Model = TypeVar("Model", bound=keras.Model)
 
 _MAKE = ("make_train_function", "make_test_function", "make_predict_function")
-_WITHOUT_A_NAME = ("_get_jax_state", "_aggregate_additional_loss")
-_METHODS = ("compile", "fit", "evaluate", "predict", *_MAKE, *_WITHOUT_A_NAME)
+_METHODS = ("compile", "fit", "evaluate", "predict", *_MAKE)
 _PLACEMENT = "_graphdist_placement"
 
 
@@ -44,6 +43,7 @@ class Placement:
         self._has_warned = False
         for method in _METHODS:
             vars(model)[method] = getattr(self, method)
+        vars(model)[STATE_OF_A_STEP] = self._state_of_a_step
         vars(model)[_PLACEMENT] = self
 
     def place_on(self, strategy: Strategy) -> None:
@@ -90,9 +90,9 @@ class Placement:
         return self._with_data("predict", args, kwargs)
 
     def _with_data(self, method: str, args: Any, kwargs: Any) -> Any:
-        taken = [adapted(value, self.strategy) for value in args]
-        named = {name: adapted(value, self.strategy) for name, value in kwargs.items()}
-        return getattr(type(self.model), method)(self.model, *taken, **named)
+        called = getattr(type(self.model), method)
+        taken, named = with_adapters(method, args, kwargs, self.strategy)
+        return called(self.model, *taken, **named)
 
     def make_train_function(self, force: bool = False) -> Any:
         """Make the function of a training step."""
@@ -113,10 +113,9 @@ class Placement:
             return getattr(type(self.model), method)(self.model, force)
         if self.model.run_eagerly and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn_user(
                 f"run_eagerly of model {self.model.name!r} has no effect on {self.strategy}: its "
-                f"steps are compiled. To run it line by line, compile it outside the scope",
-                stacklevel=3,
+                f"steps are compiled. To run it line by line, compile it outside the scope"
             )
         steps = getattr(self.model, attribute, None)
         if force or not isinstance(steps, Steps):
@@ -124,25 +123,18 @@ class Placement:
             setattr(self.model, attribute, steps)
         return steps
 
-    def _get_jax_state(self, **wanted: bool) -> Any:
-        """Return what Keras passes to a step, without copies of values that are on the strategy.
-
-        Keras has no public name for it. Without it, it would copy each value at each epoch.
-        """
+    def _state_of_a_step(self, **wanted: bool) -> Any:
+        """Return what Keras passes to a step, without copies of values that are on the strategy."""
         lists = [
             variables
             for name, variables in self._variables().items()
             if wanted.get(f"{name}_variables")
         ]
         if not all(is_placed(variable) for variables in lists for variable in variables):
-            return type(self.model)._get_jax_state(self.model, **wanted)
+            return state_of_a_step(self.model, **wanted)
         return tuple(
             [placed_variable(each, self.strategy).handed_back for each in of] for of in lists
         )
-
-    def _aggregate_additional_loss(self, loss: Any) -> Any:
-        """Return what a regularizer or a layer adds to `compute_loss`; Keras has no public name."""
-        return divided(type(self.model)._aggregate_additional_loss(self.model, loss))
 
     def _variables(self) -> dict[str, Any]:
         """Return the variables in the lists in which Keras passes them to steps."""

@@ -2,8 +2,8 @@
 
 A Keras variable is placed on a strategy when a function that runs there touches it first, or when a
 model is trained. From then on its value is in a variable of the strategy, and in no array of Keras:
-reading the Keras variable copies the value to one device, assigning it assigns the other. Values
-are copied when somebody reads them, and at no other time.
+reading the Keras variable copies the value to one device, assigning it assigns the other
+(`reads_and_writes.py`). Values are copied when somebody reads them, and at no other time.
 
 A Keras variable says itself how replicas write to it (`aggregation`, `synchronization`):
 
@@ -14,14 +14,16 @@ A Keras variable says itself how replicas write to it (`aggregation`, `synchroni
 * the state of a random generator counts the draws. Each replica reads it with a seed of its own;
   replica 0 has the seed that a model without a strategy has.
 
-Keras reads and replaces the array of a variable in its attribute `_value`, for which it has no
-public name. This module alone uses it.
+Keras initializes the variables that are made inside a function when it ends. Until then the
+function reads the strategy's variable, and the Keras variable waits for being handed over.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, overload  # Any: arrays of Keras and JAX
 
 import jax
@@ -31,6 +33,7 @@ import numpy as np
 
 from graphdist.context import Entry, current_strategy, entered, in_replica_context_of_a_run
 from graphdist.errors import ArgumentTypeError, ContextError
+from graphdist.keras.own_arrays import name_of_seeds, own_array, release_own_array
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
@@ -39,9 +42,11 @@ from graphdist.tracing.state import current_trace, outside_traces
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
-_SEED = "seed_generator_state"
 _SEED_STEP = 0x9E3779B9  # of Weyl's sequence: seeds of replicas that are far apart
 _PLACED = "_graphdist_placed"
+_waiting: ContextVar[list[PlacedVariable] | None] = ContextVar(
+    "graphdist_keras_variables_waiting", default=None
+)
 
 
 class PlacedVariable:
@@ -51,18 +56,24 @@ class PlacedVariable:
         """Make the strategy's variable, with the value that the Keras variable has."""
         self.keras = variable
         self.is_metric = variable.synchronization == "on_read"
-        self.is_seed = variable.name == _SEED and tuple(variable.shape) == (2,)
+        self.is_seed = variable.name == name_of_seeds() and tuple(variable.shape) == (2,)
         with outside_traces(), entered(Entry(strategy)):
             self.variable = Variable(
-                _initial_value(variable),
+                own_array(variable),
                 name=variable.path,
                 trainable=bool(variable.trainable),
                 synchronization=VariableSynchronization["ON_READ" if self.is_metric else "AUTO"],
                 aggregation=self._aggregation(),
             )
         self.is_averaged = self._is_averaged()
+        self.is_handed_over = False
         self.handed_back = HandedBack(self)
         self._total: tuple[Any, Any] = (lambda: None, None)
+
+    def hand_over(self) -> None:
+        """Let the strategy's variable alone have the value from now on."""
+        release_own_array(self.keras)
+        self.is_handed_over = True
 
     def _is_floating(self) -> bool:
         return bool(jnp.issubdtype(self.variable.dtype, jnp.floating))
@@ -180,36 +191,6 @@ class HandedBackList(Sequence[HandedBack]):
         return len(self._values)
 
 
-class VariableOnStrategy(keras.Variable):
-    """What a Keras variable becomes when it is placed on a strategy."""
-
-    @property
-    def value(self) -> Any:
-        """The value: outside functions a copy on one device."""
-        value = super().value
-        return value.placed.value if isinstance(value, HandedBack) else value
-
-    @property
-    def _value(self) -> Any:  # Keras looks whether there is one, and then takes it
-        return vars(self)[_PLACED].handed_back
-
-    @_value.setter
-    def _value(self, new: Any) -> None:
-        if new is not None:  # None: Keras releases an array that is not here
-            vars(self)[_PLACED].value = new
-
-    def assign(self, value: Any) -> Any:
-        """Set the value, unless it is the value that the variable has."""
-        if isinstance(value, HandedBack) and value.placed is vars(self)[_PLACED]:
-            return value
-        return super().assign(value)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copy and pickle it as a variable without a strategy."""
-        state = {key: value for key, value in vars(self).items() if key != _PLACED}
-        return object.__new__, (keras.Variable,), {**state, "_value": self.value}
-
-
 def placed_variable(variable: Any, strategy: StrategyBase | None = None) -> PlacedVariable:
     """Return where a Keras variable is stored; it is placed on the strategy if it is on none.
 
@@ -219,8 +200,11 @@ def placed_variable(variable: Any, strategy: StrategyBase | None = None) -> Plac
     found = vars(variable).get(_PLACED)
     if found is None:
         found = vars(variable)[_PLACED] = PlacedVariable(variable, wanted)
-        if vars(variable)["_value"] is not None:
-            hand_over(variable)
+        waiting = _waiting.get()
+        if waiting is None:
+            found.hand_over()
+        else:
+            waiting.append(found)
     elif found.variable.strategy is not wanted and not wanted.is_default:
         raise ContextError(
             f"Keras variable {variable.path!r} belongs to "
@@ -231,15 +215,40 @@ def placed_variable(variable: Any, strategy: StrategyBase | None = None) -> Plac
     return found
 
 
-def hand_over(variable: Any) -> None:
-    """Let the variable of the strategy have the value from now on."""
-    del vars(variable)["_value"]
-    variable.__class__ = VariableOnStrategy
+def handed_over(variable: Any) -> PlacedVariable | None:
+    """Return where a Keras variable is stored; None if Keras itself holds its value."""
+    found = vars(variable).get(_PLACED)
+    return found if isinstance(found, PlacedVariable) and found.is_handed_over else None
 
 
 def is_placed(variable: Any) -> bool:
     """Return whether a Keras variable is stored on a strategy."""
-    return isinstance(variable, VariableOnStrategy)
+    return handed_over(variable) is not None
+
+
+def attributes_of_keras(variable: Any) -> dict[str, Any]:
+    """Return the attributes of a placed variable, but for those that belong to the strategy."""
+    return {
+        name: value
+        for name, value in vars(variable).items()
+        if name != _PLACED and not isinstance(value, jax.Array)
+    }
+
+
+@contextmanager
+def handing_over_at_the_end() -> Iterator[None]:
+    """Let the variables that a function places wait in a `with` block, which traces it."""
+    if _waiting.get() is not None:  # a function inside a function
+        yield
+        return
+    waiting: list[PlacedVariable] = []
+    token = _waiting.set(waiting)
+    try:
+        yield
+    finally:
+        _waiting.reset(token)
+        for placed in waiting:
+            placed.hand_over()
 
 
 def variable_of(variable: keras.Variable) -> Variable:
@@ -259,10 +268,3 @@ def variable_of(variable: keras.Variable) -> Variable:
             f"variable_of takes a Keras variable, not {type_name(variable)}", source=here()
         )
     return placed_variable(variable).variable
-
-
-def _initial_value(variable: Any) -> Any:
-    value = vars(variable)["_value"]
-    if value is None:  # Keras initializes it later: it is made inside a function
-        value = variable._initializer(tuple(variable.shape), dtype=variable._dtype)
-    return value

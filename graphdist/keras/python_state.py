@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any  # Any: attributes of layers
 
 import jax
 import keras
+
+from graphdist.keras.user_warnings import warn_user
 
 _BY_KERAS = ("built", "trainable", "supports_masking", "supports_jit", "autocast")
 
@@ -21,11 +22,10 @@ def python_state_watched(model: keras.Model) -> Iterator[None]:
     for layer, attributes in before:
         for name, value in _attributes(layer).items():
             if name not in attributes or _differ(attributes[name], value):
-                warnings.warn(
+                warn_user(
                     f"layer {layer.name!r} sets its attribute {name!r} when it is called: that "
                     f"happens while the step is compiled, and not in each step. Keep state in a "
-                    f"variable: self.add_weight(trainable=False), and assign it",
-                    stacklevel=2,
+                    f"variable: self.add_weight(trainable=False), and assign it"
                 )
 
 

@@ -76,7 +76,7 @@ class Steps:
 
     def _step(self, batch: Any) -> Any:
         if not self._has_warned:
-            warn_of_idle_replicas(batch, self.strategy)
+            warn_of_idle_replicas(self.model, batch, self.strategy)
             self._has_warned = True
         with Scope(self.strategy):
             result, totals = self.program(split(batch, self.strategy))

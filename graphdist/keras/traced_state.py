@@ -8,13 +8,14 @@ their first value outside the trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any  # Any: arrays, and objects of Keras
 
 import jax
 import keras
 
 from graphdist.errors import ArgumentError, ContextError
-from graphdist.keras.placed_variables import hand_over, is_placed, placed_variable
+from graphdist.keras.placed_variables import handing_over_at_the_end, placed_variable
 from graphdist.program.trace import while_tracing
 from graphdist.tracing.state import current_trace, outside_traces
 from graphdist.tracing.user_lines import here
@@ -26,27 +27,27 @@ class TracedState(keras.StatelessScope):
     def __init__(self) -> None:
         """Collect the losses that layers add, as Keras does in its own steps."""
         super().__init__(collect_losses=True)
-        self._made: list[Any] = []
+        self._placing = ExitStack()
 
     def get_current_value(self, variable: Any) -> jax.Array:
         """Return the value inside the function."""
-        found = placed_variable(variable)
-        if not is_placed(variable) and not any(variable is made for made in self._made):
-            self._made.append(variable)
-        return found.read()
+        return placed_variable(variable).read()
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Take a new value of a variable."""
         variable, value = update
-        self.get_current_value(variable)
         placed_variable(variable).write(value)
+
+    def __enter__(self) -> TracedState:
+        """Let the variables that are placed wait until Keras has initialized them."""
+        self._placing.enter_context(handing_over_at_the_end())
+        super().__enter__()
+        return self
 
     def __exit__(self, *raised: Any) -> None:
         """Let Keras initialize the variables that were made, whose values are then handed over."""
-        with outside_traces():
+        with self._placing, outside_traces():
             super().__exit__(*raised)
-        for variable in self._made:
-            hand_over(variable)
 
 
 class Differentiated(keras.StatelessScope):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,25 @@ class Refused:
             yield
         assert isinstance(caught.value, gd.GraphdistError), "the error is not graphdist's"
         self.text = stable_text(caught.value)
+
+    @contextmanager
+    def with_a_warning(self) -> Iterator[None]:
+        """Expect a warning at the user's line, which is kept in place of an error."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        (warning,) = {str(each.message): each for each in caught}.values()
+        assert issubclass(warning.category, UserWarning)
+        place, line = f"{warning.filename}:{warning.lineno}", getline(warning)
+        text = (
+            f"{warning.category.__name__}: {warning.message}\n  {place}, in a warning\n    {line}"
+        )
+        self.text = _PLACE.sub("case.py:LINE", text) + "\n"
+
+
+def getline(warning: warnings.WarningMessage) -> str:
+    """Return the line of the user at which a warning was given."""
+    return linecache.getline(warning.filename, warning.lineno).strip()
 
 
 def stable_text(error: gd.GraphdistError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -307,3 +308,26 @@ def test_distributed_datasets(pair: Pair, is_from_function: bool) -> None:
         return fitted.history
 
     pair.same(program)
+
+
+@pytest.mark.parametrize("targets", ["numbers", "a column of numbers", "scores"])
+def test_weights_of_classes_hold_for_datasets(targets: str) -> None:
+    x, classes = numbers(20, 3), np.arange(20) % 3
+    y: Any = {
+        "numbers": classes,
+        "a column of numbers": classes[:, None],
+        "scores": np.eye(4, dtype=np.float32)[classes],
+    }[targets]
+    kind = "categorical_crossentropy" if targets == "scores" else "sparse_categorical_crossentropy"
+    weights = {0: 0.5, 2: 3.0}
+    losses = []
+    for strategy in (None, mirrored(2)):
+        keras.utils.set_random_seed(1)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            model = keras.Sequential([keras.Input((3,)), layers.Dense(4, "softmax")])
+            model.compile("sgd", kind)
+        given = (x, y) if strategy is None else (slices(x, y).batch(8),)
+        options: Any = {"batch_size": 8, "shuffle": False} if strategy is None else {}
+        history = model.fit(*given, epochs=2, verbose=0, class_weight=weights, **options).history
+        losses.append(history["loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

@@ -87,6 +87,35 @@ def test_callbacks(tmp_path: Path) -> None:
     same(program)
 
 
+def test_tensorboard_writes_what_it_writes_on_one_device(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the callback needs tensorflow and tensorboard")
+    tensorflow = pytest.importorskip("tensorflow", reason="Keras writes events with it")
+
+    def scalars(folder: Path, tags: set[str]) -> dict[str, list[float]]:
+        """Return the scalars that were written, but for the speed; note all tags."""
+        found: dict[str, list[float]] = {}
+        for file in sorted(folder.glob("*/events*")):
+            for event in tensorflow.compat.v1.train.summary_iterator(str(file)):
+                for value in event.summary.value:
+                    tags.add(f"{file.parent.name}/{value.tag}")
+                    array = tensorflow.make_ndarray(value.tensor)
+                    if array.dtype == np.float32 and "per_second" not in value.tag:
+                        found.setdefault(f"{file.parent.name}/{value.tag}", []).append(float(array))
+        return found
+
+    def program(folder: Path) -> Result:
+        callback = keras.callbacks.TensorBoard(folder, histogram_freq=1, update_freq=2)
+        fitted(classifier(), callbacks=[callback], validation_data=rows())
+        return scalars(folder, tags)
+
+    tags: set[str] = set()
+    folders = iter("ab")
+    _, written = same(lambda: program(tmp_path / next(folders)))
+    assert {"train/epoch_loss", "train/batch_loss", "validation/epoch_accuracy"} <= set(written)
+    assert len(written["train/epoch_loss"]) == 2
+    assert any("kernel/histogram" in tag for tag in tags)
+
+
 def test_training_is_resumed_from_a_backup(tmp_path: Path) -> None:
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

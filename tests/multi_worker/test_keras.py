@@ -1,6 +1,9 @@
-"""A Keras model that several processes train together."""
+"""A Keras model that several processes train together, with `fit` and in a loop of the user's."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -8,16 +11,22 @@ import pytest
 
 import graphdist as gd
 from tests.multi_worker.launch import run
-from tests.multi_worker.programs.keras_fit import train
+from tests.multi_worker.programs import keras_fit, keras_own_loop
 
 pytestmark = pytest.mark.slow
 
+PROGRAMS: dict[str, Callable[[gd.Strategy], Any]] = {
+    "keras_fit": keras_fit.train,
+    "keras_own_loop": keras_own_loop.train,
+}
+
 
 @pytest.mark.parametrize("options", [(), ("in slices",)])
-def test_two_processes_train_as_one_does(options: tuple[str, ...]) -> None:
-    outcome = run(2, "keras_fit", *options)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_two_processes_train_as_one_does(program: str, options: tuple[str, ...]) -> None:
+    outcome = run(2, program, *options)
     assert outcome.status == 0, outcome.err
-    alone = train(gd.OneDeviceStrategy("cpu:0"))
+    alone = PROGRAMS[program](gd.OneDeviceStrategy("cpu:0"))
     for worker in range(2):
         (said,) = outcome.said[worker]
         assert list(said) == list(alone)

@@ -1,0 +1,60 @@
+"""The array that a Keras variable holds itself, while its value is on no strategy.
+
+Keras reads and writes a variable in scopes: scopes of given values, scopes that cast to the dtype
+in which a layer computes, and the traces of JAX. All of them belong to a thread. So what another
+thread does to a variable is done to the variable itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar  # Any: variables of Keras
+
+import jax
+import keras
+import numpy as np
+
+Result = TypeVar("Result")
+
+
+def outside_scopes(compute: Callable[[], Result]) -> Result:
+    """Return what a function returns outside all scopes of Keras and all traces of JAX."""
+    is_wide = jax.dtypes.canonicalize_dtype("float64") == "float64"  # set for this thread alone?
+
+    def computed() -> Result:
+        with jax.enable_x64(is_wide):
+            return compute()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(computed).result()
+
+
+def own_array(variable: Any) -> jax.Array:
+    """Return the variable's array.
+
+    A variable that was made inside a function has none yet: it is its first value, made now.
+    """
+    return outside_scopes(lambda: variable.value)
+
+
+def release_own_array(variable: Any) -> None:
+    """Free the memory of the variable's array.
+
+    Keras cannot let go of an array. Somebody else may hold it, so that it is replaced by one that
+    nobody else has, which is deleted.
+    """
+    empty = np.zeros(tuple(variable.shape), own_array(variable).dtype)
+
+    def replace_and_delete() -> None:
+        variable.assign(empty)
+        variable.value.delete()
+
+    outside_scopes(replace_and_delete)
+
+
+@cache
+def name_of_seeds() -> str:
+    """Return the name that Keras gives to the state of its random generators."""
+    return outside_scopes(lambda: str(keras.random.SeedGenerator(0).state.name))
