@@ -22,11 +22,13 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
+from graphdist.context import current_strategy
 from graphdist.data.chunks import Chunk, ChunkSize
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.tracing.loop_marks import marked
+from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import structure_text, type_name
+from graphdist.values.distributed import PerReplicaArray, structure_text, type_name
 
 if TYPE_CHECKING:
     from graphdist.strategy_base import StrategyBase
@@ -120,12 +122,37 @@ def checked_steps(steps: Any) -> int | None:
 
 
 def in_steps(fn: Callable[..., Any], state: Any, elements: Any, *constants: Any) -> Any:
-    """Return the state after steps with stacked elements, in a loop of the program."""
+    """Return the state after steps with stacked elements, in a loop of the program.
+
+    The host runs a step that asks another dataset for elements: then it runs them one by one.
+    """
 
     def step(state: Any, element: Any) -> tuple[Any, None]:
         return fn(state, jax.tree.map(partial(marked, steps=True), element), *constants), None
 
-    return jax.lax.scan(step, state, elements)[0]
+    if current_trace() is not None:
+        return jax.lax.scan(step, state, elements)[0]
+    for element in _taken_apart(elements):
+        state = fn(state, element, *constants)
+    return state
+
+
+def _taken_apart(elements: Any) -> Iterator[Any]:
+    """Yield the elements that were stacked."""
+    leaves = jax.tree.leaves(elements, is_leaf=_is_per_replica)
+    strategy = next((leaf.strategy for leaf in leaves if _is_per_replica(leaf)), current_strategy())
+    take = strategy.implicit_call("a step", _element_at, lambda fn, args, kwargs: fn(*args))
+    number = leaves[0].type.shape[0] if _is_per_replica(leaves[0]) else leaves[0].shape[0]
+    for place in range(number):
+        yield take((elements, np.int32(place)), {})
+
+
+def _element_at(elements: Any, place: jax.Array) -> Any:
+    return jax.tree.map(lambda leaf: leaf[place], elements)
+
+
+def _is_per_replica(leaf: Any) -> bool:
+    return isinstance(leaf, PerReplicaArray)
 
 
 def as_array(leaf: Any) -> Any:

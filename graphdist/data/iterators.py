@@ -21,6 +21,7 @@ from graphdist.data.prefetch import Prefetched
 from graphdist.data.sources import DatasetNode
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.tracing.state import current_trace
+from graphdist.tracing.trace_context import is_jax_tracing
 from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.type_variables import Element_co
@@ -162,9 +163,10 @@ class ResumableDataset(Protocol):
 class DistributedIterator(ElementIterator[Element_co]):
     """The elements of a distributed dataset in order, prepared ahead on a background thread.
 
-    For use outside functions. An exception of the source is raised by the call that would have
-    returned the element, with the traceback into the source. The iteration goes on with the next
-    element, if the source has one, and the position counts both. Any thread may call it.
+    For use outside traces: the host runs functions that ask it for elements. An exception of the
+    source is raised by the call that would have returned the element, with the traceback into the
+    source. The iteration goes on with the next element, if the source has one, and the position
+    counts both. Any thread may call it.
     """
 
     def __init__(self, dataset: ResumableDataset, elements: Prefetched, position: Position) -> None:
@@ -205,8 +207,15 @@ class DistributedIterator(ElementIterator[Element_co]):
 
 
 def refuse_inside_a_function(what: str, *, is_loop: bool = True) -> None:
-    """Raise in a trace: `ArgumentError` in a replica function, `DatasetInTrace` outside."""
+    """Raise in a trace: `DatasetInTrace` in a function, `ArgumentError` where JAX alone traces."""
     if current_trace() is None:
+        if is_jax_tracing():
+            raise ArgumentError(
+                f"{what} inside a function that JAX is tracing, which is traced once for all steps",
+                source=here(),
+                hint="take the element outside of it; loop with `for batch in dataset`, or give "
+                "jax.lax.scan the elements",
+            )
         return
     if in_replica_context_of_a_run():
         raise ArgumentError(

@@ -19,8 +19,8 @@ import numpy as np
 Result = TypeVar("Result")
 
 
-def outside_scopes(compute: Callable[[], Result]) -> Result:
-    """Return what a function returns outside all scopes of Keras and all traces of JAX."""
+def in_another_thread(compute: Callable[[], Result]) -> Result:
+    """Return what a function returns in a thread without scopes of Keras and traces of JAX."""
     is_wide = jax.dtypes.canonicalize_dtype("float64") == "float64"  # set for this thread alone?
 
     def computed() -> Result:
@@ -36,7 +36,7 @@ def own_array(variable: Any) -> jax.Array:
 
     A variable that was made inside a function has none yet: it is its first value, made now.
     """
-    return outside_scopes(lambda: variable.value)
+    return in_another_thread(lambda: variable.value)
 
 
 def release_own_array(variable: Any) -> None:
@@ -51,10 +51,10 @@ def release_own_array(variable: Any) -> None:
         variable.assign(empty)
         variable.value.delete()
 
-    outside_scopes(replace_and_delete)
+    in_another_thread(replace_and_delete)
 
 
 @cache
 def name_of_seeds() -> str:
     """Return the name that Keras gives to the state of its random generators."""
-    return outside_scopes(lambda: str(keras.random.SeedGenerator(0).state.name))
+    return in_another_thread(lambda: str(keras.random.SeedGenerator(0).state.name))

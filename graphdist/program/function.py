@@ -47,7 +47,7 @@ from graphdist.program.jax_settings import (
     settings_of_calls,
 )
 from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
-from graphdist.program.looping_function import LoopingFunction
+from graphdist.program.looping_function import LoopingFunction, dataset_behind
 from graphdist.program.program import Program, compile_program
 from graphdist.program.progress import compiling
 from graphdist.program.retracing import Retracing, Signature
@@ -196,11 +196,12 @@ class Function(Generic[Parameters, Result_co]):
             # This reference keeps the program alive: another thread may drop it from `_kept`.
             program = self._program(args, kwargs, signature)
             return program.call(leaves)
-        except DatasetInTrace as met:
-            self._looping = self._looped(met)
         except Exception as error:
-            hide_frames(error)
-            raise
+            met = dataset_behind(error, (args, kwargs))
+            if met is None:
+                hide_frames(error)
+                raise
+            self._looping = self._looped(met)
         return self._looping(*args, **kwargs)
 
     def _looped(self, met: DatasetInTrace) -> LoopingFunction:

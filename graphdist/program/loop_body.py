@@ -99,7 +99,8 @@ class LoopBody:
         self.set(state)
         goes_on = True if loop.extra_test is None else loop.extra_test()
         if not is_traced(goes_on):
-            loop.body(element)
+            if goes_on:  # the host may run several steps, of which one has left the loop
+                loop.body(element)
             return self._after()
         loop.operators.if_stmt(
             goes_on,

@@ -1,9 +1,11 @@
 """Functions that loop over distributed datasets: the host runs them, and compiles their loops.
 
-The first trace of a function finds a distributed dataset. From then on the host calls the converted
-function (`loop_conversion.py`), and everything outside of its loops over datasets happens as
-outside of functions. A loop over a dataset is a reduction (`graphdist.data.dataset_reduction`):
-its body is traced once, and runs in chunks of steps.
+The first trace of a function finds a distributed dataset, or needs a value that no trace has, such
+as the end of a `range`, while an argument is a dataset or an iterator. From then on the host calls
+the converted function (`loop_conversion.py`), and everything outside of its loops over datasets
+happens as outside of functions. A loop over a dataset is a reduction
+(`graphdist.data.dataset_reduction`): its body is traced once, and runs in chunks of steps. The host
+runs a body that asks another dataset or an iterator for elements, step by step.
 
 What a body uses and does, and where it goes:
 
@@ -26,7 +28,7 @@ import jax
 
 from graphdist.data.dataset_reduction import DatasetReduction, as_array, in_steps
 from graphdist.data.distributed_dataset import DistributedDataset
-from graphdist.data.iterators import DatasetInTrace
+from graphdist.data.iterators import DatasetInTrace, DistributedIterator
 from graphdist.data.stacked_elements import StackedElements
 from graphdist.data.zipped_datasets import ZippedDatasets
 from graphdist.errors import ArgumentError, MissingExtraError, OutOfRangeError, UnsupportedError
@@ -41,7 +43,7 @@ from graphdist.program.loop_operators import (
 )
 from graphdist.program.retracing import WARN_AT, warn_of_retracing
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here
+from graphdist.tracing.user_lines import here, where_raised
 
 if TYPE_CHECKING:
     from graphdist.program.function import Function
@@ -51,6 +53,27 @@ Dataset: TypeAlias = DistributedDataset[Any] | ZippedDatasets
 
 _MOST_PROGRAMS = 16
 """How many programs a loop keeps."""
+_NEED_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""The errors of JAX where Python needs a value that a trace has not."""
+
+
+def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
+    """Return why the host runs a function whose trace raised an error; None if it does not."""
+    if isinstance(error, DatasetInTrace):
+        return error
+    leaves = jax.tree.leaves(arguments)
+    if isinstance(error, _NEED_VALUES) and any(
+        isinstance(leaf, DistributedDataset | DistributedIterator) for leaf in leaves
+    ):
+        return DatasetInTrace(
+            "a value is needed in a function of a dataset, which is traced once for all elements",
+            source=where_raised(error),
+        )
+    return None
 
 
 class LoopingFunction:
@@ -84,7 +107,7 @@ class LoopingFunction:
         except StopIteration as error:
             raise OutOfRangeError(
                 "next past the end: the dataset has no more elements",
-                source=here(),
+                source=where_raised(error),
                 hint="loop with `for batch in dataset`, or ask get_next_as_optional()",
             ) from error
 

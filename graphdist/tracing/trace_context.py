@@ -16,8 +16,11 @@ from functools import partial
 from typing import Any  # Any: JAX's wrapped functions have no public type
 from weakref import ref
 
+import jax
+import jax.numpy as jnp
 from jax.api_util import debug_info
 from jax.extend import linear_util
+from jax.extend.core import get_opaque_trace_state
 
 
 class TraceContext:
@@ -51,3 +54,17 @@ False
 >>> trace_context() is before
 True
 """
+
+_outside_traces = get_opaque_trace_state()
+
+
+def is_jax_tracing() -> bool:
+    """Return whether an operation of JAX would be traced here.
+
+    >>> import jax
+    >>> is_jax_tracing(), jax.eval_shape(lambda: [] if is_jax_tracing() else 0)
+    (False, [])
+    """
+    if get_opaque_trace_state() == _outside_traces:  # nearly always, and quicker than an operation
+        return False
+    return isinstance(jnp.zeros(()), jax.core.Tracer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 import graphdist as gd
@@ -121,3 +122,27 @@ def dataset_of_a_list(refused: Refused) -> None:
     batches: Any = [np.ones(4)]
     with refused(TypeError):
         gd.data.Dataset(batches)
+
+
+def iterator_in_a_loop_of_jax(refused: Refused) -> None:
+    iterator = iter(pair().experimental_distribute_dataset([np.ones((4, 2), np.float32)] * 3))
+
+    @gd.function
+    def total(iterator: Any) -> Any:
+        return jax.lax.scan(lambda sum, _: (sum, next(iterator)), 0.0, None, length=3)
+
+    with refused(ValueError):
+        total(iterator)
+    assert iterator.get_next_as_optional().has_value()
+
+
+def iterator_past_the_end_in_a_function(refused: Refused) -> None:
+    iterator = iter(pair().experimental_distribute_dataset([np.ones((4, 2), np.float32)]))
+
+    @gd.function
+    def second(iterator: Any) -> Any:
+        next(iterator)
+        return next(iterator)
+
+    with refused(IndexError):
+        second(iterator)
