@@ -7,7 +7,7 @@ thread does to a variable is done to the variable itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar  # Any: variables of Keras
@@ -31,25 +31,25 @@ def in_another_thread(compute: Callable[[], Result]) -> Result:
         return thread.submit(computed).result()
 
 
-def own_array(variable: Any) -> jax.Array:
-    """Return the variable's array.
+def own_arrays(variables: Sequence[Any]) -> list[jax.Array]:
+    """Return the variables' arrays.
 
     A variable that was made inside a function has none yet: it is its first value, made now.
     """
-    return in_another_thread(lambda: variable.value)
+    return in_another_thread(lambda: [variable.value for variable in variables])
 
 
-def release_own_array(variable: Any) -> None:
-    """Free the memory of the variable's array.
+def release_own_arrays(variables: Sequence[Any]) -> None:
+    """Free the memory of the variables' arrays.
 
     Keras cannot let go of an array. Somebody else may hold it, so that it is replaced by one that
     nobody else has, which is deleted.
     """
-    empty = np.zeros(tuple(variable.shape), own_array(variable).dtype)
 
     def replace_and_delete() -> None:
-        variable.assign(empty)
-        variable.value.delete()
+        for variable in variables:
+            variable.assign(np.zeros(tuple(variable.shape), variable.dtype))
+            variable.value.delete()
 
     in_another_thread(replace_and_delete)
 

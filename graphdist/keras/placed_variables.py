@@ -33,7 +33,7 @@ import numpy as np
 
 from graphdist.context import Entry, current_strategy, entered, in_replica_context_of_a_run
 from graphdist.errors import ArgumentTypeError, ContextError
-from graphdist.keras.own_arrays import name_of_seeds, own_array, release_own_array
+from graphdist.keras.own_arrays import name_of_seeds, own_arrays, release_own_arrays
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
@@ -44,7 +44,7 @@ from graphdist.values.distributed import type_name
 
 _SEED_STEP = 0x9E3779B9  # of Weyl's sequence: seeds of replicas that are far apart
 _PLACED = "_graphdist_placed"
-_waiting: ContextVar[list[PlacedVariable] | None] = ContextVar(
+_waiting: ContextVar[list[Any] | None] = ContextVar(
     "graphdist_keras_variables_waiting", default=None
 )
 
@@ -52,14 +52,14 @@ _waiting: ContextVar[list[PlacedVariable] | None] = ContextVar(
 class PlacedVariable:
     """A Keras variable, and the variable of the strategy that holds its value."""
 
-    def __init__(self, variable: keras.Variable, strategy: StrategyBase) -> None:
+    def __init__(self, variable: keras.Variable, strategy: StrategyBase, value: Any) -> None:
         """Make the strategy's variable, with the value that the Keras variable has."""
         self.keras = variable
         self.is_metric = variable.synchronization == "on_read"
         self.is_seed = variable.name == name_of_seeds() and tuple(variable.shape) == (2,)
         with outside_traces(), entered(Entry(strategy)):
             self.variable = Variable(
-                own_array(variable),
+                value,
                 name=variable.path,
                 trainable=bool(variable.trainable),
                 synchronization=VariableSynchronization["ON_READ" if self.is_metric else "AUTO"],
@@ -69,11 +69,6 @@ class PlacedVariable:
         self.is_handed_over = False
         self.handed_back = HandedBack(self)
         self._total: tuple[Any, Any] = (lambda: None, None)
-
-    def hand_over(self) -> None:
-        """Let the strategy's variable alone have the value from now on."""
-        release_own_array(self.keras)
-        self.is_handed_over = True
 
     def _is_floating(self) -> bool:
         return bool(jnp.issubdtype(self.variable.dtype, jnp.floating))
@@ -196,23 +191,50 @@ def placed_variable(variable: Any, strategy: StrategyBase | None = None) -> Plac
 
     Raises `ContextError` if it is on another strategy.
     """
-    wanted = current_strategy() if strategy is None else strategy
-    found = vars(variable).get(_PLACED)
-    if found is None:
-        found = vars(variable)[_PLACED] = PlacedVariable(variable, wanted)
-        waiting = _waiting.get()
-        if waiting is None:
-            found.hand_over()
-        else:
-            waiting.append(found)
-    elif found.variable.strategy is not wanted and not wanted.is_default:
-        raise ContextError(
-            f"Keras variable {variable.path!r} belongs to "
-            f"{found.variable.strategy.beside(wanted)}, and is used on {wanted}",
-            source=here(),
-            hint="use it on one strategy: open its scope around the first function that uses it",
-        )
+    (found,) = placed_variables([variable], strategy)
     return found
+
+
+def placed_variables(
+    variables: Sequence[Any], strategy: StrategyBase | None = None
+) -> list[PlacedVariable]:
+    """Return where Keras variables are stored, as `placed_variable` does for one."""
+    wanted = current_strategy() if strategy is None else strategy
+    new = list({id(each): each for each in variables if _PLACED not in vars(each)}.values())
+    if new:
+        _place(new, wanted)
+    found: list[PlacedVariable] = [vars(variable)[_PLACED] for variable in variables]
+    for placed in found:
+        if placed.variable.strategy is not wanted and not wanted.is_default:
+            raise ContextError(
+                f"Keras variable {placed.keras.path!r} belongs to "
+                f"{placed.variable.strategy.beside(wanted)}, and is used on {wanted}",
+                source=here(),
+                hint="use it on one strategy: open its scope around the first function that uses "
+                "it",
+            )
+    return found
+
+
+def _place(variables: Sequence[Any], strategy: StrategyBase) -> None:
+    """Place variables that are on no strategy."""
+    waiting, made = _waiting.get(), []
+    try:
+        for variable, value in zip(variables, own_arrays(variables), strict=True):
+            vars(variable)[_PLACED] = PlacedVariable(variable, strategy, value)
+            made.append(variable)
+    finally:  # those before one that cannot be placed have two values until they are handed over
+        if waiting is None:
+            _hand_over(made)
+        else:
+            waiting += made
+
+
+def _hand_over(variables: Sequence[Any]) -> None:
+    """Let the strategy's variables alone have the values from now on."""
+    release_own_arrays(variables)
+    for variable in variables:
+        vars(variable)[_PLACED].is_handed_over = True
 
 
 def handed_over(variable: Any) -> PlacedVariable | None:
@@ -241,14 +263,14 @@ def handing_over_at_the_end() -> Iterator[None]:
     if _waiting.get() is not None:  # a function inside a function
         yield
         return
-    waiting: list[PlacedVariable] = []
+    waiting: list[Any] = []
     token = _waiting.set(waiting)
     try:
         yield
     finally:
         _waiting.reset(token)
-        for placed in waiting:
-            placed.hand_over()
+        if waiting:
+            _hand_over(waiting)
 
 
 def variable_of(variable: keras.Variable) -> Variable:

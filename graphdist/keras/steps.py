@@ -20,7 +20,7 @@ from graphdist.errors import UnsupportedError
 from graphdist.keras.batches import split, warn_of_idle_replicas
 from graphdist.keras.gradients import ScaledGradients, loss_with_sums, replaced
 from graphdist.keras.parts import Part
-from graphdist.keras.placed_variables import HandedBackList, PlacedVariable, placed_variable
+from graphdist.keras.placed_variables import HandedBackList, PlacedVariable, placed_variables
 from graphdist.keras.python_state import python_state_watched
 from graphdist.program.function import function
 from graphdist.strategies.base import Strategy
@@ -45,8 +45,7 @@ class Steps:
             *([] if kind == "predict" else [model.metrics_variables]),
         ]
         self.lists: list[list[PlacedVariable]] = [
-            [placed_variable(variable, strategy) for variable in variables]
-            for variables in everything
+            placed_variables(variables, strategy) for variables in everything
         ]
         self.handed_back = tuple(map(HandedBackList, self.lists))
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")

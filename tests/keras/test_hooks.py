@@ -17,7 +17,7 @@ from keras import layers
 
 import graphdist as gd
 import graphdist.keras
-from graphdist.keras import unpublished_names
+from graphdist.keras import placed_variables, unpublished_names
 from graphdist.keras.placed_variables import is_placed
 from tests.keras.models import classifier, mirrored, rows
 
@@ -89,6 +89,27 @@ def test_values_are_copied_where_keras_reads_the_state_elsewhere() -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def test_variables_before_one_that_cannot_be_placed_keep_one_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = [keras.Variable([1.0]), keras.Variable([2.0])]
+    make = placed_variables.Variable
+
+    def fails_at_the_second(value: Any, **options: Any) -> Any:
+        if value[0] == 2.0:
+            raise MemoryError
+        return make(value, **options)
+
+    monkeypatch.setattr(placed_variables, "Variable", fails_at_the_second)
+    with pytest.raises(MemoryError):
+        placed_variables.placed_variables(weights, mirrored())
+    for weight, value in zip(weights, (1.0, 2.0), strict=True):
+        assert weight.value.tolist() == [value]
+        weight.assign([5.0])
+        assert weight.value.tolist() == [5.0]
+    assert list(map(is_placed, weights)) == [True, False]
+
+
 def test_an_array_that_the_user_holds_stays() -> None:
     weight = keras.Variable([1.0, 2.0])
     held = weight.value
@@ -110,15 +131,16 @@ def test_a_variable_of_the_users_own_class_keeps_it() -> None:
     assert weight.doubled().tolist() == [2.0]
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float32"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float32", "bfloat16", "float16"])
 def test_first_values_have_the_precision_of_the_variable(policy: str) -> None:
     """A layer that is used in a function first reads its new weights cast."""
     layer = layers.Dense(16, dtype=policy, kernel_initializer=keras.initializers.GlorotNormal(1))
     mirrored().run(lambda: layer(np.ones((2, 4), np.float32)))
-    twin = layers.Dense(16, kernel_initializer=keras.initializers.GlorotNormal(1))
+    kind = "float32" if policy == "mixed_bfloat16" else policy
+    twin = layers.Dense(16, dtype=kind, kernel_initializer=keras.initializers.GlorotNormal(1))
     twin.build((2, 4))
     np.testing.assert_array_equal(layer.kernel.numpy(), twin.kernel.numpy())
-    assert layer.kernel.dtype == "float32"
+    assert layer.kernel.dtype == kind
 
 
 def test_a_value_given_in_a_scope_of_keras_goes_before_the_value_of_the_strategy() -> None:
