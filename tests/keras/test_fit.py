@@ -87,6 +87,19 @@ def test_callbacks(tmp_path: Path) -> None:
     same(program)
 
 
+def test_callbacks_that_set_weights_and_rates() -> None:
+    def program() -> Result:
+        average = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        model = classifier(optimizer=keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5))
+        averaged = fitted(model, callbacks=[average], validation_data=rows())
+        plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0)
+        reduced = classifier(optimizer="sgd")
+        fitted(reduced, epochs=3, callbacks=[plateau, keras.callbacks.TerminateOnNaN()])
+        return averaged, model.get_weights(), float(reduced.optimizer.learning_rate)
+
+    assert same(program)[1][2] < 0.01
+
+
 def test_tensorboard_writes_what_it_writes_on_one_device(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the callback needs tensorflow and tensorboard")
     tensorflow = pytest.importorskip("tensorflow", reason="Keras writes events with it")

@@ -93,12 +93,11 @@ def test_variables_before_one_that_cannot_be_placed_keep_one_value(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weights = [keras.Variable([1.0]), keras.Variable([2.0])]
-    make = placed_variables.Variable
 
     def fails_at_the_second(value: Any, **options: Any) -> Any:
         if value[0] == 2.0:
             raise MemoryError
-        return make(value, **options)
+        return gd.Variable(value, **options)
 
     monkeypatch.setattr(placed_variables, "Variable", fails_at_the_second)
     with pytest.raises(MemoryError):
