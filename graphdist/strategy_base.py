@@ -14,6 +14,7 @@ import numpy as np
 from graphdist.ir.types import PER_REPLICA, Distribution
 from graphdist.options import AXIS_NAME, CommunicationOptions, VariableSynchronization
 from graphdist.passes import Target
+from graphdist.passes.local_steps import LocalSteps
 from graphdist.passes.pipelines import GATHERED_BYTES
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.devices import Devices
@@ -38,6 +39,8 @@ class StrategyBase:
     """Whether each replica updates its own slice of variables; None: where it pays."""
     shard_parameters = False
     """Whether mirrored variables are stored in slices, one a replica, from their creation."""
+    local_steps: LocalSteps | None = None
+    """The pass that lets replicas take local steps; None: all replicas make the same step."""
     isolates_session_state = False
     """Whether it sets the option of that name in a configuration of TF1."""
 
@@ -67,6 +70,7 @@ class StrategyBase:
             packs_variables=devices.parameter_device is None and devices.workers is None,
             shard_parameters=self.shard_parameters,
             gathered_bytes=devices.memory_bytes // 8 or GATHERED_BYTES,
+            local_steps=self.local_steps,
         )
 
     def __repr__(self) -> str:

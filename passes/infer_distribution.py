@@ -18,8 +18,8 @@ Before:  %c = scan(%x) {..} : f32[4]             After:  %c = scan(%x) {..} : f3
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, cast
 
 from graphdist.ir.analyses import producers
 from graphdist.ir.builder import Builder
@@ -44,19 +44,28 @@ def infer_distribution(graph: Graph) -> Graph:
     return inferred
 
 
+Derive: TypeAlias = Callable[[Graph, Sequence[Distribution | None]], Graph]
+"""Return a nested graph with inputs so distributed, and everything after them derived again."""
+
+
 def _infer_node(
     node: Node, operands: tuple[Operand, ...], builder: Builder
 ) -> Sequence[Operand] | None:
-    graphs = _INFER[node.op](node, [operand.type for operand in operands])
+    graphs = nested_graphs(node, [operand.type for operand in operands], _with_inputs)
     return None if graphs == node.graphs else builder.keep(node, operands, graphs)
 
 
-def _scan(node: Node, operands: list[Type]) -> tuple[Graph, ...]:
+def nested_graphs(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
+    """Return the graphs nested in a loop or a branch, derived for operands of these types."""
+    return _NESTED[node.op](node, operands, derive)
+
+
+def _scan(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
     consts, carry = cast(int, node.params["num_consts"]), cast(int, node.params["num_carry"])
     xs = [_slice(type.distribution) for type in operands[consts + carry :]]
     entering = [type.distribution for type in operands[: consts + carry]]
     (body,) = node.graphs
-    return (_fixpoint(body, [*entering, *xs], slice(consts, consts + carry)),)
+    return (_fixpoint(body, [*entering, *xs], slice(consts, consts + carry), derive),)
 
 
 def _slice(distribution: Distribution | None) -> Distribution | None:
@@ -66,35 +75,36 @@ def _slice(distribution: Distribution | None) -> Distribution | None:
     return sharded(distribution.dimension - 1) if distribution.dimension else PER_REPLICA
 
 
-def _while(node: Node, operands: list[Type]) -> tuple[Graph, ...]:
+def _while(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
     of_condition = cast(int, node.params["num_cond_consts"])
     of_body = cast(int, node.params["num_body_consts"])
     entering = [type.distribution for type in operands]
     condition, body = node.graphs
-    inner = _fixpoint(body, entering[of_condition:], slice(of_body, None))
+    inner = _fixpoint(body, entering[of_condition:], slice(of_body, None), derive)
     carried = [value.type.distribution for value in inner.inputs[of_body:]]
-    return _with_inputs(condition, [*entering[:of_condition], *carried]), inner
+    return derive(condition, [*entering[:of_condition], *carried]), inner
 
 
-def _cond(node: Node, operands: list[Type]) -> tuple[Graph, ...]:
+def _cond(node: Node, operands: list[Type], derive: Derive) -> tuple[Graph, ...]:
     entering = [type.distribution for type in operands[1:]]
-    return tuple(_with_inputs(branch, entering) for branch in node.graphs)
+    return tuple(derive(branch, entering) for branch in node.graphs)
 
 
-_INFER = {SCAN: _scan, WHILE: _while, COND: _cond}
+_NESTED = {SCAN: _scan, WHILE: _while, COND: _cond}
 
 
-def _fixpoint(body: Graph, entering: Sequence[Distribution | None], carry: slice) -> Graph:
+def _fixpoint(
+    body: Graph, entering: Sequence[Distribution | None], carry: slice, derive: Derive
+) -> Graph:
     """Return the body with inputs so distributed that its carry comes out as it went in."""
     distributions = list(entering)
-    inferred = body
     while True:
-        inferred = _with_inputs(inferred, distributions)
+        inferred = derive(body, distributions)
         before = distributions[carry]
         outputs = [output.type.distribution for output in inferred.outputs[: len(before)]]
         after = [a if a is b else join((a, b)) for a, b in zip(before, outputs, strict=True)]
         if after == before:
-            return body if _same_types(body, inferred) else inferred
+            return inferred
         distributions[carry] = after
 
 
@@ -112,7 +122,7 @@ def _with_inputs(graph: Graph, distributions: Sequence[Distribution | None]) -> 
         operands = substitute(environment, node.operands)
         graphs = node.graphs
         if graphs:
-            graphs = _INFER[node.op](node, [operand.type for operand in operands])
+            graphs = nested_graphs(node, [operand.type for operand in operands], _with_inputs)
         results = builder.keep(node, operands, graphs)
         if builder.nodes[-1] is not node:
             environment.update(zip(node.results, results, strict=True))
@@ -123,18 +133,6 @@ def _with_inputs(graph: Graph, distributions: Sequence[Distribution | None]) -> 
         nodes=tuple(builder.nodes),
         outputs=substitute(environment, graph.outputs),
     )
-
-
-def _same_types(graph: Graph, other: Graph) -> bool:
-    """Return whether two forms of one graph differ in no distribution."""
-    if [value.type for value in graph.inputs] != [value.type for value in other.inputs]:
-        return False
-    for node, same in zip(graph.nodes, other.nodes, strict=True):
-        if [value.type for value in node.results] != [value.type for value in same.results]:
-            return False
-        if not all(map(_same_types, node.graphs, same.graphs)):
-            return False
-    return True
 
 
 def _check(graph: Graph) -> None:

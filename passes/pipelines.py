@@ -36,6 +36,7 @@ from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.gathers_of_constants import GathersOfConstants
 from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.limit_gathered import LimitGathered
+from graphdist.passes.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
 from graphdist.passes.pack_variables import PackVariables
 from graphdist.passes.scatter_in_parts import ScatterInParts
@@ -55,6 +56,7 @@ PASSES = {
     entry.name: entry
     for entry in (
         Pass("infer_distribution", infer_distribution.infer_distribution, _LOGICAL),
+        Pass("local_steps", LocalSteps(every=2), _LOGICAL),
         Pass("place_variables", place_variables.place_variables, _LOGICAL, Stage.PLACED),
         Pass("shard_inputs", shard_inputs.shard_inputs, _PLACED),
         Pass("lower_cross_replica", lower_cross_replica.lower_cross_replica, _PLACED, Stage.SPMD),
@@ -94,6 +96,8 @@ PASSES = {
 }
 """Every pass by name; `shard_update` for any size, those that pack for the CPU.
 
+`local_steps` synchronizes every second step, by the mean.
+
 `gathers_of_constants` and `limit_gathered` keep a few bytes gathered, so that examples are small.
 """
 
@@ -112,7 +116,8 @@ class Target:
     slices, which only a network joins, `is_three_dimensional` whether the chips of a slice are
     linked in three dimensions; `packs_variables` says whether small variables may share a buffer,
     `shard_parameters` whether variables are stored in slices from their creation; `gathered_bytes`
-    is how much memory gathered variables may take beyond their use.
+    is how much memory gathered variables may take beyond their use; `local_steps` is the pass that
+    lets replicas take local steps, None if all make the same step.
     """
 
     platform: str
@@ -123,6 +128,7 @@ class Target:
     packs_variables: bool = True
     shard_parameters: bool = False
     gathered_bytes: int = GATHERED_BYTES
+    local_steps: LocalSteps | None = None
 
     def packing(self, bytes_per_pack: int) -> Target:
         """Return the target with packs of so many bytes; 0 changes nothing."""
@@ -160,6 +166,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     in_slices = Pass("accumulate_in_slices", AccumulateInSlices(target.gathered_bytes), _SPMD)
     return (
         PASSES["infer_distribution"],
+        # Before variables are placed: the synchronization reads and assigns them.
+        *(() if target.local_steps is None else (Pass("local_steps", target.local_steps, _LOGICAL),)),
         PASSES["place_variables"],
         PASSES["shard_inputs"],
         PASSES["lower_cross_replica"],

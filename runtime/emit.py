@@ -318,6 +318,12 @@ def _join_parts(node: Node, operands: list[Array]) -> list[Array]:
     return [lax.reshape(jnp.moveaxis(operands[0], 0, axis), node.results[0].type.shape)]
 
 
+def _count_step(node: Node, operands: list[Array]) -> list[Array]:
+    count = operands[0] + 1
+    is_last = count >= cast(int, node.params["every"])
+    return [jnp.where(is_last, 0, count), is_last.astype(jnp.int32)]
+
+
 def _barrier(node: Node, operands: list[Array]) -> list[Array]:
     return list(lax.optimization_barrier(operands))
 
@@ -388,6 +394,7 @@ _RULES: dict[Op, Rule] = {
     ops.TAKE_STEP: _take_step,
     ops.TAKE_PART: _take_part,
     ops.JOIN_PARTS: _join_parts,
+    ops.COUNT_STEP: _count_step,
     ops.BARRIER: _barrier,
     ops.CONSTANT: _constant,
     ops.SCAN: _scan,

@@ -113,6 +113,11 @@ class GraphVariable:
     Where a variable is in slices, each of `num_copies` groups of replicas shares out all of it.
     `piece` is the part of a pack that it has, `alone` whether it must have a buffer of its own. A
     variable with `pieces` is itself such a pack, of the variables with these names.
+
+    `role` is what local steps make of a variable (`passes/local_steps.py`), "" if nothing. Each
+    replica stores a copy of its own of one that is "local", and its type is per replica; "copies"
+    says of a mirrored one that it is stored so. Variables that the pass adds have other roles, and
+    `serves` names the variables they are kept for.
     """
 
     name: str
@@ -127,11 +132,15 @@ class GraphVariable:
     piece: Piece | None = None
     alone: bool = False
     pieces: tuple[str, ...] = ()
+    role: str = ""
+    serves: tuple[str, ...] = ()
 
     @property
     def declared(self) -> GraphVariable:
         """Return the variable without its use and storage, in which two graphs may differ."""
-        return replace(self, assigned=False, sharded_along=None, piece=None, alone=False)
+        return replace(
+            self, assigned=False, sharded_along=None, piece=None, alone=False, role=""
+        )
 
     def stored_along(self, dimension: int | None) -> GraphVariable:
         """Return the variable stored in slices along a dimension, or in full on each replica."""

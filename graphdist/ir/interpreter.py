@@ -319,6 +319,12 @@ def _join_parts(arrays: list[Array], params: Params) -> list[Array]:
     return [join_arrays(parts, cast(int, params["axis"]))]
 
 
+def _count_step(arrays: list[Array], params: Params) -> list[Array]:
+    count = int(arrays[0]) + 1
+    is_last = count >= cast(int, params["every"])
+    return [np.asarray(0 if is_last else count, np.int32), np.asarray(is_last, np.int32)]
+
+
 def _unpack(arrays: list[Array], params: Params) -> list[Array]:
     pieces, start = [], 0
     for shape in cast("tuple[tuple[int, ...], ...]", params["shapes"]):
@@ -377,6 +383,7 @@ _RULES: dict[Op, _Rule] = {
     ops.TAKE_STEP: _local(_take_step),
     ops.TAKE_PART: _local(_take_part),
     ops.JOIN_PARTS: _local(_join_parts),
+    ops.COUNT_STEP: _local(_count_step),
     ops.BARRIER: _local(lambda arrays, params: arrays),
     ops.SCAN: _nested(run_scan),
     ops.WHILE: _nested(run_while),

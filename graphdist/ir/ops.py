@@ -5,7 +5,8 @@ Three kinds:
 * the strategy's words, in LOGICAL graphs: `read`, `assign`, `aggregate`, `replica_id`,
   `to_replicas`, `reduce`, `gather`, and the collectives, which a replica function may call itself;
 * what lowering makes of them: the collectives and a few local operations (`select_replica`,
-  `own_slice`, `scale`, `pack`, `unpack`, `pack_slices`, `unpack_slices`, `concatenate`, `reshape`);
+  `own_slice`, `scale`, `pack`, `unpack`, `pack_slices`, `unpack_slices`, `concatenate`, `reshape`,
+  `count_step`);
 * operations imported from JAX, named `jax.<primitive>`. They keep their primitive and parameters as
   they are; no rule here knows them, so whoever builds the node states dtype and shape.
 
@@ -277,6 +278,15 @@ def _reshape(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> 
     return (result,)
 
 
+def _count_step(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) -> tuple[Type, ...]:
+    type, every = _one(types, "count_step"), params["every"]
+    if (type.dtype, type.shape) != ("i32", ()):
+        raise TypeRuleError(f"count_step of {type}: the count is i32[]")
+    if not isinstance(every, int) or every < 1:
+        raise TypeRuleError(f"count_step of {every!r} steps: at least 1")
+    return (type, type)
+
+
 STARTS_AT_RUN_TIME = "starts_at_run_time"
 """The parameter of `unpack` and `unpack_slices` that keeps from XLA where the pieces start."""
 
@@ -305,6 +315,7 @@ RESHAPE = Op("reshape", _reshape)
 TAKE_STEP = Op("take_step", take_step_rule)
 TAKE_PART = Op("take_part", take_part_rule)
 JOIN_PARTS = Op("join_parts", join_parts_rule)
+COUNT_STEP = Op("count_step", _count_step)
 BARRIER = Op("barrier", lambda types, params, graphs: tuple(types))
 SCAN = Op("scan", scan_rule)
 WHILE = Op("while", while_rule)
@@ -316,8 +327,8 @@ OPS = {
         READ, ASSIGN, AGGREGATE, REPLICA_ID, TO_REPLICAS, REDUCE, GATHER,
         ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, COLLECTIVE_PERMUTE, ALL_TO_ALL,
         OWN_SLICE, CONSTANT, SELECT_REPLICA, SCALE, PACK, UNPACK, PACK_SLICES, UNPACK_SLICES,
-        CONCATENATE, RESHAPE, TAKE_STEP, TAKE_PART, JOIN_PARTS, BARRIER,
-        SCAN, WHILE, COND,
+        CONCATENATE, RESHAPE, TAKE_STEP, TAKE_PART, JOIN_PARTS, COUNT_STEP,
+        BARRIER, SCAN, WHILE, COND,
     )
 }  # fmt: skip
 """Every operation of ours by name; JAX's operations are made by `graphdist.tracing.jax_ops`."""
@@ -367,6 +378,8 @@ DESCRIPTIONS = {
     "last for an i below or above: as the value, per_replica if it is cut along `axis`.",
     JOIN_PARTS: "The slices of a stack along dimension 0, joined along `axis`, one of their own "
     "dimensions: as the stack, one dimension less, per_replica if they are cut along `axis`.",
+    COUNT_STEP: "The count of steps after one more, from 0 to `every` - 1, and the number 1 if it is "
+    "0 again, else 0: i32[] both, as the operand.",
     BARRIER: "The operands, once all are computed; the compiler merges no operation on them with "
     "one on the results: as the operands.",
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",

@@ -35,6 +35,8 @@ _ATTRIBUTES: dict[str, type] = {
     "piece": tuple,
     "alone": bool,
     "pieces": tuple,
+    "role": str,
+    "serves": tuple,
 }
 _MOST_REPLICAS = 2**20
 _DISTRIBUTIONS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}

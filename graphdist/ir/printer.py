@@ -290,6 +290,10 @@ class Printer:
                 attributes[name] = tuple(value) if name == "piece" else value
         if variable.num_copies > 1:
             attributes["num_copies"] = variable.num_copies
+        if variable.role:
+            attributes["role"] = variable.role
+        if variable.serves:
+            attributes["serves"] = variable.serves
         text = self._items(attributes)
         return f"  variable {_variable_name(variable)}: {variable.type} {{{text}}}"
 

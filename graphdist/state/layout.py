@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from graphdist.ir.graph import Graph, GraphVariable
+from graphdist.passes.local_steps import LOCAL
+from graphdist.state.local_state import added_storage
 from graphdist.state.packs import VariablePack
 from graphdist.state.storage import Storage
 from graphdist.state.variable import Variable
@@ -85,6 +87,10 @@ class Layout:
 
     def apply(self) -> None:
         """Store the variables as the graph says."""
+        # First what begins with the values of others, which are then stored in copies.
+        added = [variable for variable in self.graph.variables if variable.serves]
+        for variable in added:
+            self._holder(variable)
         self.holders = tuple(map(self._holder, self.graph.variables))
         self._packs = {name: storage.pack for name, storage in self._storages.items()}
         self._note_version()
@@ -99,7 +105,8 @@ class Layout:
         unread = [
             self._storages[variable.name]
             for variable, value in zip(graph.variables, graph.inputs, strict=False)
-            if variable.assigned and not variable.pieces and value not in read
+            if variable.assigned and not (variable.pieces or variable.serves)
+            if value not in read
         ]
         return sum(storage.begin_with_zeros() for storage in unread) > 0
 
@@ -107,6 +114,12 @@ class Layout:
         self.version = sum(store.layout for store in self._stores)
 
     def _holder(self, variable: GraphVariable) -> Holder:
+        if variable.role == LOCAL:
+            storage = self._storages[variable.name]
+            storage.store_copies()
+            return storage
+        if variable.serves:
+            return added_storage(variable, [self._storages[name] for name in variable.serves])
         if not variable.pieces:
             storage = self._storages[variable.name]
             storage.lay_out(variable.sharded_along)
@@ -117,12 +130,22 @@ class Layout:
     def restore(self) -> bool:
         """Store full variables in slices again; return whether the layout is restored by that.
 
-        It is not if a variable entered or left a pack, or is sliced along another dimension: then
-        the step takes other buffers, and the program must be compiled again.
+        It is not if a variable entered or left a pack, is sliced along another dimension or is
+        stored in copies now: then the step takes other buffers, and the program must be compiled
+        again.
         """
         if any(storage.pack is not self._packs[name] for name, storage in self._storages.items()):
             return False
-        alone = [variable for variable in self.graph.variables if not variable.pieces]
+        copies = [variable.name for variable in self.graph.variables if variable.role == LOCAL]
+        if any(
+            storage.is_in_copies != (name in copies) for name, storage in self._storages.items()
+        ):
+            return False
+        alone = [
+            variable
+            for variable in self.graph.variables
+            if not (variable.pieces or variable.serves or variable.role == LOCAL)
+        ]
         found = [(self._storages[variable.name], variable.sharded_along) for variable in alone]
         if any(storage.sharded_along not in (None, wanted) for storage, wanted in found):
             return False

@@ -21,8 +21,10 @@ import numpy as np
 
 from graphdist.errors import RuntimeFailure
 from graphdist.ir.graph import GraphVariable, Piece
-from graphdist.ir.types import MIRRORED, Distribution
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution
+from graphdist.passes.local_steps import ANCHOR, COPIES
 from graphdist.runtime.buffers import is_lost
+from graphdist.runtime.copies import copies_of, mean_of_copies
 from graphdist.runtime.files.checkpoint_arrays import host_copy
 from graphdist.runtime.processes.resharding import agree_to_gather, resharded
 from graphdist.runtime.spans import (
@@ -66,6 +68,10 @@ class Storage:
         self.start = 0
         """The first element of the value in the pack."""
         self._left_a_pack = False
+        self.is_in_copies = False
+        """Whether each replica stores a copy of its own of a value that users see as one."""
+        self.kept_for_it: dict[tuple[object, ...], Storage] = {}
+        """The storage of variables that a pass added for this one, such as its anchor."""
         self._keep(buffer)
         self.sharded_along = sharded_along
 
@@ -141,6 +147,7 @@ class Storage:
         piece = None if self.pack is None else Piece(pack, self.start, self.pack.size)
         return replace(
             variable,
+            role=COPIES if self.is_in_copies else "",
             sharded_along=self.sharded_along,
             piece=piece,
             alone=piece is None
@@ -157,6 +164,28 @@ class Storage:
         self.sharded_along = sharded_along
         if not isinstance(self.buffer, jax.ShapeDtypeStruct):
             self.buffer = self._resharded(self.stored, "storing")
+
+    def store_copies(self) -> None:
+        """Store a copy of the value for each replica, under the stores' lock: local steps."""
+        if self.is_in_copies:
+            return
+        self.lay_out(None)
+        self.strategy.buffers.layout += 1
+        value = self.buffer
+        self.distribution, self.is_in_copies = PER_REPLICA, True
+        if isinstance(value, jax.Array):
+            self.buffer = copies_of(value, self.strategy.devices)
+
+    def mean_of_copies(self) -> Any:
+        """Return the value that stands for all copies, as a new mirrored array; under the lock."""
+        if not self.is_in_copies or not isinstance(self.buffer, jax.Array):
+            return self._copy_as_stored() if isinstance(self.buffer, jax.Array) else self.buffer
+        return mean_of_copies(self.buffer, self.shape, self.strategy.devices)
+
+    @property
+    def anchor(self) -> Storage | None:
+        """Return the storage of the value at the last synchronization, if there is one."""
+        return self.kept_for_it.get((ANCHOR,))
 
     def require_kept(self, *, waits: bool = False) -> Any:
         """Return the held array; raises `RuntimeFailure` if the value is known to be lost.
@@ -234,8 +263,10 @@ class Storage:
         """Return storage of its own with the same value, in the same form but for packs."""
         self.require_kept()
         with self.strategy.buffers.lock:
-            copy, along = self._copy_as_stored(), self.sharded_along
-        return Storage(self.name, self.shape, self.strategy, self.distribution, copy, along)
+            along = self.sharded_along
+            copy = self.mean_of_copies() if self.is_in_copies else self._copy_as_stored()
+        distribution = MIRRORED if self.is_in_copies else self.distribution
+        return Storage(self.name, self.shape, self.strategy, distribution, copy, along)
 
     @property
     def is_complete_here(self) -> bool:

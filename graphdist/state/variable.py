@@ -159,7 +159,7 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         self.require_same_strategy()
         trace = current_trace()
         if trace is None:
-            if not self.is_mirrored:
+            if not self.is_mirrored or self.storage.is_in_copies:
                 self.storage.require_kept()
                 return self.through_function("read_value")
             value = self.storage.copy_of_value()
@@ -257,6 +257,8 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
                 # Under a trace of JAX the copy is a tracer even if the array is none.
                 require_no_jax_trace(self, buffer, "assigned")
                 self.storage.buffer = buffer
+                if (anchor := self.storage.anchor) is not None:
+                    anchor.buffer = self.strategy.place_variable(array, MIRRORED)
             else:
                 storage = self.storage
                 (storage.renew_if_lost if method == "assign" else storage.require_kept)()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any  # Any: optimizers of optax
 
 import jax
 
@@ -18,6 +19,7 @@ from graphdist.runtime.devices import find_devices
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.cross_device_ops import CrossDeviceOps, checked_ops
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.local_steps import checked_local_steps
 from graphdist.strategies.tpu import devices_of_topology
 from graphdist.tracing.user_lines import here
 
@@ -38,6 +40,8 @@ class MirroredBase(CommonStrategy):
         topology: str | None = None,
         shard_update: bool | str = "auto",
         shard_parameters: bool | int = False,
+        sync_every: int | None = None,
+        outer_optimizer: Any = None,
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Take the devices."""
@@ -55,6 +59,11 @@ class MirroredBase(CommonStrategy):
             found = devices_of_topology(topology, 1, "gpu")
         group = checked_parameter_sharding(shard_parameters, len(found), self.shard_update)
         self.shard_parameters = group != 0
+        self.local_steps = checked_local_steps(
+            sync_every, outer_optimizer, self.shard_update, self.shard_parameters
+        )
+        if self.local_steps is not None:
+            self.shard_update = False  # each replica updates copies of its own
         super().__init__(StrategyExtended(found.in_groups_of(group) if group != 0 else found))
         self.cross_device_ops = checked_ops(cross_device_ops)
 
@@ -75,12 +84,16 @@ class MirroredStrategy(MirroredBase, Strategy):
     variable over all replicas, a number over groups of so many replicas that follow each other,
     and 1 means False. Updates of these variables are shared out, too.
 
+    `sync_every=H` lets each replica take H steps of its own before the parameters are averaged, or
+    given to an `outer_optimizer` of optax: see `docs/local_steps.md`.
+
     `axis_name` is what collectives of JAX call the replicas: `lax.psum(x, "replica")`.
 
     `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices that are
     not there, are named twice, or are of several platforms, `ArgumentTypeError` where
     `cross_device_ops` is no `CrossDeviceOps` or `axis_name` no name, `ArgumentError` for a
-    `shard_parameters` that does not divide the replicas or contradicts `shard_update=False`.
+    `shard_parameters` that does not divide the replicas or contradicts `shard_update=False`, for a
+    `sync_every` below 1 or together with either.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2

@@ -40,6 +40,7 @@ from graphdist.runtime.processes.resharding import resharded
 from graphdist.runtime.spans import array_of_full
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.local_steps import checked_local_steps
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
@@ -75,6 +76,8 @@ class MultiWorkerMirroredBase(CommonStrategy):
         devices: Sequence[str | jax.Device] | None = None,
         shard_update: bool | str = "auto",
         shard_parameters: bool | int = False,
+        sync_every: int | None = None,
+        outer_optimizer: Any = None,
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Join the other workers, if there are any, and take the devices of all."""
@@ -89,6 +92,11 @@ class MultiWorkerMirroredBase(CommonStrategy):
             found = working_devices() if devices is None else find_devices(devices, here())
         group = checked_parameter_sharding(shard_parameters, len(found), self.shard_update)
         self.shard_parameters = group != 0
+        self.local_steps = checked_local_steps(
+            sync_every, outer_optimizer, self.shard_update, self.shard_parameters
+        )
+        if self.local_steps is not None:
+            self.shard_update = False  # each replica updates copies of its own
         super().__init__(MultiWorkerExtended(found.in_groups_of(group) if group != 0 else found))
         self.cluster_resolver, self.communication_options = resolver, options
 
@@ -137,8 +145,8 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     how long a step may take; the others are hints. Make the strategy before anything runs on a
     device.
 
-    `shard_update`, `shard_parameters` and `axis_name` mean the same as in `gd.MirroredStrategy`.
-    The slices of a variable are on the replicas of all workers, so that no worker has all of them:
+    `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and `axis_name` mean the
+    same as in `gd.MirroredStrategy`. The slices of a variable are on the replicas of all workers, so that no worker has all of them:
     outside functions all workers read it together.
 
     Without a cluster, or in one of one worker, it is a strategy of this process alone: on all its

@@ -23,6 +23,7 @@ from graphdist.runtime.devices import Devices, find_devices
 from graphdist.runtime.targets.topologies import Topology, absent_devices, find_topology
 from graphdist.strategies.base import CommonStrategy, Strategy
 from graphdist.strategies.extended import StrategyExtended
+from graphdist.strategies.local_steps import checked_local_steps
 from graphdist.strategies.multi_worker_mirrored import single_worker
 from graphdist.tracing.user_lines import here
 
@@ -56,6 +57,8 @@ class TPUBase(CommonStrategy):
         num_slices: int = 1,
         shard_update: bool | str = "auto",
         shard_parameters: bool | int = False,
+        sync_every: int | None = None,
+        outer_optimizer: Any = None,
         axis_name: str = AXIS_NAME,
     ) -> None:
         """Take the devices."""
@@ -79,6 +82,11 @@ class TPUBase(CommonStrategy):
             found = Devices(chosen, topology=found.topology)
         group = checked_parameter_sharding(shard_parameters, len(found), self.shard_update)
         self.shard_parameters = group != 0
+        self.local_steps = checked_local_steps(
+            sync_every, outer_optimizer, self.shard_update, self.shard_parameters
+        )
+        if self.local_steps is not None:
+            self.shard_update = False  # each replica updates copies of its own
         super().__init__(StrategyExtended(found.in_groups_of(group) if group != 0 else found))
 
     @property
@@ -155,7 +163,8 @@ class TPUStrategy(TPUBase, Strategy):
     with one core a replica. A replica is a core, so that the older API's ways to split a replica
     over cores take only what one core can do.
 
-    `shard_update`, `shard_parameters` and `axis_name` mean the same as in `gd.MirroredStrategy`.
+    `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and `axis_name` mean the
+    same as in `gd.MirroredStrategy`.
 
     Raises `DeviceError` for TPUs that are not here, a topology that does not exist, and cores it
     does not have, `MissingExtraError` without libtpu.

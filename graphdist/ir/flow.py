@@ -1,0 +1,126 @@
+"""Which values a value is computed of, through loops and branches.
+
+A vertex is a value, or a node that assigns a variable. An edge goes from a value to what is computed
+of it. Nested graphs are joined to the operands and results of their node: the carry of a loop comes
+back to the start of its body, and a predicate or an index leads to all that depends on the choice.
+A cell that the program made itself leads from its assignments to its reads. A variable of the user
+does not: a path begins at a read, and ends at an assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias, cast
+
+from graphdist.ir.analyses import kept_analysis, walk
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.ops import ASSIGN, COND, READ, SCAN, WHILE
+
+Vertex: TypeAlias = Value | Node
+Edges: TypeAlias = Mapping[Vertex, Sequence[Vertex]]
+
+
+@kept_analysis
+def uses(graph: Graph) -> Edges:
+    """Return the vertices that are computed of each vertex.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[3] mirrored) {
+    ...   %y = jax.mul(%x, %x) : f32[3] mirrored
+    ...   return %y
+    ... }''')
+    >>> [value.hint for value in uses(graph)[graph.inputs[0]]]
+    ['y', 'y']
+    """
+    found: dict[Vertex, list[Vertex]] = {}
+    for start, end in chain(_edges(graph), _edges_of_cells(graph)):
+        if not isinstance(start, Value | Node):
+            continue
+        found.setdefault(start, []).append(end)
+    return found
+
+
+@kept_analysis
+def sources(graph: Graph) -> Edges:
+    """Return the vertices that each vertex is computed of: `uses`, the other way."""
+    found: dict[Vertex, list[Vertex]] = {}
+    for start, ends in uses(graph).items():
+        for end in ends:
+            found.setdefault(end, []).append(start)
+    return found
+
+
+def reachable(edges: Edges, starts: Iterable[Vertex]) -> set[Vertex]:
+    """Return the vertices on paths that begin at `starts`, these included."""
+    pending = list(starts)
+    found = set(pending)
+    while pending:
+        for end in edges.get(pending.pop(), ()):
+            if end not in found:
+                found.add(end)
+                pending.append(end)
+    return found
+
+
+def variable_of(node: Node) -> GraphVariable:
+    """Return the variable that a node reads, assigns or aggregates for."""
+    return cast(GraphVariable, node.params["variable"])
+
+
+def _edges(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:
+    for node in walk(graph):
+        if node.op in _INTO:
+            yield from _INTO[node.op](node)
+            continue
+        ends: Sequence[Vertex] = (node,) if node.op is ASSIGN else node.results
+        yield from ((operand, end) for operand in node.operands for end in ends)
+
+
+def _edges_of_cells(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:
+    nodes = [node for node in walk(graph) if node.op in (READ, ASSIGN)]
+    reads: dict[str, list[Value]] = {}
+    for node in nodes:
+        if node.op is READ and variable_of(node).is_local:
+            reads.setdefault(variable_of(node).name, []).extend(node.results)
+    for node in nodes:
+        if node.op is ASSIGN and variable_of(node).is_local:
+            yield from ((node, value) for value in reads.get(variable_of(node).name, ()))
+
+
+def _into_scan(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
+    consts, carry = cast(int, node.params["num_consts"]), cast(int, node.params["num_carry"])
+    (body,) = node.graphs
+    yield from zip(node.operands, body.inputs, strict=True)
+    yield from zip(body.outputs, node.results, strict=True)
+    yield from zip(body.outputs[:carry], body.inputs[consts : consts + carry], strict=True)
+    yield from zip(node.operands[consts : consts + carry], node.results, strict=False)
+
+
+def _into_while(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
+    of_condition = cast(int, node.params["num_cond_consts"])
+    of_body = cast(int, node.params["num_body_consts"])
+    condition, body = node.graphs
+    carry = node.operands[of_condition + of_body :]
+    yield from zip((*node.operands[:of_condition], *carry), condition.inputs, strict=True)
+    yield from zip(node.operands[of_condition:], body.inputs, strict=True)
+    for after in (node.results, body.inputs[of_body:], condition.inputs[of_condition:]):
+        yield from zip(body.outputs, after, strict=True)
+    yield from zip(carry, node.results, strict=True)
+    yield from ((condition.outputs[0], end) for end in (*node.results, *_assignments(node)))
+
+
+def _into_cond(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
+    index, *operands = node.operands
+    for branch in node.graphs:
+        yield from zip(operands, branch.inputs, strict=True)
+        yield from zip(branch.outputs, node.results, strict=True)
+    yield from ((index, end) for end in (*node.results, *_assignments(node)))
+
+
+_INTO = {SCAN: _into_scan, WHILE: _into_while, COND: _into_cond}
+
+
+def _assignments(node: Node) -> list[Node]:
+    return [inner for graph in node.graphs for inner in walk(graph) if inner.op is ASSIGN]

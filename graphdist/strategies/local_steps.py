@@ -1,0 +1,138 @@
+"""`sync_every` and `outer_optimizer` of strategies: checked, and as the pass that they stand for.
+
+`passes/local_steps.py` says what the pass does. It imports no JAX: here the update of an outer
+optimizer of optax is traced to the graph that the pass adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any  # Any: optimizers of optax, arrays
+
+import jax
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.ir.graph import Graph, Value
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
+from graphdist.passes.infer_distribution import infer_distribution
+from graphdist.passes.local_steps import LocalSteps
+from graphdist.tracing.integer_mean_marks import IntegerMeans
+from graphdist.tracing.jaxpr_to_graph import import_jaxpr
+from graphdist.tracing.primitives import all_reduce_p
+from graphdist.tracing.state import fresh_trace
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import type_name
+
+
+def checked_local_steps(
+    sync_every: Any, outer_optimizer: Any, shard_update: bool | None, shard_parameters: bool
+) -> LocalSteps | None:
+    """Return the pass for a strategy's arguments; None without `sync_every`.
+
+    Raises `ArgumentError` for a `sync_every` that is no whole number from 1, an `outer_optimizer`
+    without it, and updates or parameters in slices; `ArgumentTypeError` for an `outer_optimizer`
+    that is no transformation of optax.
+
+    >>> checked_local_steps(50, None, None, False)
+    LocalSteps(every=50, outer=None)
+    """
+    if sync_every is None:
+        if outer_optimizer is not None:
+            raise ArgumentError(
+                "outer_optimizer is given without sync_every: it updates parameters when the "
+                "replicas are synchronized",
+                source=here(),
+                hint="say every how many steps that is: sync_every=50",
+            )
+        return None
+    if not isinstance(sync_every, int) or isinstance(sync_every, bool) or sync_every < 1:
+        raise ArgumentError(
+            f"sync_every is {sync_every!r}, not a whole number of steps from 1 on",
+            source=here(),
+            hint="give the number of steps from one synchronization to the next, or leave it out "
+            "to reduce gradients in every step",
+        )
+    for name, is_on in (("shard_update", shard_update), ("shard_parameters", shard_parameters)):
+        if is_on:
+            raise ArgumentError(
+                f"{name} shares out one update over the replicas, and with "
+                f"sync_every={sync_every} each replica makes its own",
+                source=here(),
+                hint=f"leave out {name} or sync_every",
+            )
+    return LocalSteps(sync_every, None if outer_optimizer is None else _checked(outer_optimizer))
+
+
+def _checked(optimizer: Any) -> OuterOptimizer:
+    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
+        raise ArgumentTypeError(
+            f"outer_optimizer is of type {type_name(optimizer)}, not a transformation of optax",
+            source=here(),
+            hint="give one with the functions init and update, such as "
+            "optax.sgd(0.7, momentum=0.9, nesterov=True)",
+        )
+    return OuterOptimizer(optimizer)
+
+
+class OuterOptimizer:
+    """An optimizer of optax that updates the anchors by the mean difference to the copies."""
+
+    def __init__(self, optimizer: Any) -> None:
+        """Take the optimizer: its `init` and `update`."""
+        self.optimizer = optimizer
+        self.graph = cache(self._graph)  # the same graph for each run of the pass
+
+    def slots(self, parameters: Sequence[Any]) -> list[Any]:
+        """Return the first slots for parameters with these values."""
+        return list(jax.tree.leaves(self.optimizer.init(list(parameters))))
+
+    def _graph(self, parameters: tuple[Type, ...], num_replicas: int) -> Graph:
+        avals = [jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype)) for type in parameters]
+        structure = jax.tree.structure(jax.eval_shape(self.optimizer.init, avals))
+        slots = jax.eval_shape(self.slots, avals)
+        count = len(avals)
+
+        def update(*values: Any) -> list[Any]:
+            anchors, copies = list(values[:count]), values[count : 2 * count]
+            differences = [
+                all_reduce_p.bind(anchor - copy, reducer="mean", group_size=num_replicas)
+                for anchor, copy in zip(anchors, copies, strict=True)
+            ]
+            state = jax.tree.unflatten(structure, values[2 * count :])
+            changes, state = self.optimizer.update(differences, state, anchors)
+            new = [
+                (anchor + change).astype(anchor.dtype)
+                for anchor, change in zip(anchors, changes, strict=True)
+            ]
+            return [*new, *jax.tree.leaves(state)]
+
+        with fresh_trace():
+            closed: Any = jax.make_jaxpr(update)(*avals, *avals, *slots)
+        types = [Type(dtype_name(aval.dtype), aval.shape, MIRRORED) for aval in (*avals, *slots)]
+        self._check_slots(types[count:], closed.out_avals[count:])
+        copies = [type.distributed(PER_REPLICA) for type in types[:count]]
+        types[count:count] = copies if num_replicas > 1 else types[:count]
+        graph = import_jaxpr(
+            closed,
+            name="outer_update",
+            num_replicas=num_replicas,
+            inputs=[Value(type) for type in types],
+            variables=(),
+            returns_per_replica=(False,) * len(closed.out_avals),
+            means=IntegerMeans(),
+        )
+        return infer_distribution(graph)
+
+    def _check_slots(self, slots: Sequence[Type], updated: Sequence[Any]) -> None:
+        after = [(dtype_name(aval.dtype), tuple(aval.shape)) for aval in updated]
+        before = [(slot.dtype, slot.shape) for slot in slots]
+        if before != after:
+            raise ArgumentError(
+                f"outer_optimizer has the slots {before} before an update and {after} after it",
+                source=here(),
+                hint="give an optimizer whose state keeps its structure, shapes and dtypes",
+            )
+
+    def __repr__(self) -> str:
+        return f"OuterOptimizer({self.optimizer!r})"

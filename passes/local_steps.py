@@ -1,0 +1,512 @@
+"""Let replicas take local steps, and synchronize their parameters in every H-th step.
+
+In data-parallel training all replicas take the mean of their gradients, in every step. Here each
+replica takes its own gradient for the mean, updates a copy of the parameters of its own, and every
+`every` steps the copies are made equal again. The bytes that a step sends fall to 1 / `every`.
+
+* Without `outer`, a copy becomes the mean of the copies: local SGD (Stich 2018, "Local SGD
+  Converges Fast and Communicates Little", arXiv 1805.09767).
+* With `outer`, the parameters of the last synchronization, the *anchors*, are stored too. The mean
+  over the replicas of anchor - copy is given to an outer optimizer as the gradient of the anchors,
+  and all copies become the new anchors: DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
+
+Before:  %g = all_reduce(%x) {reducer="mean"}   %w2 = jax.sub(%w, %g)   assign(%w2) {variable=@w}
+After:   %w2 = jax.sub(%w, %x)   assign(%w2) {variable=@w}
+         %n = read() {variable=@steps}   %n1, %due = count_step(%n) {every=50}
+         assign(%n1) {variable=@steps}
+         cond(%due)  branch { }  branch { %c = read() {variable=@w}
+                                          %m = all_reduce(%c) {reducer="mean"}
+                                          assign(%m) {variable=@w} }
+
+How it works. The graph is the logical one, of an unchanged program.
+
+1. A reduction is *removed* if it is a sum or a mean of floats that differ between replicas, and its
+   result reaches an assigned mirrored variable (`ir/flow.py`). A mean becomes the replica's own
+   value; a sum becomes that value R times, as if all replicas had the same. So sums that are kept
+   in variables stay right: the mean of the copies is the sum over the replicas.
+2. The *parameters* are the trainable variables of floats that the graph assigns, and on which the
+   operand of a removed reduction depends: what a gradient is taken of. They are synchronized.
+   An optimizer's slots and running statistics are not. A graph without parameters is no step.
+3. Each variable that is now assigned a value which differs between replicas becomes local: its type
+   is per replica. A schedule's count stays mirrored. This is repeated, since what depends on a
+   local variable differs too.
+4. A step is a run of the innermost loop's body that assigns parameters, or of the graph. The count
+   and the `cond` stand at its end. All replicas have the same count, so all take the same branch.
+5. An output that the program returns as one value, and that now differs, is averaged.
+
+In a graph that is no step, all replicas shall see one value of a variable that is stored in copies:
+their mean (of integers and booleans the maximum, since these have no mean). It is computed once in
+front, into a cell that stands for the variable; a value assigned to it goes to all copies, and to
+the anchor.
+
+Left alone: reductions that only outputs need, such as the mean of the loss; reductions of integers;
+max and min; gathers. `declined` lists those which still run in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol  # Any: arrays, of which passes know nothing
+
+from graphdist.ir.analyses import walk
+from graphdist.ir.builder import Builder
+from graphdist.ir.errors import DistributionError
+from graphdist.ir.flow import reachable, sources, uses, variable_of
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Stage, Value
+from graphdist.ir.ops import (
+    AGGREGATE,
+    ALL_REDUCE,
+    ASSIGN,
+    COND,
+    COUNT_STEP,
+    READ,
+    REDUCE,
+    SCALE,
+    TO_REPLICAS,
+)
+from graphdist.ir.rewrite import rewrite, substitute
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type
+from graphdist.passes.infer_distribution import diverges, infer_distribution, nested_graphs
+
+NAME = "local_steps"
+
+LOCAL, COPIES, STEPS, ANCHOR, SLOT = "local", "copies", "steps", "anchor", "slot"
+"""The roles of variables. The last three are added by the pass: the count of steps since the last
+synchronization, a parameter at that synchronization, and a slot of the outer optimizer, which is
+followed by its number."""
+
+
+class OuterUpdate(Protocol):
+    """The update of an outer optimizer, as a graph."""
+
+    def graph(self, parameters: tuple[Type, ...], num_replicas: int) -> Graph:
+        """Return the graph from (anchors, copies, slots) to (new anchors, new slots).
+
+        Anchors and slots are mirrored, the copies per replica. Equal arguments give one graph.
+        """
+
+    def slots(self, parameters: Sequence[Any]) -> list[Any]:
+        """Return the first slots, arrays, for parameters with these values."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSteps:
+    """The pass: synchronize in every `every`-th step, with an outer optimizer or by the mean."""
+
+    every: int
+    outer: OuterUpdate | None = None
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with local steps; raises `DistributionError` for keys that differ."""
+        if graph.num_replicas == 1 and self.outer is None:
+            return graph
+        step = find_step(graph)
+        if step is None:
+            return _read_as_means(graph, anchored=self.outer is not None)
+        return infer_distribution(_Localizer(graph, step, self).run())
+
+    def declined(self, graph: Graph) -> list[str]:
+        """Return the reductions that still run in every step, or why the graph takes none."""
+        if graph.num_replicas == 1 and self.outer is None:
+            return []
+        step = find_step(graph)
+        if step is None:
+            if any(variable.role == LOCAL for variable in graph.variables):
+                return []
+            return [
+                "it assigns no trainable variable of floats by a gradient that is reduced over "
+                "the replicas: it is no training step, and runs as without sync_every"
+            ]
+        kept = [
+            node for node in walk(graph) if node.op.is_collective and node not in step.removed
+        ]
+        return [
+            f"{node.op.name} of {node.operands[0].type} at {node.source}: it runs in every step, "
+            f"since {_why_kept(node)}"
+            for node in kept
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a training step consists of, as far as this pass is concerned."""
+
+    removed: frozenset[Node]
+    """The reductions whose operand takes the place of their result."""
+    parameters: tuple[str, ...]
+    """The variables that are synchronized."""
+    bodies: frozenset[Graph]
+    """The graphs whose runs are the steps."""
+    source: Source
+    """The user's line of the first removed reduction."""
+
+
+def find_step(graph: Graph) -> Step | None:
+    """Return the training step that a logical graph takes; None if it takes none."""
+    assignments = [
+        node for node in walk(graph) if node.op is ASSIGN and _is_mirrored(variable_of(node))
+    ]
+    needed = reachable(sources(graph), assignments)
+    removed = [
+        node
+        for node in walk(graph)
+        if _may_be_removed(node, graph.num_replicas) and not needed.isdisjoint(node.results)
+    ]
+    reduced = [operand for node in removed for operand in node.operands]
+    before = reachable(sources(graph), [value for value in reduced if isinstance(value, Value)])
+    assigned = {variable_of(node).name for node in assignments}
+    parameters = dict.fromkeys(
+        variable_of(node).name
+        for node in walk(graph)
+        if node.op is READ and node.results[0] in before and _is_parameter(variable_of(node))
+        if variable_of(node).name in assigned
+    )
+    if not parameters:
+        return None
+    updates = {node for node in assignments if variable_of(node).name in parameters}
+    bodies = frozenset(_bodies(graph, updates))
+    return Step(frozenset(removed), tuple(parameters), bodies, removed[0].source)
+
+
+def _is_mirrored(variable: GraphVariable) -> bool:
+    return variable.type.distribution is MIRRORED and not variable.is_local
+
+
+def _is_parameter(variable: GraphVariable) -> bool:
+    return variable.trainable and _is_mirrored(variable) and _is_float(variable.type)
+
+
+def _is_float(type: Type) -> bool:
+    return type.dtype[0] in "fbc" and type.dtype != "bool"
+
+
+def _may_be_removed(node: Node, num_replicas: int) -> bool:
+    if node.op in (ALL_REDUCE, REDUCE):
+        reducer = node.params["reducer"]
+    elif node.op is AGGREGATE and _is_mirrored(variable_of(node)):
+        is_of_replicas = node.params["context"] == "replica"
+        reducer = variable_of(node).aggregation if is_of_replicas else "none"
+    else:
+        return False
+    type = node.operands[0].type
+    differs = type.distribution is not MIRRORED or num_replicas == 1
+    return reducer in ("sum", "mean") and differs and _is_float(type)
+
+
+def _why_kept(node: Node) -> str:
+    if node.op not in (ALL_REDUCE, REDUCE):
+        return "only sums and means are made local"
+    if node.params["reducer"] not in ("sum", "mean"):
+        return f"a {node.params['reducer']} is not made local"
+    if not _is_float(node.operands[0].type):
+        return "reductions of integers are not made local"
+    return "no assigned variable depends on it"
+
+
+def _bodies(graph: Graph, updates: set[Node]) -> Iterator[Graph]:
+    """Yield the bodies of loops, or the graph, that assign parameters: outermost ones only.
+
+    A branch belongs to the body that it stands in.
+    """
+    if any(_assigns(node, updates) for node in graph.nodes):
+        yield graph
+        return
+    for node in graph.nodes:
+        for nested in node.graphs:
+            yield from _bodies(nested, updates)
+
+
+def _assigns(node: Node, updates: set[Node]) -> bool:
+    """Return whether a node is one of the updates, or a branch with one that no loop is around."""
+    if node.op is not COND:
+        return node in updates
+    return any(_assigns(inner, updates) for branch in node.graphs for inner in branch.nodes)
+
+
+@dataclass
+class _Localizer:
+    """Builds the graph again, with values that differ where the reductions were."""
+
+    graph: Graph
+    step: Step
+    options: LocalSteps
+    variables: dict[str, GraphVariable] = field(default_factory=dict)
+    """The local variables found so far, by name."""
+    added: dict[str, GraphVariable] = field(default_factory=dict)
+    """The variables that the pass adds, by role and parameter."""
+    is_divergent: bool = False
+    """Whether replicas may run the nodes that are built now without the others."""
+    has_more: bool = False
+    """Whether a variable became local in this turn: others may depend on it."""
+
+    def run(self) -> Graph:
+        """Return the new graph, without the checks of `infer_distribution`."""
+        graph, declared = self.graph, {v.name: v for v in self.graph.variables}
+        for variable in graph.variables:
+            if variable.role == COPIES:
+                self._make_local(variable)
+        self._add_variables(declared)
+        while True:
+            self.has_more = False
+            made = self._derived(graph, [value.type.distribution for value in graph.inputs])
+            if not self.has_more:
+                break
+        variables = [self.variables.get(variable.name, variable) for variable in graph.variables]
+        return made.replace(variables=(*variables, *self.added.values()))
+
+    def _make_local(self, variable: GraphVariable) -> None:
+        if variable.type.dtype.startswith("key"):
+            raise DistributionError(
+                f"variable {variable.name!r} of random keys would differ between the replicas, "
+                f"which take local steps: its copies have no mean",
+                source=self.step.source,
+                hint="make its new value of values that are the same on all replicas",
+            )
+        type = variable.type.distributed(PER_REPLICA)
+        self.variables[variable.name] = replace(variable, type=type, role=LOCAL)
+        self.has_more = True
+
+    def _add_variables(self, declared: dict[str, GraphVariable]) -> None:
+        served = self.step.parameters
+        names = set(declared)
+        if self.options.every > 1:
+            self._add(STEPS, Type("i32", (), MIRRORED), served, names)
+        if self.options.outer is None:
+            return
+        types = [declared[name].type for name in served]
+        for name, type in zip(served, types, strict=True):
+            self._add(ANCHOR, type, (name,), names)
+        update = self._outer_graph()
+        for number, slot in enumerate(update.inputs[2 * len(served) :]):
+            self._add(f"{SLOT} {number}", slot.type, served, names)
+
+    def _add(self, role: str, type: Type, serves: tuple[str, ...], names: set[str]) -> None:
+        variable = _added(role, type, serves, names)
+        self.added[f"{role} {serves[0]}"] = variable
+
+    def _outer_graph(self) -> Graph:
+        outer, graph = self.options.outer, self.graph
+        assert outer is not None
+        types = {variable.name: variable.type for variable in graph.variables}
+        parameters = [types[name].distributed(MIRRORED) for name in self.step.parameters]
+        return outer.graph(tuple(parameters), graph.num_replicas)
+
+    def _derived(self, graph: Graph, entering: Sequence[Distribution | None]) -> Graph:
+        """Return the graph, or one nested in it, for inputs that are so distributed."""
+        inputs = [
+            value
+            if value.type.distribution is distribution
+            else Value(value.type.distributed(distribution), value.hint)
+            for value, distribution in zip(graph.inputs, entering, strict=True)
+        ]
+        environment: dict[Operand, Operand] = dict(zip(graph.inputs, inputs, strict=True))
+        builder = Builder(NAME)
+        for node in graph.nodes:
+            operands = substitute(environment, node.operands)
+            results = self._rebuilt(builder, node, operands)
+            environment.update(zip(node.results, results, strict=True))
+        if graph in self.step.bodies:
+            self._synchronize(builder)
+        outputs = substitute(environment, graph.outputs)
+        if graph is self.graph:
+            outputs = tuple(self._returned(builder, outputs))
+        return graph.replace(inputs=tuple(inputs), nodes=tuple(builder.nodes), outputs=outputs)
+
+    def _rebuilt(
+        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
+    ) -> Sequence[Operand]:
+        if node in self.step.removed:
+            return self._own_value(builder, node, operands[0])
+        if node.op is TO_REPLICAS and operands[0].type.distribution is not MIRRORED:
+            return operands
+        if node.op in (READ, ASSIGN, AGGREGATE):
+            return self._of_variable(builder, node, operands)
+        if node.graphs:
+            return self._control_flow(builder, node, operands)
+        return builder.keep(node, operands, ())
+
+    def _own_value(self, builder: Builder, node: Node, own: Operand) -> Sequence[Operand]:
+        is_sum = node.params.get("reducer") == "sum"
+        if node.op is AGGREGATE:
+            is_sum = variable_of(node).aggregation == "sum"
+        replicas = self.graph.num_replicas
+        if not is_sum or replicas == 1:
+            return (own,)
+        return builder.add(SCALE, (own,), {"factor": replicas}, at=node.source)
+
+    def _of_variable(
+        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
+    ) -> Sequence[Operand]:
+        variable = variable_of(node)
+        differs = self.is_divergent or any(
+            operand.type.distribution is not MIRRORED for operand in operands
+        )
+        if node.op is ASSIGN and _is_mirrored(variable) and differs:
+            if variable.name not in self.variables:
+                self._make_local(variable)
+        local = self.variables.get(variable.name)
+        if local is None or variable.is_local:
+            return builder.keep(node, operands, ())
+        if node.op is AGGREGATE:
+            return self._aggregated(builder, node, operands)
+        params = {**node.params, "variable": local}
+        hint = node.results[0].hint if node.results else ""
+        return builder.add(node.op, operands, params, at=node.source, hint=hint)
+
+    def _aggregated(
+        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
+    ) -> Sequence[Operand]:
+        """Return what is written to a local variable, of which each replica has a copy."""
+        aggregation = variable_of(node).aggregation
+        if node.params["context"] != "replica" or aggregation not in ("max", "min", "sum"):
+            return operands
+        params = {"reducer": aggregation, "group_size": self.graph.num_replicas}
+        return builder.add(ALL_REDUCE, operands, params, at=node.source)
+
+    def _control_flow(
+        self, builder: Builder, node: Node, operands: tuple[Operand, ...]
+    ) -> Sequence[Operand]:
+        types = [operand.type for operand in operands]
+        before = self.is_divergent
+        graphs = nested_graphs(node, types, self._derived)
+        if not before and diverges(Node(node.op, operands, node.params, graphs, ())):
+            self.is_divergent = True
+            graphs = nested_graphs(node, types, self._derived)
+        self.is_divergent = before
+        return builder.keep(node, operands, graphs)
+
+    def _returned(self, builder: Builder, outputs: Iterable[Operand]) -> Iterator[Operand]:
+        for output, per_replica in zip(outputs, self.graph.returns_per_replica, strict=True):
+            if per_replica or output.type.distribution is MIRRORED:
+                yield output
+            else:
+                yield _one_value(builder, output, self.graph.num_replicas, self.step.source)
+
+    def _synchronize(self, builder: Builder) -> None:
+        """Add the count of this step, and the branch of every last one."""
+        count = self.added.get(f"{STEPS} {self.step.parameters[0]}")
+        if count is None:
+            self._make_equal(builder)
+            return
+        branch = Builder(NAME)
+        self._make_equal(branch)
+        at = self.step.source
+        (steps,) = _read(builder, count, at)
+        more, is_due = builder.add(COUNT_STEP, (steps,), {"every": self.options.every}, at=at)
+        _assign(builder, count, more, at)
+        replicas = self.graph.num_replicas
+        stay = Graph("stay", Stage.LOGICAL, replicas, (), (), ())
+        nodes = tuple(branch.nodes)
+        synchronize = Graph("synchronize", Stage.LOGICAL, replicas, (), nodes, ())
+        builder.add(COND, (is_due,), {}, (stay, synchronize), at=at)
+
+    def _make_equal(self, builder: Builder) -> None:
+        """Add what makes the copies of each parameter equal."""
+        at, names = self.step.source, self.step.parameters
+        declared = {variable.name: variable for variable in self.graph.variables}
+        parameters = [self.variables.get(name, declared[name]) for name in names]
+        copies = [value for variable in parameters for value in _read(builder, variable, at)]
+        if self.options.outer is None:
+            for variable, copy in zip(parameters, copies, strict=True):
+                params = {"reducer": "mean", "group_size": self.graph.num_replicas}
+                (mean,) = builder.add(ALL_REDUCE, (copy,), params, at=at, hint=variable.name)
+                _assign(builder, variable, mean, at)
+            return
+        anchors = [self.added[f"{ANCHOR} {name}"] for name in names]
+        slots = [v for v in self.added.values() if v.role.startswith(SLOT)]
+        held = [value for variable in (*anchors,) for value in _read(builder, variable, at)]
+        kept = [value for variable in slots for value in _read(builder, variable, at)]
+        new = _inlined(builder, self._outer_graph(), (*held, *copies, *kept))
+        for variable, value in zip((*anchors, *slots), new, strict=True):
+            _assign(builder, variable, value, at)
+        for variable, value in zip(parameters, new, strict=False):
+            _assign(builder, variable, value, at)
+
+
+def _added(role: str, type: Type, serves: tuple[str, ...], names: set[str]) -> GraphVariable:
+    """Return a variable that the pass adds, under a name that is free."""
+    name = _free(f"{serves[0]}.{role.replace(' ', '_')}", names)
+    type = type.distributed(MIRRORED)
+    return GraphVariable(name, type, trainable=False, alone=True, role=role, serves=serves)
+
+
+def _free(name: str, names: set[str]) -> str:
+    while name in names:
+        name += "_"
+    names.add(name)
+    return name
+
+
+def _read(builder: Builder, variable: GraphVariable, at: Source) -> tuple[Value, ...]:
+    return builder.add(READ, (), {"variable": variable}, at=at, hint=variable.name)
+
+
+def _assign(builder: Builder, variable: GraphVariable, value: Operand, at: Source) -> None:
+    builder.add(ASSIGN, (value,), {"variable": variable}, at=at)
+
+
+def _inlined(
+    builder: Builder, graph: Graph, operands: tuple[Operand, ...]
+) -> tuple[Operand, ...]:
+    environment: dict[Operand, Operand] = dict(zip(graph.inputs, operands, strict=True))
+    for node in graph.nodes:
+        results = builder.keep(node, substitute(environment, node.operands), node.graphs)
+        environment.update(zip(node.results, results, strict=True))
+    return substitute(environment, graph.outputs)
+
+
+def _one_value(builder: Builder, value: Operand, replicas: int, at: Source) -> Operand:
+    """Return the mean of the replicas' values; of integers and booleans the maximum."""
+    reducer = "mean" if _is_float(value.type) else "max"
+    params = {"reducer": reducer, "group_size": replicas}
+    return builder.add(ALL_REDUCE, (value,), params, at=at)[0]
+
+
+def _read_as_means(graph: Graph, anchored: bool) -> Graph:
+    """Return a graph that is no step, in which variables stored in copies have one value."""
+    stored = {variable.name: variable for variable in graph.variables if variable.role == COPIES}
+    if not stored:
+        return graph
+    names = {variable.name for variable in graph.variables}
+    local = {
+        name: replace(variable, type=variable.type.distributed(PER_REPLICA), role=LOCAL)
+        for name, variable in stored.items()
+    }
+    cells = {
+        name: replace(
+            variable, name=_free(f"{name}.mean", names), is_local=True, role="", num_copies=1
+        )
+        for name, variable in stored.items()
+    }
+
+    def of_cells(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
+        cell = cells.get(variable_of(node).name)
+        if cell is None:
+            return None
+        params = {**node.params, "variable": cell}
+        hint = node.results[0].hint if node.results else ""
+        return builder.add(node.op, operands, params, at=node.source, hint=hint)
+
+    inner = rewrite(graph, of_cells, NAME, {"read", "assign", "aggregate"})
+    assigned = {
+        variable_of(node).name: node.source for node in walk(graph) if node.op is ASSIGN
+    }
+    before, after = Builder(NAME), Builder(NAME)
+    anchors = {}
+    for name, cell in cells.items():
+        (copies,) = _read(before, local[name], UNKNOWN)
+        _assign(before, cell, _one_value(before, copies, graph.num_replicas, UNKNOWN), UNKNOWN)
+        if name not in assigned:
+            continue
+        (value,) = _read(after, cell, assigned[name])
+        _assign(after, local[name], value, assigned[name])
+        if anchored:
+            anchors[name] = _added(ANCHOR, cell.type, (name,), names)
+            _assign(after, anchors[name], value, assigned[name])
+    variables = [local.get(variable.name, variable) for variable in graph.variables]
+    return inner.replace(
+        nodes=(*before.nodes, *inner.nodes, *after.nodes),
+        variables=(*variables, *cells.values(), *anchors.values()),
+    )
