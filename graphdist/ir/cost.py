@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import gcd, prod
 from typing import Any, NamedTuple, cast  # Any: parameters of JAX's operations
 
@@ -137,14 +138,23 @@ def of_node(node: Node) -> Cost:
     return total
 
 
-def executions(graph: Graph) -> Iterator[tuple[Node, int]]:
-    """Yield every node with how often it runs in a step; all arms of a branch once."""
-    pending: list[tuple[Sequence[Node], int]] = [(graph.nodes, 1)]
+def executions(graph: Graph) -> Iterator[tuple[Node, int | Fraction]]:
+    """Yield every node with how often it runs in a step; all arms of a branch once.
+
+    A branch that every so-and-so-many-th step takes runs a fraction of once.
+    """
+    pending: list[tuple[Sequence[Node], int | Fraction]] = [(graph.nodes, 1)]
     while pending:
         nodes, times = pending.pop()
+        counted: dict[Operand, int] = {}
         for node in nodes:
             yield node, times
-            pending += [(nested.nodes, times * trips(node)) for nested in node.graphs]
+            if node.op.name == "count_step":
+                counted[node.results[1]] = cast(int, node.params["every"])
+            inside = times * trips(node)
+            if node.op.name == "cond" and node.operands[0] in counted:
+                inside = Fraction(inside, counted[node.operands[0]])
+            pending += [(nested.nodes, inside) for nested in node.graphs]
 
 
 def _body(graph: Graph) -> Cost:

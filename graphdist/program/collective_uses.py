@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 from graphdist.ir.analyses import collectives
@@ -59,7 +60,8 @@ class Matched(NamedTuple):
 
 def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tuple[Matched, ...]:
     """Return the collectives of a graph, matched with the module's, in the graph's order."""
-    times = {id(node): count for node, count in executions(graph)}
+    # Of a branch that not every step takes: how often in a step that takes it.
+    times = {id(node): ceil(count) for node, count in executions(graph)}
     nodes = collectives(graph)
     matches = match_collectives(module, [_asked(node) for node in nodes])
     return tuple(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any  # Any: JSON
 
 from graphdist.ir.analyses import node_count
@@ -134,9 +135,9 @@ def graph_measure(graph: Graph) -> Measure:
     replicas = graph.num_replicas
     for node, times in executions(graph):
         if node.op.is_collective:
-            kinds[node.op.name] += times
+            kinds[node.op.name] += ceil(times)
             sent = (bytes_sent(made.kind, made.bytes, made.group_size) for made in exchanges(node))
-            moved += times * sum(sent)
+            moved += float(times) * sum(sent)
     held = sum(variable.held(replicas).bytes for variable in graph.variables)
     return Measure(node_count(graph), dict(sorted(kinds.items())), round(moved), held)
 

@@ -175,7 +175,7 @@ def _model_flops(graph: Graph) -> Mapping[str, int]:
         if node.graphs or "rematted_computation" in node.source.scope:
             continue
         for dtype, count in of_node(node).flops.items():
-            total[dtype] = total.get(dtype, 0) + count * times
+            total[dtype] = total.get(dtype, 0) + round(count * times)
     return total
 
 
