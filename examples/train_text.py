@@ -3,6 +3,7 @@
     python examples/train_text.py                      # one to two minutes on a laptop
     python examples/train_text.py --steps 100 --replicas 4
     python examples/train_text.py --shard-parameters   # each device stores a part of the model
+    python examples/train_text.py --sync-every 50      # replicas are synchronized every 50 steps
 
 The text is what `help("topics")` reads from, half a million characters that come with Python. The
 model sees windows of it and learns to tell the next character; the loss is printed in bits per
@@ -208,7 +209,7 @@ def sample(params: Any, prompt: jax.Array, key: jax.Array, length: int) -> jax.A
 def make_strategy(devices: str, replicas: int, **options: Any) -> gd.Strategy:
     """Return a strategy over the accelerators of this machine, or over logical CPU devices.
 
-    `options` are the strategy's, such as `shard_parameters`.
+    `options` are the strategy's, such as `shard_parameters` and `sync_every`.
     """
     gd.config.set_logical_cpu_devices(replicas)  # takes effect only before JAX looks at its devices
     if devices == "auto" and jax.default_backend() != "cpu":
@@ -227,13 +228,31 @@ def main() -> None:
     parser.add_argument(
         "--shard-parameters", action="store_true", help="store parameters in slices"
     )
+    parser.add_argument(
+        "--sync-every",
+        type=int,
+        metavar="STEPS",
+        help="let replicas take local steps, and average the parameters every so many",
+    )
+    parser.add_argument(
+        "--diloco",
+        action="store_true",
+        help="with --sync-every: give the mean difference to Nesterov's momentum",
+    )
     arguments = parser.parse_args()
     most = Settings.batch_size
     if not 1 <= arguments.replicas <= most:
         parser.error(f"--replicas is {arguments.replicas}: from 1 to {most}, the rows of a batch")
     if arguments.steps < 1:
         parser.error(f"--steps is {arguments.steps}: at least 1")
-    options = {"shard_parameters": True} if arguments.shard_parameters else {}
+    if arguments.sync_every is not None and arguments.sync_every < 1:
+        parser.error(f"--sync-every is {arguments.sync_every}: at least 1")
+    if arguments.diloco and arguments.sync_every is None:
+        parser.error("--diloco is given without --sync-every")
+    options: dict[str, Any] = {"shard_parameters": True} if arguments.shard_parameters else {}
+    if arguments.sync_every is not None:
+        outer = optax.sgd(0.7, momentum=0.9, nesterov=True) if arguments.diloco else None
+        options |= {"sync_every": arguments.sync_every, "outer_optimizer": outer}
     strategy = make_strategy(arguments.devices, arguments.replicas, **options)
     settings = Settings(steps=arguments.steps)
     print(f"{strategy.num_replicas_in_sync} replicas, {settings}")

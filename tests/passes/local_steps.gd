@@ -73,12 +73,11 @@ graph f on 2 replicas, stage logical
   return %3
 }
 
-# title: a slot is local and is not averaged, a count stays mirrored
+# title: a slot is local, and is not averaged
 # not executed: replicas that take steps of their own give other values
 graph f on 2 replicas, stage logical
   variable @w: f32[3] mirrored {synchronization="on_write", aggregation="none", trainable=true}
   variable @m: f32[3] mirrored {synchronization="on_write", aggregation="none", trainable=true}
-  variable @n: i32[] mirrored {synchronization="on_write", aggregation="none", trainable=true}
 (%x: f32[3] per_replica) {
   %w = read() {variable=@w} : f32[3] mirrored
   %0 = jax.mul(%x, %w) : f32[3] per_replica
@@ -88,16 +87,12 @@ graph f on 2 replicas, stage logical
   assign(%1) {variable=@m}
   %2 = jax.sub(%w, %1) : f32[3] mirrored
   assign(%2) {variable=@w}
-  %n = read() {variable=@n} : i32[] mirrored
-  %3 = jax.add(%n, 1:i32) : i32[] mirrored
-  assign(%3) {variable=@n}
   return
 }
 -->
 graph f on 2 replicas, stage logical
   variable @w: f32[3] per_replica {synchronization="on_write", aggregation="none", trainable=true, role="local"}
   variable @m: f32[3] per_replica {synchronization="on_write", aggregation="none", trainable=true, role="local"}
-  variable @n: i32[] mirrored {synchronization="on_write", aggregation="none", trainable=true}
   variable @w.steps: i32[] mirrored {synchronization="on_write", aggregation="none", trainable=false, alone=true, role="steps", serves=("w",)}
 (%x: f32[3] per_replica) {
   %w = read() {variable=@w} : f32[3] per_replica
@@ -107,13 +102,10 @@ graph f on 2 replicas, stage logical
   assign(%1) {variable=@m}
   %2 = jax.sub(%w, %1) : f32[3] per_replica
   assign(%2) {variable=@w}
-  %n = read() {variable=@n} : i32[] mirrored
-  %3 = jax.add(%n, 1:i32) : i32[] mirrored
-  assign(%3) {variable=@n}
   %w_steps = read() {variable=@w.steps} : i32[] mirrored
-  %4, %5 = count_step(%w_steps) {every=2} : i32[] mirrored, i32[] mirrored
-  assign(%4) {variable=@w.steps}
-  cond(%5)
+  %3, %4 = count_step(%w_steps) {every=2} : i32[] mirrored, i32[] mirrored
+  assign(%3) {variable=@w.steps}
+  cond(%4)
     stay() {
       return
     }
