@@ -1,0 +1,476 @@
+"""Cut a step in two: the worker's half, and one update for each variable, which its server runs.
+
+In training with parameter servers a worker reads the variables, computes gradients of its batch,
+and sends these. The server that holds a variable updates it, with its slots, as it is by then. Both
+halves are graphs: they print, parse and run in the interpreter, and run one after the other they
+give what the step gave, bit for bit.
+
+Before:  %g = jax.dot_general(%x, %d)  %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
+         %w2 = jax.sub(%w, %m2)   return %m2 -> @m, %w2 -> @w, %loss
+Worker:  %g = jax.dot_general(%x, %d)   return %loss, %g
+Update:  (%w = @w, %m = @m, %g) %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
+         %w2 = jax.sub(%w, %m2)   return %w2 -> @w, %m2 -> @m
+
+How it works.
+
+1. *Which variables belong together.* A variable that a result of the step depends on, or new values
+   of several such variables, is *read by the worker*: parameters, and the count of steps that many
+   updates take. Any other one is a slot: it goes with the one variable of the first kind whose new
+   value depends on it (`ir/flow.py`).
+2. *What the server computes.* From the new values backwards, a node belongs to an update if it
+   depends on a slot; or on the variables of the update alone; or computes each element by itself
+   (`ir/elementwise.py`, the table by which `shard_update` finds updates) from a variable or from
+   what belongs to the update. So an update may reduce or multiply matrices of its slots, gradients
+   stay on the worker, and so does what several of them make together, such as a global norm.
+3. *What is sent.* Of the values that an update takes from outside, and of those that they are made
+   of by operations that a server may run too, the ones with the fewest bytes are sent: a minimum
+   cut. So a gradient that is used twice is sent once, a table of gradients that was scattered from
+   the rows of an embedding as rows and indices, a broadcast number as the number, a constant not at
+   all.
+
+A count of steps that several updates need is read by the worker, and what is computed of it alone,
+such as a learning rate, is sent as numbers; the count has an update of its own. Where several
+workers run at once it may be behind by the steps in flight.
+
+Left alone: loops and branches that update several variables at once. The worker reads their slots,
+and sends new values in full. `CutStep.notes` says so, with the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from graphdist.ir.analyses import has_effect, producers
+from graphdist.ir.builder import Builder
+from graphdist.ir.elementwise import ELEMENTWISE
+from graphdist.ir.errors import VerifyError
+from graphdist.ir.flow import reachable, uses
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.printer import print_graph
+from graphdist.ir.rewrite import substitute
+from graphdist.ir.types import MIRRORED
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+
+NAME = "cut_updates"
+
+_MOVABLE = ELEMENTWISE | {
+    "constant", "reshape", "pack", "unpack", "concatenate", "jax.broadcast_in_dim",
+    "jax.concatenate", "jax.expand_dims", "jax.iota", "jax.pad", "jax.reshape", "jax.rev",
+    "jax.scatter", "jax.scatter-add", "jax.scatter_add", "jax.squeeze", "jax.transpose",
+}  # fmt: skip
+"""The operations that a server may compute in place of a result that is larger than its operands.
+Matrix products are not among them: servers are there for many workers."""
+
+
+_UPDATE, _WORKER = "update", "worker"
+"""The two ends of a flow whose minimum cut is what is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a server does with some variables: a graph of their values and of what is sent.
+
+    `graph` takes the values of `variables` and then, of all that the worker sends, those at the
+    places `sent`. It returns the new values of `assigned`, in this order.
+    """
+
+    variables: tuple[str, ...]
+    assigned: tuple[str, ...]
+    sent: tuple[int, ...]
+    graph: Graph
+
+    @property
+    def bytes_written(self) -> int:
+        """Return the bytes that the worker sends for it."""
+        taken = self.graph.inputs[len(self.variables) :]
+        return sum(value.type.bytes for value in taken)
+
+
+@dataclass(frozen=True, slots=True)
+class CutStep:
+    """A step in two halves.
+
+    `worker` takes the values of the variables `reads` and the arguments of the step. It returns the
+    results of the step, and then `num_sent` values, which `updates` take. `notes` say what could not
+    be cut, and why.
+    """
+
+    worker: Graph
+    reads: tuple[str, ...]
+    num_sent: int
+    updates: tuple[Update, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes_read(self) -> int:
+        """Return the bytes of the variables that the worker reads."""
+        return sum(value.type.bytes for value in self.worker.inputs[: len(self.reads)])
+
+    @property
+    def bytes_written(self) -> int:
+        """Return the bytes that the worker sends, what several servers take counted for each."""
+        return sum(update.bytes_written for update in self.updates)
+
+    @property
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """Return the variables that one server must hold, group by group."""
+        groups = (dict.fromkeys((*u.assigned, *u.variables)) for u in self.updates)
+        return tuple(tuple(group) for group in groups if len(group) > 1)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.worker.name}: the worker reads {self.bytes_read:,} bytes of "
+            f"{len(self.reads)} variables and sends {self.bytes_written:,} bytes to "
+            f"{len(self.updates)} updates"
+        ]
+        lines += [f"  not cut: {note}" for note in self.notes]
+        graphs = (self.worker, *(update.graph for update in self.updates))
+        return "\n".join([*lines, *map(print_graph, graphs)])
+
+
+def cut_updates(graph: Graph) -> CutStep:
+    """Return the halves of a placed or SPMD graph, whose variables are all on servers.
+
+    Raises `VerifyError` for a logical graph, and for one that sends a value of which each replica
+    of a worker has its own.
+    """
+    if not graph.is_placed:
+        raise VerifyError(f"{NAME} takes a placed or spmd graph, this one is {graph.stage.value}")
+    return _Cut(graph).run()
+
+
+@dataclass
+class _Group:
+    """Variables that are updated together; the first has given it its name."""
+
+    names: list[str]
+    region: set[Node] = field(default_factory=set)
+    """The nodes of the update. The worker computes some of them too, where it needs them."""
+
+
+class _Cut:
+    """The cut of one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.count = len(graph.variables)
+        self.producers = producers(graph)
+        self.held = dict(zip(graph.inputs, graph.variables, strict=False))
+        self.inputs = {variable.name: value for value, variable in self.held.items()}
+        self.new = {
+            variable.name: output
+            for variable, output in zip(graph.assigned, graph.outputs, strict=False)
+        }
+        self.results = graph.outputs[len(self.new) :]
+        self.sent: dict[Operand, int] = {}
+
+    def run(self) -> CutStep:
+        """Return the halves."""
+        for group in self.groups:
+            self._grow(group)
+        updates = tuple(map(self._update, self.groups))
+        worker = self._worker()
+        reads = tuple(variable.name for variable in worker.variables)
+        return CutStep(worker, reads, len(self.sent), updates, tuple(self._notes(reads)))
+
+    @cached_property
+    def reached(self) -> Mapping[str, frozenset[str]]:
+        """Return the assigned variables that depend on each variable; "" stands for a result."""
+        ends: dict[Operand, set[str]] = {}
+        for name, output in self.new.items():
+            ends.setdefault(output, set()).add(name)
+        for output in self.results:
+            ends.setdefault(output, set()).add("")
+        found = {}
+        for value, variable in self.held.items():
+            values = reachable(uses(self.graph), [value]) if isinstance(value, Value) else set()
+            of_value = (ends[end] for end in ends if end in values)
+            found[variable.name] = frozenset[str]().union(*of_value)
+        return found
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """Return the variables that a result depends on.
+
+        In a step without such results those that most new values depend on, if not all are alike.
+        """
+        found = {name for name in self.new if "" in self.reached[name]}
+        if not found:
+            sizes = {name: len(self.reached[name]) for name in self.new}
+            most, least = max(sizes.values(), default=0), min(sizes.values(), default=0)
+            found = {name for name, size in sizes.items() if size == most > least}
+        return frozenset(found)
+
+    @cached_property
+    def slots(self) -> Mapping[str, str]:
+        """Return the slots, with the variable that each belongs to."""
+        found: dict[str, str] = {}
+        for name in self.new:
+            others = self.reached[name] - {name, ""}
+            if name in self.parameters or not others:
+                continue
+            served = others & self.parameters
+            if len(served) == 1:
+                found[name] = next(iter(served))
+            elif not served and len(others) == 1:
+                found[name] = next(iter(others))
+        return found
+
+    @cached_property
+    def groups(self) -> list[_Group]:
+        """Return the assigned variables by what is updated together, in the graph's order."""
+        leaders = {name: name for name in self.new}
+
+        def leader(name: str) -> str:
+            while leaders[name] != name:
+                name = leaders[name]
+            return name
+
+        for slot, served in self.slots.items():
+            for other in (served, *(self.reached[slot] - self.parameters - {""})):
+                leaders[leader(other)] = leader(slot)
+        for name in self.new:  # an average of a parameter's new values
+            for other in self._followers(name):
+                leaders[leader(other)] = leader(name)
+        groups: dict[str, list[str]] = {}
+        for name in sorted(self.new, key=lambda name: name not in self.parameters):
+            groups.setdefault(leader(name), []).append(name)
+        order = {name: place for place, name in enumerate(self.new)}
+        return sorted(map(_Group, groups.values()), key=lambda group: order[group.names[0]])
+
+    def _followers(self, name: str) -> list[str]:
+        """Return the variables that are no parameters and are computed of this one's new value."""
+        output = self.new[name]
+        if not isinstance(output, Value) or output in self.held or output.type.size == 1:
+            return []
+        after = reachable(uses(self.graph), [output])
+        return [
+            other
+            for other, value in self.new.items()
+            if other not in self.parameters and other != name and value in after
+        ]
+
+    @cached_property
+    def of_arguments(self) -> set[Operand]:
+        """Return the values that depend on arguments of the step."""
+        return set(self._reachable(self.graph.inputs[self.count :]))
+
+    def _reachable(self, starts: Iterable[Operand]) -> set[Operand]:
+        values = [value for value in starts if isinstance(value, Value)]
+        return {v for v in reachable(uses(self.graph), values) if isinstance(v, Value)}
+
+    def _grow(self, group: _Group) -> None:
+        """Find the nodes of the group's update, from its new values backwards."""
+        candidates = self._candidates(group)
+        pending: list[Operand] = [self.new[name] for name in group.names]
+        while pending:
+            value = pending.pop()
+            node = self.producers.get(value) if isinstance(value, Value) else None
+            if node in candidates and node not in group.region:
+                group.region.add(node)
+                pending += node.operands
+
+    def _candidates(self, group: _Group) -> set[Node]:
+        """Return the nodes that the server computes where the group's new values take them."""
+        state = {self.inputs[name] for name in group.names}
+        slots = {self.inputs[name] for name in group.names if name in self.slots}
+        others = [value for value in self.held if value not in state]
+        of_slots, foreign = self._reachable(slots), self._reachable(others)
+        of_their_slots = self._reachable(
+            value for value in others if self.held[value].name in self.slots
+        )
+        shapes = {value.type.shape for value in state}
+        fresh: set[Operand] = set(state)
+        found = set()
+        for node in self.graph.nodes:
+            if has_effect(node) or node.op.is_collective or not _is_mirrored(node):
+                continue
+            results = set(node.results)
+            is_of_slots = not results.isdisjoint(of_slots) and results.isdisjoint(of_their_slots)
+            is_of_state = results.isdisjoint(self.of_arguments) and results.isdisjoint(foreign)
+            is_elementwise = node.op.name in ELEMENTWISE and node.results[0].type.shape in shapes
+            if is_of_slots or (
+                (is_of_state or is_elementwise) and not fresh.isdisjoint(node.operands)
+            ):
+                found.add(node)
+                fresh.update(results)
+        return found
+
+    def _update(self, group: _Group) -> Update:
+        """Return the group's update; the values that it takes are sent."""
+        inside: set[Operand] = {result for node in group.region for result in node.results}
+        inside |= {self.inputs[name] for name in group.names}
+        wanted = [operand for node in group.region for operand in node.operands]
+        wanted += [self.new[name] for name in group.names]
+        outside = {value for value in wanted if isinstance(value, Value) and value not in inside}
+        sent = self._fewest_bytes(outside, inside)
+        pending = list(outside)
+        while pending:
+            value = pending.pop()
+            if value in sent or value in inside:
+                continue
+            node = self.producers[value]
+            inside.update(node.results)
+            group.region.add(node)
+            pending += [operand for operand in node.operands if isinstance(operand, Value)]
+        return self._graph_of(group, [value for value in self._in_order if value in sent])
+
+    def _fewest_bytes(self, outside: set[Value], inside: set[Operand]) -> set[Value]:
+        """Return the values to send so that the server has those `outside`: a minimum cut.
+
+        Of several such cuts it is the one next to the update, so that the worker computes more.
+        """
+        if not any(self._is_made_by_servers(value) for value in outside):
+            return outside
+        from networkx import DiGraph, minimum_cut  # slow to import
+
+        flow = DiGraph()
+        flow.add_nodes_from((_UPDATE, _WORKER))
+        pending, seen = list(outside), set[Value]()
+        for value in outside:
+            flow.add_edge(_UPDATE, (value, _UPDATE))
+        while pending:
+            value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            size = 0 if value in inside else value.type.bytes
+            flow.add_edge((value, _UPDATE), (value, _WORKER), capacity=size)
+            if not self._is_made_by_servers(value):
+                flow.add_edge((value, _WORKER), _WORKER)
+                continue
+            for operand in self.producers[value].operands:
+                if isinstance(operand, Value):
+                    flow.add_edge((value, _WORKER), (operand, _UPDATE))
+                    pending.append(operand)
+        _, (near, _) = minimum_cut(flow, _UPDATE, _WORKER)
+        return {
+            value
+            for value in seen
+            if (value, _UPDATE) in near and (value, _WORKER) not in near and value not in inside
+        }
+
+    def _is_made_by_servers(self, value: Value) -> bool:
+        """Return whether a server may compute a value in place of receiving it."""
+        node = self.producers.get(value)
+        return node is not None and _is_movable(node)
+
+    @cached_property
+    def _in_order(self) -> list[Value]:
+        results = (result for node in self.graph.nodes for result in node.results)
+        return [*self.graph.inputs, *results]
+
+    @cached_property
+    def _users(self) -> Mapping[Operand, Sequence[Node]]:
+        found: dict[Operand, list[Node]] = {}
+        for node in self.graph.nodes:
+            for operand in dict.fromkeys(node.operands):
+                if isinstance(operand, Value):
+                    found.setdefault(operand, []).append(node)
+        return found
+
+    def _graph_of(self, group: _Group, taken: list[Value]) -> Update:
+        nodes = [node for node in self.graph.nodes if node in group.region]
+        outputs = tuple(self.new[name] for name in group.names)
+        declared = {variable.name: variable for variable in self.graph.variables}
+        inputs: list[Value] = [self.inputs[name] for name in group.names]
+        for value in taken:
+            if value.type.distribution is not MIRRORED and self.graph.num_replicas > 1:
+                raise self._refused(value, group)
+            inputs.append(value)
+        builder = Builder(NAME)
+        fresh = [Value(value.type.distributed(MIRRORED), value.hint) for value in inputs]
+        environment: dict[Operand, Operand] = dict(zip(inputs, fresh, strict=True))
+        for node in nodes:
+            results = builder.keep(node, substitute(environment, node.operands), node.graphs)
+            environment.update(zip(node.results, results, strict=True))
+        graph = Graph(
+            f"update_{group.names[0]}",
+            self.graph.stage,
+            1,
+            tuple(fresh),
+            tuple(builder.nodes),
+            substitute(environment, outputs),
+            tuple(declared[name] for name in group.names),
+        )
+        sent = tuple(self.sent.setdefault(value, len(self.sent)) for value in taken)
+        return Update(tuple(group.names), tuple(group.names), sent, eliminate_dead_code(graph))
+
+    def _refused(self, value: Value, group: _Group) -> VerifyError:
+        node = self.producers.get(value)
+        return VerifyError(
+            f"the update of variable {group.names[0]!r} takes a value of which each of the "
+            f"{self.graph.num_replicas} replicas of a worker has its own",
+            source=None if node is None else node.source,
+            hint="reduce it over the replicas first: "
+            "gd.get_replica_context().all_reduce('MEAN', value)",
+        )
+
+    def _worker(self) -> Graph:
+        graph = self.graph
+        outputs = (*self.results, *self.sent)
+        half = Graph(
+            graph.name,
+            graph.stage,
+            graph.num_replicas,
+            graph.inputs,
+            graph.nodes,
+            outputs,
+            (),
+            (*graph.returns_per_replica, *(False for _ in self.sent)),
+        )
+        half = eliminate_dead_code(half)
+        needed = {operand for node in half.nodes for operand in node.operands} | set(outputs)
+        read = [value for value in graph.inputs[: self.count] if value in needed]
+        variables = tuple(replace(self.held[value], assigned=False) for value in read)
+        inputs = (*read, *graph.inputs[self.count :])
+        return Graph(
+            half.name,
+            half.stage,
+            half.num_replicas,
+            inputs,
+            half.nodes,
+            half.outputs,
+            variables,
+            half.returns_per_replica,
+        )
+
+    def _notes(self, reads: Sequence[str]) -> Iterable[str]:
+        """Yield the slots that the worker reads all the same, and what for."""
+        inside = {node for group in self.groups for node in group.region}
+        for name in self.new:
+            value = self.inputs[name]
+            if name not in reads or name in self.parameters or value.type.size == 1:
+                continue
+            users = [node for node in self._users.get(value, ()) if node not in inside]
+            for node in users[:1]:
+                yield (
+                    f"variable {name!r} is read by the worker: {node.op.name} at {node.source} "
+                    f"{self._why_outside(node)}"
+                )
+
+    def _why_outside(self, node: Node) -> str:
+        if node.op.is_collective:
+            return "takes all replicas of the worker"
+        if has_effect(node):
+            return "has an effect"
+        after = self._reachable(node.results)
+        named = [name for name, output in self.new.items() if output in after]
+        if any(output in after for output in self.results):
+            return "is needed by a result of the step"
+        shown = ", ".join(map(repr, named[:3])) + (" and others" if len(named) > 3 else "")
+        return f"makes new values of {shown} together"
+
+
+def _is_mirrored(node: Node) -> bool:
+    return all(result.type.distribution is MIRRORED for result in node.results)
+
+
+def _is_movable(node: Node) -> bool:
+    """Return whether a server may compute a node too: no effect, no choice, few operations."""
+    plain = node.op.name in _MOVABLE and not node.op.has_effect and not node.op.varies
+    return plain and _is_mirrored(node)
+
+
