@@ -52,6 +52,7 @@ from graphdist.ir.printer import print_graph
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.update_groups import UpdateGroups
 
 NAME = "cut_updates"
 
@@ -93,8 +94,8 @@ class CutStep:
     """A step in two halves.
 
     `worker` takes the values of the variables `reads` and the arguments of the step. It returns the
-    results of the step, and then `num_sent` values, which `updates` take. `notes` say what could not
-    be cut, and why.
+    results of the step, and then `num_sent` values, which `updates` take. `notes` say what was not
+    cut, and why.
     """
 
     worker: Graph
@@ -157,13 +158,10 @@ class _Cut:
         self.graph = graph
         self.count = len(graph.variables)
         self.producers = producers(graph)
-        self.held = dict(zip(graph.inputs, graph.variables, strict=False))
-        self.inputs = {variable.name: value for value, variable in self.held.items()}
-        self.new = {
-            variable.name: output
-            for variable, output in zip(graph.assigned, graph.outputs, strict=False)
-        }
-        self.results = graph.outputs[len(self.new) :]
+        self.found = UpdateGroups(graph)
+        self.held, self.inputs = self.found.held, self.found.inputs
+        self.new, self.results = self.found.new, self.found.results
+        self.groups = list(map(_Group, self.found.groups))
         self.sent: dict[Operand, int] = {}
 
     def run(self) -> CutStep:
@@ -174,83 +172,6 @@ class _Cut:
         worker = self._worker()
         reads = tuple(variable.name for variable in worker.variables)
         return CutStep(worker, reads, len(self.sent), updates, tuple(self._notes(reads)))
-
-    @cached_property
-    def reached(self) -> Mapping[str, frozenset[str]]:
-        """Return the assigned variables that depend on each variable; "" stands for a result."""
-        ends: dict[Operand, set[str]] = {}
-        for name, output in self.new.items():
-            ends.setdefault(output, set()).add(name)
-        for output in self.results:
-            ends.setdefault(output, set()).add("")
-        found = {}
-        for value, variable in self.held.items():
-            values = reachable(uses(self.graph), [value]) if isinstance(value, Value) else set()
-            of_value = (ends[end] for end in ends if end in values)
-            found[variable.name] = frozenset[str]().union(*of_value)
-        return found
-
-    @cached_property
-    def parameters(self) -> frozenset[str]:
-        """Return the variables that a result depends on.
-
-        In a step without such results those that most new values depend on, if not all are alike.
-        """
-        found = {name for name in self.new if "" in self.reached[name]}
-        if not found:
-            sizes = {name: len(self.reached[name]) for name in self.new}
-            most, least = max(sizes.values(), default=0), min(sizes.values(), default=0)
-            found = {name for name, size in sizes.items() if size == most > least}
-        return frozenset(found)
-
-    @cached_property
-    def slots(self) -> Mapping[str, str]:
-        """Return the slots, with the variable that each belongs to."""
-        found: dict[str, str] = {}
-        for name in self.new:
-            others = self.reached[name] - {name, ""}
-            if name in self.parameters or not others:
-                continue
-            served = others & self.parameters
-            if len(served) == 1:
-                found[name] = next(iter(served))
-            elif not served and len(others) == 1:
-                found[name] = next(iter(others))
-        return found
-
-    @cached_property
-    def groups(self) -> list[_Group]:
-        """Return the assigned variables by what is updated together, in the graph's order."""
-        leaders = {name: name for name in self.new}
-
-        def leader(name: str) -> str:
-            while leaders[name] != name:
-                name = leaders[name]
-            return name
-
-        for slot, served in self.slots.items():
-            for other in (served, *(self.reached[slot] - self.parameters - {""})):
-                leaders[leader(other)] = leader(slot)
-        for name in self.new:  # an average of a parameter's new values
-            for other in self._followers(name):
-                leaders[leader(other)] = leader(name)
-        groups: dict[str, list[str]] = {}
-        for name in sorted(self.new, key=lambda name: name not in self.parameters):
-            groups.setdefault(leader(name), []).append(name)
-        order = {name: place for place, name in enumerate(self.new)}
-        return sorted(map(_Group, groups.values()), key=lambda group: order[group.names[0]])
-
-    def _followers(self, name: str) -> list[str]:
-        """Return the variables that are no parameters and are computed of this one's new value."""
-        output = self.new[name]
-        if not isinstance(output, Value) or output in self.held or output.type.size == 1:
-            return []
-        after = reachable(uses(self.graph), [output])
-        return [
-            other
-            for other, value in self.new.items()
-            if other not in self.parameters and other != name and value in after
-        ]
 
     @cached_property
     def of_arguments(self) -> set[Operand]:
@@ -275,11 +196,11 @@ class _Cut:
     def _candidates(self, group: _Group) -> set[Node]:
         """Return the nodes that the server computes where the group's new values take them."""
         state = {self.inputs[name] for name in group.names}
-        slots = {self.inputs[name] for name in group.names if name in self.slots}
+        slots = {self.inputs[name] for name in group.names if name in self.found.slots}
         others = [value for value in self.held if value not in state]
         of_slots, foreign = self._reachable(slots), self._reachable(others)
         of_their_slots = self._reachable(
-            value for value in others if self.held[value].name in self.slots
+            value for value in others if self.held[value].name in self.found.slots
         )
         shapes = {value.type.shape for value in state}
         fresh: set[Operand] = set(state)
@@ -442,7 +363,7 @@ class _Cut:
         inside = {node for group in self.groups for node in group.region}
         for name in self.new:
             value = self.inputs[name]
-            if name not in reads or name in self.parameters or value.type.size == 1:
+            if name not in reads or name in self.found.parameters or value.type.size == 1:
                 continue
             users = [node for node in self._users.get(value, ()) if node not in inside]
             for node in users[:1]:
@@ -472,5 +393,3 @@ def _is_movable(node: Node) -> bool:
     """Return whether a server may compute a node too: no effect, no choice, few operations."""
     plain = node.op.name in _MOVABLE and not node.op.has_effect and not node.op.varies
     return plain and _is_mirrored(node)
-
-

@@ -52,7 +52,7 @@ from typing import Any, Protocol  # Any: arrays, of which passes know nothing
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import DistributionError
-from graphdist.ir.flow import reachable, sources, uses, variable_of
+from graphdist.ir.flow import variable_of
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Stage, Value
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -61,21 +61,27 @@ from graphdist.ir.ops import (
     COND,
     COUNT_STEP,
     READ,
-    REDUCE,
     SCALE,
     TO_REPLICAS,
 )
-from graphdist.ir.rewrite import rewrite, substitute
-from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.rewrite import substitute
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type
 from graphdist.passes.infer_distribution import diverges, infer_distribution, nested_graphs
+from graphdist.passes.local_variables import (
+    ANCHOR,
+    COPIES,
+    LOCAL,
+    SLOT,
+    STEPS,
+    added_variable,
+    assign,
+    one_value,
+    read,
+    read_as_means,
+)
+from graphdist.passes.training_steps import Step, find_step, is_mirrored, why_kept
 
 NAME = "local_steps"
-
-LOCAL, COPIES, STEPS, ANCHOR, SLOT = "local", "copies", "steps", "anchor", "slot"
-"""The roles of variables. The last three are added by the pass: the count of steps since the last
-synchronization, a parameter at that synchronization, and a slot of the outer optimizer, which is
-followed by its number."""
 
 
 class OuterUpdate(Protocol):
@@ -104,7 +110,7 @@ class LocalSteps:
             return graph
         step = find_step(graph)
         if step is None:
-            return _read_as_means(graph, anchored=self.outer is not None)
+            return read_as_means(graph, anchored=self.outer is not None)
         return infer_distribution(_Localizer(graph, step, self).run())
 
     def declined(self, graph: Graph) -> list[str]:
@@ -119,110 +125,12 @@ class LocalSteps:
                 "it assigns no trainable variable of floats by a gradient that is reduced over "
                 "the replicas: it is no training step, and runs as without sync_every"
             ]
-        kept = [
-            node for node in walk(graph) if node.op.is_collective and node not in step.removed
-        ]
+        kept = [node for node in walk(graph) if node.op.is_collective and node not in step.removed]
         return [
             f"{node.op.name} of {node.operands[0].type} at {node.source}: it runs in every step, "
-            f"since {_why_kept(node)}"
+            f"since {why_kept(node)}"
             for node in kept
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a training step consists of, as far as this pass is concerned."""
-
-    removed: frozenset[Node]
-    """The reductions whose operand takes the place of their result."""
-    parameters: tuple[str, ...]
-    """The variables that are synchronized."""
-    bodies: frozenset[Graph]
-    """The graphs whose runs are the steps."""
-    source: Source
-    """The user's line of the first removed reduction."""
-
-
-def find_step(graph: Graph) -> Step | None:
-    """Return the training step that a logical graph takes; None if it takes none."""
-    assignments = [
-        node for node in walk(graph) if node.op is ASSIGN and _is_mirrored(variable_of(node))
-    ]
-    needed = reachable(sources(graph), assignments)
-    removed = [
-        node
-        for node in walk(graph)
-        if _may_be_removed(node, graph.num_replicas) and not needed.isdisjoint(node.results)
-    ]
-    reduced = [operand for node in removed for operand in node.operands]
-    before = reachable(sources(graph), [value for value in reduced if isinstance(value, Value)])
-    assigned = {variable_of(node).name for node in assignments}
-    parameters = dict.fromkeys(
-        variable_of(node).name
-        for node in walk(graph)
-        if node.op is READ and node.results[0] in before and _is_parameter(variable_of(node))
-        if variable_of(node).name in assigned
-    )
-    if not parameters:
-        return None
-    updates = {node for node in assignments if variable_of(node).name in parameters}
-    bodies = frozenset(_bodies(graph, updates))
-    return Step(frozenset(removed), tuple(parameters), bodies, removed[0].source)
-
-
-def _is_mirrored(variable: GraphVariable) -> bool:
-    return variable.type.distribution is MIRRORED and not variable.is_local
-
-
-def _is_parameter(variable: GraphVariable) -> bool:
-    return variable.trainable and _is_mirrored(variable) and _is_float(variable.type)
-
-
-def _is_float(type: Type) -> bool:
-    return type.dtype[0] in "fbc" and type.dtype != "bool"
-
-
-def _may_be_removed(node: Node, num_replicas: int) -> bool:
-    if node.op in (ALL_REDUCE, REDUCE):
-        reducer = node.params["reducer"]
-    elif node.op is AGGREGATE and _is_mirrored(variable_of(node)):
-        is_of_replicas = node.params["context"] == "replica"
-        reducer = variable_of(node).aggregation if is_of_replicas else "none"
-    else:
-        return False
-    type = node.operands[0].type
-    differs = type.distribution is not MIRRORED or num_replicas == 1
-    return reducer in ("sum", "mean") and differs and _is_float(type)
-
-
-def _why_kept(node: Node) -> str:
-    if node.op not in (ALL_REDUCE, REDUCE):
-        return "only sums and means are made local"
-    if node.params["reducer"] not in ("sum", "mean"):
-        return f"a {node.params['reducer']} is not made local"
-    if not _is_float(node.operands[0].type):
-        return "reductions of integers are not made local"
-    return "no assigned variable depends on it"
-
-
-def _bodies(graph: Graph, updates: set[Node]) -> Iterator[Graph]:
-    """Yield the bodies of loops, or the graph, that assign parameters: outermost ones only.
-
-    A branch belongs to the body that it stands in.
-    """
-    if any(_assigns(node, updates) for node in graph.nodes):
-        yield graph
-        return
-    for node in graph.nodes:
-        for nested in node.graphs:
-            yield from _bodies(nested, updates)
-
-
-def _assigns(node: Node, updates: set[Node]) -> bool:
-    """Return whether a node is one of the updates, or a branch with one that no loop is around."""
-    if node.op is not COND:
-        return node in updates
-    return any(_assigns(inner, updates) for branch in node.graphs for inner in branch.nodes)
 
 
 @dataclass
@@ -283,7 +191,7 @@ class _Localizer:
             self._add(f"{SLOT} {number}", slot.type, served, names)
 
     def _add(self, role: str, type: Type, serves: tuple[str, ...], names: set[str]) -> None:
-        variable = _added(role, type, serves, names)
+        variable = added_variable(role, type, serves, names)
         self.added[f"{role} {serves[0]}"] = variable
 
     def _outer_graph(self) -> Graph:
@@ -343,9 +251,9 @@ class _Localizer:
         differs = self.is_divergent or any(
             operand.type.distribution is not MIRRORED for operand in operands
         )
-        if node.op is ASSIGN and _is_mirrored(variable) and differs:
-            if variable.name not in self.variables:
-                self._make_local(variable)
+        is_first = variable.name not in self.variables
+        if node.op is ASSIGN and is_mirrored(variable) and differs and is_first:
+            self._make_local(variable)
         local = self.variables.get(variable.name)
         if local is None or variable.is_local:
             return builder.keep(node, operands, ())
@@ -382,7 +290,7 @@ class _Localizer:
             if per_replica or output.type.distribution is MIRRORED:
                 yield output
             else:
-                yield _one_value(builder, output, self.graph.num_replicas, self.step.source)
+                yield one_value(builder, output, self.graph.num_replicas, self.step.source)
 
     def _synchronize(self, builder: Builder) -> None:
         """Add the count of this step, and the branch of every last one."""
@@ -393,9 +301,9 @@ class _Localizer:
         branch = Builder(NAME)
         self._make_equal(branch)
         at = self.step.source
-        (steps,) = _read(builder, count, at)
+        (steps,) = read(builder, count, at)
         more, is_due = builder.add(COUNT_STEP, (steps,), {"every": self.options.every}, at=at)
-        _assign(builder, count, more, at)
+        assign(builder, count, more, at)
         replicas = self.graph.num_replicas
         stay = Graph("stay", Stage.LOGICAL, replicas, (), (), ())
         nodes = tuple(branch.nodes)
@@ -407,106 +315,27 @@ class _Localizer:
         at, names = self.step.source, self.step.parameters
         declared = {variable.name: variable for variable in self.graph.variables}
         parameters = [self.variables.get(name, declared[name]) for name in names]
-        copies = [value for variable in parameters for value in _read(builder, variable, at)]
+        copies = [value for variable in parameters for value in read(builder, variable, at)]
         if self.options.outer is None:
             for variable, copy in zip(parameters, copies, strict=True):
                 params = {"reducer": "mean", "group_size": self.graph.num_replicas}
                 (mean,) = builder.add(ALL_REDUCE, (copy,), params, at=at, hint=variable.name)
-                _assign(builder, variable, mean, at)
+                assign(builder, variable, mean, at)
             return
         anchors = [self.added[f"{ANCHOR} {name}"] for name in names]
         slots = [v for v in self.added.values() if v.role.startswith(SLOT)]
-        held = [value for variable in (*anchors,) for value in _read(builder, variable, at)]
-        kept = [value for variable in slots for value in _read(builder, variable, at)]
+        held = [value for variable in anchors for value in read(builder, variable, at)]
+        kept = [value for variable in slots for value in read(builder, variable, at)]
         new = _inlined(builder, self._outer_graph(), (*held, *copies, *kept))
         for variable, value in zip((*anchors, *slots), new, strict=True):
-            _assign(builder, variable, value, at)
+            assign(builder, variable, value, at)
         for variable, value in zip(parameters, new, strict=False):
-            _assign(builder, variable, value, at)
+            assign(builder, variable, value, at)
 
 
-def _added(role: str, type: Type, serves: tuple[str, ...], names: set[str]) -> GraphVariable:
-    """Return a variable that the pass adds, under a name that is free."""
-    name = _free(f"{serves[0]}.{role.replace(' ', '_')}", names)
-    type = type.distributed(MIRRORED)
-    return GraphVariable(name, type, trainable=False, alone=True, role=role, serves=serves)
-
-
-def _free(name: str, names: set[str]) -> str:
-    while name in names:
-        name += "_"
-    names.add(name)
-    return name
-
-
-def _read(builder: Builder, variable: GraphVariable, at: Source) -> tuple[Value, ...]:
-    return builder.add(READ, (), {"variable": variable}, at=at, hint=variable.name)
-
-
-def _assign(builder: Builder, variable: GraphVariable, value: Operand, at: Source) -> None:
-    builder.add(ASSIGN, (value,), {"variable": variable}, at=at)
-
-
-def _inlined(
-    builder: Builder, graph: Graph, operands: tuple[Operand, ...]
-) -> tuple[Operand, ...]:
+def _inlined(builder: Builder, graph: Graph, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
     environment: dict[Operand, Operand] = dict(zip(graph.inputs, operands, strict=True))
     for node in graph.nodes:
         results = builder.keep(node, substitute(environment, node.operands), node.graphs)
         environment.update(zip(node.results, results, strict=True))
     return substitute(environment, graph.outputs)
-
-
-def _one_value(builder: Builder, value: Operand, replicas: int, at: Source) -> Operand:
-    """Return the mean of the replicas' values; of integers and booleans the maximum."""
-    reducer = "mean" if _is_float(value.type) else "max"
-    params = {"reducer": reducer, "group_size": replicas}
-    return builder.add(ALL_REDUCE, (value,), params, at=at)[0]
-
-
-def _read_as_means(graph: Graph, anchored: bool) -> Graph:
-    """Return a graph that is no step, in which variables stored in copies have one value."""
-    stored = {variable.name: variable for variable in graph.variables if variable.role == COPIES}
-    if not stored:
-        return graph
-    names = {variable.name for variable in graph.variables}
-    local = {
-        name: replace(variable, type=variable.type.distributed(PER_REPLICA), role=LOCAL)
-        for name, variable in stored.items()
-    }
-    cells = {
-        name: replace(
-            variable, name=_free(f"{name}.mean", names), is_local=True, role="", num_copies=1
-        )
-        for name, variable in stored.items()
-    }
-
-    def of_cells(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
-        cell = cells.get(variable_of(node).name)
-        if cell is None:
-            return None
-        params = {**node.params, "variable": cell}
-        hint = node.results[0].hint if node.results else ""
-        return builder.add(node.op, operands, params, at=node.source, hint=hint)
-
-    inner = rewrite(graph, of_cells, NAME, {"read", "assign", "aggregate"})
-    assigned = {
-        variable_of(node).name: node.source for node in walk(graph) if node.op is ASSIGN
-    }
-    before, after = Builder(NAME), Builder(NAME)
-    anchors = {}
-    for name, cell in cells.items():
-        (copies,) = _read(before, local[name], UNKNOWN)
-        _assign(before, cell, _one_value(before, copies, graph.num_replicas, UNKNOWN), UNKNOWN)
-        if name not in assigned:
-            continue
-        (value,) = _read(after, cell, assigned[name])
-        _assign(after, local[name], value, assigned[name])
-        if anchored:
-            anchors[name] = _added(ANCHOR, cell.type, (name,), names)
-            _assign(after, anchors[name], value, assigned[name])
-    variables = [local.get(variable.name, variable) for variable in graph.variables]
-    return inner.replace(
-        nodes=(*before.nodes, *inner.nodes, *after.nodes),
-        variables=(*variables, *cells.values(), *anchors.values()),
-    )

@@ -167,7 +167,11 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     return (
         PASSES["infer_distribution"],
         # Before variables are placed: the synchronization reads and assigns them.
-        *(() if target.local_steps is None else (Pass("local_steps", target.local_steps, _LOGICAL),)),
+        *(
+            ()
+            if target.local_steps is None
+            else (Pass("local_steps", target.local_steps, _LOGICAL),)
+        ),
         PASSES["place_variables"],
         PASSES["shard_inputs"],
         PASSES["lower_cross_replica"],

@@ -1,10 +1,10 @@
 """Which values a value is computed of, through loops and branches.
 
-A vertex is a value, or a node that assigns a variable. An edge goes from a value to what is computed
-of it. Nested graphs are joined to the operands and results of their node: the carry of a loop comes
-back to the start of its body, and a predicate or an index leads to all that depends on the choice.
-A cell that the program made itself leads from its assignments to its reads. A variable of the user
-does not: a path begins at a read, and ends at an assignment.
+A vertex is a value, or a node that assigns a variable. An edge goes from a value to a vertex that
+is computed of it. Nested graphs are joined to the operands and results of their node: the carry of
+a loop comes back to the start of its body, and a predicate or an index leads to all that depends on
+the choice. A cell that the program made itself leads from its assignments to its reads. A variable
+of the user does not: a path begins at a read, and ends at an assignment.
 """
 
 from __future__ import annotations

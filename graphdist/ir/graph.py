@@ -138,9 +138,7 @@ class GraphVariable:
     @property
     def declared(self) -> GraphVariable:
         """Return the variable without its use and storage, in which two graphs may differ."""
-        return replace(
-            self, assigned=False, sharded_along=None, piece=None, alone=False, role=""
-        )
+        return replace(self, assigned=False, sharded_along=None, piece=None, alone=False, role="")
 
     def stored_along(self, dimension: int | None) -> GraphVariable:
         """Return the variable stored in slices along a dimension, or in full on each replica."""

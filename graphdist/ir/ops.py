@@ -378,8 +378,8 @@ DESCRIPTIONS = {
     "last for an i below or above: as the value, per_replica if it is cut along `axis`.",
     JOIN_PARTS: "The slices of a stack along dimension 0, joined along `axis`, one of their own "
     "dimensions: as the stack, one dimension less, per_replica if they are cut along `axis`.",
-    COUNT_STEP: "The count of steps after one more, from 0 to `every` - 1, and the number 1 if it is "
-    "0 again, else 0: i32[] both, as the operand.",
+    COUNT_STEP: "The count of steps after one more, from 0 to `every` - 1; and 1 if it is 0 again, "
+    "else 0: i32[] both, as the operand.",
     BARRIER: "The operands, once all are computed; the compiler merges no operation on them with "
     "one on the results: as the operands.",
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",

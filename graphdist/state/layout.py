@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from graphdist.ir.graph import Graph, GraphVariable
-from graphdist.passes.local_steps import LOCAL
+from graphdist.passes.local_variables import LOCAL
 from graphdist.state.local_state import added_storage
 from graphdist.state.packs import VariablePack
 from graphdist.state.storage import Storage

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from graphdist.ir.graph import GraphVariable
 from graphdist.ir.types import MIRRORED, numpy_dtype
-from graphdist.passes.local_steps import ANCHOR, SLOT
+from graphdist.passes.local_variables import ANCHOR, SLOT
 from graphdist.state.storage import Storage
 
 

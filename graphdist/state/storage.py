@@ -22,7 +22,7 @@ import numpy as np
 from graphdist.errors import RuntimeFailure
 from graphdist.ir.graph import GraphVariable, Piece
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution
-from graphdist.passes.local_steps import ANCHOR, COPIES
+from graphdist.passes.local_variables import ANCHOR, COPIES
 from graphdist.runtime.buffers import is_lost
 from graphdist.runtime.copies import copies_of, mean_of_copies
 from graphdist.runtime.files.checkpoint_arrays import host_copy

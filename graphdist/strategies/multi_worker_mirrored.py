@@ -146,8 +146,9 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     device.
 
     `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and `axis_name` mean the
-    same as in `gd.MirroredStrategy`. The slices of a variable are on the replicas of all workers, so that no worker has all of them:
-    outside functions all workers read it together.
+    same as in `gd.MirroredStrategy`. The slices of a variable are on the replicas of all workers,
+    so that no worker has all of them: outside functions all workers read it together. So they read
+    a variable of which local steps have made copies.
 
     Without a cluster, or in one of one worker, it is a strategy of this process alone: on all its
     accelerators or, without any, on one CPU device.

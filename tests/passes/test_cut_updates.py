@@ -18,8 +18,8 @@ MODEL = ("dense", "bias")
 GRADIENTS = 4 * (12 + 4)
 SCHEDULE = optax.linear_schedule(0.1, 0.2, 10)
 
-# The optimizer, the bytes that are sent beside the gradients (a count of steps, a learning rate), the variables held together with
-# "dense", and the variables that have an update of their own.
+# The optimizer, the bytes that are sent beside the gradients (counts of steps, learning rates), the
+# variables held together with "dense", and the variables that have an update of their own.
 OPTIMIZERS: dict[str, tuple[Any, int, int, int]] = {
     "sgd": (optax.sgd(0.1), 0, 1, 0),
     "momentum": (optax.sgd(0.1, momentum=0.9), 0, 2, 0),
@@ -98,7 +98,7 @@ def test_a_placed_graph_is_cut_too_and_a_logical_one_is_refused() -> None:
 
 def test_workers_with_several_replicas_send_what_is_the_same_on_all() -> None:
     text = """graph f on 2 replicas, stage spmd
-      variable @w: f32[2] mirrored {synchronization="on_write", aggregation="none", trainable=true, assigned=true}
+      variable @w: f32[2] mirrored {assigned=true}
     (%w: f32[2] mirrored = @w, %x: f32[2] per_replica) {
       %0 = jax.mul(%x, %w) : f32[2] per_replica
       %g = all_reduce(%0) {reducer="mean", group_size=2} : f32[2] mirrored
@@ -108,6 +108,8 @@ def test_workers_with_several_replicas_send_what_is_the_same_on_all() -> None:
     cut = check_cut(parse(text, ops=resolve), "replicas")
     assert cut.bytes_written == 8
     assert cut.updates[0].graph.num_replicas == 1
-    own = text.replace("%1 = jax.sub(%w, %g) : f32[2] mirrored", "%1 = jax.sub(%w, %0) : f32[2] per_replica")
+    own = text.replace(
+        "%1 = jax.sub(%w, %g) : f32[2] mirrored", "%1 = jax.sub(%w, %0) : f32[2] per_replica"
+    )
     with pytest.raises(VerifyError, match="each of the 2 replicas of a worker has its own"):
         cut_updates(parse(own, ops=resolve))

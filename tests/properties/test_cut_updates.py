@@ -18,7 +18,9 @@ SCHEDULE = optax.linear_schedule(0.1, 0.2, 10)
 
 def whitened(updates: Any) -> Any:
     """Return matrices that are multiplied by functions of themselves, as some optimizers do."""
-    return jax.tree.map(lambda u: u @ (jnp.eye(u.shape[1]) + u.T @ u) if u.ndim == 2 else u, updates)
+    return jax.tree.map(
+        lambda u: u @ (jnp.eye(u.shape[1]) + u.T @ u) if u.ndim == 2 else u, updates
+    )
 
 
 TRANSFORMATIONS: dict[str, Any] = {

@@ -1,0 +1,112 @@
+"""Variables of which each replica stores a copy of its own, and what stands for all copies.
+
+`local_steps.py` makes them in training steps. In a graph that is no step, all replicas see one
+value of such a variable: the mean of the copies; of integers and booleans, which have no mean, the
+maximum. It is computed once in front, into a cell that stands for the variable. A value assigned to
+it goes to all copies, and to the anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from graphdist.ir.analyses import walk
+from graphdist.ir.builder import Builder
+from graphdist.ir.flow import variable_of
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.ops import ALL_REDUCE, ASSIGN, READ
+from graphdist.ir.rewrite import rewrite
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
+from graphdist.passes.training_steps import is_float
+
+LOCAL, COPIES, STEPS, ANCHOR, SLOT = "local", "copies", "steps", "anchor", "slot"
+"""The roles of variables. "local" and "copies" are a user's variables whose copies differ, in a
+graph that knows it and in one that does not yet. The others are added: the count of steps since the
+last synchronization, a parameter at that synchronization, and a slot of the outer optimizer, which
+is followed by its number."""
+
+_NAME = "local_steps"
+
+
+def read_as_means(graph: Graph, anchored: bool) -> Graph:
+    """Return a graph that is no step, in which variables stored in copies have one value."""
+    stored = {variable.name: variable for variable in graph.variables if variable.role == COPIES}
+    if not stored:
+        return graph
+    names = {variable.name for variable in graph.variables}
+    local = {
+        name: replace(variable, type=variable.type.distributed(PER_REPLICA), role=LOCAL)
+        for name, variable in stored.items()
+    }
+    cells = {
+        name: replace(
+            variable, name=free_name(f"{name}.mean", names), is_local=True, role="", num_copies=1
+        )
+        for name, variable in stored.items()
+    }
+
+    def of_cells(
+        node: Node, operands: tuple[Operand, ...], builder: Builder
+    ) -> Sequence[Operand] | None:
+        cell = cells.get(variable_of(node).name)
+        if cell is None:
+            return None
+        params = {**node.params, "variable": cell}
+        hint = node.results[0].hint if node.results else ""
+        return builder.add(node.op, operands, params, at=node.source, hint=hint)
+
+    inner = rewrite(graph, of_cells, _NAME, {"read", "assign", "aggregate"})
+    assigned = {variable_of(node).name: node.source for node in walk(graph) if node.op is ASSIGN}
+    before, after = Builder(_NAME), Builder(_NAME)
+    anchors = {}
+    for name, cell in cells.items():
+        (copies,) = read(before, local[name], UNKNOWN)
+        assign(before, cell, one_value(before, copies, graph.num_replicas, UNKNOWN), UNKNOWN)
+        if name not in assigned:
+            continue
+        (value,) = read(after, cell, assigned[name])
+        assign(after, local[name], value, assigned[name])
+        if anchored:
+            anchors[name] = added_variable(ANCHOR, cell.type, (name,), names)
+            assign(after, anchors[name], value, assigned[name])
+    variables = [local.get(variable.name, variable) for variable in graph.variables]
+    return inner.replace(
+        nodes=(*before.nodes, *inner.nodes, *after.nodes),
+        variables=(*variables, *cells.values(), *anchors.values()),
+    )
+
+
+def added_variable(
+    role: str, type: Type, serves: tuple[str, ...], names: set[str]
+) -> GraphVariable:
+    """Return a variable that the pass adds, under a name that is free."""
+    name = free_name(f"{serves[0]}.{role.replace(' ', '_')}", names)
+    type = type.distributed(MIRRORED)
+    return GraphVariable(name, type, trainable=False, alone=True, role=role, serves=serves)
+
+
+def free_name(name: str, names: set[str]) -> str:
+    """Return the name, or one like it, that is not among `names`, and add it there."""
+    while name in names:
+        name += "_"
+    names.add(name)
+    return name
+
+
+def read(builder: Builder, variable: GraphVariable, at: Source) -> tuple[Value, ...]:
+    """Add a node that reads a variable, and return its result."""
+    return builder.add(READ, (), {"variable": variable}, at=at, hint=variable.name)
+
+
+def assign(builder: Builder, variable: GraphVariable, value: Operand, at: Source) -> None:
+    """Add a node that assigns a variable."""
+    builder.add(ASSIGN, (value,), {"variable": variable}, at=at)
+
+
+def one_value(builder: Builder, value: Operand, replicas: int, at: Source) -> Operand:
+    """Return the mean of the replicas' values; of integers and booleans the maximum."""
+    reducer = "mean" if is_float(value.type) else "max"
+    params = {"reducer": reducer, "group_size": replicas}
+    return builder.add(ALL_REDUCE, (value,), params, at=at)[0]

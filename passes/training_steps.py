@@ -1,0 +1,115 @@
+"""Find what makes a graph a training step: the reductions of gradients, and the parameters.
+
+This is the analysis of the pass `local_steps.py`, whose docstring has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from graphdist.ir.analyses import walk
+from graphdist.ir.flow import reachable, sources, variable_of
+from graphdist.ir.graph import Graph, GraphVariable, Node, Value
+from graphdist.ir.ops import AGGREGATE, ALL_REDUCE, ASSIGN, COND, READ, REDUCE
+from graphdist.ir.source import Source
+from graphdist.ir.types import MIRRORED, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a training step consists of, as far as this pass is concerned."""
+
+    removed: frozenset[Node]
+    """The reductions whose operand takes the place of their result."""
+    parameters: tuple[str, ...]
+    """The variables that are synchronized."""
+    bodies: frozenset[Graph]
+    """The graphs whose runs are the steps."""
+    source: Source
+    """The user's line of the first removed reduction."""
+
+
+def find_step(graph: Graph) -> Step | None:
+    """Return the training step that a logical graph takes; None if it takes none."""
+    assignments = [
+        node for node in walk(graph) if node.op is ASSIGN and is_mirrored(variable_of(node))
+    ]
+    needed = reachable(sources(graph), assignments)
+    removed = [
+        node
+        for node in walk(graph)
+        if _may_be_removed(node, graph.num_replicas) and not needed.isdisjoint(node.results)
+    ]
+    reduced = [operand for node in removed for operand in node.operands]
+    before = reachable(sources(graph), [value for value in reduced if isinstance(value, Value)])
+    assigned = {variable_of(node).name for node in assignments}
+    parameters = dict.fromkeys(
+        variable_of(node).name
+        for node in walk(graph)
+        if node.op is READ and node.results[0] in before and _is_parameter(variable_of(node))
+        if variable_of(node).name in assigned
+    )
+    if not parameters:
+        return None
+    updates = {node for node in assignments if variable_of(node).name in parameters}
+    bodies = frozenset(_bodies(graph, updates))
+    return Step(frozenset(removed), tuple(parameters), bodies, removed[0].source)
+
+
+def is_mirrored(variable: GraphVariable) -> bool:
+    """Return whether a variable of the user holds one value for all replicas."""
+    return variable.type.distribution is MIRRORED and not variable.is_local
+
+
+def _is_parameter(variable: GraphVariable) -> bool:
+    return variable.trainable and is_mirrored(variable) and is_float(variable.type)
+
+
+def is_float(type: Type) -> bool:
+    """Return whether a type is of floating-point or complex numbers, which have a mean."""
+    return type.dtype[0] in "fbc" and type.dtype != "bool"
+
+
+def _may_be_removed(node: Node, num_replicas: int) -> bool:
+    if node.op in (ALL_REDUCE, REDUCE):
+        reducer = node.params["reducer"]
+    elif node.op is AGGREGATE and is_mirrored(variable_of(node)):
+        is_of_replicas = node.params["context"] == "replica"
+        reducer = variable_of(node).aggregation if is_of_replicas else "none"
+    else:
+        return False
+    type = node.operands[0].type
+    differs = type.distribution is not MIRRORED or num_replicas == 1
+    return reducer in ("sum", "mean") and differs and is_float(type)
+
+
+def why_kept(node: Node) -> str:
+    """Return why a collective of a training step stays in every step."""
+    if node.op not in (ALL_REDUCE, REDUCE):
+        return "only sums and means are made local"
+    if node.params["reducer"] not in ("sum", "mean"):
+        return f"a {node.params['reducer']} is not made local"
+    if not is_float(node.operands[0].type):
+        return "reductions of integers are not made local"
+    return "no assigned variable depends on it"
+
+
+def _bodies(graph: Graph, updates: set[Node]) -> Iterator[Graph]:
+    """Yield the bodies of loops, or the graph, that assign parameters: outermost ones only.
+
+    A branch belongs to the body that it stands in.
+    """
+    if any(_assigns(node, updates) for node in graph.nodes):
+        yield graph
+        return
+    for node in graph.nodes:
+        for nested in node.graphs:
+            yield from _bodies(nested, updates)
+
+
+def _assigns(node: Node, updates: set[Node]) -> bool:
+    """Return whether a node is one of the updates, or a branch with one that no loop is around."""
+    if node.op is not COND:
+        return node in updates
+    return any(_assigns(inner, updates) for branch in node.graphs for inner in branch.nodes)

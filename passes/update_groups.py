@@ -1,0 +1,109 @@
+"""Which variables of a step are updated together, and which a worker must read.
+
+This is the analysis of the pass `cut_updates.py`, whose docstring has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from graphdist.ir.flow import reachable, uses
+from graphdist.ir.graph import Graph, Operand, Value
+
+
+class UpdateGroups:
+    """The variables of a placed graph, by what depends on them."""
+
+    def __init__(self, graph: Graph) -> None:
+        """Take the graph; all is found when it is asked for."""
+        self.graph = graph
+        self.held = dict(zip(graph.inputs, graph.variables, strict=False))
+        """The variables by the inputs that are their values."""
+        self.inputs = {variable.name: value for value, variable in self.held.items()}
+        self.new = {
+            variable.name: output
+            for variable, output in zip(graph.assigned, graph.outputs, strict=False)
+        }
+        """The new values of the assigned variables."""
+        self.results = graph.outputs[len(self.new) :]
+
+    @cached_property
+    def reached(self) -> Mapping[str, frozenset[str]]:
+        """Return the assigned variables that depend on each variable; "" stands for a result."""
+        ends: dict[Operand, set[str]] = {}
+        for name, output in self.new.items():
+            ends.setdefault(output, set()).add(name)
+        for output in self.results:
+            ends.setdefault(output, set()).add("")
+        found = {}
+        for value, variable in self.held.items():
+            values = reachable(uses(self.graph), [value]) if isinstance(value, Value) else set()
+            of_value = (ends[end] for end in ends if end in values)
+            found[variable.name] = frozenset[str]().union(*of_value)
+        return found
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """Return the variables that a result depends on.
+
+        In a step without such results those that most new values depend on, if not all are alike.
+        """
+        found = {name for name in self.new if "" in self.reached[name]}
+        if not found:
+            sizes = {name: len(self.reached[name]) for name in self.new}
+            most, least = max(sizes.values(), default=0), min(sizes.values(), default=0)
+            found = {name for name, size in sizes.items() if size == most > least}
+        return frozenset(found)
+
+    @cached_property
+    def slots(self) -> Mapping[str, str]:
+        """Return the slots, with the variable that each belongs to."""
+        found: dict[str, str] = {}
+        for name in self.new:
+            others = self.reached[name] - {name, ""}
+            if name in self.parameters or not others:
+                continue
+            served = others & self.parameters
+            if len(served) == 1:
+                found[name] = next(iter(served))
+            elif not served and len(others) == 1:
+                found[name] = next(iter(others))
+        return found
+
+    @cached_property
+    def groups(self) -> list[list[str]]:
+        """Return the assigned variables by what is updated together, in the graph's order.
+
+        In each group a parameter comes first, if there is one.
+        """
+        leaders = {name: name for name in self.new}
+
+        def leader(name: str) -> str:
+            while leaders[name] != name:
+                name = leaders[name]
+            return name
+
+        for slot, served in self.slots.items():
+            for other in (served, *(self.reached[slot] - self.parameters - {""})):
+                leaders[leader(other)] = leader(slot)
+        for name in self.new:  # an average of a parameter's new values
+            for other in self._followers(name):
+                leaders[leader(other)] = leader(name)
+        groups: dict[str, list[str]] = {}
+        for name in sorted(self.new, key=lambda name: name not in self.parameters):
+            groups.setdefault(leader(name), []).append(name)
+        order = {name: place for place, name in enumerate(self.new)}
+        return sorted(groups.values(), key=lambda names: order[names[0]])
+
+    def _followers(self, name: str) -> list[str]:
+        """Return the variables that are no parameters and are computed of this one's new value."""
+        output = self.new[name]
+        if not isinstance(output, Value) or output in self.held or output.type.size == 1:
+            return []
+        after = reachable(uses(self.graph), [output])
+        return [
+            other
+            for other, value in self.new.items()
+            if other not in self.parameters and other != name and value in after
+        ]
