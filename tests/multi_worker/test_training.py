@@ -9,6 +9,7 @@ import pytest
 
 import graphdist as gd
 from tests.multi_worker.launch import Outcome, run
+from tests.multi_worker.programs import local_steps
 from tests.multi_worker.programs.training import ROWS, train
 
 SHAPES = [(2, 1), (2, 2), (4, 1), (4, 2)]
@@ -28,6 +29,20 @@ def test_losses_are_those_of_one_process(workers: int, devices: int) -> None:
         np.testing.assert_allclose(said[1], weights, rtol=1e-5)
         assert said[2] == seen, "a row was left out or seen twice"
         assert said == outcome.said[0][0], "workers differ"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_local_steps_of_workers_are_those_of_one_process(devices: int) -> None:
+    names = [f"cpu:{device}" for device in range(2 * devices)]
+    alone = gd.MirroredStrategy(names, **local_steps.OPTIONS)
+    losses, read = local_steps.train(alone)
+    outcome = run(2, "local_steps", devices=devices)
+    assert outcome.status == 0, outcome.err
+    for worker in range(2):
+        (said,) = outcome.said[worker]
+        np.testing.assert_allclose(said[0], losses, rtol=1e-5)
+        np.testing.assert_allclose(said[1], read, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.slow
