@@ -105,8 +105,9 @@ def _into_while(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
     carry = node.operands[of_condition + of_body :]
     yield from zip((*node.operands[:of_condition], *carry), condition.inputs, strict=True)
     yield from zip(node.operands[of_condition:], body.inputs, strict=True)
-    for after in (node.results, body.inputs[of_body:], condition.inputs[of_condition:]):
-        yield from zip(body.outputs, after, strict=True)
+    yield from zip(body.outputs, node.results, strict=True)
+    yield from zip(body.outputs, body.inputs[of_body:], strict=True)
+    yield from zip(body.outputs, condition.inputs[of_condition:], strict=True)
     yield from zip(carry, node.results, strict=True)
     yield from ((condition.outputs[0], end) for end in (*node.results, *_assignments(node)))
 
