@@ -65,6 +65,7 @@ from graphdist.ir.ops import (
     TO_REPLICAS,
 )
 from graphdist.ir.rewrite import substitute
+from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type
 from graphdist.passes.infer_distribution import diverges, infer_distribution, nested_graphs
 from graphdist.passes.local_variables import (
@@ -154,7 +155,7 @@ class _Localizer:
         graph, declared = self.graph, {v.name: v for v in self.graph.variables}
         for variable in graph.variables:
             if variable.role == COPIES:
-                self._make_local(variable)
+                self._make_local(variable, self.step.source)
         self._add_variables(declared)
         while True:
             self.has_more = False
@@ -164,12 +165,13 @@ class _Localizer:
         variables = [self.variables.get(variable.name, variable) for variable in graph.variables]
         return made.replace(variables=(*variables, *self.added.values()))
 
-    def _make_local(self, variable: GraphVariable) -> None:
+    def _make_local(self, variable: GraphVariable, at: Source) -> None:
         if variable.type.dtype.startswith("key"):
             raise DistributionError(
                 f"variable {variable.name!r} of random keys would differ between the replicas, "
                 f"which take local steps: its copies have no mean",
-                source=self.step.source,
+                source=at,
+                other=self.step.source,
                 hint="make its new value of values that are the same on all replicas",
             )
         type = variable.type.distributed(PER_REPLICA)
@@ -253,7 +255,7 @@ class _Localizer:
         )
         is_first = variable.name not in self.variables
         if node.op is ASSIGN and is_mirrored(variable) and differs and is_first:
-            self._make_local(variable)
+            self._make_local(variable, node.source)
         local = self.variables.get(variable.name)
         if local is None or variable.is_local:
             return builder.keep(node, operands, ())

@@ -109,7 +109,7 @@ def _into_while(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
     yield from zip(body.outputs, body.inputs[of_body:], strict=True)
     yield from zip(body.outputs, condition.inputs[of_condition:], strict=True)
     yield from zip(carry, node.results, strict=True)
-    yield from ((condition.outputs[0], end) for end in (*node.results, *_assignments(node)))
+    yield from _choosing(condition.outputs[0], node)
 
 
 def _into_cond(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
@@ -117,11 +117,17 @@ def _into_cond(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
     for branch in node.graphs:
         yield from zip(operands, branch.inputs, strict=True)
         yield from zip(branch.outputs, node.results, strict=True)
-    yield from ((index, end) for end in (*node.results, *_assignments(node)))
+    yield from _choosing(index, node)
 
 
 _INTO = {SCAN: _into_scan, WHILE: _into_while, COND: _into_cond}
 
 
-def _assignments(node: Node) -> list[Node]:
-    return [inner for graph in node.graphs for inner in walk(graph) if inner.op is ASSIGN]
+def _choosing(choice: Operand, node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
+    """Yield the edges from a predicate or an index to what depends on it."""
+    for result in node.results:
+        yield choice, result
+    for graph in node.graphs:
+        for inner in walk(graph):
+            if inner.op is ASSIGN:
+                yield choice, inner

@@ -6,8 +6,10 @@ import copy
 from typing import Any
 from unittest import mock
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import graphdist as gd
 from tests.errors.programs import pair, per_replica
@@ -17,6 +19,45 @@ from tests.errors.refusal import Refused
 def strategy_without_extended(refused: Refused) -> None:
     with refused(TypeError):
         gd.Strategy()
+
+
+def local_steps_none(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.MirroredStrategy(["cpu:0", "cpu:1"], sync_every=0)
+
+
+def local_steps_without_a_number(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.MirroredStrategy(["cpu:0", "cpu:1"], outer_optimizer=optax.sgd(0.7))
+
+
+def local_steps_with_another_optimizer(refused: Refused) -> None:
+    with refused(TypeError):
+        gd.MirroredStrategy(["cpu:0", "cpu:1"], sync_every=50, outer_optimizer="sgd")
+
+
+def local_steps_of_shared_updates(refused: Refused) -> None:
+    with refused(ValueError):
+        gd.MirroredStrategy(["cpu:0", "cpu:1"], sync_every=50, shard_update=True)
+
+
+def local_steps_of_random_keys(refused: Refused) -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], sync_every=50)
+    with strategy.scope():
+        w, key = gd.Variable(jnp.ones(2)), gd.Variable(jax.random.key(0))
+
+    @gd.function
+    def step(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            total = gd.get_replica_context().all_reduce("SUM", w[...] * x)
+            w.assign(w[...] - total)
+            number = total[0].astype(jnp.int32)
+            key.assign(jax.random.fold_in(key[...], number))
+
+        strategy.run(replica_fn, args=(x,))
+
+    with refused(ValueError):
+        step(per_replica(strategy, np.ones(2, np.float32)))
 
 
 def default_strategy_made_again(refused: Refused) -> None:
