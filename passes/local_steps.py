@@ -23,7 +23,8 @@ How it works. The graph is the logical one, of an unchanged program.
 1. A reduction is *removed* if it is a sum or a mean of floats that differ between replicas, and its
    result reaches an assigned mirrored variable (`ir/flow.py`). A mean becomes the replica's own
    value; a sum becomes that value R times, as if all replicas had the same. So sums that are kept
-   in variables stay right: the mean of the copies is the sum over the replicas.
+   in variables stay right: the mean of the copies is the sum over the replicas. A reduction of what
+   was the same on all replicas goes too, if that differs now.
 2. The *parameters* are the trainable variables of floats that the graph assigns, and on which the
    operand of a removed reduction depends: what a gradient is taken of. They are synchronized.
    An optimizer's slots and running statistics are not. A graph without parameters is no step.
@@ -126,7 +127,8 @@ class LocalSteps:
                 "it assigns no trainable variable of floats by a gradient that is reduced over "
                 "the replicas: it is no training step, and runs as without sync_every"
             ]
-        kept = [node for node in walk(graph) if node.op.is_collective and node not in step.removed]
+        gone = step.removed | step.redundant
+        kept = [node for node in walk(graph) if node.op.is_collective and node not in gone]
         return [
             f"{node.op.name} of {node.operands[0].type} at {node.source}: it runs in every step, "
             f"since {why_kept(node)}"
@@ -227,9 +229,10 @@ class _Localizer:
     def _rebuilt(
         self, builder: Builder, node: Node, operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
-        if node in self.step.removed:
+        differs = any(operand.type.distribution is not MIRRORED for operand in operands)
+        if node in self.step.removed or (differs and node in self.step.redundant):
             return self._own_value(builder, node, operands[0])
-        if node.op is TO_REPLICAS and operands[0].type.distribution is not MIRRORED:
+        if node.op is TO_REPLICAS and differs:
             return operands
         if node.op in (READ, ASSIGN, AGGREGATE):
             return self._of_variable(builder, node, operands)

@@ -22,6 +22,8 @@ class Step:
 
     removed: frozenset[Node]
     """The reductions whose operand takes the place of their result."""
+    redundant: frozenset[Node]
+    """Reductions like these of values that were the same on all replicas, and may differ now."""
     parameters: tuple[str, ...]
     """The variables that are synchronized."""
     bodies: frozenset[Graph]
@@ -36,10 +38,14 @@ def find_step(graph: Graph) -> Step | None:
         node for node in walk(graph) if node.op is ASSIGN and is_mirrored(variable_of(node))
     ]
     needed = reachable(sources(graph), assignments)
-    removed = [
+    reductions = [
         node
         for node in walk(graph)
-        if _may_be_removed(node, graph.num_replicas) and not needed.isdisjoint(node.results)
+        if _is_sum_or_mean(node) and not needed.isdisjoint(node.results)
+    ]
+    is_one = graph.num_replicas == 1
+    removed = [
+        node for node in reductions if is_one or node.operands[0].type.distribution is not MIRRORED
     ]
     reduced = [operand for node in removed for operand in node.operands]
     before = reachable(sources(graph), [value for value in reduced if isinstance(value, Value)])
@@ -54,7 +60,8 @@ def find_step(graph: Graph) -> Step | None:
         return None
     updates = {node for node in assignments if variable_of(node).name in parameters}
     bodies = frozenset(_bodies(graph, updates))
-    return Step(frozenset(removed), tuple(parameters), bodies, removed[0].source)
+    redundant = frozenset(reductions).difference(removed)
+    return Step(frozenset(removed), redundant, tuple(parameters), bodies, removed[0].source)
 
 
 def is_mirrored(variable: GraphVariable) -> bool:
@@ -71,7 +78,8 @@ def is_float(type: Type) -> bool:
     return type.dtype[0] in "fbc" and type.dtype != "bool"
 
 
-def _may_be_removed(node: Node, num_replicas: int) -> bool:
+def _is_sum_or_mean(node: Node) -> bool:
+    """Return whether a node reduces floats over the replicas by sum or mean."""
     if node.op in (ALL_REDUCE, REDUCE):
         reducer = node.params["reducer"]
     elif node.op is AGGREGATE and is_mirrored(variable_of(node)):
@@ -79,9 +87,7 @@ def _may_be_removed(node: Node, num_replicas: int) -> bool:
         reducer = variable_of(node).aggregation if is_of_replicas else "none"
     else:
         return False
-    type = node.operands[0].type
-    differs = type.distribution is not MIRRORED or num_replicas == 1
-    return reducer in ("sum", "mean") and differs and is_float(type)
+    return reducer in ("sum", "mean") and is_float(node.operands[0].type)
 
 
 def why_kept(node: Node) -> str:
