@@ -17,19 +17,19 @@ How it works.
    of several such variables, is *read by the worker*: parameters, and the count of steps that many
    updates take. Any other one is a slot: it goes with the one variable of the first kind whose new
    value depends on it (`ir/flow.py`).
-2. *What the server computes.* From the new values backwards, a node belongs to an update if it
-   depends on a slot; or on the variables of the update alone; or computes each element by itself
+2. *Which nodes the server computes.* From the new values backwards, a node belongs to an update if
+   it depends on a slot; or on the variables of the update alone; or computes each element by itself
    (`ir/elementwise.py`, the table by which `shard_update` finds updates) from a variable or from
-   what belongs to the update. So an update may reduce or multiply matrices of its slots, gradients
-   stay on the worker, and so does what several of them make together, such as a global norm.
-3. *What is sent.* Of the values that an update takes from outside, and of those that they are made
+   another such node. So an update may reduce or multiply matrices of its slots, and gradients stay
+   on the worker; so do numbers that several gradients give together, such as a global norm.
+3. *Which values are sent.* Of the values that an update takes from outside, and of those that they are made
    of by operations that a server may run too, the ones with the fewest bytes are sent: a minimum
    cut. So a gradient that is used twice is sent once, a table of gradients that was scattered from
    the rows of an embedding as rows and indices, a broadcast number as the number, a constant not at
    all.
 
-A count of steps that several updates need is read by the worker, and what is computed of it alone,
-such as a learning rate, is sent as numbers; the count has an update of its own. Where several
+A count of steps that several updates need is read by the worker, and numbers computed of it, such
+as a learning rate, are sent; the count has an update of its own. Where several
 workers run at once it may be behind by the steps in flight.
 
 Left alone: loops and branches that update several variables at once. The worker reads their slots,
@@ -66,12 +66,12 @@ Matrix products are not among them: servers are there for many workers."""
 
 
 _UPDATE, _WORKER = "update", "worker"
-"""The two ends of a flow whose minimum cut is what is sent."""
+"""The two ends of a flow whose minimum cut are the sent values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a server does with some variables: a graph of their values and of what is sent.
+    """What a server does with some variables: a graph of their values and of sent values.
 
     `graph` takes the values of `variables` and then, of all that the worker sends, those at the
     places `sent`. It returns the new values of `assigned`, in this order.
@@ -94,8 +94,8 @@ class CutStep:
     """A step in two halves.
 
     `worker` takes the values of the variables `reads` and the arguments of the step. It returns the
-    results of the step, and then `num_sent` values, which `updates` take. `notes` say what was not
-    cut, and why.
+    results of the step, and then `num_sent` values, which `updates` take. `notes` say which
+    variables could not be cut off, and why.
     """
 
     worker: Graph

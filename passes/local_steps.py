@@ -23,8 +23,8 @@ How it works. The graph is the logical one, of an unchanged program.
 1. A reduction is *removed* if it is a sum or a mean of floats that differ between replicas, and its
    result reaches an assigned mirrored variable (`ir/flow.py`). A mean becomes the replica's own
    value; a sum becomes that value R times, as if all replicas had the same. So sums that are kept
-   in variables stay right: the mean of the copies is the sum over the replicas. A reduction of what
-   was the same on all replicas goes too, if that differs now.
+   in variables stay right: the mean of the copies is the sum over the replicas. A reduction of a
+   value that was the same on all replicas goes too, if it differs now.
 2. The *parameters* are the trainable variables of floats that the graph assigns, and on which the
    operand of a removed reduction depends: what a gradient is taken of. They are synchronized.
    An optimizer's slots and running statistics are not. A graph without parameters is no step.
@@ -53,7 +53,7 @@ from typing import Any, Protocol  # Any: arrays, of which passes know nothing
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import DistributionError
-from graphdist.ir.flow import variable_of
+from graphdist.ir.flow import variable_named_by
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Stage, Value
 from graphdist.ir.ops import (
     AGGREGATE,
@@ -75,13 +75,13 @@ from graphdist.passes.local_variables import (
     LOCAL,
     SLOT,
     STEPS,
+    add_assign,
+    add_read,
     added_variable,
-    assign,
     one_value,
-    read,
     read_as_means,
 )
-from graphdist.passes.training_steps import Step, find_step, is_mirrored, why_kept
+from graphdist.passes.training_steps import TrainingStep, find_step, is_mirrored, why_kept
 
 NAME = "local_steps"
 
@@ -141,7 +141,7 @@ class _Localizer:
     """Builds the graph again, with values that differ where the reductions were."""
 
     graph: Graph
-    step: Step
+    step: TrainingStep
     options: LocalSteps
     variables: dict[str, GraphVariable] = field(default_factory=dict)
     """The local variables found so far, by name."""
@@ -243,7 +243,7 @@ class _Localizer:
     def _own_value(self, builder: Builder, node: Node, own: Operand) -> Sequence[Operand]:
         is_sum = node.params.get("reducer") == "sum"
         if node.op is AGGREGATE:
-            is_sum = variable_of(node).aggregation == "sum"
+            is_sum = variable_named_by(node).aggregation == "sum"
         replicas = self.graph.num_replicas
         if not is_sum or replicas == 1:
             return (own,)
@@ -252,7 +252,7 @@ class _Localizer:
     def _of_variable(
         self, builder: Builder, node: Node, operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
-        variable = variable_of(node)
+        variable = variable_named_by(node)
         differs = self.is_divergent or any(
             operand.type.distribution is not MIRRORED for operand in operands
         )
@@ -271,8 +271,8 @@ class _Localizer:
     def _aggregated(
         self, builder: Builder, node: Node, operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
-        """Return what is written to a local variable, of which each replica has a copy."""
-        aggregation = variable_of(node).aggregation
+        """Return the value to write to a local variable, of which each replica has a copy."""
+        aggregation = variable_named_by(node).aggregation
         if node.params["context"] != "replica" or aggregation not in ("max", "min", "sum"):
             return operands
         params = {"reducer": aggregation, "group_size": self.graph.num_replicas}
@@ -306,9 +306,9 @@ class _Localizer:
         branch = Builder(NAME)
         self._make_equal(branch)
         at = self.step.source
-        (steps,) = read(builder, count, at)
+        (steps,) = add_read(builder, count, at)
         more, is_due = builder.add(COUNT_STEP, (steps,), {"every": self.options.every}, at=at)
-        assign(builder, count, more, at)
+        add_assign(builder, count, more, at)
         replicas = self.graph.num_replicas
         stay = Graph("stay", Stage.LOGICAL, replicas, (), (), ())
         nodes = tuple(branch.nodes)
@@ -320,22 +320,22 @@ class _Localizer:
         at, names = self.step.source, self.step.parameters
         declared = {variable.name: variable for variable in self.graph.variables}
         parameters = [self.variables.get(name, declared[name]) for name in names]
-        copies = [value for variable in parameters for value in read(builder, variable, at)]
+        copies = [value for variable in parameters for value in add_read(builder, variable, at)]
         if self.options.outer is None:
             for variable, copy in zip(parameters, copies, strict=True):
                 params = {"reducer": "mean", "group_size": self.graph.num_replicas}
                 (mean,) = builder.add(ALL_REDUCE, (copy,), params, at=at, hint=variable.name)
-                assign(builder, variable, mean, at)
+                add_assign(builder, variable, mean, at)
             return
         anchors = [self.added[f"{ANCHOR} {name}"] for name in names]
         slots = [v for v in self.added.values() if v.role.startswith(SLOT)]
-        held = [value for variable in anchors for value in read(builder, variable, at)]
-        kept = [value for variable in slots for value in read(builder, variable, at)]
+        held = [value for variable in anchors for value in add_read(builder, variable, at)]
+        kept = [value for variable in slots for value in add_read(builder, variable, at)]
         new = _inlined(builder, self._outer_graph(), (*held, *copies, *kept))
         for variable, value in zip((*anchors, *slots), new, strict=True):
-            assign(builder, variable, value, at)
+            add_assign(builder, variable, value, at)
         for variable, value in zip(parameters, new, strict=False):
-            assign(builder, variable, value, at)
+            add_assign(builder, variable, value, at)
 
 
 def _inlined(builder: Builder, graph: Graph, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:

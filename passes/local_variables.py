@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
-from graphdist.ir.flow import variable_of
+from graphdist.ir.flow import variable_named_by
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, ASSIGN, READ
 from graphdist.ir.rewrite import rewrite
@@ -50,7 +50,7 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
     def of_cells(
         node: Node, operands: tuple[Operand, ...], builder: Builder
     ) -> Sequence[Operand] | None:
-        cell = cells.get(variable_of(node).name)
+        cell = cells.get(variable_named_by(node).name)
         if cell is None:
             return None
         params = {**node.params, "variable": cell}
@@ -58,19 +58,21 @@ def read_as_means(graph: Graph, anchored: bool) -> Graph:
         return builder.add(node.op, operands, params, at=node.source, hint=hint)
 
     inner = rewrite(graph, of_cells, _NAME, {"read", "assign", "aggregate"})
-    assigned = {variable_of(node).name: node.source for node in walk(graph) if node.op is ASSIGN}
+    assigned = {
+        variable_named_by(node).name: node.source for node in walk(graph) if node.op is ASSIGN
+    }
     before, after = Builder(_NAME), Builder(_NAME)
     anchors = {}
     for name, cell in cells.items():
-        (copies,) = read(before, local[name], UNKNOWN)
-        assign(before, cell, one_value(before, copies, graph.num_replicas, UNKNOWN), UNKNOWN)
+        (copies,) = add_read(before, local[name], UNKNOWN)
+        add_assign(before, cell, one_value(before, copies, graph.num_replicas, UNKNOWN), UNKNOWN)
         if name not in assigned:
             continue
-        (value,) = read(after, cell, assigned[name])
-        assign(after, local[name], value, assigned[name])
+        (value,) = add_read(after, cell, assigned[name])
+        add_assign(after, local[name], value, assigned[name])
         if anchored:
             anchors[name] = added_variable(ANCHOR, cell.type, (name,), names)
-            assign(after, anchors[name], value, assigned[name])
+            add_assign(after, anchors[name], value, assigned[name])
     variables = [local.get(variable.name, variable) for variable in graph.variables]
     return inner.replace(
         nodes=(*before.nodes, *inner.nodes, *after.nodes),
@@ -95,12 +97,12 @@ def free_name(name: str, names: set[str]) -> str:
     return name
 
 
-def read(builder: Builder, variable: GraphVariable, at: Source) -> tuple[Value, ...]:
+def add_read(builder: Builder, variable: GraphVariable, at: Source) -> tuple[Value, ...]:
     """Add a node that reads a variable, and return its result."""
     return builder.add(READ, (), {"variable": variable}, at=at, hint=variable.name)
 
 
-def assign(builder: Builder, variable: GraphVariable, value: Operand, at: Source) -> None:
+def add_assign(builder: Builder, variable: GraphVariable, value: Operand, at: Source) -> None:
     """Add a node that assigns a variable."""
     builder.add(ASSIGN, (value,), {"variable": variable}, at=at)
 

@@ -165,16 +165,7 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     staging = StageCollectives(target.num_slices, target.is_three_dimensional)
     in_slices = Pass("accumulate_in_slices", AccumulateInSlices(target.gathered_bytes), _SPMD)
     return (
-        PASSES["infer_distribution"],
-        # Before variables are placed: the synchronization reads and assigns them.
-        *(
-            ()
-            if target.local_steps is None
-            else (Pass("local_steps", target.local_steps, _LOGICAL),)
-        ),
-        PASSES["place_variables"],
-        PASSES["shard_inputs"],
-        PASSES["lower_cross_replica"],
+        *_until_spmd(target),
         # All before the graph is simplified: what only fed collectives that are gone is dead then.
         PASSES["remove_redundant_collectives"],
         PASSES["own_slices"],
@@ -207,4 +198,17 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
         # place of a large one, and runs before the loops behind it.
         *((in_parts, PASSES["order_loops"]) if saves_memory else ()),
         *((Pass("stage_collectives", staging, _SPMD),) if target.platform == "tpu" else ()),
+    )
+
+
+def _until_spmd(target: Target) -> tuple[Pass, ...]:
+    """Return the passes that make a logical graph what one device runs."""
+    steps = target.local_steps
+    return (
+        PASSES["infer_distribution"],
+        # Before variables are placed: the synchronization reads and assigns them.
+        *(() if steps is None else (Pass("local_steps", steps, _LOGICAL),)),
+        PASSES["place_variables"],
+        PASSES["shard_inputs"],
+        PASSES["lower_cross_replica"],
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphdist.ir.analyses import walk
-from graphdist.ir.flow import reachable, sources, variable_of
+from graphdist.ir.flow import computed_of, reachable, variable_named_by
 from graphdist.ir.graph import Graph, GraphVariable, Node, Value
 from graphdist.ir.ops import AGGREGATE, ALL_REDUCE, ASSIGN, COND, READ, REDUCE
 from graphdist.ir.source import Source
@@ -17,7 +17,7 @@ from graphdist.ir.types import MIRRORED, Type
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """What a training step consists of, as far as this pass is concerned."""
 
     removed: frozenset[Node]
@@ -32,12 +32,12 @@ class Step:
     """The user's line of the first removed reduction."""
 
 
-def find_step(graph: Graph) -> Step | None:
+def find_step(graph: Graph) -> TrainingStep | None:
     """Return the training step that a logical graph takes; None if it takes none."""
     assignments = [
-        node for node in walk(graph) if node.op is ASSIGN and is_mirrored(variable_of(node))
+        node for node in walk(graph) if node.op is ASSIGN and is_mirrored(variable_named_by(node))
     ]
-    needed = reachable(sources(graph), assignments)
+    needed = reachable(computed_of(graph), assignments)
     reductions = [
         node
         for node in walk(graph)
@@ -48,20 +48,20 @@ def find_step(graph: Graph) -> Step | None:
         node for node in reductions if is_one or node.operands[0].type.distribution is not MIRRORED
     ]
     reduced = [operand for node in removed for operand in node.operands]
-    before = reachable(sources(graph), [value for value in reduced if isinstance(value, Value)])
-    assigned = {variable_of(node).name for node in assignments}
+    before = reachable(computed_of(graph), [value for value in reduced if isinstance(value, Value)])
+    assigned = {variable_named_by(node).name for node in assignments}
     parameters = dict.fromkeys(
-        variable_of(node).name
+        variable_named_by(node).name
         for node in walk(graph)
-        if node.op is READ and node.results[0] in before and _is_parameter(variable_of(node))
-        if variable_of(node).name in assigned
+        if node.op is READ and node.results[0] in before and _is_parameter(variable_named_by(node))
+        if variable_named_by(node).name in assigned
     )
     if not parameters:
         return None
-    updates = {node for node in assignments if variable_of(node).name in parameters}
+    updates = {node for node in assignments if variable_named_by(node).name in parameters}
     bodies = frozenset(_bodies(graph, updates))
     redundant = frozenset(reductions).difference(removed)
-    return Step(frozenset(removed), redundant, tuple(parameters), bodies, removed[0].source)
+    return TrainingStep(frozenset(removed), redundant, tuple(parameters), bodies, removed[0].source)
 
 
 def is_mirrored(variable: GraphVariable) -> bool:
@@ -82,9 +82,9 @@ def _is_sum_or_mean(node: Node) -> bool:
     """Return whether a node reduces floats over the replicas by sum or mean."""
     if node.op in (ALL_REDUCE, REDUCE):
         reducer = node.params["reducer"]
-    elif node.op is AGGREGATE and is_mirrored(variable_of(node)):
+    elif node.op is AGGREGATE and is_mirrored(variable_named_by(node)):
         is_of_replicas = node.params["context"] == "replica"
-        reducer = variable_of(node).aggregation if is_of_replicas else "none"
+        reducer = variable_named_by(node).aggregation if is_of_replicas else "none"
     else:
         return False
     return reducer in ("sum", "mean") and is_float(node.operands[0].type)

@@ -73,7 +73,7 @@ class UpdateGroups:
 
     @cached_property
     def groups(self) -> list[list[str]]:
-        """Return the assigned variables by what is updated together, in the graph's order.
+        """Return the assigned variables in groups that are updated together, in order.
 
         In each group a parameter comes first, if there is one.
         """

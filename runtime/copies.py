@@ -7,7 +7,7 @@ together; no value passes through the host.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any  # Any: functions of JAX
 
 import jax
@@ -29,7 +29,7 @@ def mean_of_copies(copies: jax.Array, shape: tuple[int, ...], devices: Devices) 
     return made
 
 
-@cache
+@lru_cache(maxsize=256)
 def _copies(count: int, sharding: Any) -> Any:
     def copied(value: Any) -> Any:
         part = value.reshape(value.shape or (1,))
@@ -38,7 +38,7 @@ def _copies(count: int, sharding: Any) -> Any:
     return jax.jit(copied, out_shardings=sharding)
 
 
-@cache
+@lru_cache(maxsize=256)
 def _mean(count: int, shape: tuple[int, ...], sharding: Any) -> Any:
     def mean(copies: Any) -> Any:
         stacked = copies.reshape(count, *shape)

@@ -324,10 +324,6 @@ def _count_step(node: Node, operands: list[Array]) -> list[Array]:
     return [jnp.where(is_last, 0, count), is_last.astype(jnp.int32)]
 
 
-def _barrier(node: Node, operands: list[Array]) -> list[Array]:
-    return list(lax.optimization_barrier(operands))
-
-
 def _constant(node: Node, operands: list[Array]) -> list[Array]:
     value = cast(Array, node.params["value"])
     # JAX would pass an array without elements as an operand, and XLA may fail on it.
@@ -395,7 +391,7 @@ _RULES: dict[Op, Rule] = {
     ops.TAKE_PART: _take_part,
     ops.JOIN_PARTS: _join_parts,
     ops.COUNT_STEP: _count_step,
-    ops.BARRIER: _barrier,
+    ops.BARRIER: lambda node, operands: list(lax.optimization_barrier(operands)),
     ops.CONSTANT: _constant,
     ops.SCAN: _scan,
     ops.WHILE: _while,

@@ -43,7 +43,7 @@ def uses(graph: Graph) -> Edges:
 
 
 @kept_analysis
-def sources(graph: Graph) -> Edges:
+def computed_of(graph: Graph) -> Edges:
     """Return the vertices that each vertex is computed of: `uses`, the other way."""
     found: dict[Vertex, list[Vertex]] = {}
     for start, ends in uses(graph).items():
@@ -64,7 +64,7 @@ def reachable(edges: Edges, starts: Iterable[Vertex]) -> set[Vertex]:
     return found
 
 
-def variable_of(node: Node) -> GraphVariable:
+def variable_named_by(node: Node) -> GraphVariable:
     """Return the variable that a node reads, assigns or aggregates for."""
     return cast(GraphVariable, node.params["variable"])
 
@@ -82,11 +82,11 @@ def _edges_of_cells(graph: Graph) -> Iterator[tuple[Operand | Node, Vertex]]:
     nodes = [node for node in walk(graph) if node.op in (READ, ASSIGN)]
     reads: dict[str, list[Value]] = {}
     for node in nodes:
-        if node.op is READ and variable_of(node).is_local:
-            reads.setdefault(variable_of(node).name, []).extend(node.results)
+        if node.op is READ and variable_named_by(node).is_local:
+            reads.setdefault(variable_named_by(node).name, []).extend(node.results)
     for node in nodes:
-        if node.op is ASSIGN and variable_of(node).is_local:
-            yield from ((node, value) for value in reads.get(variable_of(node).name, ()))
+        if node.op is ASSIGN and variable_named_by(node).is_local:
+            yield from ((node, value) for value in reads.get(variable_named_by(node).name, ()))
 
 
 def _into_scan(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:

@@ -7,7 +7,7 @@ optimizer of optax is traced to the graph that the pass adds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any  # Any: optimizers of optax, arrays
 
 import jax
@@ -30,7 +30,7 @@ def checked_local_steps(
 ) -> LocalSteps | None:
     """Return the pass for a strategy's arguments; None without `sync_every`.
 
-    Raises `ArgumentError` for a `sync_every` that is no whole number from 1, an `outer_optimizer`
+    Raises `ArgumentError` for a `sync_every` that is no integer from 1, an `outer_optimizer`
     without it, and updates or parameters in slices; `ArgumentTypeError` for an `outer_optimizer`
     that is no transformation of optax.
 
@@ -48,7 +48,7 @@ def checked_local_steps(
         return None
     if not isinstance(sync_every, int) or isinstance(sync_every, bool) or sync_every < 1:
         raise ArgumentError(
-            f"sync_every is {sync_every!r}, not a whole number of steps from 1 on",
+            f"sync_every is {sync_every!r}, not a number of steps from 1 on",
             source=here(),
             hint="give the number of steps from one synchronization to the next, or leave it out "
             "to reduce gradients in every step",
@@ -81,7 +81,7 @@ class OuterOptimizer:
     def __init__(self, optimizer: Any) -> None:
         """Take the optimizer: its `init` and `update`."""
         self.optimizer = optimizer
-        self.graph = cache(self._graph)  # the same graph for each run of the pass
+        self.graph = lru_cache(maxsize=16)(self._graph)  # the same graph for each run of the pass
 
     def slots(self, parameters: Sequence[Any]) -> list[Any]:
         """Return the first slots for parameters with these values."""
