@@ -22,15 +22,15 @@ How it works.
    (`ir/elementwise.py`, the table by which `shard_update` finds updates) from a variable or from
    another such node. So an update may reduce or multiply matrices of its slots, and gradients stay
    on the worker; so do numbers that several gradients give together, such as a global norm.
-3. *Which values are sent.* Of the values that an update takes from outside, and of those that they are made
-   of by operations that a server may run too, the ones with the fewest bytes are sent: a minimum
-   cut. So a gradient that is used twice is sent once, a table of gradients that was scattered from
-   the rows of an embedding as rows and indices, a broadcast number as the number, a constant not at
-   all.
+3. *Which values are sent.* An update takes values from outside. A server may run some of the
+   operations that make them, too. Of all these values the ones with the fewest bytes are sent: a
+   minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
+   scattered from the rows of an embedding as rows and indices, a broadcast number as the number, a
+   constant not at all.
 
 A count of steps that several updates need is read by the worker, and numbers computed of it, such
-as a learning rate, are sent; the count has an update of its own. Where several
-workers run at once it may be behind by the steps in flight.
+as a learning rate, are sent; the count has an update of its own. Where several workers run at once
+the numbers may be behind by the steps in flight.
 
 Left alone: loops and branches that update several variables at once. The worker reads their slots,
 and sends new values in full. `CutStep.notes` says so, with the user's line.

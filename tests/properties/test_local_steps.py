@@ -77,8 +77,8 @@ PROGRAMS = st.builds(
 def expected(program: Program, data: Any) -> tuple[Any, Any]:
     """Return each replica's parameters and slots after all steps."""
     count = len(program.parameters)
-    w = [[np.full(SIZE, 0.5 + i) for i in range(count)] for _ in range(REPLICAS)]
-    m = [[np.zeros(SIZE) for _ in range(count)] for _ in range(REPLICAS)]
+    w: list[Any] = [[np.full(SIZE, 0.5 + i) for i in range(count)] for _ in range(REPLICAS)]
+    m: list[Any] = [[np.zeros(SIZE) for _ in range(count)] for _ in range(REPLICAS)]
 
     def own(value: Any, reducer: str) -> Any:
         return value * (REPLICAS if reducer == "SUM" else 1)
@@ -114,9 +114,13 @@ def traced(program: Program, strategy: gd.Strategy) -> tuple[Any, Any, Any]:
         for variable, value in zip((*w, *m), (*new, *slots), strict=True):
             variable.assign(value)
 
+    def turn(carry: None, x: Any) -> tuple[None, None]:
+        one(x)
+        return None, None
+
     def replica_fn(xs: Any) -> None:
         if program.in_loop:
-            jax.lax.scan(lambda carry, x: (one(x), carry)[::-1], None, xs)
+            jax.lax.scan(turn, None, xs)
         else:
             one(xs)
 
@@ -132,12 +136,7 @@ def test_local_steps_as_replicas_alone(program: Program, seed: int) -> None:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], sync_every=program.every)
     step, w, m = traced(program, strategy)
     chunks = [data] if program.in_loop else [data[:, i] for i in range(program.steps)]
-    given = [
-        strategy.experimental_distribute_values_from_function(
-            lambda context, chunk=chunk: chunk[context.replica_id_in_sync_group]
-        )
-        for chunk in chunks
-    ]
+    given = [per_replica(strategy, chunk) for chunk in chunks]
     logical = infer_distribution(step.trace(given[0]).graph)
     interpreted = run_interpreted(logical, program.every, chunks)
     for xs in given:
@@ -149,6 +148,12 @@ def test_local_steps_as_replicas_alone(program: Program, seed: int) -> None:
                 np.testing.assert_allclose(compiled, want[replica][i], rtol=2e-4, atol=2e-4)
                 one = interpreted[name][replica]
                 np.testing.assert_allclose(one, want[replica][i], rtol=2e-4, atol=2e-4)
+
+
+def per_replica(strategy: gd.Strategy, chunk: Any) -> Any:
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: chunk[context.replica_id_in_sync_group]
+    )
 
 
 def run_interpreted(graph: Any, every: int, chunks: Any) -> Any:
