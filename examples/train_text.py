@@ -17,7 +17,7 @@ import argparse
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pydoc_data.topics import topics
 from typing import Any  # pytrees, of arrays or variables, and settings by name
 
@@ -239,6 +239,7 @@ def main() -> None:
         action="store_true",
         help="with --sync-every: give the mean difference to Nesterov's momentum",
     )
+    parser.add_argument("--small", action="store_true", help="a smaller model, of one layer")
     arguments = parser.parse_args()
     most = Settings.batch_size
     if not 1 <= arguments.replicas <= most:
@@ -251,10 +252,13 @@ def main() -> None:
         parser.error("--diloco is given without --sync-every")
     options: dict[str, Any] = {"shard_parameters": True} if arguments.shard_parameters else {}
     if arguments.sync_every is not None:
-        outer = optax.sgd(0.7, momentum=0.9, nesterov=True) if arguments.diloco else None
+        # Of a short run, which synchronizes tens of times: long ones take more momentum.
+        outer = optax.sgd(1.0, momentum=0.5, nesterov=True) if arguments.diloco else None
         options |= {"sync_every": arguments.sync_every, "outer_optimizer": outer}
     strategy = make_strategy(arguments.devices, arguments.replicas, **options)
     settings = Settings(steps=arguments.steps)
+    if arguments.small:
+        settings = replace(settings, batch_size=64, context=32, layers=1, width=32)
     print(f"{strategy.num_replicas_in_sync} replicas, {settings}")
     _, params = train(strategy, settings)
     characters, text = load_text()

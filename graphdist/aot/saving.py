@@ -76,6 +76,14 @@ def save(
             source=here(),
             hint="compile it for its arguments: gd.aot.save(path, step.trace(x).lower().compile())",
         )
+    if any(variable.role for variable in compiled.graph.variables):
+        raise UnsupportedError(
+            f"{compiled.graph.name!r} uses variables of which each replica has a copy, by "
+            f"sync_every: a file of a step cannot describe them",
+            source=here(),
+            hint="compile it in the process that runs it, or save it for a strategy without "
+            "sync_every",
+        )
     # The process that loads it stores its variables in packs of its own, or in none.
     compiled = compiled.unpacked()
     traced = compiled.lowered.traced

@@ -23,7 +23,7 @@ def test_a_carry_leads_to_the_next_turn() -> None:
       return %inner_b, %sum
     }
   return %c, %d
-}""",
+}""",  # noqa: E501 - the printed form is one line
         ops=resolve,
     )
     assert hints(graph, 1) == {"b", "inner_b", "inner_a", "sum", "c", "d"}

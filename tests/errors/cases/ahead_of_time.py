@@ -39,6 +39,21 @@ def step_saved_before_it_is_compiled(refused: Refused) -> None:
         gd.aot.save("step.gdx", step)
 
 
+def step_saved_with_local_steps(refused: Refused) -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], sync_every=50)
+    with strategy.scope():
+        w = gd.Variable(jnp.ones(3))
+
+    def replica_fn(x: jax.Array) -> None:
+        w.assign(w - gd.get_replica_context().all_reduce("MEAN", w * x))
+
+    step = gd.function(lambda x: strategy.run(replica_fn, args=(x,)))
+    with strategy.scope():
+        compiled = step.trace(gd.PerReplicaSpec((3,), jnp.float32)).lower().compile()
+    with tempfile.TemporaryDirectory() as folder, refused(NotImplementedError):
+        gd.aot.save(Path(folder) / "step.gdx", compiled)
+
+
 def step_loaded_from_a_number(refused: Refused) -> None:
     with refused(TypeError):
         gd.aot.load(3)  # type: ignore[arg-type]
