@@ -11,6 +11,7 @@ from graphdist.errors import (
     ArtifactError,
     BatchDimensionError,
     CheckpointError,
+    ClosureCancelledError,
     ClusterError,
     CollectiveTimeoutError,
     CompilerOptionError,
@@ -24,6 +25,7 @@ from graphdist.errors import (
     MissingExtraError,
     OutOfRangeError,
     RuntimeFailure,
+    ServerLostError,
     TraceError,
     UnmatchedError,
     UnreadableCheckpointError,
@@ -45,6 +47,7 @@ from graphdist.program.accumulation import accumulate
 from graphdist.program.function import Function, function
 from graphdist.program.retracing import RetraceWarning
 from graphdist.state.scatter import IndexedSlices
+from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.trees import assign, read, variables
 from graphdist.state.variable import Variable
 from graphdist.strategies.base import Strategy
@@ -81,6 +84,7 @@ __all__ = [
     "BatchDimensionError",
     "CentralStorageStrategy",
     "CheckpointError",
+    "ClosureCancelledError",
     "ClusterError",
     "CollectiveHints",
     "CollectiveTimeoutError",
@@ -121,6 +125,8 @@ __all__ = [
     "RetraceWarning",
     "RunOptions",
     "RuntimeFailure",
+    "ServerLostError",
+    "ShardedVariable",
     "Strategy",
     "StrategyExtended",
     "TPUStrategy",

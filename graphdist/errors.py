@@ -32,6 +32,7 @@ __all__ = [
     "ArtifactError",
     "BatchDimensionError",
     "CheckpointError",
+    "ClosureCancelledError",
     "ClusterError",
     "CollectiveTimeoutError",
     "CompilerOptionError",
@@ -47,6 +48,7 @@ __all__ = [
     "OutOfRangeError",
     "ParseError",
     "RuntimeFailure",
+    "ServerLostError",
     "TraceError",
     "TypeRuleError",
     "UnmatchedError",
@@ -108,6 +110,14 @@ class UnmatchedError(CheckpointError, AssertionError):
 
 class OutOfRangeError(GraphdistError, IndexError):
     """An iterator is asked for an element past its last."""
+
+
+class ClosureCancelledError(GraphdistError, RuntimeError):
+    """A scheduled function that was not run: another one had failed before its turn."""
+
+
+class ServerLostError(GraphdistError, RuntimeError):
+    """A parameter server has died, and the values of its variables with it."""
 
 
 class ClusterError(ArgumentError, KeyError):

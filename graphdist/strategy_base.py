@@ -41,6 +41,8 @@ class StrategyBase:
     """Whether mirrored variables are stored in slices, one a replica, from their creation."""
     local_steps: LocalSteps | None = None
     """The pass that lets replicas take local steps; None: all replicas make the same step."""
+    keeps_one_value = False
+    """Whether its variables have one value for all replicas, whatever their synchronization."""
     isolates_session_state = False
     """Whether it sets the option of that name in a configuration of TF1."""
 
@@ -99,6 +101,24 @@ class StrategyBase:
     ) -> Callable[..., Any]:
         """Return `call(fn, args, kwargs)` compiled; `graphdist.strategies` implements it."""
         raise NotImplementedError
+
+    def variable_in_shards(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the variable in shards that stands for a new variable; None for an ordinary one.
+
+        The arguments are those of `Variable`.
+        """
+        return None
+
+    def storage_elsewhere(self, name: str, value: Any) -> Any:
+        """Return the storage of a new variable whose value is not on these devices, or None."""
+        return None
+
+    def program_of(self, traced: Any, interface: Any, compiled: Callable[..., Any]) -> Any:
+        """Return the program of a traced function.
+
+        `compiled(traced, interface)` compiles one for variables on these devices.
+        """
+        return compiled(traced, interface)
 
     def place_variable(self, value: Any, distribution: Distribution) -> Any:
         """Return a new buffer with the value; a PER_REPLICA one holds a copy for each replica.

@@ -48,7 +48,7 @@ from graphdist.program.jax_settings import (
 )
 from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
 from graphdist.program.looping_function import LoopingFunction, dataset_behind
-from graphdist.program.program import Program, compile_program
+from graphdist.program.program import RunnableProgram, compile_program
 from graphdist.program.progress import compiling
 from graphdist.program.retracing import Retracing, Signature
 from graphdist.program.stages import Traced
@@ -165,9 +165,17 @@ class Function(Generic[Parameters, Result_co]):
 
     def _like(self, fn: Callable[..., Any], static_argnames: Sequence[str]) -> Function[..., Any]:
         """Return another function with the same options."""
-        return Function(
-            fn,
-            static_argnames,
+        return Function(fn, static_argnames, *self.options)
+
+    @property
+    def definition(self) -> tuple[Any, ...]:
+        """Return the arguments that make such a function, in this process or in another one."""
+        return (self.fn, list(self._static), *self.options)
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """Return the arguments of a function after its `static_argnames`."""
+        return (
             self._pipeline_for,
             self._compiler_options,
             self.name,
@@ -211,7 +219,7 @@ class Function(Generic[Parameters, Result_co]):
         """Return a part of the function, compiled with its options."""
         return Function(fn, (), self._pipeline_for, self._compiler_options, name)
 
-    def _program(self, args: Any, kwargs: Any, signature: Signature) -> Program:
+    def _program(self, args: Any, kwargs: Any, signature: Signature) -> RunnableProgram:
         """Return the program for the current settings of JAX; compile it if there is none."""
         program = self._kept.for_context(signature)
         if program is None:

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any  # Any: limits that users give
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.program.program import Program
+from graphdist.program.program import RunnableProgram
 from graphdist.tracing.trace_context import trace_context
 from graphdist.tracing.user_lines import here
 
@@ -42,13 +42,13 @@ class KeptPrograms:
         """Start empty."""
         self.most = most
         self.num_dropped = 0
-        self.current: dict[Hashable, Program] = {}
-        self._of_contexts: dict[tuple[Hashable, Any], Program] = {}
+        self.current: dict[Hashable, RunnableProgram] = {}
+        self._of_contexts: dict[tuple[Hashable, Any], RunnableProgram] = {}
 
     def __len__(self) -> int:
         return len(self._programs())
 
-    def for_context(self, signature: Hashable) -> Program | None:
+    def for_context(self, signature: Hashable) -> RunnableProgram | None:
         """Return the program for the current settings of JAX and make it current; or None."""
         program = self._of_contexts.get((signature, trace_context().reference))
         if program is not None:
@@ -56,7 +56,7 @@ class KeptPrograms:
             self.current[signature] = program
         return program
 
-    def keep(self, signature: Hashable, program: Program) -> bool:
+    def keep(self, signature: Hashable, program: RunnableProgram) -> bool:
         """Keep a program for the current settings; return whether this is the first to drop others.
 
         The key refers to the context weakly: once JAX has cleared a context, its programs cannot be
@@ -75,10 +75,10 @@ class KeptPrograms:
         self.num_dropped += len(oldest)
         return 0 < self.num_dropped == len(oldest)
 
-    def _programs(self) -> set[Program]:
+    def _programs(self) -> set[RunnableProgram]:
         return {*self._of_contexts.values(), *self.current.values()}
 
-    def _drop(self, programs: set[Program]) -> None:
+    def _drop(self, programs: set[RunnableProgram]) -> None:
         """Drop programs; the dicts are copied first, since another thread may be adding to them."""
         if not programs:
             return
@@ -87,7 +87,7 @@ class KeptPrograms:
                 if program in programs:
                     kept.pop(key, None)
 
-    def _dicts(self) -> Iterator[dict[Any, Program]]:
+    def _dicts(self) -> Iterator[dict[Any, RunnableProgram]]:
         yield self.current
         yield self._of_contexts
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import Any  # Any: users' arguments and results
+from typing import Any, Protocol  # Any: users' arguments and results
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.graph import GraphVariable
@@ -34,10 +34,25 @@ from graphdist.state.storage import Storage
 from graphdist.tracing.user_lines import here
 
 
-def compile_program(traced: Traced, interface: Interface) -> Program:
+class RunnableProgram(Protocol):
+    """What a function asks of its programs; a strategy may have programs of its own."""
+
+    last_call: int
+    """The number of the last call; calls of all programs are numbered in order."""
+
+    def call(self, leaves: Sequence[Any]) -> Any:
+        """Run the program on the leaves of the arguments and return the user's result."""
+
+
+def compile_program(traced: Traced, interface: Interface) -> RunnableProgram:
     """Compile a traced function; raises `DeviceError` for devices that are not here."""
     require = require_same_settings()
-    return Program(_compiled(traced, interface, require), traced, require)
+
+    def compiled(traced: Traced, interface: Interface) -> Program:
+        return Program(_compiled(traced, interface, require), traced, require)
+
+    made: RunnableProgram = interface.strategy.program_of(traced, interface, compiled)
+    return made
 
 
 def _compiled(traced: Traced, interface: Interface, require: Callable[[], None]) -> Binding:

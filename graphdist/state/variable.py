@@ -30,7 +30,9 @@ from graphdist.context import (
     in_replica_context_of_a_run,
 )
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.ir.types import MIRRORED, PER_REPLICA
+from graphdist.ir.graph import GraphVariable
+from graphdist.ir.source import UNKNOWN
+from graphdist.ir.types import MIRRORED, PER_REPLICA, numpy_dtype
 from graphdist.options import VariableAggregation, VariableSynchronization, member_of
 from graphdist.state.checks import (
     check_options,
@@ -108,23 +110,34 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         value = initial_value_of(initial_value, dtype, self)
         self.shape, self.dtype = value.shape, value.dtype
         check_options(self)
-        self.is_mirrored = self.is_plain or not on_read
+        self.is_mirrored = self.is_plain or self.strategy.keeps_one_value or not on_read
         many = self.strategy.num_replicas_in_sync > 1
         self.distribution = PER_REPLICA if many and not self.is_mirrored else MIRRORED
+        self._complete(self.strategy.storage_elsewhere(self.name, value) or self._stored(value))
+
+    def _stored(self, value: Any) -> Storage:
+        """Return the storage of the value on the strategy's devices."""
         along = dimension_of_slices(self)
         stored = self.distribution if along is None else self.strategy.devices.slices(along)
         with jax.ensure_compile_time_eval():
             buffer = self.strategy.place_variable(value, stored)
-        self.storage = Storage(
-            self.name, self.shape, self.strategy, self.distribution, buffer, along
-        )
+        return Storage(self.name, self.shape, self.strategy, self.distribution, buffer, along)
+
+    def _complete(self, storage: Any) -> None:
+        self.storage = storage
         self._implicit: dict[str, Callable[..., Any]] = {}
         self._is_made = True
 
     _is_made = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
-        """Make an object; replicas that are traced separately get the same object."""
+        """Make an object; replicas that are traced separately get the same object.
+
+        A strategy that splits variables makes an object of another class, in shards.
+        """
+        shards = current_strategy().variable_in_shards(args, kwargs)
+        if shards is not None:
+            return shards
         entry = current_entry()
         context = None if entry is None else entry.replica_context
         make = super().__new__
@@ -145,6 +158,19 @@ class Variable(Declaration, ArrayOperators, InPlaceOperators, ScatterUpdates, Di
         if self.strategy.devices.parameter_device is not None:
             copy = jax.device_put(copy, self.strategy.devices.per_replica)
         return PerReplicaArray(copy, self.strategy, self.shape).values
+
+    @classmethod
+    def stored_elsewhere(cls, strategy: Any, storage: Any, declared: GraphVariable) -> Self:
+        """Return the variable that stands in this process for a value in another one."""
+        variable = object.__new__(cls)
+        variable.constraint, variable.strategy, variable.name = None, strategy, declared.name
+        variable.shape, variable.dtype = declared.type.shape, numpy_dtype(declared.type.dtype)
+        variable.synchronization = VariableSynchronization[declared.synchronization.upper()]
+        variable.aggregation = VariableAggregation[declared.aggregation.upper()]
+        variable.trainable, variable.made_at = declared.trainable, UNKNOWN
+        variable.is_mirrored, variable.distribution = True, MIRRORED
+        variable._complete(storage)
+        return variable
 
     def claim(self, trace: Trace) -> None:
         """Make its strategy the strategy of the traced program; a plain variable leaves it open."""

@@ -1,0 +1,119 @@
+"""What coordinator, workers and servers send each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias  # Any: arrays, and users' results
+
+Key: TypeAlias = int
+"""The number of a variable: variables are numbered as they are made."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A server's answer for variables it does not have: where each was moved, None if unknown.
+
+    A variable that is just being moved is on no server for a moment.
+    """
+
+    homes: Mapping[Key, int | None]
+
+
+@dataclass(frozen=True)
+class UnknownUpdates:
+    """A server's answer for updates whose graphs it was not sent yet."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """An update on one server: `graph` names it, None to replace the variable.
+
+    It takes the variables `keys` and the values at the places `sent` of a request; it assigns
+    `assigned`.
+    """
+
+    keys: tuple[Key, ...]
+    assigned: tuple[Key, ...]
+    sent: tuple[int, ...]
+    graph: str | None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The closure that a request is for: its number, and whether it may have run before."""
+
+    closure: int
+    is_again: bool
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A function to run on a worker, by its number, with its arguments as bytes."""
+
+    number: int
+    function: int
+    arguments: bytes
+    is_again: bool
+    homes: tuple[int, Mapping[Key, int]]
+    """The places of variables that were moved, and the number of moves so far."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A closure has run; its result is the other value that the worker returns."""
+
+    bytes_read: int
+    bytes_written: int
+    was_written_before: bool
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A closure has raised an error."""
+
+    error: BaseException
+    traceback: str
+
+
+@dataclass(frozen=True)
+class LostServer:
+    """A closure has found a server dead."""
+
+    server: int
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A worker lacks functions or resources: it is new, or they are. Nothing has run."""
+
+    function: int | None
+    resources: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A closure updates variables together that are on different servers. Nothing has run."""
+
+    groups: Sequence[tuple[Key, ...]]
+
+
+Outcome: TypeAlias = Done | Failed | LostServer | Missing | Apart
+
+
+@dataclass
+class Traffic:
+    """What the closures of a coordinator have sent, and how often they ran."""
+
+    closures: int = 0
+    """How many have run to the end."""
+    run_again: int = 0
+    """How many were given to a worker again, since one had died with them."""
+    written_twice: int = 0
+    """How many of these had written to variables before, so that their writes count twice."""
+    bytes_read: int = 0
+    """The bytes of the values of variables that workers read."""
+    bytes_written: int = 0
+    """The bytes of gradients and other values that workers sent to servers."""
+    worker_deaths: int = field(default=0)
+    """How many workers have died."""

@@ -1,0 +1,65 @@
+"""Values of which each worker has its own: datasets and their iterators.
+
+A worker makes its value when a function first needs it, and again after it was restarted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn  # Any: specs of elements
+
+from graphdist.errors import UnsupportedError
+from graphdist.tracing.user_lines import here
+
+
+class PerWorkerValues:
+    """One value on each worker; as an argument of a scheduled function it is the worker's own."""
+
+    def __init__(self, number: int) -> None:
+        """Take the number by which workers know it."""
+        self.number = number
+
+
+class PerWorkerIterator(PerWorkerValues):
+    """An iterator over each worker's dataset."""
+
+    def __init__(self, number: int, dataset: PerWorkerDataset) -> None:
+        """Take the dataset, which is kept alive."""
+        super().__init__(number)
+        self._dataset = dataset
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs of an element."""
+        return self._dataset.element_spec
+
+    def __iter__(self) -> PerWorkerIterator:
+        return self
+
+    def __next__(self) -> NoReturn:
+        raise UnsupportedError(
+            "an iterator of workers is asked for an element by the coordinator",
+            source=here(),
+            hint="ask it in a function: coordinator.schedule(step, args=(iterator,))",
+        )
+
+    get_next = __next__
+
+
+class PerWorkerDataset(PerWorkerValues):
+    """A dataset that each worker makes."""
+
+    def __init__(
+        self, number: int, spec: Callable[[], Any], iterator_number: Callable[[], int]
+    ) -> None:
+        """Take functions of the specs of elements, and of the number of a new iterator."""
+        super().__init__(number)
+        self._spec, self._iterator_number = spec, iterator_number
+
+    @property
+    def element_spec(self) -> Any:
+        """Return the specs of an element."""
+        return self._spec()
+
+    def __iter__(self) -> PerWorkerIterator:
+        return PerWorkerIterator(self._iterator_number(), self)

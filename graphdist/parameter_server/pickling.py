@@ -1,0 +1,136 @@
+"""Functions and arguments as bytes for another process, and what their objects become there.
+
+Functions go by value, with what they refer to: also those of the user's modules, so that a worker
+does not import the program that coordinates. A variable becomes the one of the worker that stands
+for the same value, the strategy becomes the worker's, an iterator over a per-worker dataset the
+worker's own. A `gd.function` is a new one there, compiled by the worker for its devices.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import sysconfig
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any  # Any: objects of all kinds
+
+from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.parameter_server.cluster import ray
+from graphdist.parameter_server.per_worker import PerWorkerValues
+from graphdist.parameter_server.storage import StorageOnServer
+from graphdist.parameter_server.strategy import ParameterServerBase
+from graphdist.parameter_server.worker import strategy_here, value_here, variable_here
+from graphdist.program.function import Function
+from graphdist.state.variable import Variable
+from graphdist.strategies.base import CommonStrategy
+from graphdist.tracing.user_lines import here
+
+
+def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes:
+    """Return a value as bytes; `of` is the function whose module goes by value."""
+    cloudpickle = _cloudpickle()
+    buffer = io.BytesIO()
+    with _by_value(of):
+        try:
+            _pickler(cloudpickle, strategy)(buffer).dump(value)
+        except ArgumentError:
+            raise
+        except (TypeError, AttributeError, ArgumentTypeError) as error:
+            raise ArgumentTypeError(
+                f"what is scheduled cannot be sent to a worker: {str(error).partition(chr(10))[0]}",
+                source=here(),
+                hint="make in the function what belongs to one process, and pass the rest",
+            ) from error
+    return buffer.getvalue()
+
+
+def from_bytes(data: bytes) -> Any:
+    """Return the value, in a worker."""
+    return _cloudpickle().loads(data)
+
+
+def _cloudpickle() -> Any:
+    ray()
+    return import_module("ray.cloudpickle")
+
+
+def _pickler(cloudpickle: Any, strategy: ParameterServerBase) -> Callable[[Any], Any]:
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc,name-defined]
+        def reducer_override(self, value: Any) -> Any:
+            found = _reduced(value, strategy)
+            return super().reducer_override(value) if found is None else found
+
+    return Pickler
+
+
+def _reduced(value: Any, strategy: ParameterServerBase) -> Any:
+    """Return how an object is made again in a worker; None where it is as everywhere."""
+    if isinstance(value, Function):
+        return Function, value.definition
+    if isinstance(value, Variable):
+        return variable_here, _reference(value, strategy)
+    if isinstance(value, CommonStrategy):
+        if value is strategy:
+            return strategy_here, ()
+        raise ArgumentError(
+            f"a scheduled function uses {value}, which is no strategy of its worker",
+            source=here(),
+            hint=f"use {strategy}",
+        )
+    if isinstance(value, PerWorkerValues):
+        return value_here, (value.number,)
+    if isinstance(value, weakref.ReferenceType):
+        return _Strong, (value(),)
+    return None
+
+
+def _reference(variable: Variable, strategy: ParameterServerBase) -> tuple[Any, ...]:
+    storage: Any = variable.storage
+    if not isinstance(storage, StorageOnServer) or storage.strategy is not strategy:
+        raise ArgumentError(
+            f"a scheduled function uses variable {variable.name!r}, which is on no server of "
+            f"{strategy}",
+            source=here(),
+            other=variable.made_at,
+            hint="make it inside strategy.scope()",
+        )
+    return storage.key, variable.spec(variable.name), variable.synchronization.name
+
+
+class _Strong:
+    """Stands in a worker for a weak reference: a function that returns the object."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __call__(self) -> Any:
+        return self._value
+
+
+@contextmanager
+def _by_value(function: Any) -> Iterator[None]:
+    """Send a function's module by value, if it is the user's."""
+    module = sys.modules.get(str(getattr(function, "__module__", "")))
+    if module is None or not _is_users(module):
+        yield
+        return
+    cloudpickle = _cloudpickle()
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_users(module: ModuleType) -> bool:
+    """Return whether a module is part of the program, and of no installed package."""
+    file, package = getattr(module, "__file__", None), module.__name__.partition(".")[0]
+    if module.__name__ == "__main__" or file is None or package == "graphdist":
+        return False
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "stdlib")}
+    return not any(folder in Path(file).resolve().parents for folder in installed)

@@ -1,0 +1,188 @@
+"""The servers as a process sees them: where each variable is, and requests that go there.
+
+Variables go to the servers in turn, in the order in which they are made. One that is updated
+together with others is moved to their server; a request that comes to its old place is told the new
+one, and goes there. A request for variables of several servers is one to each, all at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any  # Any: Ray's handles, and arrays
+
+import numpy as np
+
+from graphdist.errors import RuntimeFailure
+from graphdist.ir.printer import print_graph
+from graphdist.parameter_server.cluster import ray
+from graphdist.parameter_server.halves import Update
+from graphdist.parameter_server.messages import Change, Elsewhere, Key, Origin, UnknownUpdates
+from graphdist.tracing.user_lines import here
+
+_SECONDS_OF_A_MOVE = 30.0
+"""How long a variable may be on its way from one server to another."""
+
+
+class ServerIsLost(Exception):
+    """A server does not answer any more; it has died."""
+
+    def __init__(self, server: int) -> None:
+        """Say which."""
+        super().__init__(server)
+        self.server = server
+
+
+class Servers:
+    """The handles of all servers, and the homes of variables as far as they are known."""
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        """Take the actors."""
+        self.actors = list(actors)
+        self.moves = 0
+        """How many moves this process knows of."""
+        self.moved: dict[Key, int] = {}
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.wrote_before = False
+        """Whether a request of the current closure was for writes that had been made before."""
+        self.origin: Origin | None = None
+        """The closure that requests are for; None outside closures."""
+        self._texts: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def home(self, key: Key) -> int:
+        """Return the number of a variable's server, as far as it is known here."""
+        return self.moved.get(key, key % len(self.actors))
+
+    def create(self, key: Key, value: Any) -> None:
+        """Give a new variable its value."""
+        server = self.home(key)
+        self._answers({server: self.actors[server].create.remote(key, value)})
+
+    def read(self, keys: Sequence[Key]) -> list[np.ndarray[Any, Any]]:
+        """Return the values of variables, in order."""
+        found: dict[Key, Any] = {}
+        deadline = time.monotonic() + _SECONDS_OF_A_MOVE
+        while lacking := [key for key in keys if key not in found]:
+            requests = {
+                server: (of_server, self.actors[server].read.remote(of_server))
+                for server, of_server in self._by_home(lacking).items()
+            }
+            answers = self._answers({s: reference for s, (_, reference) in requests.items()})
+            for server, answer in answers.items():
+                if isinstance(answer, Elsewhere):
+                    self._follow(answer, deadline)
+                else:
+                    found.update(zip(requests[server][0], answer, strict=True))
+        values = [found[key] for key in keys]
+        self.bytes_read += sum(value.nbytes for value in values)
+        return values
+
+    def apply(
+        self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Sequence[Any]
+    ) -> None:
+        """Carry out updates, whose variables are named by `keys`, and wait until they are done."""
+        changes = [self._change(update, keys) for update in updates]
+        deadline = time.monotonic() + _SECONDS_OF_A_MOVE
+        while changes:
+            of_server: dict[int, list[Change]] = {}
+            for change in changes:
+                of_server.setdefault(self.home(change.assigned[0]), []).append(change)
+            requests = {server: self._request(s_changes, sent) for server, s_changes in of_server.items()}
+            answers = self._answers(
+                {
+                    server: self.actors[server].apply.remote(*request, self.origin)
+                    for server, request in requests.items()
+                }
+            )
+            changes = []
+            for server, answer in answers.items():
+                if isinstance(answer, Elsewhere):
+                    self._follow(answer, deadline)
+                elif isinstance(answer, UnknownUpdates):
+                    self._send_graphs(server, of_server[server])
+                else:
+                    self.wrote_before |= answer
+                    self.bytes_written += sum(value.nbytes for value in requests[server][1])
+                    continue
+                changes += of_server[server]
+
+    def move(self, key: Key, server: int) -> None:
+        """Move a variable to a server; only the coordinator does, and one at a time."""
+        old = self.home(key)
+        if old == server:
+            return
+        value = self._answers({old: self.actors[old].give_up.remote(key, server)})[old]
+        assert value is not None
+        self._answers({server: self.actors[server].create.remote(key, value)})
+        self.moved[key] = server
+        self.moves += 1
+
+    def know(self, homes: tuple[int, Mapping[Key, int]]) -> None:
+        """Take over what the coordinator knows of moves."""
+        self.moves = homes[0]
+        self.moved.update(homes[1])
+
+    def _by_home(self, keys: Iterable[Key]) -> dict[int, list[Key]]:
+        found: dict[int, list[Key]] = {}
+        for key in dict.fromkeys(keys):
+            found.setdefault(self.home(key), []).append(key)
+        return found
+
+    def _change(self, update: Update, keys: Mapping[str, Key]) -> Change:
+        name = None
+        if update.graph is not None:
+            text = print_graph(update.graph)
+            name = hashlib.sha256(text.encode()).hexdigest()
+            self._texts[name] = text
+        return Change(
+            tuple(keys[variable] for variable in update.variables) if name else (),
+            tuple(keys[variable] for variable in update.assigned),
+            update.sent,
+            name,
+        )
+
+    def _request(
+        self, changes: Sequence[Change], sent: Sequence[Any]
+    ) -> tuple[list[Change], list[Any]]:
+        """Return changes of one server with the values that they need, each once."""
+        places = list(dict.fromkeys(place for change in changes for place in change.sent))
+        renumbered = {place: i for i, place in enumerate(places)}
+        own = [
+            Change(c.keys, c.assigned, tuple(renumbered[place] for place in c.sent), c.graph)
+            for c in changes
+        ]
+        return own, [np.asarray(sent[place]) for place in places]
+
+    def _send_graphs(self, server: int, changes: Sequence[Change]) -> None:
+        graphs = {change.graph: self._texts[change.graph] for change in changes if change.graph}
+        self._answers({server: self.actors[server].add_graphs.remote(graphs)})
+
+    def _answers(self, requests: Mapping[int, Any]) -> dict[int, Any]:
+        """Return what servers answer; raises `ServerIsLost`."""
+        module = ray()
+        answers = {}
+        for server, reference in requests.items():
+            try:
+                answers[server] = module.get(reference)
+            except module.exceptions.RayTaskError:
+                raise
+            except module.exceptions.RayError as error:
+                raise ServerIsLost(server) from error
+        return answers
+
+    def _follow(self, answer: Elsewhere, deadline: float) -> None:
+        """Note new homes; wait a moment if a variable is on its way."""
+        known = {key: server for key, server in answer.homes.items() if server is not None}
+        self.moved.update(known)
+        if len(known) < len(answer.homes):
+            if time.monotonic() > deadline:
+                raise RuntimeFailure(
+                    f"no server has the variables {sorted(set(answer.homes) - set(known))}",
+                    source=here(),
+                )
+            time.sleep(0.002)

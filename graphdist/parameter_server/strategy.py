@@ -1,0 +1,370 @@
+"""The strategy of parameter servers, in the program that coordinates and in its workers.
+
+Variables are on servers. Any process may run a function that uses them: it reads what it needs,
+runs its half of the step on its own devices, and sends the rest to the servers. The program that
+makes the strategy does so when it calls a function itself; `ClusterCoordinator` has workers do it.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from collections.abc import Iterator
+from itertools import count
+from typing import Any  # Any: users' values, resolvers, Ray's handles
+
+from uuid import uuid4
+
+import jax
+import numpy as np
+
+from graphdist.cluster.resolver import ClusterResolver
+from graphdist.context import current_entry
+from graphdist.data.input_options import InputContext
+from graphdist.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ContextError,
+    ServerLostError,
+)
+from graphdist.parameter_server.cluster import Cluster, ray
+from graphdist.parameter_server.halves import Update
+from graphdist.parameter_server.input import DatasetOfWorkers
+from graphdist.parameter_server.messages import Key
+from graphdist.parameter_server.program import program_of
+from graphdist.parameter_server.server import Server
+from graphdist.parameter_server.servers import ServerIsLost, Servers
+from graphdist.parameter_server.storage import StorageOnServer, require_storable
+from graphdist.runtime.devices import Devices, find_device
+from graphdist.state.sharded_variable import in_shards
+from graphdist.state.variable import Variable
+from graphdist.strategies.base import CommonStrategy, Strategy
+from graphdist.strategies.extended import StrategyExtended
+from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import type_name
+
+JOBS = ("chief", "evaluator", "ps", "worker")
+
+
+class StrategyOnServers(CommonStrategy):
+    """A strategy whose variables are on servers."""
+
+    keeps_one_value = True
+    servers: Servers
+
+    def program_of(self, traced: Any, interface: Any, compiled: Callable[..., Any]) -> Any:
+        """Return the program of a traced function, in two halves if it uses variables."""
+        if not any(isinstance(v.storage, StorageOnServer) for v in traced.variables):
+            return compiled(traced, interface)
+        return program_of(traced, interface, compiled)
+
+    def read(self, keys: Sequence[Key]) -> list[np.ndarray[Any, Any]]:
+        """Return the values of variables, in order."""
+        return self.servers.read(keys)
+
+    def apply(self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Any) -> None:
+        """Have servers update variables, and wait until they have."""
+        self.servers.apply(updates, keys, sent)
+
+    def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
+        """See to it that the variables of each group are on one server."""
+        raise NotImplementedError
+
+
+class ParameterServerExtended(StrategyExtended):
+    """What libraries ask of the strategy: variables may be made beside others."""
+
+    beside: Variable | None = None
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
+        """Make variables on the server of another one."""
+        before = self.beside
+        with super().colocate_vars_with(colocate_with_variable):
+            self.beside = colocate_with_variable
+            try:
+                yield
+            finally:
+                self.beside = before
+
+
+class ParameterServerBase(StrategyOnServers):
+    """A strategy of parameter servers, with the methods of one API or the other."""
+
+    def __init__(
+        self,
+        cluster_resolver: Any = None,
+        variable_partitioner: Callable[..., Any] | None = None,
+        *,
+        num_workers: int = 2,
+        num_servers: int = 1,
+        devices_per_worker: int = 1,
+        address: str | None = None,
+        worker_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start the servers."""
+        self.num_workers, num_servers = counts(cluster_resolver, num_workers, num_servers)
+        if not (variable_partitioner is None or callable(variable_partitioner)):
+            raise ArgumentTypeError(
+                f"variable_partitioner is of type {type_name(variable_partitioner)}, not a "
+                f"function of shape and dtype",
+                source=here(),
+                hint="use gd.experimental.partitioners.FixedShardsPartitioner(2)",
+            )
+        extended = ParameterServerExtended(Devices((find_device("cpu:0", here()),)))
+        super().__init__(extended)
+        self.cluster_resolver = cluster_resolver
+        self.variable_partitioner = variable_partitioner
+        self.devices_per_worker = devices_per_worker
+        self.worker_options = dict(worker_options or {})
+        self.address = address
+        self.coordinator: Any = None
+        """The coordinator of the workers; None until one is made."""
+        self.names: dict[Key, str] = {}
+        """The names of the variables that the servers have."""
+        self._keys = count()
+        self._is_splitting = False
+        self._cluster = Cluster(self.num_workers + num_servers, address)
+        options = {"num_cpus": 0} if address is None else {}
+        actor = ray().remote(max_restarts=0, **options)(Server)
+        settings: Any = jax.config
+        # Workers find servers by name: an actor that is started again may not be given handles.
+        self.server_names = [f"graphdist-server-{uuid4().hex}" for _ in range(num_servers)]
+        self.servers = Servers(
+            [
+                actor.options(name=name).remote(settings.jax_enable_x64)
+                for name in self.server_names
+            ]
+        )
+        self._close = weakref.finalize(self, _close, self._cluster, list(self.servers.actors), closing := [])
+        self.closing: list[Callable[[], None]] = closing
+        """Called when the strategy is closed."""
+
+    def shutdown(self) -> None:
+        """End the servers and workers, and the cluster if no other strategy uses it.
+
+        Variables are lost. It happens by itself when the program ends.
+        """
+        self._close()
+
+    def storage_elsewhere(self, name: str, value: Any) -> Any:
+        """Put the value of a new variable on the next server, and return its storage."""
+        require_storable(name, value)
+        key = next(self._keys)
+        beside = getattr(self.extended, "beside", None)
+        storage = StorageOnServer(name, key, self)
+        if beside is not None:
+            self.servers.moved[key] = beside.storage.server
+            self.servers.moves += 1
+        self.names[key] = name
+        with self._losing_servers():
+            self.servers.create(key, np.asarray(value))
+        weakref.finalize(storage, _forget, self.names, self.servers, key).atexit = False
+        return storage
+
+    def variable_in_shards(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return a new variable in as many shards as the partitioner says, None for one."""
+        if self.variable_partitioner is None or self._is_splitting:
+            return None
+        entry = current_entry()
+        if entry is None or entry.strategy is not self:
+            return None
+        names = ("initial_value", "name", "dtype", "trainable", "synchronization", "aggregation")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        value = given.pop("initial_value", None)
+        value = value() if callable(value) else value
+        if value is None or np.ndim(value) == 0:
+            return None
+        with jax.ensure_compile_time_eval():
+            array = np.asarray(jax.numpy.asarray(value, given.pop("dtype", None)))
+        shards = self._shards(array)
+        if shards == 1:
+            return None
+        name = given.pop("name", None) or "variable"
+        self._is_splitting = True
+        try:
+            return in_shards(array, shards, name, lambda part, n: Variable(part, name=n, **given))
+        finally:
+            self._is_splitting = False
+
+    def _shards(self, value: np.ndarray[Any, Any]) -> int:
+        """Return what the partitioner says; raises `ArgumentError` for what cannot be done."""
+        assert self.variable_partitioner is not None
+        counts = list(self.variable_partitioner(shape=value.shape, dtype=value.dtype))
+        if len(counts) != value.ndim or any(int(n) != 1 for n in counts[1:]) or counts[0] < 1:
+            raise ArgumentError(
+                f"the partitioner returned {counts} for a variable of shape {list(value.shape)}: "
+                f"variables are split along dimension 0 alone",
+                source=here(),
+                hint=f"return {[max(1, int(max(counts, default=1))), *[1] * (value.ndim - 1)]}",
+            )
+        return min(int(counts[0]), max(1, value.shape[0]))
+
+    def read(self, keys: Sequence[Key]) -> list[np.ndarray[Any, Any]]:
+        """Return the values of variables; raises `ServerLostError`."""
+        with self._losing_servers():
+            return super().read(keys)
+
+    def apply(self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Any) -> None:
+        """Have servers update variables, and wait; raises `ServerLostError`."""
+        with self._losing_servers():
+            super().apply(updates, keys, sent)
+
+    def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
+        """Move variables that are updated together to the server of the first of them."""
+        with self._losing_servers():
+            for first, *others in groups:
+                for key in others:
+                    self.servers.move(key, self.servers.home(first))
+
+    @contextmanager
+    def _losing_servers(self) -> Iterator[None]:
+        try:
+            yield
+        except ServerIsLost as lost:
+            raise self.lost(lost.server) from lost.__cause__
+
+    def lost(self, server: int) -> ServerLostError:
+        """Return the error for a server that has died, with the names of its variables."""
+        names = [repr(n) for key, n in self.names.items() if self.servers.home(key) == server]
+        listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        return ServerLostError(
+            f"parameter server {server} has died, and the values of its variables with it: "
+            f"{listed or 'it had none'}",
+            source=here(),
+            hint="make a new strategy and its variables, and restore the last checkpoint",
+        )
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Run the function in this process, with a warning: workers run what is scheduled."""
+        if current_trace() is None:
+            warnings.warn(
+                "strategy.run of a ParameterServerStrategy runs in the coordinator's process: give "
+                "workers their work with ClusterCoordinator(strategy).schedule",
+                stacklevel=2,
+            )
+        return super().run(fn, args, kwargs, options)
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """Return a dataset for `ClusterCoordinator.create_per_worker_dataset`."""
+        return DatasetOfWorkers(lambda s: s.experimental_distribute_dataset(dataset, options))
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: Any = None
+    ) -> Any:
+        """Return a dataset for `ClusterCoordinator.create_per_worker_dataset`."""
+        return DatasetOfWorkers(lambda s: s.distribute_datasets_from_function(dataset_fn, options))
+
+
+class ParameterServerStrategy(ParameterServerBase, Strategy):
+    """Keeps variables on servers, which workers update asynchronously.
+
+    The program that makes it coordinates: it makes variables inside `scope()` and schedules
+    functions with `gd.coordinator.ClusterCoordinator(strategy)`. A variable is on one server, and
+    variables go to the servers in turn. With a `variable_partitioner` (a function of shape and
+    dtype, see `gd.experimental.partitioners`) a variable is split along dimension 0 into a
+    `gd.ShardedVariable`.
+
+    `cluster_resolver` says how many tasks the jobs "worker" and "ps" have; without one there are
+    `num_workers` and `num_servers`. They are processes of a cluster of Ray: the one at `address`,
+    or one that is started on this machine. `worker_options` are Ray's options of a worker, such as
+    {"num_gpus": 1}. A worker with several devices runs a replica on each: `devices_per_worker`.
+
+    Raises `MissingExtraError` without Ray, `ArgumentError` for a cluster without workers or
+    servers, or with other jobs.
+    """
+
+
+class WorkerStrategy(StrategyOnServers, Strategy):
+    """The strategy in a worker: its own devices, and the variables on the servers."""
+
+    def __init__(self, servers: Servers, devices: Devices) -> None:
+        """Take the servers and the devices."""
+        super().__init__(StrategyExtended(devices))
+        self.servers = servers
+
+    def storage_elsewhere(self, name: str, value: Any) -> Any:
+        """Refuse: variables are made by the coordinator."""
+        raise ContextError(
+            f"variable {name!r} is made in a function that a worker runs",
+            source=here(),
+            hint="make it before, inside strategy.scope()",
+        )
+
+    def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
+        """Raise `VariablesApart` unless the variables of each group are on one server."""
+        home = self.servers.home
+        apart = [group for group in groups if len({home(key) for key in group}) > 1]
+        if apart:
+            raise VariablesApart(apart)
+
+
+class VariablesApart(BaseException):
+    """Variables must be moved before a step can run; the coordinator moves them.
+
+    Not an `Exception`: the user's own handlers are not meant.
+    """
+
+    def __init__(self, groups: Sequence[tuple[Key, ...]]) -> None:
+        """Say which must be on one server."""
+        super().__init__(groups)
+        self.groups = groups
+
+
+def counts(resolver: Any, num_workers: int, num_servers: int) -> tuple[int, int]:
+    """Return the numbers of workers and servers; raises as `ParameterServerStrategy` says."""
+    if resolver is None:
+        found = {"worker": num_workers, "ps": num_servers}
+    elif isinstance(resolver, ClusterResolver):
+        spec = resolver.cluster_spec()
+        found = {job: spec.num_tasks(job) for job in spec.jobs}
+    else:
+        raise ArgumentError(
+            f"cluster_resolver is of type {type_name(resolver)}, not a ClusterResolver",
+            source=here(),
+            hint="leave it out for workers on this machine",
+        )
+    for job in found:
+        if job not in JOBS:
+            raise ArgumentError(
+                f"the cluster has a job {job!r}: the jobs are {', '.join(JOBS)}", source=here()
+            )
+    if found.get("chief", 0) > 1:
+        raise ArgumentError(f"the cluster has {found['chief']} chiefs", source=here())
+    for job in ("worker", "ps"):
+        if found.get(job, 0) < 1:
+            raise ArgumentError(
+                f"the cluster has no {job!r}: parameter servers take one worker and one ps at least",
+                source=here(),
+                hint='name them: gd.cluster.ClusterSpec({"worker": [...], "ps": [...]})',
+            )
+    return found["worker"], found["ps"]
+
+
+def _close(cluster: Cluster, actors: list[Any], closing: list[Callable[[], None]]) -> None:
+    for call in closing:
+        call()
+    module = ray()
+    if module.is_initialized():
+        for actor in actors:
+            module.kill(actor)
+    cluster.close()
+
+
+def _forget(names: dict[Key, str], servers: Servers, key: Key) -> None:
+    """Drop a variable that nobody refers to any more."""
+    names.pop(key, None)
+    if ray().is_initialized():
+        servers.actors[servers.home(key)].drop.remote([key])
+
+
+__all__ = ["ParameterServerBase", "ParameterServerStrategy", "StrategyOnServers", "WorkerStrategy"]

@@ -1,0 +1,223 @@
+"""A worker: a process of JAX's that runs scheduled functions, one after the other.
+
+It keeps the functions and per-worker values that it was sent. After a restart it has none, says so
+when it is asked to use one, and is sent it again.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import traceback
+
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any  # Any: users' objects, and Ray's handles
+from weakref import WeakValueDictionary
+
+import jax
+import numpy as np
+
+from graphdist.config import set_logical_cpu_devices
+from graphdist.context import Scope
+from graphdist.errors import ContextError, RuntimeFailure
+from graphdist.ir.graph import GraphVariable
+from graphdist.options import VariableSynchronization
+from graphdist.parameter_server.cluster import ray
+from graphdist.parameter_server.input import DatasetOfWorkers, FunctionOfElements, WorkerIterator
+from graphdist.parameter_server.messages import (
+    Apart,
+    Closure,
+    Done,
+    Failed,
+    Key,
+    LostServer,
+    Missing,
+    Origin,
+    Outcome,
+)
+from graphdist.parameter_server.servers import ServerIsLost, Servers
+from graphdist.parameter_server.storage import StorageOnServer
+from graphdist.parameter_server.strategy import VariablesApart, WorkerStrategy
+from graphdist.runtime.devices import Devices, working_devices
+from graphdist.state.variable import Variable
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import PerReplica
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker is told when it starts."""
+
+    index: int
+    num_devices: int
+    enable_x64: bool
+    servers: list[str]
+    """The names of the servers' actors."""
+
+
+class Worker:
+    """The actor; see the module."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Take the devices."""
+        global _worker
+        jax.config.update("jax_enable_x64", settings.enable_x64)
+        set_logical_cpu_devices(settings.num_devices)
+        self.index = settings.index
+        found = working_devices().devices
+        if len(found) < settings.num_devices:
+            found = tuple(jax.devices("cpu"))
+        servers = Servers([ray().get_actor(name) for name in settings.servers])
+        self.strategy = WorkerStrategy(servers, Devices(found[: settings.num_devices]))
+        self.values: dict[int, Any] = {}
+        self.variables: WeakValueDictionary[Key, Variable] = WeakValueDictionary()
+        self._functions: dict[int, FunctionOfElements] = {}
+        _worker = self
+
+    def process(self) -> int:
+        """Return the number of the process."""
+        return os.getpid()
+
+    def add_function(self, number: int, data: bytes) -> Failed | None:
+        """Take a function."""
+        try:
+            self._functions[number] = FunctionOfElements(pickle.loads(data))
+        except Exception as error:
+            return failed(error)
+        return None
+
+    def add_value(self, number: int, data: bytes, is_iterator: bool) -> Failed | None:
+        """Make a value of the worker's own: what a function returns, or an iterator over it."""
+        try:
+            with Scope(self.strategy):
+                made = pickle.loads(data)
+                made = made() if callable(made) else made
+                if isinstance(made, DatasetOfWorkers):
+                    made = made.make(self.strategy)
+                self.values[number] = WorkerIterator(made) if is_iterator else made
+        except Exception as error:
+            return failed(error)
+        return None
+
+    def forget(self, functions: list[int], values: list[int]) -> None:
+        """Drop what the coordinator no longer has."""
+        for number in functions:
+            self._functions.pop(number, None)
+        for number in values:
+            self.values.pop(number, None)
+
+    def run(self, closure: Closure) -> tuple[Outcome, Any]:
+        """Run a closure; return what became of it, and the result of its function."""
+        servers = self.strategy.servers
+        servers.know(closure.homes)
+        if closure.function not in self._functions:
+            return Missing(closure.function), None
+        servers.origin = Origin(closure.number, closure.is_again)
+        servers.bytes_read = servers.bytes_written = 0
+        servers.wrote_before = False
+        try:
+            args, kwargs = pickle.loads(closure.arguments)
+            with Scope(self.strategy), _running():
+                result = self._functions[closure.function](args, kwargs)
+            result = jax.tree.map(_on_host, result, is_leaf=lambda x: isinstance(x, PerReplica))
+        except _ValueMissing as missing:
+            return Missing(None, (missing.number,)), None
+        except VariablesApart as apart:
+            return Apart(apart.groups), None
+        except ServerIsLost as lost:
+            return LostServer(lost.server), None
+        except Exception as error:
+            return failed(error), None
+        finally:
+            servers.origin = None
+        counted = Done(servers.bytes_read, servers.bytes_written, servers.wrote_before)
+        return counted, result
+
+
+_worker: Worker | None = None
+_is_running = False
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    global _is_running
+    _is_running = True
+    try:
+        yield
+    finally:
+        _is_running = False
+
+
+class _ValueMissing(Exception):
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _here() -> Worker:
+    assert _worker is not None, "this process is no worker"
+    return _worker
+
+
+def strategy_here() -> WorkerStrategy:
+    """Return the strategy of this worker."""
+    return _here().strategy
+
+
+def variable_here(key: Key, declared: GraphVariable, synchronization: str) -> Variable:
+    """Return the variable of this worker that stands for a value on a server."""
+    worker = _here()
+    found = worker.variables.get(key)
+    if found is None:
+        storage = StorageOnServer(declared.name, key, worker.strategy)
+        found = Variable.stored_elsewhere(worker.strategy, storage, declared)
+        found.synchronization = VariableSynchronization[synchronization]
+        worker.variables[key] = found
+    return found
+
+
+def value_here(number: int) -> Any:
+    """Return this worker's own value of a number."""
+    try:
+        return _here().values[number]
+    except KeyError:
+        raise _ValueMissing(number) from None
+
+
+def current_worker_index() -> int:
+    """Return the number of the worker that runs the scheduled function.
+
+    Raises `ContextError` outside scheduled functions.
+    """
+    if _worker is None or not _is_running:
+        raise ContextError(
+            "experimental_get_current_worker_index outside of a scheduled function",
+            source=here(),
+            hint="call it in a function that is given to ClusterCoordinator.schedule",
+        )
+    return _worker.index
+
+
+def failed(error: Exception) -> Failed:
+    """Return an error as it can be sent; one that cannot becomes a `RuntimeFailure`."""
+    text = "".join(traceback.format_exception(error))
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return Failed(RuntimeFailure(f"{type(error).__name__}: {error}"), text)
+    return Failed(error, text)
+
+
+def _on_host(leaf: Any) -> Any:
+    """Return a leaf of a result in the memory of the host."""
+    if isinstance(leaf, PerReplica):
+        return PerReplica([np.asarray(part) for part in leaf.values])
+    if isinstance(leaf, Variable):
+        return np.asarray(leaf)
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+__all__ = ["Settings", "Worker", "current_worker_index"]

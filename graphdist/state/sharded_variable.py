@@ -1,0 +1,326 @@
+"""A variable in shards: several variables that are the rows of one.
+
+Shard i has the rows after those of shard i - 1. A variable that is made in shards is split evenly,
+the first shards having one row more where the rows do not divide: 13 rows in 5 shards are 3, 3, 3,
+2 and 2. The shards are ordinary variables, which may be stored in different places.
+
+What asks for some rows touches the shards that have them, and no other; nothing but a read of the
+full value puts the shards together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any  # Any: values, indices, and results of writes
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, UnsupportedError
+from graphdist.state.checks import checked_value
+from graphdist.state.in_place import InPlaceOperators
+from graphdist.state.scatter import IndexedSlices
+from graphdist.state.variable import Variable
+from graphdist.tracing.state import current_trace
+from graphdist.tracing.user_lines import here
+from graphdist.values.array_operators import ArrayOperators
+from graphdist.values.distributed import type_name
+
+
+class ShardedVariable(ArrayOperators, InPlaceOperators):
+    """Variables that are the rows of one, in order.
+
+    Raises `ArgumentTypeError` without variables, `ArgumentError` where their dtypes or the shapes
+    of their rows differ.
+
+    >>> import graphdist as gd
+    >>> v = ShardedVariable([gd.Variable(jnp.zeros((3, 2))), gd.Variable(jnp.ones((2, 2)))])
+    >>> v.shape
+    (5, 2)
+    >>> v[3]
+    Array([1., 1.], dtype=float32)
+    """
+
+    def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
+        """Take the shards in order."""
+        self.variables = checked_shards(variables)
+        self.name = name
+        first = self.variables[0]
+        self.dtype = first.dtype
+        self._ends = list(accumulate(shard.shape[0] for shard in self.variables))
+        self.shape: tuple[int, ...] = (self._ends[-1], *first.shape[1:])
+        self.made_at = first.made_at
+
+    @property
+    def trainable(self) -> bool:
+        """Return whether the shards are trainable."""
+        return self.variables[0].trainable
+
+    @property
+    def synchronization(self) -> Any:
+        """Return how the copies of the shards relate."""
+        return self.variables[0].synchronization
+
+    @property
+    def strategy(self) -> Any:
+        """Return the strategy of the shards."""
+        return self.variables[0].strategy
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def starts(self) -> list[int]:
+        """Return the first row of each shard."""
+        return [0, *self._ends[:-1]]
+
+    @property
+    def is_read_by_all(self) -> bool:
+        """Whether all processes must read the value together."""
+        return any(shard.is_read_by_all for shard in self.variables)
+
+    def read_value(self) -> jax.Array:
+        """Return the full value: the rows of all shards."""
+        return jnp.concatenate([shard.read_value() for shard in self.variables])
+
+    value = read_value
+    _as_array = read_value
+
+    def host_value(self) -> Any:
+        """Return the full value in the memory of the host."""
+        return np.concatenate([shard.host_value() for shard in self.variables])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self.host_value(), dtype)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over the shards, as `tf.distribute` has it."""
+        return iter(self.variables)
+
+    def __getitem__(self, index: Any) -> jax.Array:
+        """Return rows or parts of rows; only the shards that have them are read."""
+        if _is_array_of_rows(index):
+            return self.gather(index)
+        entries = self._entries(index)
+        place = next((i for i, entry in enumerate(entries) if entry is not None), len(entries))
+        new, rest = entries[:place], entries[place + 1 :]
+        first = entries[place] if place < len(entries) else slice(None)
+        if isinstance(first, slice):
+            rows = self._rows(first)
+            return rows[(*new, slice(None), *rest)]
+        return self._row(int(first))[(*new, *rest)]
+
+    def _entries(self, index: Any) -> tuple[Any, ...]:
+        """Return an index as one entry for each dimension, and None for each new one."""
+        entries = index if isinstance(index, tuple) else (index,)
+        for entry in entries:
+            is_known = entry is None or entry is Ellipsis or isinstance(entry, int | slice | np.integer)
+            if not is_known and not hasattr(entry, "shape"):
+                raise ArgumentTypeError(
+                    f"an index of variable {self.name!r} is of type {type_name(entry)}",
+                    source=here(),
+                    hint="index with integers, slices, None and ...",
+                )
+        if not any(entry is Ellipsis for entry in entries):
+            return entries
+        place = next(i for i, entry in enumerate(entries) if entry is Ellipsis)
+        named = sum(entry is not None and entry is not Ellipsis for entry in entries)
+        filled = (slice(None),) * (self.ndim - named)
+        return (*entries[:place], *filled, *entries[place + 1 :])
+
+    def _row(self, row: int) -> jax.Array:
+        found = row + self.shape[0] if row < 0 else row
+        if not 0 <= found < self.shape[0]:
+            raise OutOfRangeError(
+                f"row {row} of variable {self.name!r}, which has {self.shape[0]} rows",
+                source=here(),
+            )
+        shard = next(i for i, end in enumerate(self._ends) if found < end)
+        return self.variables[shard][found - self.starts[shard]]
+
+    def _rows(self, rows: slice) -> jax.Array:
+        if rows.step == 0:
+            raise ArgumentError(f"a slice of variable {self.name!r} has step 0", source=here())
+        wanted = range(*rows.indices(self.shape[0]))
+        found: list[jax.Array] = []
+        for shard, start, end in zip(self.variables, self.starts, self._ends, strict=True):
+            inside = [row - start for row in wanted if start <= row < end]
+            if inside:
+                found.append(shard[_as_slice(inside)])
+        if not found:
+            return jnp.zeros((0, *self.shape[1:]), self.dtype)
+        return jnp.concatenate(found if wanted.step > 0 else found[::-1])
+
+    def gather(self, indices: Any, axis: int = 0) -> jax.Array:
+        """Return the rows with these numbers, shard by shard.
+
+        Raises `UnsupportedError` for another axis than 0.
+        """
+        if axis != 0:
+            raise UnsupportedError(
+                f"gather of variable {self.name!r} along axis {axis}: its shards are rows",
+                source=here(),
+                hint="gather from the full value: jnp.take(v[...], indices, axis)",
+            )
+        rows = jnp.asarray(indices)
+        result = jnp.zeros((*rows.shape, *self.shape[1:]), self.dtype)
+        for shard, start in zip(self.variables, self.starts, strict=True):
+            local = rows - start
+            is_inside = (local >= 0) & (local < shard.shape[0])
+            found = shard.read_value()[jnp.where(is_inside, local, 0)]
+            mask = is_inside.reshape(rows.shape + (1,) * (self.ndim - 1))
+            result = jnp.where(mask, found, result)
+        return result
+
+    sparse_read = gather
+
+    def checked(self, value: Any) -> Any:
+        """Return the value as an array of the variable's shape and dtype."""
+        return checked_value(self, value)  # type: ignore[arg-type]  # has what is asked
+
+    def write(self, method: str, array: Any) -> None:
+        """Carry out `assign`, `assign_add` or `assign_sub` on each shard, with its rows."""
+        for shard, start, end in zip(self.variables, self.starts, self._ends, strict=True):
+            shard.write(method, shard.checked(array[start:end]))
+
+    def assign(self, value: Any, *, read_value: bool = True) -> Any:
+        """Set the value; each shard takes its rows."""
+        return self._written("assign", value, read_value)
+
+    def assign_add(self, delta: Any, *, read_value: bool = True) -> Any:
+        """Add to the value; each shard takes its rows."""
+        return self._written("assign_add", delta, read_value)
+
+    def assign_sub(self, delta: Any, *, read_value: bool = True) -> Any:
+        """Subtract from the value; each shard takes its rows."""
+        return self._written("assign_sub", delta, read_value)
+
+    def _written(self, method: str, value: Any, read_value: bool) -> Any:
+        self.write(method, self.checked(value))
+        return self._result(read_value)
+
+    def _result(self, read_value: bool) -> Any:
+        if not read_value:
+            return None
+        return self if current_trace() is None else self.read_value()
+
+    def scatter_add(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Add slices to rows of the value."""
+        return self._scatter("scatter_add", slices, read_value)
+
+    def scatter_sub(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Subtract slices from rows of the value."""
+        return self._scatter("scatter_sub", slices, read_value)
+
+    def scatter_mul(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Multiply rows of the value by slices."""
+        return self._scatter("scatter_mul", slices, read_value)
+
+    def scatter_div(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Divide rows of the value by slices."""
+        return self._scatter("scatter_div", slices, read_value)
+
+    def scatter_min(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Keep the smaller of rows of the value and slices."""
+        return self._scatter("scatter_min", slices, read_value)
+
+    def scatter_max(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Keep the larger of rows of the value and slices."""
+        return self._scatter("scatter_max", slices, read_value)
+
+    def scatter_update(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Replace rows of the value by slices."""
+        return self._scatter("scatter_update", slices, read_value)
+
+    def batch_scatter_update(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
+        """Refuse: `tf.distribute` does not have it for variables in shards either."""
+        raise UnsupportedError(
+            f"batch_scatter_update of variable {self.name!r}, which is in shards", source=here()
+        )
+
+    def _scatter(self, method: str, slices: IndexedSlices, read_value: bool) -> Any:
+        sizes = [shard.shape[0] for shard in self.variables]
+        if sizes != rows_of_shards(self.shape[0], len(sizes)):
+            raise UnsupportedError(
+                f"{method} of variable {self.name!r}, whose shards have {sizes} rows",
+                source=here(),
+                hint=f"split it evenly: {rows_of_shards(self.shape[0], len(sizes))}",
+            )
+        indices = jnp.asarray(slices.indices)
+        for shard, start in zip(self.variables, self.starts, strict=True):
+            local = indices - start
+            is_inside = (local >= 0) & (local < shard.shape[0])
+            if current_trace() is None and not bool(jnp.any(is_inside)):
+                continue
+            # A row past the last is dropped.
+            own = IndexedSlices(slices.values, jnp.where(is_inside, local, shard.shape[0]))
+            getattr(shard, method)(own, read_value=False)
+        return self._result(read_value)
+
+    def __repr__(self) -> str:
+        places = ", ".join(str(list(shard.shape)) for shard in self.variables)
+        return f"<ShardedVariable {self.name!r} {list(self.shape)} in shards {places}>"
+
+
+def rows_of_shards(rows: int, num_shards: int) -> list[int]:
+    """Return how many rows each shard of a variable has that is split evenly.
+
+    >>> rows_of_shards(13, 5)
+    [3, 3, 3, 2, 2]
+    """
+    least, more = divmod(rows, num_shards)
+    return [least + (shard < more) for shard in range(num_shards)]
+
+
+def in_shards(
+    value: Any, num_shards: int, name: str, make: Callable[[Any, str], Variable]
+) -> ShardedVariable:
+    """Return a variable in shards; `make` makes a variable of the rows of one, under a name."""
+    ends = list(accumulate(rows_of_shards(value.shape[0], num_shards)))
+    parts = [value[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    shards = [make(part, f"{name}/part_{i}") for i, part in enumerate(parts)]
+    return ShardedVariable(shards, name)
+
+
+def checked_shards(variables: Any) -> list[Variable]:
+    """Return the shards; raises as `ShardedVariable` says."""
+    shards = list(variables) if isinstance(variables, Sequence) else []
+    if not shards or not all(isinstance(shard, Variable) for shard in shards):
+        raise ArgumentTypeError(
+            f"a ShardedVariable is made of {variables!r}, not of variables",
+            source=here(),
+            hint="give it a list of gd.Variable, one at least",
+        )
+    first = shards[0]
+    for shard in shards:
+        if shard.dtype != first.dtype:
+            raise ArgumentError(
+                f"shard {shard.name!r} has dtype {shard.dtype}, "
+                f"shard {first.name!r} has dtype {first.dtype}",
+                source=here(),
+            )
+        if not shard.shape or shard.shape[1:] != first.shape[1:]:
+            raise ArgumentError(
+                f"shard {shard.name!r} has shape {list(shard.shape)}, "
+                f"shard {first.name!r} has shape {list(first.shape)}: their rows differ",
+                source=here(),
+            )
+    return shards
+
+
+def _is_array_of_rows(index: Any) -> bool:
+    return isinstance(index, list) or (hasattr(index, "shape") and not isinstance(index, np.integer))
+
+
+def _as_slice(rows: list[int]) -> slice:
+    """Return the slice of rows that follow each other at equal distances."""
+    step = rows[1] - rows[0] if len(rows) > 1 else 1
+    end = rows[-1] + (1 if step > 0 else -1)
+    return slice(rows[0], None if end < 0 else end, step)
