@@ -1,6 +1,18 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
-from graphdist import aot, cluster, config, data, experimental, metrics, nn, random, train, viz
+from graphdist import (
+    aot,
+    cluster,
+    config,
+    coordinator,
+    data,
+    experimental,
+    metrics,
+    nn,
+    random,
+    train,
+    viz,
+)
 from graphdist.context import has_strategy, in_cross_replica_context
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.input_options import InputContext, InputOptions, InputReplicationMode
@@ -43,6 +55,7 @@ from graphdist.options import (
     VariableAggregation,
     VariableSynchronization,
 )
+from graphdist.parameter_server.strategy import ParameterServerStrategy
 from graphdist.program.accumulation import accumulate
 from graphdist.program.function import Function, function
 from graphdist.program.retracing import RetraceWarning
@@ -116,6 +129,7 @@ __all__ = [
     "NcclAllReduce",
     "OneDeviceStrategy",
     "OutOfRangeError",
+    "ParameterServerStrategy",
     "PerReplica",
     "PerReplicaSpec",
     "ReduceOp",
@@ -145,6 +159,7 @@ __all__ = [
     "assign",
     "cluster",
     "config",
+    "coordinator",
     "data",
     "experimental",
     "experimental_set_strategy",

@@ -7,6 +7,7 @@ from typing import Any  # Any: what users pass as resolver
 
 import jax
 
+from graphdist import coordinator
 from graphdist.deprecation import warn_of_older_name
 from graphdist.options import (
     CollectiveHints,
@@ -14,6 +15,8 @@ from graphdist.options import (
     CommunicationOptions,
     ValueContext,
 )
+from graphdist.parameter_server import partitioners
+from graphdist.parameter_server.strategy import ParameterServerStrategy
 from graphdist.strategies import multi_worker_mirrored, tpu
 from graphdist.strategies.central_storage import CentralStorageStrategy
 
@@ -24,8 +27,11 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
     "TPUStrategy",
     "ValueContext",
+    "coordinator",
+    "partitioners",
 ]
 
 CollectiveCommunication = CommunicationImplementation

@@ -1,6 +1,7 @@
 """Losses of replicas, scaled so that their sum over the replicas is the loss of the global batch.
 
-The sum of the replicas' gradients is then the gradient of that loss.
+The sum of the replicas' gradients is then the gradient of that loss. And rows of embeddings, which
+may be in shards.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from graphdist.context import in_cross_replica_context
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.ir.types import dtype_name
+from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import checked_array, is_array, type_name
@@ -107,3 +109,19 @@ def _require_replica_context(what: str) -> None:
             source=here(),
             hint="call it inside the function given to run",
         )
+
+
+def embedding_lookup(params: Any, ids: Any) -> jax.Array:
+    """Return the rows of a table with these numbers; of a table in shards, shard by shard.
+
+    `params` is an array, a variable or a `gd.ShardedVariable`, `ids` an array of integers.
+
+    >>> embedding_lookup(jnp.array([[1.0], [2.0]]), [1, 0, 1])
+    Array([[2.],
+           [1.],
+           [2.]], dtype=float32)
+    """
+    rows = jnp.asarray(ids)
+    if isinstance(params, ShardedVariable):
+        return params.gather(rows)
+    return jnp.asarray(params[...])[rows]

@@ -25,6 +25,7 @@ from graphdist.options import (
     ReduceOp,
     RunOptions,
 )
+from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.strategies.base import CommonStrategy
 from graphdist.strategies.central_storage import CentralStorageBase
 from graphdist.strategies.cross_device_ops import (
@@ -60,6 +61,7 @@ __all__ = [
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
+    "ParameterServerStrategy",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
@@ -146,6 +148,18 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
         super().__init__(cluster_resolver, options, devices=devices)
 
 
+class ParameterServerStrategy(ParameterServerBase, Strategy):
+    """Keeps variables on servers; see `graphdist.ParameterServerStrategy`.
+
+    TF1 runs one such program for each worker. Here one program coordinates the workers, as in
+    TF2: give them their work with `gd.coordinator.ClusterCoordinator(strategy)`.
+    """
+
+    def __init__(self, cluster_resolver: Any = None, **options: Any) -> None:
+        """Start the servers; `options` are those of `graphdist.ParameterServerStrategy`."""
+        super().__init__(cluster_resolver, **options)
+
+
 class TPUStrategy(TPUBase, Strategy):
     """Runs one replica on each TPU core; see `graphdist.TPUStrategy`.
 
@@ -191,5 +205,6 @@ experimental = SimpleNamespace(
     CommunicationImplementation=CommunicationImplementation,
     CommunicationOptions=CommunicationOptions,
     MultiWorkerMirroredStrategy=MultiWorkerMirroredStrategy,
+    ParameterServerStrategy=ParameterServerStrategy,
     TPUStrategy=TPUStrategy,
 )

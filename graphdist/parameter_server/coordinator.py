@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from threading import Lock, Thread
 from typing import Any  # Any: users' functions and values, and Ray's handles
@@ -54,7 +55,7 @@ class ClusterCoordinator:
     def __new__(cls, strategy: Any) -> ClusterCoordinator:
         """Return the coordinator of the strategy."""
         if not isinstance(strategy, ParameterServerBase):
-            raise CoordinatorError(
+            raise ArgumentTypeError(
                 f"a coordinator of {type_name(strategy)}, not of a ParameterServerStrategy",
                 source=here(),
                 hint="make a strategy: gd.ParameterServerStrategy(resolver)",
@@ -131,7 +132,9 @@ class ClusterCoordinator:
     def fetch(self, val: Any) -> Any:
         """Return a pytree with every `RemoteValue` replaced by its result; wait for all."""
         return map_leaves(
-            lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf, val, _is_of_workers
+            lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf,
+            val,
+            _is_of_workers,
         )
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
@@ -173,13 +176,6 @@ class ClusterCoordinator:
                 return number
             self._functions[key] = number
         return self._functions[key]
-
-
-class CoordinatorError(ArgumentTypeError, AttributeError):
-    """A coordinator of a strategy without parameter servers.
-
-    `tf.distribute` raises `AttributeError`.
-    """
 
 
 class Sent:
@@ -309,7 +305,7 @@ class Serving:
             elif isinstance(outcome, Apart):
                 problem = self._bring_together(outcome)
             else:
-                return outcome, lambda: _loaded(result)
+                return outcome, partial(_loaded, result)
             if problem is not None:
                 return problem, lambda: None
 
@@ -320,9 +316,7 @@ class Serving:
             data = self._sent.functions[missing.function]
             return module.get(self._actor.add_function.remote(missing.function, data))
         for number in missing.resources:
-            problem = module.get(
-                self._actor.add_value.remote(number, *self._sent.values[number])
-            )
+            problem = module.get(self._actor.add_value.remote(number, *self._sent.values[number]))
             if problem is not None:
                 return problem
         return None

@@ -144,7 +144,9 @@ class _Cut:
 
     def _groups(self) -> list[list[str]]:
         """Return the assigned variables by what must be updated together."""
-        leaders: dict[str, str] = {variable.name: variable.name for variable in self.graph.variables}
+        leaders: dict[str, str] = {
+            variable.name: variable.name for variable in self.graph.variables
+        }
 
         def leader(name: str) -> str:
             while leaders[name] != name:
@@ -173,8 +175,14 @@ class _Cut:
             node for node in self.graph.nodes if any(result in inside for result in node.results)
         )
         taken = {operand for node in nodes for operand in node.operands} | set(outputs)
-        taken_values = [value for value in taken if isinstance(value, Value) and value not in inside]
-        held = [value for value in self.variables if value in taken_values and value in self._held(names)]
+        taken_values = [
+            value for value in taken if isinstance(value, Value) and value not in inside
+        ]
+        held = [
+            value
+            for value in self.variables
+            if value in taken_values and value in self._held(names)
+        ]
         replaced = [value for value in outputs if value in taken_values and value not in held]
         rest = list(dict.fromkeys((*boundary, *replaced)))
         rest = [value for value in rest if value in taken_values and value not in held]
@@ -294,5 +302,3 @@ def colocated(updates: Iterable[Update]) -> list[tuple[str, ...]]:
         for update in updates
         if len({*update.assigned, *update.variables}) > 1
     ]
-
-

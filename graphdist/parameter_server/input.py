@@ -1,4 +1,4 @@
-"""Input of workers: datasets and iterators that each worker makes for itself, and elements in steps.
+"""Input of workers: datasets and iterators that each worker makes, and their elements in steps.
 
 A function that takes an iterator asks it for elements while it is traced. The elements are then
 arguments of the compiled step: each call takes as many from the worker's iterator as the trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias  # Any: arrays, and users' results
+from typing import TypeAlias  # Any: arrays, and users' results
 
 Key: TypeAlias = int
 """The number of a variable: variables are numbered as they are made."""

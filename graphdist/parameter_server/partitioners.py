@@ -88,9 +88,7 @@ class MaxSizePartitioner(Partitioner):
     ) -> None:
         """Take the bounds; raises `ArgumentError` for numbers below 1."""
         self._max_bytes = _at_least_one(max_shard_bytes, "max_shard_bytes")
-        self._max_shards = (
-            None if max_shards is None else _at_least_one(max_shards, "max_shards")
-        )
+        self._max_shards = None if max_shards is None else _at_least_one(max_shards, "max_shards")
         self._string_bytes = _at_least_one(bytes_per_string, "bytes_per_string")
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
@@ -99,7 +97,9 @@ class MaxSizePartitioner(Partitioner):
         of_row = math.prod(shape) // max(rows, 1) * _item_bytes(dtype, self._string_bytes)
         rows_of_shard = max(1, self._max_bytes // max(of_row, 1))
         needed = math.ceil(rows / rows_of_shard)
-        return _along(shape, axis, needed if self._max_shards is None else min(needed, self._max_shards))
+        return _along(
+            shape, axis, needed if self._max_shards is None else min(needed, self._max_shards)
+        )
 
 
 def _along(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:
@@ -128,7 +128,5 @@ def _item_bytes(dtype: Any, of_string: int) -> int:
 
 def _at_least_one(number: int, name: str) -> int:
     if number < 1:
-        raise ArgumentError(
-            f"{name} is {number}: it is at least 1", source=here()
-        )
+        raise ArgumentError(f"{name} is {number}: it is at least 1", source=here())
     return number

@@ -92,7 +92,9 @@ class Servers:
             of_server: dict[int, list[Change]] = {}
             for change in changes:
                 of_server.setdefault(self.home(change.assigned[0]), []).append(change)
-            requests = {server: self._request(s_changes, sent) for server, s_changes in of_server.items()}
+            requests = {
+                server: self._request(s_changes, sent) for server, s_changes in of_server.items()
+            }
             answers = self._answers(
                 {
                     server: self.actors[server].apply.remote(*request, self.origin)

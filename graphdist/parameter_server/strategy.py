@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from itertools import count
 from typing import Any  # Any: users' values, resolvers, Ray's handles
-
 from uuid import uuid4
 
 import jax
@@ -134,12 +132,11 @@ class ParameterServerBase(StrategyOnServers):
         # Workers find servers by name: an actor that is started again may not be given handles.
         self.server_names = [f"graphdist-server-{uuid4().hex}" for _ in range(num_servers)]
         self.servers = Servers(
-            [
-                actor.options(name=name).remote(settings.jax_enable_x64)
-                for name in self.server_names
-            ]
+            [actor.options(name=name).remote(settings.jax_enable_x64) for name in self.server_names]
         )
-        self._close = weakref.finalize(self, _close, self._cluster, list(self.servers.actors), closing := [])
+        self._close = weakref.finalize(
+            self, _close, self._cluster, list(self.servers.actors), closing := []
+        )
         self.closing: list[Callable[[], None]] = closing
         """Called when the strategy is closed."""
 
@@ -149,6 +146,12 @@ class ParameterServerBase(StrategyOnServers):
         Variables are lost. It happens by itself when the program ends.
         """
         self._close()
+
+    def server_of(self, variable: Variable) -> int:
+        """Return the number of the server that has a variable."""
+        storage: Any = variable.storage
+        found: int = storage.server
+        return found
 
     def storage_elsewhere(self, name: str, value: Any) -> Any:
         """Put the value of a new variable on the next server, and return its storage."""
@@ -343,7 +346,7 @@ def counts(resolver: Any, num_workers: int, num_servers: int) -> tuple[int, int]
     for job in ("worker", "ps"):
         if found.get(job, 0) < 1:
             raise ArgumentError(
-                f"the cluster has no {job!r}: parameter servers take one worker and one ps at least",
+                f"the cluster has no {job!r}: it takes one worker and one ps at least",
                 source=here(),
                 hint='name them: gd.cluster.ClusterSpec({"worker": [...], "ps": [...]})',
             )

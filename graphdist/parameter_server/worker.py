@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 import traceback
-
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any  # Any: users' objects, and Ray's handles
 from weakref import WeakValueDictionary

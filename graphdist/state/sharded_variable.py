@@ -10,6 +10,7 @@ full value puts the shards together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any  # Any: values, indices, and results of writes
@@ -74,6 +75,11 @@ class ShardedVariable(ArrayOperators, InPlaceOperators):
         return len(self.shape)
 
     @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+    @property
     def starts(self) -> list[int]:
         """Return the first row of each shard."""
         return [0, *self._ends[:-1]]
@@ -121,7 +127,9 @@ class ShardedVariable(ArrayOperators, InPlaceOperators):
         """Return an index as one entry for each dimension, and None for each new one."""
         entries = index if isinstance(index, tuple) else (index,)
         for entry in entries:
-            is_known = entry is None or entry is Ellipsis or isinstance(entry, int | slice | np.integer)
+            is_known = (
+                entry is None or entry is Ellipsis or isinstance(entry, int | slice | np.integer)
+            )
             if not is_known and not hasattr(entry, "shape"):
                 raise ArgumentTypeError(
                     f"an index of variable {self.name!r} is of type {type_name(entry)}",
@@ -316,7 +324,9 @@ def checked_shards(variables: Any) -> list[Variable]:
 
 
 def _is_array_of_rows(index: Any) -> bool:
-    return isinstance(index, list) or (hasattr(index, "shape") and not isinstance(index, np.integer))
+    return isinstance(index, list) or (
+        hasattr(index, "shape") and not isinstance(index, np.integer)
+    )
 
 
 def _as_slice(rows: list[int]) -> slice:

@@ -4,6 +4,7 @@ Objects are pytrees. The name of a leaf is the path to it, `params/dense/0/w`. A
 
 * a `Variable`: its value; the value of an ON_READ variable is combined as by a read. It is restored
   by assigning, so that it may be on other devices, or on another number of replicas;
+* a `ShardedVariable`: one array, whatever its shards;
 * a metric: its sums, as float64; a generator of random numbers: its variable;
 * an array, a key of `jax.random`, a number or a string. These cannot be written to: the object is
   rebuilt with the restored ones, and takes the old object's place in the checkpoint;
@@ -35,6 +36,7 @@ from graphdist.metrics.metric import Metric
 from graphdist.random import Generator
 from graphdist.runtime.files.checkpoint_arrays import can_be_written
 from graphdist.runtime.spans import Span
+from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.storage import Storage
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
@@ -193,6 +195,9 @@ class Entries:
         if isinstance(leaf, Variable):
             if self._is_new(name, leaf):
                 self._add(name, _of_variable(name, leaf))
+        elif isinstance(leaf, ShardedVariable):
+            if self._is_new(name, leaf):
+                self._add(name, _of_shards(name, leaf))
         elif isinstance(leaf, Metric):
             for inner, total in _named_totals(leaf):
                 self._collect_state(f"{name}/{inner}", total)
@@ -286,7 +291,7 @@ def outside_scopes(function: Callable[[], Any]) -> Any:
 
 def _is_entry_leaf(leaf: Any) -> bool:
     """Return whether an object is a leaf here, although JAX may flatten it."""
-    kinds = Variable | Metric | Total | Generator | PerReplica | Objects
+    kinds = Variable | ShardedVariable | Metric | Total | Generator | PerReplica | Objects
     return isinstance(leaf, kinds) or _has_state(leaf)
 
 
@@ -343,6 +348,19 @@ def _of_variable(name: str, variable: Variable) -> ArrayEntry:
         holder=variable,
         slices=storage if is_in_slices else None,
         numbers=numbers,
+    )
+
+
+def _of_shards(name: str, variable: ShardedVariable) -> ArrayEntry:
+    """Return one array for all shards: it can be restored to other shards, and to none."""
+    return ArrayEntry(
+        name,
+        _checked_dtype(name, variable.dtype),
+        variable.shape,
+        variable.host_value,
+        lambda array: variable.assign(array, read_value=False),
+        is_read_by_all=variable.is_read_by_all,
+        holder=variable,
     )
 
 

@@ -25,10 +25,10 @@ from tests.conformance.compare import Comparison, Difference, pattern_of_equalit
 from tests.conformance.declared import DECLARED
 from tests.conformance.encode import encode, encode_error
 from tests.conformance.environment import Environment, NoProgramError
-from tests.conformance.families.table import FAMILIES, LATER
+from tests.conformance.families.table import FAMILIES
 from tests.conformance.patterns import Declared
 
-STATUSES = ("passed", "failed", "in part", "declared", "later")
+STATUSES = ("passed", "failed", "in part", "declared")
 SECONDS = 60
 """How long one case may take."""
 
@@ -41,7 +41,6 @@ class Outcome:
     differences: tuple[Difference, ...] = ()
     declared: tuple[Declared, ...] = ()
     needless: tuple[Declared, ...] = ()
-    is_later: bool = False
 
     @property
     def family(self) -> str:
@@ -51,8 +50,6 @@ class Outcome:
     @property
     def status(self) -> str:
         """Return how the case is counted."""
-        if self.is_later:
-            return "later"
         if self.differences:
             return "failed"
         if not self.declared:
@@ -68,9 +65,6 @@ def load(paths: Iterable[Path]) -> list[dict[str, Any]]:
 def run_case(case: dict[str, Any]) -> Outcome:
     """Run a case by itself: what it enters and sets ends with it."""
     name: str = case["name"]
-    family = name.partition("/")[0]
-    if family in LATER:
-        return Outcome(name, is_later=True)
     actual = contextvars.copy_context().run(_result, case)
     expected = case["output"] if "output" in case else {"error": case["error"]}
     if "equality pattern" in case.get("notes", ""):
@@ -127,10 +121,9 @@ def report(outcomes: list[Outcome], out: TextIO) -> None:
     for family in families:
         _print_counts(family, [one.status for one in outcomes if one.family == family], out)
     _print_counts("all", [one.status for one in outcomes], out)
-    judged = [one for one in outcomes if not one.is_later]
-    whole = sum(one.status == "declared" for one in judged) / max(len(judged), 1)
-    part = sum(one.status == "in part" for one in judged) / max(len(judged), 1)
-    print(f"declared: {whole:.1%}, and {part:.1%} in part, of {len(judged)}", file=out)
+    whole = sum(one.status == "declared" for one in outcomes) / max(len(outcomes), 1)
+    part = sum(one.status == "in part" for one in outcomes) / max(len(outcomes), 1)
+    print(f"declared: {whole:.1%}, and {part:.1%} in part, of {len(outcomes)}", file=out)
     for outcome in outcomes:
         if outcome.status == "failed":
             first, *more = outcome.differences

@@ -31,6 +31,8 @@ LEVELS: list[list[str]] = [
     ["graphdist.cluster", "graphdist.data"],
     ["graphdist.program"],
     ["graphdist.strategies"],
+    ["graphdist.parameter_server"],
+    ["graphdist.coordinator"],
     ["graphdist.metrics", "graphdist.nn", "graphdist.random", "graphdist.experimental"],
     ["graphdist.train", "graphdist.aot", "graphdist.viz", "graphdist.compat", "graphdist.keras"],
 ]

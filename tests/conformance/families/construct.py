@@ -40,8 +40,8 @@ def _servers(**jobs: list[str]) -> Program:
     """Return the program that makes a parameter server strategy for a cluster of these jobs."""
 
     def program(env: Environment) -> Any:
-        resolver = ANY.cluster_resolver.SimpleClusterResolver(jobs)
-        return ANY.ParameterServerStrategy(resolver)
+        resolver = gd.cluster.SimpleClusterResolver(gd.cluster.ClusterSpec(jobs))
+        return gd.ParameterServerStrategy(resolver)
 
     return program
 

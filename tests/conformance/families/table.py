@@ -16,6 +16,7 @@ from tests.conformance.families import (
     legacy,
     merge_call,
     multi_worker,
+    parameter_servers,
     random_and_loss,
     reduce,
     resolvers,
@@ -65,13 +66,7 @@ FAMILIES: dict[str, Program] = {
     "resolver": resolvers.resolver,
     "multi_worker": multi_worker.multi_worker,
     "multi_worker_util": resolvers.multi_worker_util,
+    "parameter_server": parameter_servers.parameter_server,
+    "partitioner": parameter_servers.partitioner,
+    "sharded_variable": parameter_servers.sharded_variable,
 }
-
-LATER = frozenset(
-    {
-        "parameter_server",
-        "partitioner",
-        "sharded_variable",
-    }
-)
-"""Families of parts that come later: their cases are counted, not run."""
