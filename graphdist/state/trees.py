@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload  # Any: pytrees
 import jax
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, structure_text, type_name
@@ -16,6 +17,8 @@ Tree = TypeVar("Tree")
 Leaf = TypeVar("Leaf", bound=jax.typing.ArrayLike | jax.ShapeDtypeStruct)
 Key = TypeVar("Key")
 Name = TypeVar("Name")
+
+_VARIABLES = (Variable, ShardedVariable)
 
 # The overloads tell type checkers the types for the commonest pytrees of parameters. For any other
 # pytree they assume that variables have the type of the arrays.
@@ -92,7 +95,7 @@ def read(tree: Any) -> Any:
     {'b': Array([0., 0., 0.], dtype=float32)}
     """
     return jax.tree.map(
-        lambda leaf: leaf.read_value() if isinstance(leaf, Variable) else leaf, tree
+        lambda leaf: leaf.read_value() if isinstance(leaf, _VARIABLES) else leaf, tree
     )
 
 
@@ -128,7 +131,7 @@ def assign(tree: Any, values: Any) -> None:
         if not (_is_function(target) and value is target)
     ]
     for path, target, _ in pairs:
-        if not isinstance(target, Variable):
+        if not isinstance(target, _VARIABLES):
             raise ArgumentTypeError(
                 f"gd.assign to leaf {jax.tree_util.keystr(path) or 0} of type {type_name(target)}, "
                 f"which is not a variable",
