@@ -33,6 +33,11 @@ from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 
 _OF_SCALARS = frozenset({"jax.broadcast_in_dim", "jax.reshape"})
 """What makes an array of one number."""
+_NUMBERS_PER_BYTE = 1 << 20
+"""How many single numbers are sent rather than one byte more of an array.
+
+A gradient is then sent as it is, with the norm that it is divided by, and not divided.
+"""
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,7 @@ class _Cut:
             if value in seen:
                 continue
             seen.add(value)
-            flow.add_edge((value, "in"), (value, "out"), capacity=value.type.bytes)
+            flow.add_edge((value, "in"), (value, "out"), capacity=_cost(value))
             node = self.producers.get(value)
             if value in self.variables or node is None or not _is_elementwise(node):
                 flow.add_edge("from", (value, "in"))
@@ -249,8 +254,10 @@ class _Cut:
         own = self._own_inputs(inside)
         for value in own & seen:  # the server has them
             flow[(value, "in")][(value, "out")]["capacity"] = 0
-        _, (near, _) = networkx.minimum_cut(flow, "from", "to")
-        cut = [value for value in seen if (value, "in") in near and (value, "out") not in near]
+        # Of equal cuts the function takes the one nearest to its second node. Here that is where
+        # values come from: a server that rounds all of an update rounds as one program would.
+        _, (far, _) = networkx.minimum_cut(flow.reverse(), "to", "from")
+        cut = [value for value in seen if (value, "out") in far and (value, "in") not in far]
         order = {value: i for i, value in enumerate(self._in_order())}
         return sorted(cut, key=lambda value: order[value])
 
@@ -289,6 +296,11 @@ def _is_elementwise(node: Node) -> bool:
     if node.op.name in _OF_SCALARS:
         return all(not operand.type.shape for operand in node.operands)
     return node.op.name in ELEMENTWISE
+
+
+def _cost(value: Value) -> int:
+    """Return what it costs to send a value: bytes, or next to nothing for a number."""
+    return value.type.bytes * _NUMBERS_PER_BYTE if value.type.shape else 1
 
 
 def _values(node: Node) -> list[Value]:

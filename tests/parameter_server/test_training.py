@@ -1,0 +1,228 @@
+"""Training with parameter servers: the numbers of one device, and the bytes of the cut."""
+
+from __future__ import annotations
+
+from typing import Any  # Any: pytrees
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import graphdist as gd
+from graphdist.coordinator import ClusterCoordinator
+
+pytestmark = pytest.mark.slow
+Strategy = gd.ParameterServerStrategy
+
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "adam": optax.adam(1e-2),
+    "adamw with a global norm": optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-2)),
+}
+
+
+@pytest.fixture(scope="module")
+def alone() -> Any:
+    """Return a strategy of one worker and two servers."""
+    pytest.importorskip("ray")
+    strategy = gd.ParameterServerStrategy(num_workers=1, num_servers=2)
+    yield strategy
+    strategy.shutdown()
+
+
+def batches(count: int) -> list[tuple[Any, Any]]:
+    generator = np.random.default_rng(0)
+    return [
+        (generator.normal(size=(16, 12)).astype("f"), generator.integers(0, 5, 16).astype("i"))
+        for _ in range(count)
+    ]
+
+
+def model() -> dict[str, Any]:
+    generator = np.random.default_rng(1)
+    shapes = {"a": {"w": (12, 32), "b": (32,)}, "b": {"w": (32, 5), "b": (5,)}}
+    return jax.tree.map(
+        lambda shape: jnp.asarray(generator.normal(size=shape, scale=0.3), jnp.float32),
+        shapes,
+        is_leaf=lambda leaf: isinstance(leaf, tuple),
+    )
+
+
+def loss_of(params: Any, x: Any, y: Any) -> Any:
+    hidden = jax.nn.relu(x @ params["a"]["w"] + params["a"]["b"])
+    logits = hidden @ params["b"]["w"] + params["b"]["b"]
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, y))
+
+
+def training(strategy: Any, optimizer: Any) -> tuple[Any, Any]:
+    """Return the variables, and a step."""
+    with strategy.scope():
+        params = gd.variables(model())
+        state = gd.variables(optimizer.init(gd.read(params)))
+
+    @gd.function
+    def step(x: Any, y: Any) -> Any:
+        def of_replica(x: Any, y: Any) -> Any:
+            loss, grads = jax.value_and_grad(loss_of)(gd.read(params), x, y)
+            grads = gd.get_replica_context().all_reduce("MEAN", grads)
+            updates, new = optimizer.update(grads, gd.read(state), gd.read(params))
+            gd.assign(params, optax.apply_updates(gd.read(params), updates))
+            gd.assign(state, new)
+            return loss
+
+        return strategy.reduce("MEAN", strategy.run(of_replica, args=(x, y)), axis=None)
+
+    return (params, state), step
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
+def test_one_worker_trains_bit_for_bit_as_one_device(alone: Strategy, name: str) -> None:
+    coordinator = ClusterCoordinator(alone)
+    variables, step = training(alone, OPTIMIZERS[name])
+    others, other_step = training(gd.OneDeviceStrategy("cpu:0"), OPTIMIZERS[name])
+    losses, other_losses = [], []
+    for x, y in batches(12):
+        losses.append(coordinator.schedule(step, args=(x, y)).fetch())
+        other_losses.append(other_step(x, y))
+    np.testing.assert_array_equal(losses, other_losses)
+    for one, other in zip(jax.tree.leaves(variables), jax.tree.leaves(others), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+def test_what_gradients_need_together_stays_on_the_worker(alone: Strategy) -> None:
+    # XLA rounds a product and a sum as one or as two, as it fuses them: not the same to the bit.
+    coordinator = ClusterCoordinator(alone)
+    optimizer = OPTIMIZERS["adamw with a global norm"]
+    variables, step = training(alone, optimizer)
+    others, other_step = training(gd.OneDeviceStrategy("cpu:0"), optimizer)
+    for x, y in batches(6):
+        coordinator.schedule(step, args=(x, y)).fetch()
+        other_step(x, y)
+    for one, other in zip(jax.tree.leaves(variables), jax.tree.leaves(others), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_sent_are_the_parameters_read_and_the_gradients_written(alone: Strategy) -> None:
+    coordinator = ClusterCoordinator(alone)
+    (params, _), step = training(alone, OPTIMIZERS["momentum"])
+    (batch,) = batches(1)
+    coordinator.schedule(step, args=batch).fetch()
+    before = vars(coordinator.traffic).copy()
+    for _ in range(3):
+        coordinator.schedule(step, args=batch)
+    coordinator.join()
+    num_bytes = sum(4 * v.size for v in jax.tree.leaves(params))
+    assert coordinator.traffic.bytes_read - before["bytes_read"] == 3 * num_bytes
+    assert coordinator.traffic.bytes_written - before["bytes_written"] == 3 * num_bytes
+
+
+def test_slots_are_brought_to_their_variables(alone: Strategy) -> None:
+    (params, state), step = training(alone, OPTIMIZERS["momentum"])
+    ClusterCoordinator(alone).schedule(step, args=batches(1)[0]).fetch()
+    traces = jax.tree.leaves(state)
+    homes = [alone.server_of(v) for v in jax.tree.leaves(params)]
+    assert [alone.server_of(v) for v in traces] == homes
+    assert set(homes) == {0, 1}
+
+
+def test_a_variable_that_is_only_changed_is_not_read(alone: Strategy) -> None:
+    coordinator = ClusterCoordinator(alone)
+    with alone.scope():
+        v = gd.Variable(jnp.zeros(100))
+    before = coordinator.traffic.bytes_read
+    step = gd.function(lambda x: v.assign_add(x, read_value=False))
+    coordinator.schedule(step, args=(np.ones(100, np.float32),)).fetch()
+    assert coordinator.traffic.bytes_read == before
+    np.testing.assert_array_equal(v, np.ones(100))
+
+
+def test_updates_in_loops_and_branches_replace_the_value(alone: Strategy) -> None:
+    coordinator = ClusterCoordinator(alone)
+    with alone.scope():
+        v, w = gd.Variable(1.0), gd.Variable(5.0)
+
+    @gd.function
+    def step(x: Any) -> Any:
+        def body(i: Any, carry: Any) -> Any:
+            v.assign(v[...] * 2 + i)
+            return carry + 1
+
+        count = jax.lax.fori_loop(0, 3, body, jnp.int32(0))
+        jax.lax.cond(x > 0, lambda: w.assign_add(x, read_value=False), lambda: None)
+        return count
+
+    assert coordinator.schedule(step, args=(2.0,)).fetch() == 3
+    assert float(v) == ((1 * 2 + 0) * 2 + 1) * 2 + 2
+    assert float(w) == 7
+    coordinator.schedule(step, args=(-2.0,)).fetch()
+    assert float(w) == 7
+
+
+def test_one_variable_is_made_of_another(alone: Strategy) -> None:
+    coordinator = ClusterCoordinator(alone)
+    with alone.scope():
+        w, mean, copy = gd.Variable([4.0, 8.0]), gd.Variable([0.0, 0.0]), gd.Variable([0.0, 0.0])
+
+    @gd.function
+    def step() -> None:
+        w.assign_add(jnp.ones(2), read_value=False)
+        mean.assign(0.5 * mean + 0.5 * w, read_value=False)
+        copy.assign(w, read_value=False)
+
+    coordinator.schedule(step).fetch()
+    np.testing.assert_array_equal(w, [5, 9])
+    np.testing.assert_array_equal(mean, [2.5, 4.5])
+    np.testing.assert_array_equal(copy, [5, 9])
+
+
+def test_extended_update(alone: Strategy) -> None:
+    coordinator = ClusterCoordinator(alone)
+    with alone.scope():
+        v = gd.Variable([1.0, 2.0])
+
+    @gd.function
+    def step(gradient: Any) -> None:
+        def change(v: Any, gradient: Any) -> None:
+            v.assign_sub(0.5 * gradient, read_value=False)
+
+        alone.extended.update(v, change, args=(gradient,))
+
+    coordinator.schedule(step, args=(jnp.ones(2),)).fetch()
+    np.testing.assert_array_equal(v, [0.5, 1.5])
+
+
+def test_a_worker_with_several_devices_runs_replicas() -> None:
+    pytest.importorskip("ray")
+    strategy = gd.ParameterServerStrategy(num_workers=1, devices_per_worker=2)
+    coordinator = ClusterCoordinator(strategy)
+    variables, step = training(strategy, OPTIMIZERS["adam"])
+    mirrored = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+    others, other_step = training(mirrored, OPTIMIZERS["adam"])
+    data = batches(3)
+
+    def of_workers() -> Any:
+        return strategy.experimental_distribute_dataset(data)
+
+    iterator = iter(coordinator.create_per_worker_dataset(of_workers))
+    on_elements = gd.function(lambda i: step(*next(i)))
+    found = [coordinator.schedule(on_elements, args=(iterator,)).fetch() for _ in data]
+    expected = [other_step(*batch) for batch in mirrored.experimental_distribute_dataset(data)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    for one, other in zip(jax.tree.leaves(variables), jax.tree.leaves(others), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-7)
+    strategy.shutdown()
+
+
+def test_a_checkpoint_goes_on_under_another_strategy(alone: Strategy, tmp_path: Any) -> None:
+    coordinator = ClusterCoordinator(alone)
+    variables, step = training(alone, OPTIMIZERS["adam"])
+    for batch in batches(3):
+        coordinator.schedule(step, args=batch).fetch()
+    path = gd.train.Checkpoint(variables=variables).save(str(tmp_path / "c"))
+    others, other_step = training(gd.OneDeviceStrategy("cpu:0"), OPTIMIZERS["adam"])
+    gd.train.Checkpoint(variables=others).restore(path).assert_consumed()
+    batch = batches(4)[3]
+    assert coordinator.schedule(step, args=batch).fetch() == other_step(*batch)
