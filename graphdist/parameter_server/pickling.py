@@ -9,11 +9,13 @@ worker's own. A `gd.function` is a new one there, compiled by the worker for its
 from __future__ import annotations
 
 import io
+import pickle
 import sys
 import sysconfig
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -31,13 +33,17 @@ from graphdist.strategies.base import CommonStrategy
 from graphdist.tracing.user_lines import here
 
 
+_NOTHING: tuple[Any, Any] = ((), {})
+
+
 def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes:
     """Return a value as bytes; `of` is the function whose module goes by value."""
-    cloudpickle = _cloudpickle()
+    if value == _NOTHING:
+        return pickle.dumps(value)
     buffer = io.BytesIO()
     with _by_value(of):
         try:
-            _pickler(cloudpickle, strategy)(buffer).dump(value)
+            _pickler_class()(buffer, strategy).dump(value)
         except ArgumentError:
             raise
         except (TypeError, AttributeError, ArgumentTypeError) as error:
@@ -49,20 +55,19 @@ def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes
     return buffer.getvalue()
 
 
-def from_bytes(data: bytes) -> Any:
-    """Return the value, in a worker."""
-    return _cloudpickle().loads(data)
-
-
-def _cloudpickle() -> Any:
+@cache
+def _pickler_class() -> Any:
+    """Return the pickler: Ray's, which sends functions by value, with more rules."""
     ray()
-    return import_module("ray.cloudpickle")
+    base: Any = import_module("ray.cloudpickle").CloudPickler
 
+    class Pickler(base):  # type: ignore[misc]
+        def __init__(self, buffer: Any, strategy: ParameterServerBase) -> None:
+            super().__init__(buffer)
+            self.strategy = strategy
 
-def _pickler(cloudpickle: Any, strategy: ParameterServerBase) -> Callable[[Any], Any]:
-    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc,name-defined]
         def reducer_override(self, value: Any) -> Any:
-            found = _reduced(value, strategy)
+            found = _reduced(value, self.strategy)
             return super().reducer_override(value) if found is None else found
 
     return Pickler
@@ -119,7 +124,7 @@ def _by_value(function: Any) -> Iterator[None]:
     if module is None or not _is_users(module):
         yield
         return
-    cloudpickle = _cloudpickle()
+    cloudpickle = import_module("ray.cloudpickle")
     cloudpickle.register_pickle_by_value(module)
     try:
         yield
