@@ -136,20 +136,20 @@ def test_nothing_is_left_behind(how: str, tmp_path: Path) -> None:
     is_ended = how in ("interrupted", "killed")
     # A folder of its own: other tests run clusters at the same time.
     folder = tempfile.mkdtemp(prefix="gd")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(program), "waits" if is_ended else how],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(sys.path)},
         start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    if is_ended:
-        assert process.stdout.readline() == b"waiting\n"
-        process.send_signal(signal.SIGINT if how == "interrupted" else signal.SIGKILL)
-    expected = {"ends": (0,), "fails": (3,), "interrupted": (-2, 1, 130), "killed": (-9,)}
-    assert process.wait(60) in expected[how]
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        if is_ended:
+            assert process.stdout.readline() == b"waiting\n"
+            process.send_signal(signal.SIGINT if how == "interrupted" else signal.SIGKILL)
+        expected = {"ends": (0,), "fails": (3,), "interrupted": (-2, 1, 130), "killed": (-9,)}
+        assert process.wait(60) in expected[how]
     deadline = time.monotonic() + 120
     while (left := _processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -193,9 +193,11 @@ def test_a_hundred_kills_lose_none_of_two_thousand_functions() -> None:
     while kills < 100 or len(values) < 2000:
         if len(values) < 2000:
             values += [coordinator.schedule(step, args=(x,)) for _ in range(20)]
-        if kills < 100:
-            kill(coordinator.worker_processes()[int(generator.integers(4))])
-            kills += 1
+        chosen = generator.permutation(4)[: min(2, 100 - kills)]
+        processes = coordinator.worker_processes()
+        for worker in chosen:
+            kill(processes[int(worker)])
+        kills += len(chosen)
     coordinator.join()
     assert [value.fetch() for value in values] == [1000] * 2000
     traffic = coordinator.traffic
