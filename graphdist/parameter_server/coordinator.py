@@ -217,6 +217,7 @@ class Workers:
                     strategy.devices_per_worker,
                     settings.jax_enable_x64,
                     strategy.server_names,
+                    strategy.key,
                 )
             )
             for index in range(strategy.num_workers)

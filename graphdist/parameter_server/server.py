@@ -13,16 +13,20 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any  # Any: arrays
 
 import jax
 import numpy as np
 
 from graphdist.ir.parser import parse
+from graphdist.parameter_server.cluster import ray
+from graphdist.parameter_server.connections import RequestListener
 from graphdist.parameter_server.messages import Change, Elsewhere, Key, Origin, UnknownUpdates
 from graphdist.runtime.emit import emit
 from graphdist.tracing.jax_ops import resolve
 
+REQUESTS = frozenset({"create", "drop", "give_up", "read", "add_graphs", "apply"})
 _REMEMBERED = 4096
 """How many closures a server remembers, which is more than can be under way."""
 
@@ -30,8 +34,8 @@ _REMEMBERED = 4096
 class Server:
     """The actor; see the module."""
 
-    def __init__(self, enable_x64: bool) -> None:
-        """Start without variables."""
+    def __init__(self, enable_x64: bool, key: bytes, is_local: bool) -> None:
+        """Start without variables, and listen."""
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_enable_x64", enable_x64)
         self._values: dict[Key, Any] = {}
@@ -39,6 +43,19 @@ class Server:
         self._graphs: dict[str, Any] = {}
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._writers: OrderedDict[int, None] = OrderedDict()
+        self._lock = Lock()
+        host = "127.0.0.1" if is_local else ray().util.get_node_ip_address()
+        self._listener = RequestListener(host, key, self._answer)
+
+    def address(self) -> tuple[str, int]:
+        """Return where the server listens."""
+        return self._listener.address
+
+    def _answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Carry out one request; requests of all processes wait for each other."""
+        assert name in REQUESTS
+        with self._lock:
+            return getattr(self, name)(*arguments)
 
     def process(self) -> int:
         """Return the number of the process."""

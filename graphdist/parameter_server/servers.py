@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any  # Any: Ray's handles, and arrays
 
 import numpy as np
@@ -17,10 +19,13 @@ import numpy as np
 from graphdist.errors import RuntimeFailure
 from graphdist.ir.printer import print_graph
 from graphdist.parameter_server.cluster import ray
+from graphdist.parameter_server.connections import ServerConnection, ServerIsSilent
 from graphdist.parameter_server.halves import Update
 from graphdist.parameter_server.messages import Change, Elsewhere, Key, Origin, UnknownUpdates
 from graphdist.tracing.user_lines import here
 
+_SECONDS_OF_SILENCE = 5.0
+"""How long Ray may take to find out whether a server is alive."""
 _SECONDS_OF_A_MOVE = 30.0
 """How long a variable may be on its way from one server to another."""
 
@@ -37,9 +42,13 @@ class ServerIsLost(Exception):
 class Servers:
     """The handles of all servers, and the homes of variables as far as they are known."""
 
-    def __init__(self, actors: Sequence[Any]) -> None:
-        """Take the actors."""
+    def __init__(self, actors: Sequence[Any], key: bytes) -> None:
+        """Take the actors, and the key that they know."""
         self.actors = list(actors)
+        self._connections = [
+            ServerConnection(partial(_address, actor), partial(_is_alive, actor), key)
+            for actor in actors
+        ]
         self.moves = 0
         """How many moves this process knows of."""
         self.moved: dict[Key, int] = {}
@@ -61,23 +70,26 @@ class Servers:
     def create(self, key: Key, value: Any) -> None:
         """Give a new variable its value."""
         server = self.home(key)
-        self._answers({server: self.actors[server].create.remote(key, value)})
+        self._answers({server: ("create", (key, np.asarray(value)))})
+
+    def drop(self, key: Key) -> None:
+        """Forget a variable that nobody uses any more."""
+        self._answers({self.home(key): ("drop", ([key],))})
 
     def read(self, keys: Sequence[Key]) -> list[np.ndarray[Any, Any]]:
         """Return the values of variables, in order."""
         found: dict[Key, Any] = {}
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
         while lacking := [key for key in keys if key not in found]:
-            requests = {
-                server: (of_server, self.actors[server].read.remote(of_server))
-                for server, of_server in self._by_home(lacking).items()
-            }
-            answers = self._answers({s: reference for s, (_, reference) in requests.items()})
+            requests = self._by_home(lacking)
+            answers = self._answers(
+                {s: ("read", (of_server,)) for s, of_server in requests.items()}
+            )
             for server, answer in answers.items():
                 if isinstance(answer, Elsewhere):
                     self._follow(answer, deadline)
                 else:
-                    found.update(zip(requests[server][0], answer, strict=True))
+                    found.update(zip(requests[server], answer, strict=True))
         values = [found[key] for key in keys]
         self.bytes_read += sum(value.nbytes for value in values)
         return values
@@ -96,10 +108,7 @@ class Servers:
                 server: self._request(s_changes, sent) for server, s_changes in of_server.items()
             }
             answers = self._answers(
-                {
-                    server: self.actors[server].apply.remote(*request, self.origin)
-                    for server, request in requests.items()
-                }
+                {server: ("apply", (*request, self.origin)) for server, request in requests.items()}
             )
             changes = []
             for server, answer in answers.items():
@@ -118,9 +127,9 @@ class Servers:
         old = self.home(key)
         if old == server:
             return
-        value = self._answers({old: self.actors[old].give_up.remote(key, server)})[old]
+        value = self._answers({old: ("give_up", (key, server))})[old]
         assert value is not None
-        self._answers({server: self.actors[server].create.remote(key, value)})
+        self._answers({server: ("create", (key, value))})
         self.moved[key] = server
         self.moves += 1
 
@@ -162,20 +171,22 @@ class Servers:
 
     def _send_graphs(self, server: int, changes: Sequence[Change]) -> None:
         graphs = {change.graph: self._texts[change.graph] for change in changes if change.graph}
-        self._answers({server: self.actors[server].add_graphs.remote(graphs)})
+        self._answers({server: ("add_graphs", (graphs,))})
 
-    def _answers(self, requests: Mapping[int, Any]) -> dict[int, Any]:
-        """Return what servers answer; raises `ServerIsLost`."""
-        module = ray()
-        answers = {}
-        for server, reference in requests.items():
-            try:
-                answers[server] = module.get(reference)
-            except module.exceptions.RayTaskError:
-                raise
-            except module.exceptions.RayError as error:
-                raise ServerIsLost(server) from error
-        return answers
+    def _answers(self, requests: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
+        """Return what servers answer to requests, all sent at once; raises `ServerIsLost`."""
+        order = sorted(requests)  # all threads take locks in one order
+        with ExitStack() as held:
+            for server in order:
+                held.enter_context(self._connections[server].lock)
+            for server in order:
+                with _lost(server):
+                    self._connections[server].request(*requests[server])
+            answers = {}
+            for server in order:
+                with _lost(server):
+                    answers[server] = self._connections[server].answer()
+            return answers
 
     def _follow(self, answer: Elsewhere, deadline: float) -> None:
         """Note new homes; wait a moment if a variable is on its way."""
@@ -188,3 +199,32 @@ class Servers:
                     source=here(),
                 )
             time.sleep(0.002)
+
+
+@contextmanager
+def _lost(server: int) -> Iterator[None]:
+    try:
+        yield
+    except ServerIsSilent as error:
+        raise ServerIsLost(server) from error
+
+
+def _address(actor: Any) -> tuple[str, int]:
+    """Return where a server listens; raises `OSError` if it is dead."""
+    module = ray()
+    try:
+        found: tuple[str, int] = module.get(actor.address.remote())
+    except module.exceptions.RayError as error:
+        raise ConnectionError("the server is dead") from error
+    return found
+
+
+def _is_alive(actor: Any) -> bool:
+    module = ray()
+    try:
+        module.get(actor.process.remote(), timeout=_SECONDS_OF_SILENCE)
+    except module.exceptions.GetTimeoutError:  # it computes
+        return True
+    except module.exceptions.RayError:
+        return False
+    return True

@@ -10,8 +10,9 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
+from secrets import token_bytes
 from typing import Any  # Any: users' values, resolvers, Ray's handles
 from uuid import uuid4
 
@@ -131,9 +132,11 @@ class ParameterServerBase(StrategyOnServers):
         settings: Any = jax.config
         # Workers find servers by name: an actor that is started again may not be given handles.
         self.server_names = [f"graphdist-server-{uuid4().hex}" for _ in range(num_servers)]
-        self.servers = Servers(
-            [actor.options(name=name).remote(settings.jax_enable_x64) for name in self.server_names]
-        )
+        self.key = token_bytes(32)
+        """The secret that all processes of the strategy know."""
+        given = settings.jax_enable_x64, self.key, address is None
+        actors = [actor.options(name=name).remote(*given) for name in self.server_names]
+        self.servers = Servers(actors, self.key)
         self._close = weakref.finalize(
             self, _close, self._cluster, list(self.servers.actors), closing := []
         )
@@ -367,7 +370,8 @@ def _forget(names: dict[Key, str], servers: Servers, key: Key) -> None:
     """Drop a variable that nobody refers to any more."""
     names.pop(key, None)
     if ray().is_initialized():
-        servers.actors[servers.home(key)].drop.remote([key])
+        with suppress(ServerIsLost):
+            servers.drop(key)
 
 
 __all__ = ["ParameterServerBase", "ParameterServerStrategy", "StrategyOnServers", "WorkerStrategy"]

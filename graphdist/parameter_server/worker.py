@@ -54,6 +54,7 @@ class Settings:
     enable_x64: bool
     servers: list[str]
     """The names of the servers' actors."""
+    key: bytes
 
 
 class Worker:
@@ -68,7 +69,7 @@ class Worker:
         found = working_devices().devices
         if len(found) < settings.num_devices:
             found = tuple(jax.devices("cpu"))
-        servers = Servers([ray().get_actor(name) for name in settings.servers])
+        servers = Servers([ray().get_actor(name) for name in settings.servers], settings.key)
         self.strategy = WorkerStrategy(servers, Devices(found[: settings.num_devices]))
         self.values: dict[int, Any] = {}
         self.variables: WeakValueDictionary[Key, Variable] = WeakValueDictionary()

@@ -38,7 +38,9 @@ def one() -> Any:
 
 
 def test_results_come_as_arrays_of_numpy_and_of_jax(coordinator: ClusterCoordinator) -> None:
-    result = coordinator.schedule(gd.function(lambda x, y: {"s": x + y, "n": None}), (1.0,), {"y": 2})
+    result = coordinator.schedule(
+        gd.function(lambda x, y: {"s": x + y, "n": None}), (1.0,), {"y": 2}
+    )
     assert isinstance(result, RemoteValue)
     assert result.fetch()["s"] == 3
     assert isinstance(result.fetch()["s"], np.ndarray)

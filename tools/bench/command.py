@@ -7,6 +7,7 @@
     python -m graphdist.tools.bench passes --topology v5e:4x4 --topology h100:1x8
     python -m graphdist.tools.bench small --no-record     # leaves the file of all runs alone
     python -m graphdist.tools.bench keras                 # Keras's fit, against its DataParallel
+    python -m graphdist.tools.bench parameter_server      # closures a second, against TensorFlow's
 
 Systems run in turns and medians are compared: the machines this runs on are noisy, so a figure
 means something only beside its peer. TensorFlow and torch take part where they are installed:
@@ -26,6 +27,7 @@ from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench import history
 from graphdist.tools.bench.measurement import Effort, compiled_on, measured
 from graphdist.tools.bench.overheads import OVERHEADS
+from graphdist.tools.bench.parameter_servers import main as measure_closures
 from graphdist.tools.bench.passes_saved import SHOWCASES, check_devices, effects_elsewhere
 from graphdist.tools.bench.picture import draw_picture
 from graphdist.tools.bench.process import ALL_PACKAGES, is_installed
@@ -37,7 +39,7 @@ from graphdist.tools.compile import strategy_for
 from graphdist.tools.targets import prepare_command
 from graphdist.tracing.user_lines import here
 
-PASSES, KERAS = "passes", "keras"
+PASSES, KERAS, PARAMETER_SERVER = "passes", "keras", "parameter_server"
 HERE = {**SYSTEMS, **SHARDED_SYSTEMS}
 ALL_SYSTEMS = (*HERE, *ALL_PACKAGES)
 
@@ -82,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == [KERAS]:
         return _keras(given[1:])
+    if given[:1] == [PARAMETER_SERVER]:
+        return measure_closures(given[1:])
     options = command_line().parse_args(given)
     try:
         names = _checked(options)

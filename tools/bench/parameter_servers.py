@@ -1,0 +1,120 @@
+"""Closures a second with parameter servers: `python -m graphdist.tools.bench parameter_server`.
+
+    python -m graphdist.tools.bench parameter_server
+    python -m graphdist.tools.bench parameter_server --tensorflow /path/to/python
+
+A closure reads 1 MB of parameters, computes a gradient of as many bytes from a small batch, and
+writes it: the work is what is sent. The same model runs on TensorFlow's `ParameterServerStrategy`,
+in turns, each turn in a process of its own, if this Python or the one that is named has TensorFlow.
+Its workers and servers are threads of one process, those of graphdist are processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any  # Any: iterators of workers
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import graphdist as gd
+
+_OF_TENSORFLOW = Path(__file__).with_name("parameter_servers_on_tensorflow.py")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is measured: a dense layer of so many rows and columns, and how many closures."""
+
+    num_workers: int = 2
+    rows: int = 512
+    columns: int = 512
+    batch: int = 8
+    closures: int = 300
+
+
+def closures_a_second(load: Load) -> float:
+    """Return how many closures run in a second, of graphdist."""
+    strategy = gd.ParameterServerStrategy(num_workers=load.num_workers, num_servers=1)
+    coordinator = gd.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        weights = gd.Variable(jnp.ones((load.rows, load.columns)) / load.rows)
+    x = np.ones((load.batch, load.rows), np.float32)
+    y = np.zeros((load.batch, load.columns), np.float32)
+
+    @gd.function
+    def step(iterator: Any) -> jax.Array:
+        x, y = next(iterator)
+        loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(weights[...])
+        weights.assign_sub(0.1 * gradient, read_value=False)
+        return loss
+
+    def make_dataset() -> Any:
+        return gd.data.Dataset.from_tensors((x, y)).repeat()
+
+    iterator = iter(coordinator.create_per_worker_dataset(make_dataset))
+    seconds = 0.0
+    for count in (max(20, load.closures // 5), load.closures):
+        start = time.perf_counter()
+        for _ in range(count):
+            coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+        seconds = time.perf_counter() - start
+    strategy.shutdown()
+    return load.closures / seconds
+
+
+def in_a_process(command: Sequence[str], load: Load) -> float:
+    """Return what a command prints last, for a load."""
+    done = subprocess.run(
+        [*command, *map(str, astuple(load))], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    return float(done.stdout.split()[-1])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure in turns and print the medians."""
+    parser = argparse.ArgumentParser(prog="python -m graphdist.tools.bench parameter_server")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--closures", type=int, default=Load.closures)
+    parser.add_argument("--workers", type=int, default=Load.num_workers)
+    parser.add_argument("--tensorflow", metavar="PYTHON", help="a Python that has TensorFlow")
+    options = parser.parse_args(arguments)
+    load = Load(options.workers, closures=options.closures)
+    commands = {"graphdist": [sys.executable, "-m", "graphdist.tools.bench.parameter_servers"]}
+    python = options.tensorflow
+    if python is None and importlib.util.find_spec("tensorflow"):
+        python = sys.executable
+    if python is None:
+        print("TensorFlow is not installed here: --tensorflow names a Python that has it")
+    else:
+        commands["TensorFlow"] = [python, str(_OF_TENSORFLOW)]
+    megabytes = 4 * load.rows * load.columns / 1e6
+    print(
+        f"{load.num_workers} workers, 1 server, {megabytes:.2f} MB of parameters; closures a second"
+    )
+    found: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(options.rounds):
+        for name, command in commands.items():
+            found[name].append(in_a_process(command, load))
+            print(f"  {name:12} {found[name][-1]:8.1f}", flush=True)
+    print(
+        *(f"median {name} {statistics.median(all_of):.1f}" for name, all_of in found.items()),
+        sep="\n",
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    print(closures_a_second(Load(*map(int, sys.argv[1:]))))

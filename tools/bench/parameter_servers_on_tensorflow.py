@@ -1,0 +1,70 @@
+"""Closures a second on TensorFlow's ParameterServerStrategy, whose servers run in this process.
+
+`parameter_servers.py` starts it as a file, with any Python that has TensorFlow: it imports nothing
+of graphdist.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from typing import Any  # Any: TensorFlow ships no types
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def make_strategy(tf: Any, num_workers: int) -> Any:
+    """Return a strategy of workers and one server, all in this process."""
+    first, *others = [f"localhost:{port}" for port in free_ports(num_workers + 1)]
+    spec = tf.train.ClusterSpec({"worker": others, "ps": [first]})
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=num_workers + 1)
+    for task in range(num_workers):
+        tf.distribute.Server(spec, "worker", task, protocol="grpc", config=config)
+    tf.distribute.Server(spec, "ps", 0, protocol="grpc")
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
+    return tf.distribute.ParameterServerStrategy(resolver)
+
+
+def main(num_workers: int, rows: int, columns: int, batch: int, closures: int) -> None:
+    """Print closures a second."""
+    import tensorflow as tf
+
+    strategy = make_strategy(tf, num_workers)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        weights = tf.Variable(tf.ones((rows, columns)) / rows)
+
+    def make_dataset() -> Any:
+        x, y = tf.ones((batch, rows)), tf.zeros((batch, columns))
+        return tf.data.Dataset.from_tensors((x, y)).repeat().prefetch(2)
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        x, y = next(iterator)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ weights - y) ** 2)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    iterator = iter(coordinator.create_per_worker_dataset(make_dataset))
+    for count in (max(20, closures // 5), closures):
+        start = time.perf_counter()
+        for _ in range(count):
+            coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+        seconds = time.perf_counter() - start
+    print(closures / seconds, flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
