@@ -1,7 +1,7 @@
 """Train the network of `train_digits.py` asynchronously: variables on servers, steps on workers.
 
-    python examples/train_parameter_server.py              # 2 servers and 2 workers, on this machine
-    python examples/train_parameter_server.py --kill       # and kill a worker while they run
+    python examples/train_parameter_server.py           # 2 servers and 2 workers, on this machine
+    python examples/train_parameter_server.py --kill    # and kill a worker while they run
 
 The network, its loss and its optimizer are those of one device. This program makes the variables
 and schedules steps; the workers run them, and none waits for another. While it runs, `kill -9` one

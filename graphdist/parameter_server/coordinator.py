@@ -26,6 +26,7 @@ from graphdist.parameter_server.messages import (
     Closure,
     Done,
     Failed,
+    LargeResult,
     LostServer,
     Missing,
     Traffic,
@@ -299,16 +300,14 @@ class Serving:
             message = Closure(
                 closure.number, closure.function, closure.arguments, closure.is_again, moved
             )
-            status, result = self._actor.run.options(num_returns=2).remote(message)
-            outcome = module.get(status)
+            outcome, result = module.get(self._actor.run.remote(message))
             if isinstance(outcome, Missing):
-                problem = self._send(outcome)
+                if (problem := self._send(outcome)) is not None:
+                    return problem, lambda: None
             elif isinstance(outcome, Apart):
-                problem = self._bring_together(outcome)
+                self._bring_together(outcome)
             else:
                 return outcome, partial(_loaded, result)
-            if problem is not None:
-                return problem, lambda: None
 
     def _send(self, missing: Missing) -> Failed | None:
         """Send a worker what it lacks; return the error that it raised there."""
@@ -361,11 +360,13 @@ _moving = Lock()
 """Variables are moved by one thread at a time."""
 
 
-def _loaded(reference: Any) -> Any:
-    """Return a result; raises `ClosureCancelledError` if it is lost with its machine."""
+def _loaded(result: Any) -> Any:
+    """Return a result; raises `ClosureCancelledError` if it is lost with its worker."""
+    if not isinstance(result, LargeResult):
+        return result
     module = ray()
     try:
-        return module.get(reference)
+        return module.get(result.reference)
     except module.exceptions.RayError as error:
         raise ClosureCancelledError(
             "the result of a scheduled function is lost with the worker that had it",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias  # Any: arrays, and users' results
+from typing import Any, TypeAlias  # Any: Ray's references  # Any: arrays, and users' results
 
 Key: TypeAlias = int
 """The number of a variable: variables are numbered as they are made."""
@@ -57,6 +57,13 @@ class Closure:
     is_again: bool
     homes: tuple[int, Mapping[Key, int]]
     """The places of variables that were moved, and the number of moves so far."""
+
+
+@dataclass(frozen=True)
+class LargeResult:
+    """A result that stays on the machine of its worker until it is fetched: Ray's reference."""
+
+    reference: Any
 
 
 @dataclass(frozen=True)

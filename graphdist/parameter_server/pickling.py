@@ -32,7 +32,6 @@ from graphdist.state.variable import Variable
 from graphdist.strategies.base import CommonStrategy
 from graphdist.tracing.user_lines import here
 
-
 _NOTHING: tuple[Any, Any] = ((), {})
 
 

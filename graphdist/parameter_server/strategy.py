@@ -137,11 +137,10 @@ class ParameterServerBase(StrategyOnServers):
         given = settings.jax_enable_x64, self.key, address is None
         actors = [actor.options(name=name).remote(*given) for name in self.server_names]
         self.servers = Servers(actors, self.key)
-        self._close = weakref.finalize(
-            self, _close, self._cluster, list(self.servers.actors), closing := []
-        )
-        self.closing: list[Callable[[], None]] = closing
+        self.closing: list[Callable[[], None]] = []
         """Called when the strategy is closed."""
+        given_back = self._cluster, list(actors), self.closing
+        self._close = weakref.finalize(self, _close, *given_back)
 
     def shutdown(self) -> None:
         """End the servers and workers, and the cluster if no other strategy uses it.

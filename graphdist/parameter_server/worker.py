@@ -31,6 +31,7 @@ from graphdist.parameter_server.messages import (
     Done,
     Failed,
     Key,
+    LargeResult,
     LostServer,
     Missing,
     Origin,
@@ -133,9 +134,11 @@ class Worker:
         finally:
             servers.origin = None
         counted = Done(servers.bytes_read, servers.bytes_written, servers.wrote_before)
-        return counted, result
+        return counted, _kept_if_large(result)
 
 
+_LARGEST_SENT = 64 << 10
+"""The bytes of a result that goes to the coordinator before it is fetched."""
 _worker: Worker | None = None
 _is_running = False
 
@@ -209,6 +212,12 @@ def failed(error: Exception) -> Failed:
     except Exception:
         return Failed(RuntimeFailure(f"{type(error).__name__}: {error}"), text)
     return Failed(error, text)
+
+
+def _kept_if_large(result: Any) -> Any:
+    """Return a result or, if it is large, a reference to it."""
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(result) if isinstance(leaf, np.ndarray))
+    return LargeResult(ray().put(result)) if size > _LARGEST_SENT else result
 
 
 def _on_host(leaf: Any) -> Any:

@@ -124,10 +124,13 @@ def test_an_error_cancels_what_waits_and_leaves_what_ran(
     coordinator.join()
     coordinator.schedule(fails)
     after: list[RemoteValue] = []
-    with pytest.raises(KeyError):
-        for _ in range(5000):
-            after.append(coordinator.schedule(add))
+
+    def run() -> None:
+        after.extend(coordinator.schedule(add) for _ in range(5000))
         coordinator.join()
+
+    with pytest.raises(KeyError):
+        run()
     coordinator.join()
     outcomes = [_outcome(value) for value in after]
     assert all(_outcome(value) == "ran" for value in before)
@@ -155,7 +158,7 @@ def test_what_cannot_be_scheduled(strategy: Strategy, coordinator: ClusterCoordi
     mirrored = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     with pytest.raises(ValueError, match="no strategy of its worker"):
         coordinator.schedule(gd.function(lambda: mirrored.run(lambda: 1)))
-    with pytest.raises(TypeError, match="ClusterCoordinator|coordinator of"):
+    with pytest.raises(TypeError, match="a coordinator of"):
         ClusterCoordinator(mirrored)
     import threading
 

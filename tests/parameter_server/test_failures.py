@@ -87,9 +87,7 @@ def test_a_killed_server_is_named_with_its_variables(
     kill(ray().get(strategy.servers.actors[lost].process.remote()))
     began = time.monotonic()
     with pytest.raises(gd.ServerLostError, match=r"'second'") as raised:
-        for _ in range(10):
-            coordinator.schedule(step)
-        coordinator.join()
+        run(coordinator, step, 10)
     assert time.monotonic() - began < 30
     assert "'first'" not in str(raised.value)
     with pytest.raises(gd.ServerLostError, match=f"server {lost} has died"):
@@ -105,6 +103,12 @@ def test_a_killed_server_is_named_with_its_variables(
     ClusterCoordinator(other).join()
     assert (float(first), float(second)) == (15, 30)
     other.shutdown()
+
+
+def run(coordinator: ClusterCoordinator, step: Any, count: int) -> None:
+    for _ in range(count):
+        coordinator.schedule(step)
+    coordinator.join()
 
 
 PROGRAM = """
@@ -189,7 +193,8 @@ def test_a_hundred_kills_lose_none_of_two_thousand_functions() -> None:
 
     generator = np.random.default_rng(0)
     coordinator.worker_processes()
-    values, kills, x = [], 0, jnp.ones(1000)
+    kills, x = 0, jnp.ones(1000)
+    values: list[Any] = []
     while kills < 100 or len(values) < 2000:
         if len(values) < 2000:
             values += [coordinator.schedule(step, args=(x,)) for _ in range(20)]

@@ -187,7 +187,7 @@ def test_shards_must_be_alike() -> None:
 def test_trees_of_variables_in_shards() -> None:
     params = {"table": sharded(4, 3), "b": gd.Variable(1.0)}
     read = gd.read(params)
-    np.testing.assert_array_equal(read["table"], ROWS)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(read["table"], ROWS)
     gd.assign(params, jax.tree.map(lambda leaf: leaf * 2, read))
     np.testing.assert_array_equal(np.asarray(params["table"]), 2 * ROWS)
 
