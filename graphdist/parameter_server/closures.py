@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any  # Any: users' results
 
-from graphdist.errors import ClosureCancelledError
+from graphdist.errors import ClosureCancelledError, GraphdistError
+from graphdist.tracing.user_lines import here
 
 MOST_WAITING = 256 * 1024
 """How many closures may wait before `put` waits for room."""
@@ -51,7 +52,7 @@ class RemoteValue:
         with self._changed:
             self._changed.wait_for(lambda: self._is_done)
             if self._error is not None:
-                raise self._error
+                raise at_the_users_line(self._error)
             if not self._has_value:
                 self._value, self._has_value = self._load(), True
             return self._value
@@ -171,11 +172,18 @@ class ClosureQueue:
     def _raise(self) -> None:
         error, self._error = self._error, None
         if error is not None:
-            raise error
+            raise at_the_users_line(error)
 
     def _cancel(self, why: str) -> None:
         while self._waiting:
             self._waiting.popleft().result.fail(_cancelled(why))
+
+
+def at_the_users_line(error: BaseException) -> BaseException:
+    """Return an error of another thread with the line that asks for its result."""
+    if isinstance(error, GraphdistError) and (error.source is None or error.source.frame is None):
+        error.source = here()
+    return error
 
 
 def _cancelled(why: str) -> ClosureCancelledError:
