@@ -1,7 +1,7 @@
 """The names of `tf.distribute.coordinator`: functions that a coordinator schedules on workers."""
 
 from graphdist.parameter_server.closures import RemoteValue
-from graphdist.parameter_server.coordinator import ClusterCoordinator
+from graphdist.parameter_server.cluster_coordinator import ClusterCoordinator
 from graphdist.parameter_server.messages import Traffic
 from graphdist.parameter_server.per_worker import PerWorkerValues
 from graphdist.parameter_server.worker import (

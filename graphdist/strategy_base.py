@@ -105,7 +105,7 @@ class StrategyBase:
     def variable_in_shards(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the variable in shards that stands for a new variable; None for an ordinary one.
 
-        The arguments are those of `Variable`.
+        The arguments were given to `Variable`.
         """
         return None
 

@@ -156,7 +156,7 @@ class ParameterServerStrategy(ParameterServerBase, Strategy):
     """
 
     def __init__(self, cluster_resolver: Any = None, **options: Any) -> None:
-        """Start the servers; `options` are those of `graphdist.ParameterServerStrategy`."""
+        """Start the servers; `graphdist.ParameterServerStrategy` has the same `options`."""
         super().__init__(cluster_resolver, **options)
 
 

@@ -52,7 +52,7 @@ class RemoteValue:
         with self._changed:
             self._changed.wait_for(lambda: self._is_done)
             if self._error is not None:
-                raise at_the_users_line(self._error)
+                raise with_line_of_user(self._error)
             if not self._has_value:
                 self._value, self._has_value = self._load(), True
             return self._value
@@ -172,14 +172,14 @@ class ClosureQueue:
     def _raise(self) -> None:
         error, self._error = self._error, None
         if error is not None:
-            raise at_the_users_line(error)
+            raise with_line_of_user(error)
 
     def _cancel(self, why: str) -> None:
         while self._waiting:
             self._waiting.popleft().result.fail(_cancelled(why))
 
 
-def at_the_users_line(error: BaseException) -> BaseException:
+def with_line_of_user(error: BaseException) -> BaseException:
     """Return an error of another thread with the line that asks for its result."""
     if isinstance(error, GraphdistError) and (error.source is None or error.source.frame is None):
         error.source = here()

@@ -2,7 +2,7 @@
 
 The step's placed graph takes the variables and returns their new values. The worker's half takes
 the variables that it reads as further inputs, and returns what it sends as further outputs. An
-update takes the values of one variable and its slots, and what was sent, and returns new values.
+update takes the values of one variable and its slots, and the sent values, and returns new values.
 
 Before:  %g = all_reduce(%x)  %m1 = mul(%m, 0.9)  %m2 = add(%m1, %g)  %w2 = sub(%w, %m2)
          return %m2 -> @m, %w2 -> @w
@@ -11,11 +11,11 @@ Server:  %m1 = mul(%m, 0.9)  %m2 = add(%m1, %g)  %w2 = sub(%w, %m2)  return %m2,
 
 How it works. A value is *fresh* if it is a variable, or computed element by element from a fresh
 value of its own shape: the server computes it, with the variable as it then is. From the new value
-of a variable backwards, fresh values belong to its update. The rest of what they take is sent. What
-is sent may be computed element by element itself, then the server can do that too: of all places to
-cut, the one with the fewest bytes is taken (a minimum cut), so that a gradient that is used twice
-is sent once. Variables that one update needs together, such as a parameter and its slots, are kept
-on one server.
+of a variable backwards, fresh values belong to its update. The other values that they take are
+sent. A sent value may be computed element by element itself, then the server can do that too: of
+all places to cut, the one with the fewest bytes is taken (a minimum cut), so that a gradient that
+is used twice is sent once. Variables that one update needs together, such as a parameter and its
+slots, are kept on one server.
 
 A new value that is not fresh is sent in full and replaces the variable: so does one from a loop.
 """
@@ -42,7 +42,7 @@ A gradient is then sent as it is, with the norm that it is divided by, and not d
 
 @dataclass(frozen=True)
 class Update:
-    """What a server does with some variables: a graph of their values and of what is sent.
+    """What a server does with some variables: a graph of their values and of sent values.
 
     The first inputs are `variables`, the others the values at the places `sent` of all that the
     worker sends. The outputs are the new values of `assigned`. Without a graph the variable is
@@ -59,8 +59,8 @@ class Update:
 class Halves:
     """A step in two halves.
 
-    `worker` has the step's inputs and then those of the variables `reads`, its outputs and then
-    `num_sent` more.
+    `worker` has the step's inputs and then one for each of the variables `reads`, the step's
+    results and then `num_sent` more.
     """
 
     worker: Graph
@@ -269,7 +269,7 @@ class _Cut:
         return [*self.graph.inputs, *(r for node in self.graph.nodes for r in node.results)]
 
     def _beyond(self, inside: set[Operand], boundary: Sequence[Value]) -> set[Operand]:
-        """Return the values between what is sent and `inside`, which the server computes."""
+        """Return the values between the boundary and `inside`, which the server computes."""
         found: set[Operand] = set()
         stack = [
             operand

@@ -76,7 +76,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Failed:
+class ClosureFailed:
     """A closure has raised an error."""
 
     error: BaseException
@@ -105,7 +105,7 @@ class Apart:
     groups: Sequence[tuple[Key, ...]]
 
 
-Outcome: TypeAlias = Done | Failed | LostServer | Missing | Apart
+Outcome: TypeAlias = Done | ClosureFailed | LostServer | Missing | Apart
 
 
 @dataclass

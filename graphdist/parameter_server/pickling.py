@@ -1,7 +1,7 @@
 """Functions and arguments as bytes for another process, and what their objects become there.
 
-Functions go by value, with what they refer to: also those of the user's modules, so that a worker
-does not import the program that coordinates. A variable becomes the one of the worker that stands
+Functions go by value, with what they refer to, functions of the user's modules too: a worker does
+not import the program that coordinates. A variable becomes the one of the worker that stands
 for the same value, the strategy becomes the worker's, an iterator over a per-worker dataset the
 worker's own. A `gd.function` is a new one there, compiled by the worker for its devices.
 """
@@ -22,8 +22,8 @@ from types import ModuleType
 from typing import Any  # Any: objects of all kinds
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.parameter_server.cluster import ray
 from graphdist.parameter_server.per_worker import PerWorkerValues
+from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.storage import StorageOnServer
 from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.parameter_server.worker import strategy_here, value_here, variable_here
@@ -46,8 +46,9 @@ def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes
         except ArgumentError:
             raise
         except (TypeError, AttributeError, ArgumentTypeError) as error:
+            first_line = str(error).partition("\n")[0]
             raise ArgumentTypeError(
-                f"what is scheduled cannot be sent to a worker: {str(error).partition(chr(10))[0]}",
+                f"a scheduled function cannot be sent to a worker: {first_line}",
                 source=here(),
                 hint="make in the function what belongs to one process, and pass the rest",
             ) from error

@@ -25,7 +25,7 @@ from graphdist.program.stages import Traced
 _UNTIL_PLACED = ("infer_distribution", "place_variables")
 
 
-def program_of(traced: Traced, interface: Interface, compiled: Callable[..., Any]) -> Any:
+def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[..., Any]) -> Any:
     """Return the program of a traced function that uses variables on servers."""
     halves = halves_of(_placed(traced))
     names = [variable.name for variable in traced.graph.variables if not variable.is_local]

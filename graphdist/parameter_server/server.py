@@ -20,9 +20,9 @@ import jax
 import numpy as np
 
 from graphdist.ir.parser import parse
-from graphdist.parameter_server.cluster import ray
 from graphdist.parameter_server.connections import RequestListener
 from graphdist.parameter_server.messages import Change, Elsewhere, Key, Origin, UnknownUpdates
+from graphdist.parameter_server.ray_cluster import ray
 from graphdist.runtime.emit import emit
 from graphdist.tracing.jax_ops import resolve
 
@@ -31,7 +31,7 @@ _REMEMBERED = 4096
 """How many closures a server remembers, which is more than can be under way."""
 
 
-class Server:
+class ParameterServer:
     """The actor; see the module."""
 
     def __init__(self, enable_x64: bool, key: bytes, is_local: bool) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from graphdist.errors import RuntimeFailure
 from graphdist.ir.printer import print_graph
-from graphdist.parameter_server.cluster import ray
 from graphdist.parameter_server.connections import ServerConnection, ServerIsSilent
 from graphdist.parameter_server.halves import Update
 from graphdist.parameter_server.messages import Change, Elsewhere, Key, Origin, UnknownUpdates
+from graphdist.parameter_server.ray_cluster import ray
 from graphdist.tracing.user_lines import here
 
 _SECONDS_OF_SILENCE = 5.0

@@ -28,12 +28,12 @@ from graphdist.errors import (
     ContextError,
     ServerLostError,
 )
-from graphdist.parameter_server.cluster import Cluster, ray
 from graphdist.parameter_server.halves import Update
 from graphdist.parameter_server.input import DatasetOfWorkers
 from graphdist.parameter_server.messages import Key
-from graphdist.parameter_server.program import program_of
-from graphdist.parameter_server.server import Server
+from graphdist.parameter_server.program import program_on_servers
+from graphdist.parameter_server.ray_cluster import Cluster, ray
+from graphdist.parameter_server.server import ParameterServer
 from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import StorageOnServer, require_storable
 from graphdist.runtime.devices import Devices, find_device
@@ -58,7 +58,7 @@ class StrategyOnServers(CommonStrategy):
         """Return the program of a traced function, in two halves if it uses variables."""
         if not any(isinstance(v.storage, StorageOnServer) for v in traced.variables):
             return compiled(traced, interface)
-        return program_of(traced, interface, compiled)
+        return program_on_servers(traced, interface, compiled)
 
     def read(self, keys: Sequence[Key]) -> list[np.ndarray[Any, Any]]:
         """Return the values of variables, in order."""
@@ -105,7 +105,7 @@ class ParameterServerBase(StrategyOnServers):
         worker_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Start the servers."""
-        self.num_workers, num_servers = counts(cluster_resolver, num_workers, num_servers)
+        self.num_workers, num_servers = counts_of_tasks(cluster_resolver, num_workers, num_servers)
         if not (variable_partitioner is None or callable(variable_partitioner)):
             raise ArgumentTypeError(
                 f"variable_partitioner is of type {type_name(variable_partitioner)}, not a "
@@ -128,7 +128,7 @@ class ParameterServerBase(StrategyOnServers):
         self._is_splitting = False
         self._cluster = Cluster(self.num_workers + num_servers, address)
         options = {"num_cpus": 0} if address is None else {}
-        actor = ray().remote(max_restarts=0, **options)(Server)
+        actor = ray().remote(max_restarts=0, **options)(ParameterServer)
         settings: Any = jax.config
         # Workers find servers by name: an actor that is started again may not be given handles.
         self.server_names = [f"graphdist-server-{uuid4().hex}" for _ in range(num_servers)]
@@ -250,7 +250,7 @@ class ParameterServerBase(StrategyOnServers):
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
     ) -> Any:
-        """Run the function in this process, with a warning: workers run what is scheduled."""
+        """Run the function in this process, with a warning: workers run scheduled functions."""
         if current_trace() is None:
             warnings.warn(
                 "strategy.run of a ParameterServerStrategy runs in the coordinator's process: give "
@@ -325,7 +325,7 @@ class VariablesApart(BaseException):
         self.groups = groups
 
 
-def counts(resolver: Any, num_workers: int, num_servers: int) -> tuple[int, int]:
+def counts_of_tasks(resolver: Any, num_workers: int, num_servers: int) -> tuple[int, int]:
     """Return the numbers of workers and servers; raises as `ParameterServerStrategy` says."""
     if resolver is None:
         found = {"worker": num_workers, "ps": num_servers}

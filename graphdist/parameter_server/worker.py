@@ -23,13 +23,12 @@ from graphdist.context import Scope
 from graphdist.errors import ContextError, RuntimeFailure
 from graphdist.ir.graph import GraphVariable
 from graphdist.options import VariableSynchronization
-from graphdist.parameter_server.cluster import ray
 from graphdist.parameter_server.input import DatasetOfWorkers, FunctionOfElements, WorkerIterator
 from graphdist.parameter_server.messages import (
     Apart,
     Closure,
+    ClosureFailed,
     Done,
-    Failed,
     Key,
     LargeResult,
     LostServer,
@@ -37,6 +36,7 @@ from graphdist.parameter_server.messages import (
     Origin,
     Outcome,
 )
+from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import StorageOnServer
 from graphdist.parameter_server.strategy import VariablesApart, WorkerStrategy
@@ -58,7 +58,7 @@ class Settings:
     key: bytes
 
 
-class Worker:
+class ClosureWorker:
     """The actor; see the module."""
 
     def __init__(self, settings: Settings) -> None:
@@ -81,7 +81,7 @@ class Worker:
         """Return the number of the process."""
         return os.getpid()
 
-    def add_function(self, number: int, data: bytes) -> Failed | None:
+    def add_function(self, number: int, data: bytes) -> ClosureFailed | None:
         """Take a function."""
         try:
             self._functions[number] = FunctionOfElements(pickle.loads(data))
@@ -89,7 +89,7 @@ class Worker:
             return failed(error)
         return None
 
-    def add_value(self, number: int, data: bytes, is_iterator: bool) -> Failed | None:
+    def add_value(self, number: int, data: bytes, is_iterator: bool) -> ClosureFailed | None:
         """Make a value of the worker's own: what a function returns, or an iterator over it."""
         try:
             with Scope(self.strategy):
@@ -139,7 +139,7 @@ class Worker:
 
 _LARGEST_SENT = 64 << 10
 """The bytes of a result that goes to the coordinator before it is fetched."""
-_worker: Worker | None = None
+_worker: ClosureWorker | None = None
 _is_running = False
 
 
@@ -159,7 +159,7 @@ class _ValueMissing(Exception):
         self.number = number
 
 
-def _here() -> Worker:
+def _here() -> ClosureWorker:
     assert _worker is not None, "this process is no worker"
     return _worker
 
@@ -203,15 +203,15 @@ def current_worker_index() -> int:
     return _worker.index
 
 
-def failed(error: Exception) -> Failed:
+def failed(error: Exception) -> ClosureFailed:
     """Return an error as it can be sent; one that cannot becomes a `RuntimeFailure`."""
     text = "".join(traceback.format_exception(error))
     error.__traceback__ = error.__cause__ = error.__context__ = None
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return Failed(RuntimeFailure(f"{type(error).__name__}: {error}"), text)
-    return Failed(error, text)
+        return ClosureFailed(RuntimeFailure(f"{type(error).__name__}: {error}"), text)
+    return ClosureFailed(error, text)
 
 
 def _kept_if_large(result: Any) -> Any:
@@ -229,4 +229,4 @@ def _on_host(leaf: Any) -> Any:
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
-__all__ = ["Settings", "Worker", "current_worker_index"]
+__all__ = ["ClosureWorker", "Settings", "current_worker_index"]

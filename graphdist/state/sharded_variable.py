@@ -1,8 +1,8 @@
 """A variable in shards: several variables that are the rows of one.
 
-Shard i has the rows after those of shard i - 1. A variable that is made in shards is split evenly,
-the first shards having one row more where the rows do not divide: 13 rows in 5 shards are 3, 3, 3,
-2 and 2. The shards are ordinary variables, which may be stored in different places.
+The rows of shard i follow the rows of shard i - 1. A variable that is made in shards is split
+evenly, the first shards having one row more where the rows do not divide: 13 rows in 5 shards are
+3, 3, 3, 2 and 2. The shards are ordinary variables, which may be stored in different places.
 
 What asks for some rows touches the shards that have them, and no other; nothing but a read of the
 full value puts the shards together.
@@ -191,7 +191,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators):
 
     def checked(self, value: Any) -> Any:
         """Return the value as an array of the variable's shape and dtype."""
-        return checked_value(self, value)  # type: ignore[arg-type]  # has what is asked
+        return checked_value(self, value)  # type: ignore[arg-type]  # it has the attributes
 
     def write(self, method: str, array: Any) -> None:
         """Carry out `assign`, `assign_add` or `assign_sub` on each shard, with its rows."""

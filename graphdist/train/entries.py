@@ -192,12 +192,9 @@ class Entries:
 
     def _collect_state(self, name: str, leaf: Any) -> bool:
         """Add an object that is restored in place; return whether the leaf is one."""
-        if isinstance(leaf, Variable):
+        if isinstance(leaf, Variable | ShardedVariable):
             if self._is_new(name, leaf):
                 self._add(name, _of_variable(name, leaf))
-        elif isinstance(leaf, ShardedVariable):
-            if self._is_new(name, leaf):
-                self._add(name, _of_shards(name, leaf))
         elif isinstance(leaf, Metric):
             for inner, total in _named_totals(leaf):
                 self._collect_state(f"{name}/{inner}", total)
@@ -330,14 +327,15 @@ def _of_total(name: str, total: Total) -> ArrayEntry:
     )
 
 
-def _of_variable(name: str, variable: Variable) -> ArrayEntry:
+def _of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
     dtype = variable.dtype
 
     def write(array: Array) -> None:
         variable.assign(_as_value(array, dtype), read_value=False)
 
-    numbers, storage = _numbers_of(dtype), variable.storage
-    is_in_slices = storage.is_in_slices_over_workers and not numbers
+    numbers = _numbers_of(dtype)
+    storage = variable.storage if isinstance(variable, Variable) else None
+    is_in_slices = storage and storage.is_in_slices_over_workers and not numbers
     return ArrayEntry(
         name,
         _checked_dtype(name, dtype),
@@ -348,19 +346,6 @@ def _of_variable(name: str, variable: Variable) -> ArrayEntry:
         holder=variable,
         slices=storage if is_in_slices else None,
         numbers=numbers,
-    )
-
-
-def _of_shards(name: str, variable: ShardedVariable) -> ArrayEntry:
-    """Return one array for all shards: it can be restored to other shards, and to none."""
-    return ArrayEntry(
-        name,
-        _checked_dtype(name, variable.dtype),
-        variable.shape,
-        variable.host_value,
-        lambda array: variable.assign(array, read_value=False),
-        is_read_by_all=variable.is_read_by_all,
-        holder=variable,
     )
 
 

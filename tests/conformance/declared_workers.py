@@ -31,4 +31,9 @@ WORKERS = (
         "multi_worker/dataset_element_spec|*",
         at=".workers[{0,1}][1][0]",
     ),
+    *declare(
+        "strategy.cluster_resolver is the one that was given",
+        "parameter_server/basic_fields|*",
+        at="[3]",
+    ),
 )

@@ -19,7 +19,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.coordinator import ClusterCoordinator
-from graphdist.parameter_server.cluster import ray
+from graphdist.parameter_server.ray_cluster import ray
 
 pytestmark = pytest.mark.slow
 

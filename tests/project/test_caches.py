@@ -14,6 +14,7 @@ FEW = {
     "_gpu_devices": "topologies that the program names",
     "_kernel": "nothing",
     "_moves": "distributions of variables, for each strategy",
+    "_pickler_class": "nothing",
     "_public_primitives": "nothing",
     "_sum_of_words": "strategies of several workers, and the sizes of parts",
     "_tpu_devices": "topologies that the program names",

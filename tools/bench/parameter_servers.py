@@ -4,9 +4,10 @@
     python -m graphdist.tools.bench parameter_server --tensorflow /path/to/python
 
 A closure reads 1 MB of parameters, computes a gradient of as many bytes from a small batch, and
-writes it: the work is what is sent. The same model runs on TensorFlow's `ParameterServerStrategy`,
-in turns, each turn in a process of its own, if this Python or the one that is named has TensorFlow.
-Its workers and servers are threads of one process, those of graphdist are processes.
+writes it: nearly all of the work is sending. The same model runs on TensorFlow's
+`ParameterServerStrategy`, in turns, each turn in a process of its own, if this Python or the one
+that is named has TensorFlow. Its workers and servers are threads of one process, graphdist's are
+processes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _OF_TENSORFLOW = Path(__file__).with_name("parameter_servers_on_tensorflow.py")
 
 @dataclass(frozen=True)
 class Load:
-    """What is measured: a dense layer of so many rows and columns, and how many closures."""
+    """The load: a dense layer of so many rows and columns, and how many closures."""
 
     num_workers: int = 2
     rows: int = 512

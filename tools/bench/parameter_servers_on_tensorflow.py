@@ -13,20 +13,20 @@ from importlib import import_module
 from typing import Any  # Any: TensorFlow ships no types
 
 
-def free_ports(count: int) -> list[int]:
+def unused_ports(count: int) -> list[int]:
     """Return ports that nobody listens on."""
     sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    for socket_of_port in sockets:
+        socket_of_port.bind(("localhost", 0))
+    ports = [socket_of_port.getsockname()[1] for socket_of_port in sockets]
+    for socket_of_port in sockets:
+        socket_of_port.close()
     return ports
 
 
 def make_strategy(tf: Any, num_workers: int) -> Any:
     """Return a strategy of workers and one server, all in this process."""
-    first, *others = [f"localhost:{port}" for port in free_ports(num_workers + 1)]
+    first, *others = [f"localhost:{port}" for port in unused_ports(num_workers + 1)]
     spec = tf.train.ClusterSpec({"worker": others, "ps": [first]})
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=num_workers + 1)
     for task in range(num_workers):

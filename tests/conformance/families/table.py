@@ -21,6 +21,7 @@ from tests.conformance.families import (
     reduce,
     resolvers,
     run,
+    sharded_variables,
     values,
     variable_matrix,
     variables,
@@ -67,6 +68,6 @@ FAMILIES: dict[str, Program] = {
     "multi_worker": multi_worker.multi_worker,
     "multi_worker_util": resolvers.multi_worker_util,
     "parameter_server": parameter_servers.parameter_server,
-    "partitioner": parameter_servers.partitioner,
-    "sharded_variable": parameter_servers.sharded_variable,
+    "partitioner": sharded_variables.partitioner,
+    "sharded_variable": sharded_variables.sharded_variable,
 }

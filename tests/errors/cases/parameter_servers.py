@@ -11,7 +11,7 @@ import pytest
 import graphdist as gd
 from graphdist.experimental import partitioners
 from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
-from graphdist.parameter_server.cluster import ray
+from graphdist.parameter_server.ray_cluster import ray
 from tests.errors.refusal import Refused
 
 

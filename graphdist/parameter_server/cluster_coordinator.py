@@ -19,13 +19,12 @@ import jax
 
 from graphdist.errors import ArgumentError, ArgumentTypeError, ClosureCancelledError
 from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
-from graphdist.parameter_server.cluster import ray
 from graphdist.parameter_server.input import DatasetOfWorkers
 from graphdist.parameter_server.messages import (
     Apart,
     Closure,
+    ClosureFailed,
     Done,
-    Failed,
     LargeResult,
     LostServer,
     Missing,
@@ -33,8 +32,9 @@ from graphdist.parameter_server.messages import (
 )
 from graphdist.parameter_server.per_worker import PerWorkerDataset, PerWorkerValues
 from graphdist.parameter_server.pickling import as_bytes
+from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.strategy import ParameterServerBase
-from graphdist.parameter_server.worker import Settings, Worker
+from graphdist.parameter_server.worker import ClosureWorker, Settings
 from graphdist.program.function import BoundFunction, Function
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
@@ -72,11 +72,11 @@ class ClusterCoordinator:
         self.strategy = strategy
         self.queue = ClosureQueue()
         self.traffic = Traffic()
-        """What has been sent, and how often workers died: a `Traffic`."""
+        """Bytes sent so far, and how often workers died: a `Traffic`."""
         self._numbers = count()
         self._functions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sent = Sent()
-        self.workers = Workers(strategy)
+        self.workers = WorkerActors(strategy)
         strategy.closing.append(self.queue.close)
         strategy.closing.append(self.workers.end)
         for worker in range(strategy.num_workers):
@@ -201,7 +201,7 @@ class Sent:
         return number
 
 
-class Workers:
+class WorkerActors:
     """The actors of all workers."""
 
     def __init__(self, strategy: ParameterServerBase) -> None:
@@ -210,7 +210,7 @@ class Workers:
         settings: Any = jax.config
         actor = ray().remote(
             max_restarts=-1, max_task_retries=0, **{**defaults, **strategy.worker_options}
-        )(Worker)
+        )(ClosureWorker)
         self.actors = [
             actor.remote(
                 Settings(
@@ -251,13 +251,13 @@ class Serving:
     def __init__(
         self,
         queue: ClosureQueue,
-        workers: Workers,
+        workers: WorkerActors,
         index: int,
         traffic: Traffic,
         sent: Sent,
         strategy: ParameterServerBase,
     ) -> None:
-        """Take the queue, and what is needed to serve a worker."""
+        """Take the queue, and the actor of a worker."""
         self._queue, self._traffic, self._sent = queue, traffic, sent
         self._actor = workers.actors[index]
         # Weakly: a strategy that nobody uses any more ends its workers, and this thread with them.
@@ -309,7 +309,7 @@ class Serving:
             else:
                 return outcome, partial(_loaded, result)
 
-    def _send(self, missing: Missing) -> Failed | None:
+    def _send(self, missing: Missing) -> ClosureFailed | None:
         """Send a worker what it lacks; return the error that it raised there."""
         module = ray()
         if missing.function is not None:
@@ -334,7 +334,7 @@ class Serving:
             self._traffic.bytes_written += done.bytes_written
             self._traffic.written_twice += done.was_written_before
 
-    def _error(self, outcome: Failed | LostServer) -> BaseException:
+    def _error(self, outcome: ClosureFailed | LostServer) -> BaseException:
         strategy = self._strategy()
         if isinstance(outcome, LostServer):
             assert strategy is not None
