@@ -7,6 +7,8 @@ Ray, and its closure goes back to the queue.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -219,6 +221,7 @@ class WorkerActors:
                     settings.jax_enable_x64,
                     strategy.server_names,
                     strategy.key,
+                    [folder or os.getcwd() for folder in sys.path],
                 )
             )
             for index in range(strategy.num_workers)

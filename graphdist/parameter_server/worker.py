@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,8 @@ class Settings:
     servers: list[str]
     """The names of the servers' actors."""
     key: bytes
+    path: list[str]
+    """Where the program that coordinates finds modules."""
 
 
 class ClosureWorker:
@@ -64,6 +67,7 @@ class ClosureWorker:
     def __init__(self, settings: Settings) -> None:
         """Take the devices."""
         global _worker
+        sys.path += [folder for folder in settings.path if folder not in sys.path]
         jax.config.update("jax_enable_x64", settings.enable_x64)
         set_logical_cpu_devices(settings.num_devices)
         self.index = settings.index

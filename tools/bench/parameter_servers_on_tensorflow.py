@@ -49,7 +49,6 @@ def main(num_workers: int, rows: int, columns: int, batch: int, closures: int) -
         x, y = tf.ones((batch, rows)), tf.zeros((batch, columns))
         return tf.data.Dataset.from_tensors((x, y)).repeat().prefetch(2)
 
-    @tf.function
     def step(iterator: Any) -> Any:
         x, y = next(iterator)
         with tf.GradientTape() as tape:
@@ -57,11 +56,12 @@ def main(num_workers: int, rows: int, columns: int, batch: int, closures: int) -
         weights.assign_sub(0.1 * tape.gradient(loss, weights))
         return loss
 
+    compiled = tf.function(step)
     iterator = iter(coordinator.create_per_worker_dataset(make_dataset))
     for count in (max(20, closures // 5), closures):
         start = time.perf_counter()
         for _ in range(count):
-            coordinator.schedule(step, args=(iterator,))
+            coordinator.schedule(compiled, args=(iterator,))
         coordinator.join()
         seconds = time.perf_counter() - start
     print(closures / seconds, flush=True)

@@ -1,0 +1,17 @@
+"""The example of parameter servers learns to read digits, while a worker is killed."""
+
+from __future__ import annotations
+
+import pytest
+import train_parameter_server
+from train_digits import Settings
+
+import graphdist as gd
+
+
+@pytest.mark.slow
+def test_digits_are_learned_although_a_worker_dies() -> None:
+    pytest.importorskip("ray")
+    strategy = gd.ParameterServerStrategy(num_workers=2, num_servers=2)
+    assert train_parameter_server.train(strategy, Settings(), steps=450, kills=True) >= 0.97
+    strategy.shutdown()
