@@ -327,8 +327,7 @@ class Serving:
     def _bring_together(self, apart: Apart) -> None:
         strategy = self._strategy()
         assert strategy is not None
-        with _moving:
-            strategy.keep_together(list(apart.groups))
+        strategy.keep_together(list(apart.groups))
 
     def _count(self, done: Done) -> None:
         with _counting:
@@ -359,8 +358,6 @@ class Serving:
 
 
 _counting = Lock()
-_moving = Lock()
-"""Variables are moved by one thread at a time."""
 
 
 def _loaded(result: Any) -> Any:

@@ -101,6 +101,12 @@ class ServerConnection:
         except (EOFError, OSError) as error:
             raise ServerIsSilent from error
 
+    def close(self) -> None:
+        """Close it; the next request opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
     def answer(self) -> Any:
         """Return the answer to the request, or raise the error that is the answer."""
         try:

@@ -12,21 +12,25 @@ from typing import Any  # Any: users' arguments and results, and the strategy
 
 import jax
 
+from graphdist.errors import ContextError
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import Type, numpy_dtype
 from graphdist.parameter_server.halves import Halves, colocated, halves_of
 from graphdist.parameter_server.messages import Key
+from graphdist.parameter_server.storage import StorageOnServer
 from graphdist.passes.manager import run_passes
 from graphdist.program.argument_keys import LeafKey, leaf_key
 from graphdist.program.interface import OUTPUT, Interface
 from graphdist.program.program import RunnableProgram
 from graphdist.program.stages import Traced
+from graphdist.tracing.user_lines import here
 
 _UNTIL_PLACED = ("infer_distribution", "place_variables")
 
 
 def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[..., Any]) -> Any:
     """Return the program of a traced function that uses variables on servers."""
+    _require_on_servers(traced)
     halves = halves_of(_placed(traced))
     names = [variable.name for variable in traced.graph.variables if not variable.is_local]
     keys = {
@@ -42,6 +46,19 @@ def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[
         interface=(own := _interface(interface, halves, traced)),
     )
     return ProgramOnServers(compiled(of_worker, own), halves, keys, strategy)
+
+
+def _require_on_servers(traced: Traced) -> None:
+    """Raise `ContextError` for a variable that is on no server."""
+    for variable in traced.variables:
+        if not isinstance(variable.storage, StorageOnServer):
+            raise ContextError(
+                f"one function uses variable {variable.name!r}, which is on no server, and "
+                f"variables on parameter servers",
+                source=here(),
+                other=variable.made_at,
+                hint="make it inside strategy.scope(), or read it before and pass its value",
+            )
 
 
 def _placed(traced: Traced) -> Graph:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -59,6 +60,7 @@ class Servers:
         self.origin: Origin | None = None
         """The closure that requests are for; None outside closures."""
         self._texts: dict[str, str] = {}
+        self._to_drop: deque[Key] = deque()
 
     def __len__(self) -> int:
         return len(self.actors)
@@ -71,10 +73,18 @@ class Servers:
         """Give a new variable its value."""
         server = self.home(key)
         self._answers({server: ("create", (key, np.asarray(value)))})
+        self._drop()
 
-    def drop(self, key: Key) -> None:
-        """Forget a variable that nobody uses any more."""
-        self._answers({self.home(key): ("drop", ([key],))})
+    def drop_later(self, key: Key) -> None:
+        """Forget a variable that nobody uses any more, when the next one is made.
+
+        Not at once: the garbage collector calls this anywhere, in the middle of a request too.
+        """
+        self._to_drop.append(key)
+
+    def _drop(self) -> None:
+        keys = [self._to_drop.popleft() for _ in range(len(self._to_drop))]
+        self._answers({s: ("drop", (of_server,)) for s, of_server in self._by_home(keys).items()})
 
     def read(self, keys: Sequence[Key]) -> list[np.ndarray[Any, Any]]:
         """Return the values of variables, in order."""
@@ -179,14 +189,21 @@ class Servers:
         with ExitStack() as held:
             for server in order:
                 held.enter_context(self._connections[server].lock)
-            for server in order:
-                with _lost(server):
-                    self._connections[server].request(*requests[server])
-            answers = {}
-            for server in order:
-                with _lost(server):
-                    answers[server] = self._connections[server].answer()
-            return answers
+            try:
+                for server in order:
+                    with _lost(server):
+                        self._connections[server].request(*requests[server])
+                answers = {}
+                for server in order:
+                    with _lost(server):
+                        answers[server] = self._connections[server].answer()
+                return answers
+            except (
+                BaseException
+            ):  # an interrupt too: an answer that is left would be the next one's
+                for server in order:
+                    self._connections[server].close()
+                raise
 
     def _follow(self, answer: Elsewhere, deadline: float) -> None:
         """Note new homes; wait a moment if a variable is on its way."""

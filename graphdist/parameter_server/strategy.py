@@ -10,9 +10,10 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from secrets import token_bytes
+from threading import Lock
 from typing import Any  # Any: users' values, resolvers, Ray's handles
 from uuid import uuid4
 
@@ -45,6 +46,8 @@ from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
+_moving = Lock()
+"""Variables are moved by one thread at a time."""
 JOBS = ("chief", "evaluator", "ps", "worker")
 
 
@@ -220,7 +223,7 @@ class ParameterServerBase(StrategyOnServers):
 
     def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
         """Move variables that are updated together to the server of the first of them."""
-        with self._losing_servers():
+        with _moving, self._losing_servers():
             for first, *others in groups:
                 for key in others:
                     self.servers.move(key, self.servers.home(first))
@@ -368,9 +371,7 @@ def _close(cluster: Cluster, actors: list[Any], closing: list[Callable[[], None]
 def _forget(names: dict[Key, str], servers: Servers, key: Key) -> None:
     """Drop a variable that nobody refers to any more."""
     names.pop(key, None)
-    if ray().is_initialized():
-        with suppress(ServerIsLost):
-            servers.drop(key)
+    servers.drop_later(key)
 
 
 __all__ = ["ParameterServerBase", "ParameterServerStrategy", "StrategyOnServers", "WorkerStrategy"]

@@ -133,6 +133,8 @@ class ClosureWorker:
             return Apart(apart.groups), None
         except ServerIsLost as lost:
             return LostServer(lost.server), None
+        except SystemExit as error:  # which would end the worker, and the function be run again
+            return failed(RuntimeFailure(f"the function has called sys.exit: {error}")), None
         except Exception as error:
             return failed(error), None
         finally:

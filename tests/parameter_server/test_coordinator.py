@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
 from typing import Any  # Any: what users schedule
 
 import jax
@@ -160,8 +163,6 @@ def test_what_cannot_be_scheduled(strategy: Strategy, coordinator: ClusterCoordi
         coordinator.schedule(gd.function(lambda: mirrored.run(lambda: 1)))
     with pytest.raises(TypeError, match="a coordinator of"):
         ClusterCoordinator(mirrored)
-    import threading
-
     lock = threading.Lock()
     with pytest.raises(TypeError, match="cannot be sent to a worker"):
         coordinator.schedule(gd.function(lambda: lock.locked()))
@@ -174,6 +175,47 @@ def test_variables_are_not_made_by_workers(coordinator: ClusterCoordinator) -> N
         result.fetch()
     with pytest.raises(RuntimeError):
         coordinator.join()
+
+
+def test_a_function_that_exits_fails(coordinator: ClusterCoordinator) -> None:
+    coordinator.schedule(gd.function(lambda: sys.exit(3)))
+    with pytest.raises(RuntimeError, match=r"sys\.exit: 3"):
+        coordinator.join()
+
+
+def test_variables_of_servers_do_not_mix(strategy: Strategy) -> None:
+    v, other = variable(strategy, 1.0), gd.Variable(2.0, name="other")
+    with pytest.raises(RuntimeError, match="'other', which is on no server"):
+        gd.function(lambda: v + other)()
+
+
+def test_an_interrupted_request_leaves_no_answer_behind(strategy: Strategy) -> None:
+    v, w = variable(strategy, 1.0), variable(strategy, jnp.zeros(3))
+    connections = strategy.servers._connections
+    poll = connections[strategy.server_of(v)].answer
+
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    connections[strategy.server_of(v)].answer = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        v.read_value()
+    connections[strategy.server_of(v)].answer = poll  # type: ignore[method-assign]
+    assert w.read_value().shape == (3,)
+    assert float(v) == 1
+
+
+def test_variables_that_nobody_uses_are_dropped(strategy: Strategy) -> None:
+    v = variable(strategy, jnp.zeros(3))
+    key = v.storage.key
+    assert key in strategy.names
+    del v
+    gc.collect()
+    assert key in strategy.servers._to_drop
+    other = variable(strategy, 1.0)
+    assert key not in strategy.servers._to_drop
+    assert key not in strategy.names
+    assert other.storage.key in strategy.names
 
 
 def test_workers_know_their_number(coordinator: ClusterCoordinator) -> None:
