@@ -121,7 +121,12 @@ def test_slots_belong_to_their_variable() -> None:
 
 def test_a_value_from_elsewhere_replaces_the_variable() -> None:
     v = gd.Variable(jnp.zeros(3), name="v")
-    halves = halves_of(placed(gd.function(lambda x: v.assign(x * 2, read_value=False)), X[0]))
+
+    @gd.function
+    def step(x: Any) -> None:
+        v.assign(x * 2, read_value=False)
+
+    halves = halves_of(placed(step, X[0]))
     (update,) = halves.updates
     assert update.graph is None
     assert not halves.reads
@@ -129,6 +134,11 @@ def test_a_value_from_elsewhere_replaces_the_variable() -> None:
 
 def test_matrix_products_are_left_to_the_worker() -> None:
     v = gd.Variable(jnp.eye(3), name="v")
-    halves = halves_of(placed(gd.function(lambda: v.assign(v[...] @ v[...], read_value=False))))
+
+    @gd.function
+    def step() -> None:
+        v.assign(v[...] @ v[...], read_value=False)
+
+    halves = halves_of(placed(step))
     assert halves.updates[0].graph is None
     assert halves.reads == ("v",)
