@@ -3,7 +3,8 @@
 The text of a module has no addresses. So buffers are followed from the instruction that makes them
 to the last that uses them:
 
-* views (tuples, their elements, bitcasts, the ends of what was started) are the buffers they show;
+* views (tuples, their elements, bitcasts, the ends of asynchronous operations) are the buffers they
+  show;
 * a loop's state stays in its buffers; a new value of it needs another while the old one is used;
 * an update in place has its operand's buffer, and a result may take the buffer of an operand of the
   same size that nothing uses later;

@@ -1,4 +1,4 @@
-"""When a compiled step holds most memory, and what it holds then, by the user's lines.
+"""When a compiled step holds most memory, and which arrays, by the user's lines.
 
 `graphdist.runtime.module_memory` follows the module's buffers. The compiler's own peak, which the
 report states, is larger by what it pads and by gaps between buffers.
@@ -44,7 +44,7 @@ class StepMemory:
     during: Mapping[Instruction, int] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as an object of JSON, without what is held at each instruction."""
+        """Return it as an object of JSON, without the bytes at each instruction."""
         largest = [
             {"bytes": each.bytes, "count": each.count, "type": each.type, "line": each.line}
             for each in self.largest
@@ -53,8 +53,8 @@ class StepMemory:
         return {**peak, "largest": largest}
 
 
-def memory_of(module: ScheduledModule, text: str, labels: Labels) -> StepMemory:
-    """Return what a step holds; raises no error for modules of unknown instructions."""
+def memory_of_step(module: ScheduledModule, text: str, labels: Labels) -> StepMemory:
+    """Return the memory that a step holds."""
     memory = ModuleMemory(module, text)
     instruction, buffers = memory.at_peak()
     phase, line = labels.of(instruction)

@@ -15,7 +15,7 @@ from graphdist.ir.cost import executions, of_node
 from graphdist.ir.graph import Graph
 from graphdist.ir.kernels import KERNEL
 from graphdist.program.step_labels import Labels
-from graphdist.program.step_memory import StepMemory, memory_of
+from graphdist.program.step_memory import StepMemory, memory_of_step
 from graphdist.runtime.scheduled_module import ScheduledModule
 from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
 from graphdist.runtime.targets.durations import ChipDurations, KernelFlops, hlo_dtype
@@ -143,7 +143,7 @@ def timeline_of(
         fitted=timing.source,
         turn=turn,
         labels=labels,
-        memory=memory_of(module, text, labels),
+        memory=memory_of_step(module, text, labels),
     )
 
 

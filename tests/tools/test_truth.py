@@ -13,7 +13,7 @@ import pytest
 import graphdist as gd
 from graphdist.tools.truth.command import main
 from graphdist.tools.truth.fit import Observed, slowdown_at, slowdown_of
-from graphdist.tools.truth.page import Judged, picture, write_page
+from graphdist.tools.truth.page import Judged, drawn, write_page
 from graphdist.tools.truth.runs import ROOT, TABLE, read_table
 from tests.aot.steps import make_step, needs_tpu
 
@@ -73,7 +73,7 @@ def test_the_page_keeps_its_text_around_the_table(tmp_path: Path) -> None:
 
 def test_a_prediction_that_is_true_stands_on_the_line_of_the_picture() -> None:
     (run,) = read_table(ROOT / TABLE)[:1]
-    drawn = ElementTree.fromstring(picture([Judged(run, run.seconds, run.seconds, 1.0)]))
+    drawn = ElementTree.fromstring(drawn([Judged(run, run.seconds, run.seconds, 1.0)]))
     circle = next(each for each in drawn if each.tag.endswith("circle"))
     line = next(each for each in drawn if each.get("class") == "equal")
     x, y = float(circle.get("cx", 0)), float(circle.get("cy", 0))

@@ -69,7 +69,7 @@ def write_page(folder: Path, found: Sequence[Judged]) -> None:
         )
     table = "\n".join(_table(found))
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-    (folder / PICTURE).write_text(picture(found), encoding="utf-8")
+    (folder / PICTURE).write_text(drawn(found), encoding="utf-8")
 
 
 def _table(found: Sequence[Judged]) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _table(found: Sequence[Judged]) -> Iterator[str]:
     yield f"{errors_line(found)}."
 
 
-def picture(found: Sequence[Judged]) -> str:
+def drawn(found: Sequence[Judged]) -> str:
     """Return predicted against measured seconds as SVG, both on logarithmic scales."""
     seconds = [value for each in found for value in (each.predicted, each.run.seconds)]
     low, high = log10(min(seconds)) - 0.1, log10(max(seconds)) + 0.1
