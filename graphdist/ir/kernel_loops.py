@@ -47,7 +47,7 @@ _ARITHMETIC: dict[str, Callable[..., int]] = {
 }
 
 
-def positions(jaxpr: Any, grid: Sequence[int]) -> list[Position]:
+def grid_positions(jaxpr: Any, grid: Sequence[int]) -> list[Position]:
     """Return positions of a grid at which a kernel's loops together turn as at all, evenly spaced.
 
     Along axes that no loop's end can depend on, position 0 stands for all.
@@ -68,7 +68,7 @@ def scalars(jaxpr: Any, known: Known, position: Position, grid: Sequence[int]) -
     return found
 
 
-def turns(equation: Any, known: Known) -> int:
+def loop_turns(equation: Any, known: Known) -> int:
     """Return how often a `while` turns that counts from one known number to another."""
     params = equation.params
     cond, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any  # Any: the body is a jaxpr, and this package does not import JAX
 
 from graphdist.ir.graph import Node
-from graphdist.ir.kernel_loops import Known, nested_jaxprs, positions, scalars, turns
+from graphdist.ir.kernel_loops import Known, grid_positions, loop_turns, nested_jaxprs, scalars
 from graphdist.ir.types import dtype_name
 
 KERNEL = "jax.pallas_call"
@@ -38,7 +38,7 @@ def kernel_flops(node: Node, is_move: Callable[[str], bool]) -> Flops:
     # A size that is known only at run time counts as 1.
     grid = tuple(size if isinstance(size, int) else 1 for size in grid)
     total: Flops = Counter()
-    counted = positions(body, grid)
+    counted = grid_positions(body, grid)
     for position in counted:
         total.update(_of_jaxpr(body, is_move, scalars(body, {}, position, grid)))
     points = prod(grid)
@@ -59,7 +59,7 @@ def _of_equation(equation: Any, is_move: Callable[[str], bool], known: Known) ->
         return max(arms, key=lambda arm: arm.total())
     bodies = [_of_jaxpr(nested, is_move, {}) for nested in nested_jaxprs(equation)]
     if bodies:
-        times = turns(equation, known) if name == "while" else params.get("length", 1)
+        times = loop_turns(equation, known) if name == "while" else params.get("length", 1)
         return _times(sum(bodies, Counter()), times)
     if name == "dot_general":
         return _of_matmul(equation)

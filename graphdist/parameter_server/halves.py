@@ -41,7 +41,7 @@ A gradient is then sent as it is, with the norm that it is divided by, and not d
 
 
 @dataclass(frozen=True)
-class Update:
+class ServerUpdate:
     """What a server does with some variables: a graph of their values and of sent values.
 
     The first inputs are `variables`, the others the values at the places `sent` of all that the
@@ -66,7 +66,7 @@ class Halves:
     worker: Graph
     reads: tuple[str, ...]
     num_sent: int
-    updates: tuple[Update, ...]
+    updates: tuple[ServerUpdate, ...]
 
 
 def halves_of(graph: Graph) -> Halves:
@@ -96,7 +96,9 @@ class _Cut:
         results = self.graph.outputs[len(self.graph.assigned) :]
         return self._with_worker(updates, results)
 
-    def _with_worker(self, updates: tuple[Update, ...], results: tuple[Operand, ...]) -> Halves:
+    def _with_worker(
+        self, updates: tuple[ServerUpdate, ...], results: tuple[Operand, ...]
+    ) -> Halves:
         graph = self.graph
         outputs = (*results, *self.sent)
         half = Graph(
@@ -167,12 +169,12 @@ class _Cut:
             groups.setdefault(leader(name), []).append(name)
         return list(groups.values())
 
-    def _update(self, names: Sequence[str]) -> Update:
+    def _update(self, names: Sequence[str]) -> ServerUpdate:
         """Return the update of variables that belong together."""
         outputs = [self.new[name] for name in names]
         is_replaced = [name not in self.fresh(self.new[name]) for name in names]
         if len(names) == 1 and is_replaced[0]:
-            return Update(tuple(names), tuple(names), (self._place_of(outputs[0]),))
+            return ServerUpdate(tuple(names), tuple(names), (self._place_of(outputs[0]),))
         inside = self._inside(outputs)
         boundary = self._boundary(inside)
         inside |= self._beyond(inside, boundary)
@@ -196,7 +198,7 @@ class _Cut:
             f"{self.graph.name}_on_server", Stage.SPMD, 1, (*held, *rest), nodes, tuple(outputs)
         )
         variables = tuple(self.variables[value].name for value in held)
-        return Update(variables, tuple(names), sent, graph)
+        return ServerUpdate(variables, tuple(names), sent, graph)
 
     def _held(self, names: Sequence[str]) -> set[Operand]:
         """Return the variables that are on the server of these."""
@@ -307,7 +309,7 @@ def _values(node: Node) -> list[Value]:
     return [operand for operand in node.operands if isinstance(operand, Value)]
 
 
-def colocated(updates: Iterable[Update]) -> list[tuple[str, ...]]:
+def colocated(updates: Iterable[ServerUpdate]) -> list[tuple[str, ...]]:
     """Return the variables that must be on one server, group by group."""
     return [
         tuple(dict.fromkeys((*update.assigned, *update.variables)))

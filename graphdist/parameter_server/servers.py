@@ -20,7 +20,7 @@ import numpy as np
 from graphdist.errors import RuntimeFailure
 from graphdist.ir.printer import print_graph
 from graphdist.parameter_server.connections import ServerConnection, ServerIsSilent
-from graphdist.parameter_server.halves import Update
+from graphdist.parameter_server.halves import ServerUpdate
 from graphdist.parameter_server.messages import Change, Elsewhere, Key, Origin, UnknownUpdates
 from graphdist.parameter_server.ray_cluster import ray
 from graphdist.tracing.user_lines import here
@@ -105,7 +105,7 @@ class Servers:
         return values
 
     def apply(
-        self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Sequence[Any]
+        self, updates: Sequence[ServerUpdate], keys: Mapping[str, Key], sent: Sequence[Any]
     ) -> None:
         """Carry out updates, whose variables are named by `keys`, and wait until they are done."""
         changes = [self._change(update, keys) for update in updates]
@@ -154,7 +154,7 @@ class Servers:
             found.setdefault(self.home(key), []).append(key)
         return found
 
-    def _change(self, update: Update, keys: Mapping[str, Key]) -> Change:
+    def _change(self, update: ServerUpdate, keys: Mapping[str, Key]) -> Change:
         name = None
         if update.graph is not None:
             text = print_graph(update.graph)

@@ -15,7 +15,7 @@ import numpy as np
 from graphdist.errors import UnsupportedError
 from graphdist.ir.graph import GraphVariable
 from graphdist.ir.types import MIRRORED
-from graphdist.parameter_server.halves import Update
+from graphdist.parameter_server.halves import ServerUpdate
 from graphdist.parameter_server.messages import Key
 from graphdist.tracing.user_lines import here
 
@@ -51,7 +51,7 @@ class StorageOnServer:
 
     @buffer.setter
     def buffer(self, array: Any) -> None:
-        change = Update((self.name,), (self.name,), (0,))
+        change = ServerUpdate((self.name,), (self.name,), (0,))
         self.strategy.apply([change], {self.name: self.key}, [np.asarray(array)])
 
     held = buffer

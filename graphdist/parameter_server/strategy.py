@@ -29,7 +29,7 @@ from graphdist.errors import (
     ContextError,
     ServerLostError,
 )
-from graphdist.parameter_server.halves import Update
+from graphdist.parameter_server.halves import ServerUpdate
 from graphdist.parameter_server.input import DatasetOfWorkers
 from graphdist.parameter_server.messages import Key
 from graphdist.parameter_server.program import program_on_servers
@@ -67,7 +67,7 @@ class StrategyOnServers(CommonStrategy):
         """Return the values of variables, in order."""
         return self.servers.read(keys)
 
-    def apply(self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Any) -> None:
+    def apply(self, updates: Sequence[ServerUpdate], keys: Mapping[str, Key], sent: Any) -> None:
         """Have servers update variables, and wait until they have."""
         self.servers.apply(updates, keys, sent)
 
@@ -216,7 +216,7 @@ class ParameterServerBase(StrategyOnServers):
         with self._losing_servers():
             return super().read(keys)
 
-    def apply(self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Any) -> None:
+    def apply(self, updates: Sequence[ServerUpdate], keys: Mapping[str, Key], sent: Any) -> None:
         """Have servers update variables, and wait; raises `ServerLostError`."""
         with self._losing_servers():
             super().apply(updates, keys, sent)

@@ -20,6 +20,7 @@ FEW = {
     "_tpu_devices": "topologies that the program names",
     "default_strategy": "nothing",
     "jax_op": "JAX's primitives",
+    "name_of_seeds": "nothing",
     "optimization_barrier": "nothing",
     "sharded": "dimensions of arrays",
 }

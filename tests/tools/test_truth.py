@@ -73,9 +73,9 @@ def test_the_page_keeps_its_text_around_the_table(tmp_path: Path) -> None:
 
 def test_a_prediction_that_is_true_stands_on_the_line_of_the_picture() -> None:
     (run,) = read_table(ROOT / TABLE)[:1]
-    drawn = ElementTree.fromstring(drawn([Judged(run, run.seconds, run.seconds, 1.0)]))
-    circle = next(each for each in drawn if each.tag.endswith("circle"))
-    line = next(each for each in drawn if each.get("class") == "equal")
+    shown = ElementTree.fromstring(drawn([Judged(run, run.seconds, run.seconds, 1.0)]))
+    circle = next(each for each in shown if each.tag.endswith("circle"))
+    line = next(each for each in shown if each.get("class") == "equal")
     x, y = float(circle.get("cx", 0)), float(circle.get("cy", 0))
     assert x - float(line.get("x1", 0)) == pytest.approx(float(line.get("y1", 0)) - y, abs=0.2)
 
