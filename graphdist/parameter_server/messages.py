@@ -40,6 +40,14 @@ class Change:
 
 
 @dataclass(frozen=True)
+class GraphText:
+    """A graph as text, and its parameters that have no text."""
+
+    text: str
+    opaques: tuple[object, ...]
+
+
+@dataclass(frozen=True)
 class Origin:
     """The closure that a request is for: its number, and whether it may have run before."""
 

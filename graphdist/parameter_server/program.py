@@ -15,9 +15,9 @@ import jax
 from graphdist.errors import ContextError
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import Type, numpy_dtype
-from graphdist.parameter_server.halves import Halves, colocated, halves_of
 from graphdist.parameter_server.messages import Key
 from graphdist.parameter_server.storage import StorageOnServer
+from graphdist.passes.cut_updates import CutStep, cut_updates
 from graphdist.passes.manager import run_passes
 from graphdist.program.argument_keys import LeafKey, leaf_key
 from graphdist.program.interface import OUTPUT, Interface
@@ -31,21 +31,21 @@ _UNTIL_PLACED = ("infer_distribution", "place_variables")
 def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[..., Any]) -> Any:
     """Return the program of a traced function that uses variables on servers."""
     _require_on_servers(traced)
-    halves = halves_of(_placed(traced))
+    cut = cut_updates(_placed(traced))
     names = [variable.name for variable in traced.graph.variables if not variable.is_local]
     keys = {
         name: variable.storage.key for name, variable in zip(names, traced.variables, strict=True)
     }
     strategy: Any = interface.strategy
-    strategy.keep_together([tuple(keys[name] for name in g) for g in colocated(halves.updates)])
+    strategy.keep_together([tuple(keys[name] for name in group) for group in cut.together])
     of_worker = replace(
         traced,
-        graph=halves.worker,
+        graph=_with_reads_as_arguments(cut),
         variables=(),
         pipeline=[entry for entry in traced.pipeline if entry.name not in _UNTIL_PLACED],
-        interface=(own := _interface(interface, halves, traced)),
+        interface=(own := _interface(interface, cut, traced)),
     )
-    return ProgramOnServers(compiled(of_worker, own), halves, keys, strategy)
+    return ProgramOnServers(compiled(of_worker, own), cut, keys, strategy)
 
 
 def _require_on_servers(traced: Traced) -> None:
@@ -68,17 +68,23 @@ def _placed(traced: Traced) -> Graph:
     return history[-1].graph
 
 
-def _interface(interface: Interface, halves: Halves, traced: Traced) -> Interface:
+def _with_reads_as_arguments(cut: CutStep) -> Graph:
+    """Return the worker's half, which takes the values that it reads after its arguments."""
+    read, arguments = cut.worker.inputs[: len(cut.reads)], cut.worker.inputs[len(cut.reads) :]
+    return cut.worker.replace(inputs=(*arguments, *read), variables=())
+
+
+def _interface(interface: Interface, cut: CutStep, traced: Traced) -> Interface:
     """Return the interface of the worker's half: more arguments, and a list of more results."""
     types = {variable.name: variable.type for variable in traced.graph.variables}
-    read = [types[name] for name in halves.reads]
-    more = halves.num_sent
+    read = [types[name] for name in cut.reads]
+    more = cut.num_sent
     structure = jax.tree_util.treedef_tuple((interface.structure, jax.tree.structure([0] * more)))
     return replace(
         interface,
         keys=(*interface.keys, *map(_key, read)),
-        names=[*interface.names, *halves.reads],
-        paths=(*interface.paths, *halves.reads),
+        names=[*interface.names, *cut.reads],
+        paths=(*interface.paths, *cut.reads),
         structure=structure,
         statics=[*interface.statics, *[OUTPUT] * more],
         per_replica=[*interface.per_replica, *[False] * more],
@@ -95,13 +101,13 @@ class ProgramOnServers:
     """A compiled worker's half, with what goes before and after it."""
 
     def __init__(
-        self, program: RunnableProgram, halves: Halves, keys: dict[str, Key], strategy: Any
+        self, program: RunnableProgram, cut: CutStep, keys: dict[str, Key], strategy: Any
     ) -> None:
         """Take the program of the worker's half, and the numbers of the variables by name."""
         self.last_call = 0
-        self.halves = halves
+        self.cut = cut
         self._program, self._keys, self._strategy = program, keys, strategy
-        self._reads = [keys[name] for name in halves.reads]
+        self._reads = [keys[name] for name in cut.reads]
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments and return the user's result."""
@@ -109,6 +115,6 @@ class ProgramOnServers:
         values = strategy.read(self._reads) if self._reads else []
         placed = jax.device_put(values, strategy.devices.mirrored) if values else []
         result, sent = self._program.call([*leaves, *placed])
-        if self.halves.updates:
-            strategy.apply(self.halves.updates, self._keys, jax.device_get(sent))
+        if self.cut.updates:
+            strategy.apply(self.cut.updates, self._keys, jax.device_get(sent))
         return result

@@ -21,7 +21,14 @@ import numpy as np
 
 from graphdist.ir.parser import parse
 from graphdist.parameter_server.connections import RequestListener
-from graphdist.parameter_server.messages import Change, Elsewhere, Key, Origin, UnknownUpdates
+from graphdist.parameter_server.messages import (
+    Change,
+    Elsewhere,
+    GraphText,
+    Key,
+    Origin,
+    UnknownUpdates,
+)
 from graphdist.parameter_server.ray_cluster import ray
 from graphdist.runtime.emit import emit
 from graphdist.tracing.jax_ops import resolve
@@ -85,10 +92,10 @@ class ParameterServer:
             return lacking
         return [np.asarray(self._values[key]) for key in keys]
 
-    def add_graphs(self, graphs: dict[str, str]) -> None:
-        """Take graphs of updates, as text by their names."""
-        for name, text in graphs.items():
-            self._graphs[name] = parse(text, ops=resolve)
+    def add_graphs(self, graphs: dict[str, GraphText]) -> None:
+        """Take graphs of updates by their names."""
+        for name, graph in graphs.items():
+            self._graphs[name] = parse(graph.text, graph.opaques, ops=resolve)
 
     def apply(self, changes: Sequence[Change], sent: Sequence[Any], origin: Origin | None) -> Any:
         """Carry out changes; return whether the closure has written here before."""

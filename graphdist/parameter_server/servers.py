@@ -8,6 +8,7 @@ one, and goes there. A request for variables of several servers is one to each, 
 from __future__ import annotations
 
 import hashlib
+import pickle
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +19,19 @@ from typing import Any  # Any: Ray's handles, and arrays
 import numpy as np
 
 from graphdist.errors import RuntimeFailure
-from graphdist.ir.printer import print_graph
+from graphdist.ir.graph import Stage
+from graphdist.ir.printer import opaques, print_graph
 from graphdist.parameter_server.connections import ServerConnection, ServerIsSilent
-from graphdist.parameter_server.halves import ServerUpdate
-from graphdist.parameter_server.messages import Change, Elsewhere, Key, Origin, UnknownUpdates
+from graphdist.parameter_server.messages import (
+    Change,
+    Elsewhere,
+    GraphText,
+    Key,
+    Origin,
+    UnknownUpdates,
+)
 from graphdist.parameter_server.ray_cluster import ray
+from graphdist.passes.cut_updates import Update
 from graphdist.tracing.user_lines import here
 
 _SECONDS_OF_SILENCE = 5.0
@@ -59,7 +68,7 @@ class Servers:
         """Whether a request of the current closure was for writes that had been made before."""
         self.origin: Origin | None = None
         """The closure that requests are for; None outside closures."""
-        self._texts: dict[str, str] = {}
+        self._texts: dict[str, GraphText] = {}
         self._to_drop: deque[Key] = deque()
 
     def __len__(self) -> int:
@@ -104,11 +113,17 @@ class Servers:
         self.bytes_read += sum(value.nbytes for value in values)
         return values
 
+    def assign(self, key: Key, value: Any) -> None:
+        """Replace the value of a variable, and wait until it is done."""
+        self._carry_out([Change((), (key,), (0,), None)], [value])
+
     def apply(
-        self, updates: Sequence[ServerUpdate], keys: Mapping[str, Key], sent: Sequence[Any]
+        self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Sequence[Any]
     ) -> None:
         """Carry out updates, whose variables are named by `keys`, and wait until they are done."""
-        changes = [self._change(update, keys) for update in updates]
+        self._carry_out([self._change(update, keys) for update in updates], sent)
+
+    def _carry_out(self, changes: list[Change], sent: Sequence[Any]) -> None:
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
         while changes:
             of_server: dict[int, list[Change]] = {}
@@ -154,18 +169,17 @@ class Servers:
             found.setdefault(self.home(key), []).append(key)
         return found
 
-    def _change(self, update: ServerUpdate, keys: Mapping[str, Key]) -> Change:
-        name = None
-        if update.graph is not None:
-            text = print_graph(update.graph)
-            name = hashlib.sha256(text.encode()).hexdigest()
-            self._texts[name] = text
-        return Change(
-            tuple(keys[variable] for variable in update.variables) if name else (),
-            tuple(keys[variable] for variable in update.assigned),
-            update.sent,
-            name,
-        )
+    def _change(self, update: Update, keys: Mapping[str, Key]) -> Change:
+        assigned = tuple(keys[variable] for variable in update.assigned)
+        if not update.graph.nodes and len(assigned) == len(update.sent) == 1:
+            return Change((), assigned, update.sent, None)
+        # A server has one replica, and gets the values of its variables as arguments.
+        graph = update.graph.replace(stage=Stage.SPMD, variables=())
+        text = GraphText(print_graph(graph), opaques(graph))
+        name = hashlib.sha256(pickle.dumps(text)).hexdigest()
+        self._texts[name] = text
+        taken = tuple(keys[variable] for variable in update.variables)
+        return Change(taken, assigned, update.sent, name)
 
     def _request(
         self, changes: Sequence[Change], sent: Sequence[Any]

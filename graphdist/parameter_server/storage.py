@@ -15,7 +15,6 @@ import numpy as np
 from graphdist.errors import UnsupportedError
 from graphdist.ir.graph import GraphVariable
 from graphdist.ir.types import MIRRORED
-from graphdist.parameter_server.halves import ServerUpdate
 from graphdist.parameter_server.messages import Key
 from graphdist.tracing.user_lines import here
 
@@ -27,6 +26,8 @@ class StorageOnServer:
     pack = None
     stored = MIRRORED
     is_complete_here = True
+    is_in_copies = False
+    anchor = None
     is_in_slices_over_workers = False
 
     def __init__(self, name: str, key: Key, strategy: Any) -> None:
@@ -51,8 +52,7 @@ class StorageOnServer:
 
     @buffer.setter
     def buffer(self, array: Any) -> None:
-        change = ServerUpdate((self.name,), (self.name,), (0,))
-        self.strategy.apply([change], {self.name: self.key}, [np.asarray(array)])
+        self.strategy.assign(self.key, np.asarray(array))
 
     held = buffer
 

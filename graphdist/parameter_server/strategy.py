@@ -29,7 +29,6 @@ from graphdist.errors import (
     ContextError,
     ServerLostError,
 )
-from graphdist.parameter_server.halves import ServerUpdate
 from graphdist.parameter_server.input import DatasetOfWorkers
 from graphdist.parameter_server.messages import Key
 from graphdist.parameter_server.program import program_on_servers
@@ -37,6 +36,7 @@ from graphdist.parameter_server.ray_cluster import Cluster, ray
 from graphdist.parameter_server.server import ParameterServer
 from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import StorageOnServer, require_storable
+from graphdist.passes.cut_updates import Update
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.state.sharded_variable import in_shards
 from graphdist.state.variable import Variable
@@ -67,9 +67,13 @@ class StrategyOnServers(CommonStrategy):
         """Return the values of variables, in order."""
         return self.servers.read(keys)
 
-    def apply(self, updates: Sequence[ServerUpdate], keys: Mapping[str, Key], sent: Any) -> None:
+    def apply(self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Any) -> None:
         """Have servers update variables, and wait until they have."""
         self.servers.apply(updates, keys, sent)
+
+    def assign(self, key: Key, value: Any) -> None:
+        """Replace the value of a variable."""
+        self.servers.assign(key, value)
 
     def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
         """See to it that the variables of each group are on one server."""
@@ -216,10 +220,15 @@ class ParameterServerBase(StrategyOnServers):
         with self._losing_servers():
             return super().read(keys)
 
-    def apply(self, updates: Sequence[ServerUpdate], keys: Mapping[str, Key], sent: Any) -> None:
+    def apply(self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Any) -> None:
         """Have servers update variables, and wait; raises `ServerLostError`."""
         with self._losing_servers():
             super().apply(updates, keys, sent)
+
+    def assign(self, key: Key, value: Any) -> None:
+        """Replace the value of a variable; raises `ServerLostError`."""
+        with self._losing_servers():
+            super().assign(key, value)
 
     def keep_together(self, groups: Sequence[tuple[Key, ...]]) -> None:
         """Move variables that are updated together to the server of the first of them."""

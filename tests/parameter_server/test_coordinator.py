@@ -191,16 +191,16 @@ def test_variables_of_servers_do_not_mix(strategy: Strategy) -> None:
 
 def test_an_interrupted_request_leaves_no_answer_behind(strategy: Strategy) -> None:
     v, w = variable(strategy, 1.0), variable(strategy, jnp.zeros(3))
-    connections = strategy.servers._connections
-    poll = connections[strategy.server_of(v)].answer
+    connection = strategy.servers._connections[strategy.server_of(v)]
 
     def interrupted() -> Any:
         raise KeyboardInterrupt
 
-    connections[strategy.server_of(v)].answer = interrupted  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        v.read_value()
-    connections[strategy.server_of(v)].answer = poll  # type: ignore[method-assign]
+    # Undone at once: an interrupt that a failing test left there would end the whole run.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "answer", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            v.read_value()
     assert w.read_value().shape == (3,)
     assert float(v) == 1
 
