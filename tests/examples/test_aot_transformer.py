@@ -83,7 +83,8 @@ def test_the_loss_in_chunks_is_the_loss_and_holds_no_logits_of_all_positions(len
     ("settings", "platform", "chosen"),
     [
         (Settings(), "tpu", "flash"),
-        (Settings(), "gpu", "plain"),
+        (Settings(), "gpu", "flash"),
+        (Settings(), "cpu", "plain"),
         (Settings(length=100), "tpu", "plain"),
         (Settings(attention="plain"), "tpu", "plain"),
         (Settings(attention="flash"), "cpu", "flash"),

@@ -160,7 +160,9 @@ NAMES = (
 DECLARED = {
     "test_sparse_tensor_outputs": "JAX programs return no sparse arrays",
     "test_ragged_tensor_outputs": "JAX has no ragged arrays",
-    "test_unimplemented_parameter_server_strategy": "ParameterServerStrategy comes later",
+    "test_unimplemented_parameter_server_strategy": (
+        "`fit` is synchronous: schedule the steps on a `ParameterServerStrategy`"
+    ),
     "test_optimizer_in_cross_replica_context_raises_error": (
         "an optimizer works outside `run` too: it applies one gradient for all replicas"
     ),
