@@ -88,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train on digits, with parameter servers.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=600, help="of all workers together")
+    parser.add_argument("--steps", type=int, default=900, help="of all workers together")
     parser.add_argument("--kill", action="store_true", help="kill a worker on the way")
     arguments = parser.parse_args()
     strategy = gd.ParameterServerStrategy(

@@ -13,6 +13,6 @@ import graphdist as gd
 def test_digits_are_learned_although_a_worker_dies() -> None:
     pytest.importorskip("ray")
     strategy = gd.ParameterServerStrategy(num_workers=2, num_servers=2)
-    # About 0.97. Asynchronous runs differ, and 0.01 are four of the 359 digits of the test.
-    assert train_parameter_server.train(strategy, Settings(), steps=450, kills=True) >= 0.95
+    # Asynchronous runs differ. After 450 steps they are on both sides of 0.97.
+    assert train_parameter_server.train(strategy, Settings(), steps=900, kills=True) >= 0.97
     strategy.shutdown()
