@@ -22,7 +22,7 @@ import numpy as np
 from graphdist.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, UnsupportedError
 from graphdist.state.checks import checked_value
 from graphdist.state.in_place import InPlaceOperators
-from graphdist.state.scatter import IndexedSlices
+from graphdist.state.scatter import IndexedSlices, ScatterUpdates
 from graphdist.state.variable import Variable
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
@@ -30,7 +30,7 @@ from graphdist.values.array_operators import ArrayOperators
 from graphdist.values.distributed import type_name
 
 
-class ShardedVariable(ArrayOperators, InPlaceOperators):
+class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
     """Variables that are the rows of one, in order.
 
     Raises `ArgumentTypeError` without variables, `ArgumentError` where their dtypes or the shapes
@@ -218,34 +218,6 @@ class ShardedVariable(ArrayOperators, InPlaceOperators):
         if not read_value:
             return None
         return self if current_trace() is None else self.read_value()
-
-    def scatter_add(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Add slices to rows of the value."""
-        return self._scatter("scatter_add", slices, read_value)
-
-    def scatter_sub(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Subtract slices from rows of the value."""
-        return self._scatter("scatter_sub", slices, read_value)
-
-    def scatter_mul(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Multiply rows of the value by slices."""
-        return self._scatter("scatter_mul", slices, read_value)
-
-    def scatter_div(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Divide rows of the value by slices."""
-        return self._scatter("scatter_div", slices, read_value)
-
-    def scatter_min(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Keep the smaller of rows of the value and slices."""
-        return self._scatter("scatter_min", slices, read_value)
-
-    def scatter_max(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Keep the larger of rows of the value and slices."""
-        return self._scatter("scatter_max", slices, read_value)
-
-    def scatter_update(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
-        """Replace rows of the value by slices."""
-        return self._scatter("scatter_update", slices, read_value)
 
     def batch_scatter_update(self, slices: IndexedSlices, *, read_value: bool = True) -> Any:
         """Refuse: `tf.distribute` does not have it for variables in shards either."""
