@@ -28,7 +28,8 @@ from graphdist.runtime.buffers import (
     reader,
     writer,
 )
-from graphdist.runtime.executable import Step
+from graphdist.runtime.executable import Executable, Step
+from graphdist.runtime.interrupts import interrupts_held_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class BoundStep:
             self._write = moving_out(self._write, len(state.assigned), devices.home(None))
         self._function, self._token = step.function, step.token
         self._backpressure, self._take_interrupted = step.backpressure, step.take_interrupted
+        self._is_new = isinstance(step, Executable) and devices.workers is None
         self._failures: list[Exception] = []
         """Errors of earlier steps of this program, appended by whoever waited for them."""
 
@@ -84,7 +86,14 @@ class BoundStep:
                         self._raise_if_lost()
                     # `extend` stores the outputs in one call of C. Between a Python call and an
                     # assignment Ctrl-C could lose them, and they are the only buffers left.
-                    results.extend(starmap(self._function, ((*self._read(buffers), *inputs),)))
+                    if self._is_new:
+                        with interrupts_held_back():
+                            results.extend(
+                                starmap(self._function, ((*self._read(buffers), *inputs),))
+                            )
+                        self._is_new = False
+                    else:
+                        results.extend(starmap(self._function, ((*self._read(buffers), *inputs),)))
                     (outputs,) = results
                     if token is not None:
                         if not HOLDS_BUFFERS[type(outputs[token])]:

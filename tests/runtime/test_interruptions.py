@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -74,6 +75,33 @@ def test_an_interrupt_takes_no_variable_with_it(
     value = count.read_value()
     step()
     assert count.read_value()[0] == value[0] + 1
+
+
+def test_an_interrupt_in_the_first_call_takes_no_variable_with_it(
+    strategy: gd.Strategy, interrupts: Interrupts
+) -> None:
+    with strategy.scope():
+        count = gd.Variable(np.zeros(100, np.float32))
+    given = count.storage.held
+
+    @gd.function
+    def step() -> None:
+        strategy.run(lambda: count.assign_add(jnp.ones(100)))
+
+    def interrupt_once_given(frame: object, event: str, argument: object) -> None:
+        if event == "return" and interrupts.is_awaited and given.is_deleted():
+            signal.raise_signal(signal.SIGINT)
+
+    interrupts.is_awaited = True
+    sys.setprofile(interrupt_once_given)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            step()
+    finally:
+        sys.setprofile(None)
+    assert count.read_value()[0] == 1
+    step()
+    assert count.read_value()[0] == 2
 
 
 def test_threads_share_a_variable(strategy: gd.Strategy) -> None:
