@@ -31,9 +31,10 @@ from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace, DistributedIterator
 from graphdist.data.stacked_elements import StackedElements
 from graphdist.data.zipped_datasets import ZippedDatasets
-from graphdist.errors import ArgumentError, MissingExtraError, OutOfRangeError, UnsupportedError
+from graphdist.errors import MissingExtraError, OutOfRangeError, UnsupportedError
 from graphdist.program.loop_body import ConvertedLoop, LoopBody, is_carried, scan, with_numbers
 from graphdist.program.loop_conversion import converted
+from graphdist.program.loop_objects import WatchedObjects
 from graphdist.program.loop_operators import (
     GetState,
     LoopOperators,
@@ -43,7 +44,7 @@ from graphdist.program.loop_operators import (
 )
 from graphdist.program.retracing import WARN_AT, warn_of_retracing
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import here, where_raised
+from graphdist.tracing.user_lines import where_raised
 
 if TYPE_CHECKING:
     from graphdist.program.function import Function
@@ -243,14 +244,12 @@ class _Captured:
         self.cells: list[types.CellType] = []
         self.arrays: list[Any] = []
         self.kept: list[Any] = []
-        self._containers: list[tuple[str, Any, Any]] = []
         self._seen: set[int] = set()
-        found: list[Any] = []
         of_user = loop.converted_from or loop
-        for function in (of_user.body, of_user.extra_test):
-            if function is not None:
-                found += self._of(function, frozenset(of_user.names))
-        self.key = tuple(found)
+        functions = [function for function in (of_user.body, of_user.extra_test) if function]
+        names = frozenset(of_user.names)
+        self._objects = WatchedObjects(functions, names)
+        self.key = tuple(key for function in functions for key in self._of(function, names))
 
     def _of(self, function: Any, skipped: frozenset[str]) -> Iterator[Any]:
         """Yield the key of each variable that a function reads."""
@@ -275,34 +274,19 @@ class _Captured:
                 self.arrays.append(value)
             else:
                 self.kept.append(value)
-                if isinstance(value, list | dict | set):
-                    self._containers.append((name, value, value.copy()))
                 yield name, _key(value)
 
     @contextmanager
     def replaced(self, arrays: Sequence[Any]) -> Iterator[None]:
-        """Give the variables other arrays for a moment; refuse changes of containers."""
+        """Give the variables other arrays for a moment; refuse changes of objects."""
         for cell, array in zip(self.cells, arrays, strict=True):
             cell.cell_contents = array
         try:
-            yield
-            for name, container, before in self._containers:
-                if len(container) != len(before):
-                    _restore(container, before)
-                    raise ArgumentError(
-                        f"a loop over a dataset changes {name}, a {type(container).__name__}: its "
-                        f"body is traced once for all elements",
-                        source=here(),
-                        hint="carry an array, or loop outside the function",
-                    )
+            with self._objects.unchanged():
+                yield
         finally:
             for cell, array in zip(self.cells, self.arrays, strict=True):
                 cell.cell_contents = array
-
-
-def _restore(container: Any, before: Any) -> None:
-    container.clear()
-    (container.extend if isinstance(container, list) else container.update)(before)
 
 
 def _key(value: Any) -> Any:

@@ -91,7 +91,7 @@ class Traced:
 
 def test_what_the_loop_reads_may_change_from_call_to_call() -> None:
     strategy = STRATEGIES["mirrored"]()
-    traced = Traced()
+    _traced = Traced()  # what begins with an underscore is not watched
 
     @gd.function
     def scaled(dataset: Any, factor: Any, power: int) -> Any:
@@ -99,7 +99,7 @@ def test_what_the_loop_reads_may_change_from_call_to_call() -> None:
         total = 0.0
 
         def value(x: Any) -> Any:
-            traced.count += 1
+            _traced.count += 1
             return jnp.sum(x**power * factor + shift)
 
         for batch in dataset:
@@ -110,9 +110,9 @@ def test_what_the_loop_reads_may_change_from_call_to_call() -> None:
     for factor in (1.0, 2.0, 3.0):
         found = scaled(dataset, jnp.float32(factor), 2)
         np.testing.assert_allclose(found, np.sum(ROWS[:96] ** 2 * factor + 1), rtol=1e-4)
-    count = traced.count
+    count = _traced.count
     scaled(dataset, jnp.float32(4.0), 2)
-    assert traced.count == count  # arrays are inputs of the program
+    assert _traced.count == count  # arrays are inputs of the program
     found = scaled(dataset, jnp.float32(4.0), 1)
     np.testing.assert_allclose(found, np.sum(ROWS[:96] * 4 + 1), rtol=1e-3)
 
@@ -273,11 +273,21 @@ def test_functions_are_called_from_functions_and_threads() -> None:
     np.testing.assert_allclose(outer(distributed(strategy)), 2 * ROWS.sum(), rtol=1e-4)
 
 
+LOG: list[Any] = []
+
+
+def logged(value: Any) -> Any:
+    LOG.append(value)
+    return value
+
+
 class Refusals:
     """Functions with loops that are refused, and what is said."""
 
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
+        self.seen: set[int] = set()
+        self.count = 0
 
     def returns(self, dataset: Any) -> Any:
         for batch in dataset:
@@ -288,6 +298,25 @@ class Refusals:
         for batch in dataset:
             found.append(batch)
         return found
+
+    def appends_to_a_global(self, dataset: Any) -> Any:
+        for batch in dataset:
+            LOG.append(batch)
+
+    def appends_in_a_function_beside(self, dataset: Any) -> Any:
+        for batch in dataset:
+            logged(batch)
+
+    def adds_to_an_attribute(self, dataset: Any) -> Any:
+        for _ in dataset:
+            self.seen.add(len(self.seen))
+
+    def bump(self) -> None:
+        self.count += 1
+
+    def counts_in_a_method(self, dataset: Any) -> Any:
+        for _ in dataset:
+            self.bump()
 
     def makes_text(self, dataset: Any) -> Any:
         text = ""
@@ -314,6 +343,10 @@ class Refusals:
     [
         ("returns", "return batch", "a loop is left by return"),
         ("appends", "for batch in dataset:", "changes found, a list"),
+        ("appends_to_a_global", "for batch in dataset:", "changes LOG, a list"),
+        ("appends_in_a_function_beside", "for batch in dataset:", "changes LOG, a list"),
+        ("adds_to_an_attribute", "for _ in dataset:", "changes self.seen, a set"),
+        ("counts_in_a_method", "for _ in dataset:", "changes self.count, a number of a Python"),
         ("makes_text", "for _ in dataset:", "text is a str after a step"),
         ("compares_rows", "if self.strategy", r"a condition has the shape \[6\]"),
         ("defines_in_one_branch", "if sum_of", "found is an array or undefined"),
@@ -321,7 +354,8 @@ class Refusals:
 )
 def test_what_cannot_be_a_loop_is_refused(name: str, line: str, says: str) -> None:
     strategy = STRATEGIES["mirrored"]()
-    function = gd.function(getattr(Refusals(strategy), name))
+    refusals = Refusals(strategy)
+    function = gd.function(getattr(refusals, name))
     with pytest.raises((gd.ArgumentError, gd.UnsupportedError), match=says) as at:
         function(distributed(strategy))
     assert at.value.source is not None
@@ -330,6 +364,23 @@ def test_what_cannot_be_a_loop_is_refused(name: str, line: str, says: str) -> No
     assert frame.file == __file__
     with open(__file__) as source:
         assert line in source.read().splitlines()[frame.line - 1]
+    assert (LOG, refusals.seen, refusals.count) == ([], set(), 0)
+
+
+def test_items_and_attributes_are_state() -> None:
+    class Counts:
+        batches = 0
+
+    strategy, counts, totals = STRATEGIES["mirrored"](), Counts(), {"rows": 0}
+
+    @gd.function
+    def count(dataset: Any) -> None:
+        for _ in dataset:
+            counts.batches += 1
+            totals["rows"] += 8
+
+    count(distributed(strategy, ROWS[:96]))
+    assert (int(counts.batches), int(totals["rows"])) == (12, 96)
 
 
 def test_without_the_extra_reduce_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
