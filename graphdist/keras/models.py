@@ -9,13 +9,14 @@ Keras is derived from, so that a model is saved as what it is. Keras has no hook
 
 from __future__ import annotations
 
+import inspect
 from functools import wraps
 from typing import Any, TypeVar  # Any: arguments of Keras's methods
 
 import keras
 
 from graphdist.context import current_strategy, has_strategy
-from graphdist.errors import ArgumentTypeError, ContextError, UnsupportedError
+from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.keras.datasets import with_adapters
 from graphdist.keras.placed_variables import is_placed, placed_variable
 from graphdist.keras.steps import Steps
@@ -111,6 +112,7 @@ class Placement:
         if self.strategy is None:
             self._refuse_a_scope()
             return getattr(type(self.model), method)(self.model, force)
+        self._require_a_step_with_state(f"{kind}_step")
         if self.model.run_eagerly and not self._has_warned:
             self._has_warned = True
             warn_user(
@@ -122,6 +124,19 @@ class Placement:
             steps = Steps(kind, self.model, self.strategy)
             setattr(self.model, attribute, steps)
         return steps
+
+    def _require_a_step_with_state(self, method: str) -> None:
+        signature = inspect.signature(getattr(self.model, method))
+        try:
+            signature.bind("state", "data")
+        except TypeError:
+            raise ArgumentError(
+                f"{method} of {type(self.model).__name__} takes {signature}: Keras on JAX calls it "
+                f"with (state, data)",
+                source=here(),
+                hint="write it as Keras documents for JAX: take the state, and return it after the "
+                "logs",
+            ) from None
 
     def _state_of_a_step(self, **wanted: bool) -> Any:
         """Return what Keras passes to a step, without copies of values that are on the strategy."""

@@ -89,6 +89,16 @@ def keras_train_step_without_the_optimizer(refused: Refused) -> None:
     assert model.evaluate(X, Y, verbose=0) >= 0
 
 
+def keras_train_step_of_another_backend(refused: Refused) -> None:
+    class OfTensorFlow(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            return {"loss": 0.0}
+
+    model = _placed(OfTensorFlow)
+    with refused(ValueError):
+        model.fit(X, Y, verbose=0)
+
+
 def keras_batch_smaller_than_the_replicas(refused: Refused) -> None:
     model = _placed()
     with refused.with_a_warning():
