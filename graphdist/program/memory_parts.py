@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
+from typing import cast
 
-from graphdist.ir.analyses import users, walk
+from graphdist.ir.analyses import producers, users
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN
 from graphdist.passes import scatter_in_parts
@@ -26,8 +27,9 @@ class MemoryParts:
     """The slices of gradients."""
     saved: int
     """The values that loops save for the loops back, such as the inputs of layers."""
-    gathered: int
-    """The parameters in full that a step of a loop uses and, if it gathers ahead, the next one."""
+    full: int
+    """The most that a loop has in full: parameters that a step gathers and, if it gathers ahead,
+    the next one; parameters that were gathered before, and gradients that it adds up."""
 
     @property
     def total(self) -> int:
@@ -37,12 +39,11 @@ class MemoryParts:
 
 def memory_parts(graph: Graph) -> MemoryParts:
     """Return the parts for the graph of a device."""
-    bodies = [node.graphs[0] for node in walk(graph) if node.op is SCAN]
     return MemoryParts(
         variables=sum(variable.held(graph.num_replicas).bytes for variable in graph.variables),
         gradients=_bytes(value for node in graph.nodes for value in _slices_of_gradients(node)),
         saved=_bytes(value for node in graph.nodes for value in _saved(node, graph)),
-        gathered=max(map(_gathered, bodies or [graph])),
+        full=_full_in_loops(graph) or _gathered(graph),
     )
 
 
@@ -68,12 +69,42 @@ def _saved(node: Node, graph: Graph) -> Iterator[Value]:
 
 def _is_saved_for(node: Node) -> bool:
     """Return whether a node is a loop of the program, not one over parts of a gradient."""
-    return node.op is SCAN and node.origin != scatter_in_parts.NAME
+    return node.op is SCAN and not _scatters(node)
 
 
 def _is_slice(value: Value) -> bool:
     distribution = value.type.distribution
     return distribution is not None and distribution.dimension is not None
+
+
+def _full_in_loops(graph: Graph) -> int:
+    """Return the most bytes that a loop of the graph has in full."""
+    gathered = {node.results[0] for node in graph.nodes if node.op is ALL_GATHER}
+    scattered = set(_sums(graph))
+    most = 0
+    for node in graph.nodes:
+        if node.op is SCAN and not _scatters(node):
+            constants = node.operands[: cast(int, node.params["num_consts"])]
+            around = gathered.intersection(constants) | scattered.intersection(node.results)
+            within = max(_gathered(node.graphs[0]), _full_in_loops(node.graphs[0]))
+            most = max(most, _bytes(around) + within)
+    return most
+
+
+def _sums(graph: Graph) -> Iterator[Value]:
+    """Yield the results of loops that are scattered, as they are or converted."""
+    makers = producers(graph)
+    for node in filter(_scatters, graph.nodes):
+        for value in node.operands:
+            while value in makers and len(makers[value].operands) == 1:
+                (value,) = makers[value].operands
+            if value in makers and makers[value].op is SCAN:
+                yield value
+
+
+def _scatters(node: Node) -> bool:
+    """Return whether a node scatters a gradient, whole or part by part."""
+    return node.op is REDUCE_SCATTER or (node.op is SCAN and node.origin == scatter_in_parts.NAME)
 
 
 def _gathered(body: Graph) -> int:

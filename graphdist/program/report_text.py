@@ -68,7 +68,7 @@ def _memory(report: Report) -> Iterator[str]:
         yield (
             f"  counted   {size_text(parts.total):>12}   variables {size_text(parts.variables)}, "
             f"slices of gradients {size_text(parts.gradients)}, saved for the way back "
-            f"{size_text(parts.saved)}, gathered {size_text(parts.gathered)}"
+            f"{size_text(parts.saved)}, in full {size_text(parts.full)}"
         )
 
 

@@ -70,7 +70,7 @@ def test_parts_by_hand(strategy: Any, slices: int, gathered: int) -> None:
         variables=2 * LAYERS * LAYER // slices,
         gradients=LAYERS * LAYER // slices,
         saved=LAYERS * 4 * ROWS * WIDTH,
-        gathered=gathered * LAYER,
+        full=gathered * LAYER,
     )
     assert report.parts.total <= report.needed_bytes
     assert "saved for the way back" in str(report)
@@ -86,6 +86,7 @@ def test_a_gradient_that_is_scattered_in_parts_is_not_saved(
         assert any(node.op is TAKE_PART for node in walk(graph)) == (largest < LAYER)
         counted.append(memory_parts(graph))
     assert counted[0] == counted[1]
+    assert counted[0].full == 2 * (2 * WIDTH * WIDTH)  # the parameter and its gradient, in bfloat16
 
 
 def chunked_step(strategy: Any) -> Graph:
