@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: users' settings, JSON
@@ -29,7 +29,7 @@ from graphdist.aot.saving import require_writable
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.passes import PASSES
 from graphdist.program.report import Report, report_of_refused
-from graphdist.program.stages import Compiled
+from graphdist.program.stages import Compiled, Lowered
 from graphdist.program.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.strategies.base import Strategy
@@ -214,12 +214,8 @@ def _compiled(
     said = ", ".join(f"{name}={value}" for name, value in changed.items())
     _progress(options, f"compiling for {topology}{' with ' if said else ''}{said}")
     with ending_at_interrupts("graphdist-compile"):
-        strategy = strategy_for(topology, **_sharding(options))
-        step = make_step(options.target, strategy, settings)
-        traced = trace_step(options.target, strategy, step)
-        if options.passes is not None:
-            traced = replace(traced, pipeline=_passes(options.passes))
-        lowered = traced.lower()
+        strategy = strategy_for(topology, **sharding(options.shard_parameters))
+        lowered = lower_step(options.target, strategy, settings, options.passes)
         try:
             compiled = lowered.compile(parse_settings(options.option) or None)
         except DeviceMemoryError as error:
@@ -229,9 +225,18 @@ def _compiled(
         return compiled, compiled.report()
 
 
-def _sharding(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the strategy that the command line has."""
-    asked = options.shard_parameters
+def lower_step(
+    target: str, strategy: Strategy, settings: Mapping[str, Any], passes: str | None = None
+) -> Lowered:
+    """Return the step of a target after its passes, or after the passes of these names."""
+    traced = trace_step(target, strategy, make_step(target, strategy, settings))
+    if passes is not None:
+        traced = replace(traced, pipeline=_passes(passes))
+    return traced.lower()
+
+
+def sharding(asked: int | bool | None) -> dict[str, Any]:
+    """Return the options of a strategy for `--shard-parameters`."""
     return {} if asked is None else {"shard_parameters": asked}
 
 

@@ -11,6 +11,7 @@ import argparse
 import pydoc
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from graphdist.aot.saving import require_place
@@ -18,9 +19,10 @@ from graphdist.config import wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.targets import prepare_command, without_our_line
-from graphdist.tools.viz_targets import VizTarget, load_target
+from graphdist.tools.viz_targets import VizTarget, is_saved, load_target
+from graphdist.tools.viz_topologies import TopologyOptions, load_for_topology
 from graphdist.tracing.user_lines import here
-from graphdist.viz import perfetto, text
+from graphdist.viz import text
 from graphdist.viz.display import open_page
 from graphdist.viz.formats import DRAWINGS, FORMATS, MODULES, format_named, render
 from graphdist.viz.graph_diff import diff
@@ -50,7 +52,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("target", help="file.py:make_step, module:function, step.gdx, or a graph's text in a file")
-    add("--strategy", default="default", metavar="NAME[:N]", help="such as mirrored:8")
+    add("--strategy", metavar="NAME[:N]", help="such as mirrored:8")
+    add("--topology", metavar="CHIP:SHAPE", help="compile for chips that are not here: v5e:16x16")
+    add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
+    add(
+        "--shard-parameters",
+        nargs="?",
+        const=True,
+        type=int,
+        metavar="GROUP",
+        help="store parameters in slices, over all devices or over groups of this size",
+    )
+    add("--passes", help="the passes to run in place of the default ones: names with commas")
+    add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="setting of the factory")
     add(
         "--args", default="", metavar="TYPES", help="what a function takes: 'f32[256,784] i32[256]'"
@@ -60,11 +74,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--format", help=", ".join((*FORMATS, *MODULES)))
     add("-o", "--output", type=Path, metavar="FILE", help="write to a file, in its ending's format")
     add("--open", action="store_true", help="open the page in a browser")
-    add(
-        "--topology",
-        metavar="CHIP:SHAPE",
-        help="chips whose peaks perfetto's times are for: v5e:4x4",
-    )
     add("--sources", action="store_true", help="the user's lines above the nodes, in text")
     add("--collectives", action="store_true", help="the table of collectives alone")
     add("--filter", metavar="REGEX", help="the nodes whose line, scope or source it matches")
@@ -79,7 +88,7 @@ def _run(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--depth {options.depth} is negative", source=here())
     if options.output is not None:
         require_place(options.output)
-    target = load_target(options.target, options.strategy, options.set, options.args)
+    target = _target(options, form)
     colour = form == "text" and options.output is None and _is_coloured()
     shown = _shown(target, options, form, colour)
     if options.open:
@@ -90,6 +99,33 @@ def _run(options: argparse.Namespace) -> None:
         pydoc.pager(shown)  # pages longer texts than the screen, if a pager is there
     else:
         sys.stdout.write(shown)
+
+
+def _target(options: argparse.Namespace, form: str) -> VizTarget:
+    """Return the target, compiled for a topology if one is named and the target is a step."""
+    if options.topology is None:
+        for name in ("num_slices", "shard_parameters", "passes", "option"):
+            if getattr(options, name) not in (None, 1, []):
+                raise ArgumentError(
+                    f"--{name.replace('_', '-')} goes with --topology",
+                    source=here(),
+                    hint="such as --topology v5e:16x16",
+                )
+        strategy = options.strategy or "default"
+        return load_target(options.target, strategy, options.set, options.args)
+    topology = find_topology(options.topology, options.num_slices, at=here())
+    if is_saved(options.target) or options.strategy:  # its graphs are there: times alone
+        found = load_target(
+            options.target, options.strategy or "default", options.set, options.args
+        )
+        return replace(found, program=replace(found.program, topology=topology))
+    return load_for_topology(
+        options.target,
+        topology,
+        options.set,
+        TopologyOptions(options.shard_parameters, options.passes, options.option),
+        reports=form in ("html", "json"),
+    )
 
 
 def _form(options: argparse.Namespace) -> str:
@@ -125,7 +161,7 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
         if form == "text":
             change = diff(before.graph, after.graph)
             return text.difference_text(change, before.name, after.name, colour=colour)
-        return FORMATS[form](ShownProgram((before, after)))
+        return FORMATS[form](replace(program, steps=(before, after)))
     if options.step != "all":
         # The page and the other formats of many graphs show the way to the last pass.
         several = options.step == "last" and form in ("html", "json", "model-explorer")
@@ -138,8 +174,6 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
         return _selection(program, options, form, colour)
     if form == "text":
         return text.render(program, sources=options.sources, colour=colour)
-    if form == "perfetto" and options.topology:
-        return perfetto.render(program, find_topology(options.topology, at=here()))
     return FORMATS[form](program)
 
 

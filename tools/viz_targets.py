@@ -33,7 +33,7 @@ from graphdist.tools.targets import load_factory, make_step, parse_settings
 from graphdist.tracing.user_lines import here
 from graphdist.viz.program import ShownProgram, ShownStep, program_of
 
-__all__ = ["VizTarget", "load_target"]
+__all__ = ["VizTarget", "is_saved", "load_target"]
 
 _ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,\s]*)\]")
 _MOST_CHARACTERS = 2 * MOST_CHARACTERS
@@ -65,7 +65,7 @@ class VizTarget:
 def load_target(name: str, strategy: str, settings: Sequence[str], types: str) -> VizTarget:
     """Return the target of a name, compiled for a strategy up to the last pass."""
     path = Path(name)
-    if path.is_file() and path.suffix != ".py":
+    if is_saved(name):
         return VizTarget(_read(path))
     if ":" not in name and path.suffix != ".py" and (path.suffix in _SAVED or path.name != name):
         raise ArgumentError(
@@ -79,6 +79,12 @@ def load_target(name: str, strategy: str, settings: Sequence[str], types: str) -
     traced = _traced(name, chosen, settings, types)
     lowered = traced.lower()
     return VizTarget(program_of(lowered), lowered)
+
+
+def is_saved(name: str) -> bool:
+    """Return whether a target is a file of graphs, and no step."""
+    path = Path(name)
+    return path.is_file() and path.suffix != ".py"
 
 
 def _read(path: Path) -> ShownProgram:

@@ -1,8 +1,8 @@
 """A predicted timeline as a trace that Perfetto and Chrome show: a track for each lane.
 
 Above them is the memory that the step holds.
-Loops have a slice for each turn. A timeline of more than `MOST_EVENTS` shows the first and the last
-turn of each loop, and one slice for the turns between.
+Loops have a slice for each turn. A timeline of more events than are asked for shows the first and
+the last turn of each loop, and one slice for the turns between.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _LOOPS = 0
 """The track of loops, above the instructions in them."""
 
 
-def trace_of(timeline: StepTimeline, name: str) -> dict[str, Any]:
+def trace_of(timeline: StepTimeline, name: str, most_events: int = MOST_EVENTS) -> dict[str, Any]:
     """Return the trace as an object of JSON, in the format of Chrome's trace viewer."""
-    writer = _Writer(timeline, shows_all=_num_events(timeline.turn) <= MOST_EVENTS)
+    writer = _Writer(timeline, shows_all=_num_events(timeline.turn) <= most_events)
     tracks = {_LOOPS: "loops", **{number: lane for lane, number in _TRACKS.items()}}
     names = [
         {

@@ -27,6 +27,7 @@ from graphdist.viz.identities import identified, partners
 from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import Facts, Model, Record, models_of
 from graphdist.viz.program import ShownProgram
+from graphdist.viz.report_document import report_document
 
 __all__ = ["FORMAT", "VERSION", "program_document", "render"]
 
@@ -43,6 +44,7 @@ _PLAIN = (
     "origin",
     "scope",
     "variable",
+    "seconds",
 )
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -57,7 +59,7 @@ def render(program: ShownProgram) -> str:
 def program_document(program: ShownProgram) -> dict[str, Any]:
     """Return a program as JSON: its name, and for each pass its graph and what the pass changed."""
     # Many passes leave the program as it is: there are fewer graphs than steps.
-    models = models_of([step.graph for step in program.steps])
+    models = models_of([step.graph for step in program.steps], program.topology)
     changes = iter(diffs([graph for graph, _ in groupby(step.graph for step in program.steps)]))
     numbers = {graph: number for number, graph in enumerate(models)}
     steps: list[dict[str, Any]] = []
@@ -82,6 +84,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "version": VERSION,
         "name": program.graph.name,
         "replicas": program.graph.num_replicas,
+        **_target(program),
         "passes": steps,
         "graphs": [
             _graph(model, of, tables)
@@ -92,6 +95,12 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "sources": tables.sources.entries,
         "groups": tables.groups.entries,
     }
+
+
+def _target(program: ShownProgram) -> dict[str, Any]:
+    topology, report = program.topology, program.report
+    found: dict[str, Any] = {} if topology is None else {"topology": str(topology)}
+    return found if report is None else {**found, "report": report_document(report)}
 
 
 class _Table(Generic[_Key]):

@@ -21,6 +21,8 @@ from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
 from graphdist.ir.types import Type
+from graphdist.runtime.targets.topologies import Topology
+from graphdist.viz.estimates import node_seconds
 
 __all__ = ["Facts", "Model", "Record", "model_of", "models_of"]
 
@@ -31,7 +33,8 @@ class Facts(NamedTuple):
     `op` and `parameters` are as in the text of a graph. That text numbers parameters without a text
     of their own, so `parameters` may differ between graphs. `frames` begin with the innermost.
     `bytes` is the size of the results on one replica, `moved` the size of a collective's operands,
-    both for one run. `trips` is how often a loop runs its body, 0 if it depends on data.
+    both for one run, as are `seconds`, which are 0 without a topology. `trips` is how often a loop
+    runs its body, 0 if it depends on data.
     """
 
     op: str
@@ -48,6 +51,7 @@ class Facts(NamedTuple):
     origin: str = ""
     scope: str = ""
     variable: str = ""
+    seconds: float = 0.0
     frames: tuple[Frame, ...] = ()
 
     @property
@@ -153,16 +157,17 @@ def model_of(graph: Graph) -> Model:
     return models_of([graph])[graph]
 
 
-def models_of(graphs: Iterable[Graph]) -> dict[Graph, Model]:
+def models_of(graphs: Iterable[Graph], topology: Topology | None = None) -> dict[Graph, Model]:
     """Return the model of each graph, once, in order; nodes that graphs share are read once."""
-    known = _Known()
+    known = _Known(topology)
     return {graph: _Maker(graph, known).model() for graph in dict.fromkeys(graphs)}
 
 
 class _Known:
     """The facts of the nodes seen so far, and of their types, of which there are few."""
 
-    def __init__(self) -> None:
+    def __init__(self, topology: Topology | None) -> None:
+        self._topology = topology
         self._facts: dict[Node, Facts] = {}
         self._inputs: dict[tuple[Type, str], Facts] = {}
         self._types: dict[Type, tuple[str, int, str]] = {}
@@ -189,6 +194,7 @@ class _Known:
             is_collective=collects,
             origin=node.origin,
             scope=node.source.scope,
+            seconds=node_seconds(node, self._topology) if self._topology else 0.0,
             frames=node.source.frames,
             variable=f"@{variable.name}" if isinstance(variable, GraphVariable) else "",
         )

@@ -10,14 +10,12 @@ track; a counter shows memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
-from graphdist.ir.cost import Exchange, exchanges, of_node, trips
-from graphdist.ir.graph import Node
 from graphdist.runtime.targets.chips import CHIPS
-from graphdist.runtime.targets.roofline import Roofline, estimate_step
+from graphdist.runtime.targets.roofline import Roofline
 from graphdist.runtime.targets.topologies import Topology
+from graphdist.viz.estimates import node_estimate
 from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram
@@ -32,7 +30,9 @@ _COMPUTE, _COLLECTIVES = 1, 2
 def render(program: ShownProgram, topology: Topology | None = None) -> str:
     """Return the schedule of the last graph as trace events in JSON."""
     model = model_of(program.graph)
-    topology = topology or Topology(CHIPS[CHIP], (program.graph.num_replicas, 1))
+    topology = (
+        topology or program.topology or Topology(CHIPS[CHIP], (program.graph.num_replicas, 1))
+    )
     events: list[dict[str, Any]] = [
         _name("process_name", f"{program.graph.name}, estimated for {topology}", 0),
         _name("thread_name", "compute", _COMPUTE),
@@ -61,21 +61,6 @@ def render(program: ShownProgram, topology: Topology | None = None) -> str:
         now += duration
     trace = {"traceEvents": events, "displayTimeUnit": "ns"}
     return json.dumps(trace, ensure_ascii=False, indent=1) + "\n"
-
-
-def node_estimate(node: Node, topology: Topology) -> Roofline:
-    """Return how long a node takes, all trips of a loop included."""
-    work = of_node(node)
-    return estimate_step(topology, work.flops, work.bytes, _exchanges(node))
-
-
-def _exchanges(node: Node, times: int = 1) -> Iterator[Exchange]:
-    if node.op.is_collective:
-        for made in exchanges(node):
-            yield made._replace(bytes=made.bytes * times)
-    for nested in node.graphs:
-        for inner in nested.nodes:
-            yield from _exchanges(inner, times * trips(node))
 
 
 def _name(kind: str, name: str, thread: int) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
+from graphdist.program.report import Report
 from graphdist.program.stages import FunctionStage, Traced
+from graphdist.runtime.targets.topologies import Topology
 from graphdist.tracing.user_lines import here
 
 __all__ = ["ShownProgram", "ShownStep", "program_of", "with_run_numbers"]
@@ -27,9 +29,14 @@ class ShownStep:
 
 @dataclass(frozen=True)
 class ShownProgram:
-    """The steps of a compilation, in order; at least one."""
+    """The steps of a compilation, in order; at least one.
+
+    With a topology the estimated times of its nodes are shown, with a report what it needs there.
+    """
 
     steps: tuple[ShownStep, ...]
+    topology: Topology | None = None
+    report: Report | None = None
 
     @property
     def graph(self) -> Graph:
@@ -62,7 +69,7 @@ class ShownProgram:
 
     def only(self, name: str) -> ShownProgram:
         """Return a program of a single step of this one."""
-        return ShownProgram((self.step(name),))
+        return replace(self, steps=(self.step(name),))
 
 
 def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:

@@ -65,6 +65,8 @@ CASES = {
     "no such artifact": ["stepz.gdx"],
     "no such text": ["no/chain"],
     "a folder": ["./"],
+    "slices of no topology": ["steps.py:make_step", "--num-slices", "2"],
+    "unknown topology": ["steps.py:make_step", "--topology", "v5f:2x2"],
     "output in no folder": ["steps.py:make_step", "-o", "no/step.html"],
     "output of no format": ["steps.py:make_step", "-o", "step.png"],
     "no text": ["bytes.gd"],

@@ -44,6 +44,8 @@ await page.keyboard.press("Enter");
 seen.selected = await page.locator("#side h2 .op").textContent();
 seen.facts = await page.locator("#side dl").first().innerText();
 await page.screenshot({ path: `${folder}/light.png` });
+await page.click("#collectives th:nth-child(2) button");
+seen.byKind = await page.locator("#collectives th:nth-child(2)").getAttribute("aria-sort");
 await page.click("#collectives th:nth-child(4) button");
 seen.sorted = await page.locator("#collectives th:nth-child(4)").getAttribute("aria-sort");
 seen.bytes = await page.locator("#collectives tbody td:nth-child(4)").allTextContents();

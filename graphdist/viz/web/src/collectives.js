@@ -1,6 +1,6 @@
 // The table of collectives: sorted by any column, its rows linked to the nodes. Bytes are those of all runs in a step.
 import { element, link } from "./elements.js";
-import { bytesText, count, moved, place } from "./program.js";
+import { bytesText, count, moved, place, spent, timeText } from "./program.js";
 
 const COLUMNS = [
   ["#", (node) => node.position],
@@ -8,29 +8,32 @@ const COLUMNS = [
   ["Reducer", (node) => node.collective.reducer],
   ["Bytes", moved, count],
   ["Times", (node) => node.times, count],
+  ["Time", spent, timeText],
   ["Replicas", (node) => node.collective.group_size],
   ["Made by", (node) => node.origin ?? "the program"],
   ["Node", (node) => node.id],
   ["Source", (node) => (node.source ? place(node.source[0]) : "unknown")],
 ];
 
-const [BYTES, TIMES, REPLICAS, NODE, SOURCE] = ["Bytes", "Times", "Replicas", "Node", "Source"].map((name) => COLUMNS.findIndex((column) => column[0] === name));
+const [BYTES, TIMES, TIME, REPLICAS, NODE, SOURCE] = ["Bytes", "Times", "Time", "Replicas", "Node", "Source"].map((name) => COLUMNS.findIndex((column) => column[0] === name));
 const SHOWN = 500;
-const FIGURES = [BYTES, TIMES, REPLICAS];
+const FIGURES = [BYTES, TIMES, TIME, REPLICAS];
 
-export function collectives(app, order = { column: 0, down: false }) {
+// The costliest come first: by estimated time, or by bytes where no topology is known.
+export function collectives(app, order = { column: app.program.topology ? TIME : BYTES, down: true }) {
+  const columns = COLUMNS.map((_, column) => column).filter((column) => column !== TIME || app.program.topology);
   const nodes = app.graph.collectives.map((one) => app.graph.nodes[one]);
   if (!nodes.length) return element("p", { class: "hint" }, "This graph has no collectives: the replicas need nothing of each other.");
   const key = COLUMNS[order.column][1];
   const sorted = nodes.map((node, number) => ({ node, number: number + 1 })).sort((a, b) => {
     const [one, other] = [key(a.node), key(b.node)];
     const sign = typeof one === "number" ? one - other : one.localeCompare(other);
-    return order.down ? -sign : sign;
+    return (order.down ? -sign : sign) || a.number - b.number;
   });
-  const sort = (column) => app.sortCollectives({ column, down: column === order.column ? !order.down : column === BYTES });
-  const head = COLUMNS.map(([name], column) =>
-    element("th", { "aria-sort": column === order.column ? (order.down ? "descending" : "ascending") : "none", scope: "col", class: FIGURES.includes(column) ? "figure" : "" },
-      element("button", { type: "button", class: "sort", onclick: () => sort(column) }, name, element("span", { "aria-hidden": "true" }, column === order.column ? (order.down ? " ▼" : " ▲") : ""))));
+  const sort = (column) => app.sortCollectives({ column, down: column === order.column ? !order.down : [BYTES, TIMES, TIME].includes(column) });
+  const head = columns.map((column) =>
+    element("th", { "data-column": column, "aria-sort": column === order.column ? (order.down ? "descending" : "ascending") : "none", scope: "col", class: FIGURES.includes(column) ? "figure" : "" },
+      element("button", { type: "button", class: "sort", onclick: () => sort(column) }, COLUMNS[column][0], element("span", { "aria-hidden": "true" }, column === order.column ? (order.down ? " ▼" : " ▲") : ""))));
   const cell = (node, number, column) => {
     const value = COLUMNS[column][1](node);
     if (column === 0) return String(number);
@@ -39,7 +42,7 @@ export function collectives(app, order = { column: 0, down: false }) {
     return (COLUMNS[column][2] ?? String)(value);
   };
   const rows = sorted.slice(0, SHOWN).map(({ node, number }) =>
-    element("tr", { class: node.position === app.selected ? "chosen" : "" }, COLUMNS.map((_, column) => element("td", { class: FIGURES.includes(column) ? "figure" : "" }, cell(node, number, column)))));
+    element("tr", { class: node.position === app.selected ? "chosen" : "" },  columns.map((column) => element("td", { class: FIGURES.includes(column) ? "figure" : "" }, cell(node, number, column)))));
   const total = nodes.reduce((sum, node) => sum + moved(node), 0);
   return element("div", {},
     element("table", { id: "collectives" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows)),

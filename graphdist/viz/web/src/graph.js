@@ -1,4 +1,5 @@
 // The drawing: a canvas that pans and zooms, boxes to select, groups to open, and a minimap.
+import { colouringOf, colourings } from "./colouring.js";
 import { element } from "./elements.js";
 import { GESTURES, watch } from "./gestures.js";
 import { HoverCard } from "./hover.js";
@@ -14,15 +15,16 @@ const TOOLS = 44; // the height of the buttons and what is around them
 export class GraphView {
   #compactButton;
 
-  constructor({ picture, onSelect, onGroup, onAnnounce }) {
-    Object.assign(this, { picture, onSelect, onGroup, onAnnounce });
+  constructor({ picture, onSelect, onGroup, onColour, onAnnounce }) {
+    Object.assign(this, { picture, onSelect, onGroup, onColour, onAnnounce });
     this.open = new Set();
     this.isCompact = false;
     this.marks = new Map();
     this.canvas = element("canvas", { id: "graph", tabindex: 0, role: "application", "aria-label": "Graph. Arrow keys move, plus and minus zoom, n and p walk through the boxes, Enter opens or closes a group." });
     this.map = element("canvas", { id: "minimap", width: MAP.width, height: MAP.height, "aria-hidden": "true" });
     this.card = new HoverCard();
-    this.element = element("div", { id: "drawing" }, this.canvas, this.map, this.card.element, this.#buttons());
+    this.legend = element("ul", { class: "legend", id: "legend", "aria-label": "Colours", hidden: true });
+    this.element = element("div", { id: "drawing" }, this.canvas, this.map, this.card.element, this.#buttons(), this.legend);
     watch(this);
     this.map.addEventListener("pointerdown", (event) => this.#goOnMap(event));
     new ResizeObserver(() => this.scene && this.draw()).observe(this.canvas);
@@ -34,7 +36,9 @@ export class GraphView {
     const first = this.moment === undefined;
     this.moment = moment;
     this.marks = marks;
+    this.marked = undefined; // positions of another graph
     measure(this.picture.root, moment.graph, this.picture.program);
+    this.colourBy(this.colour ?? "change");
     if (first) this.#openTheOnly(this.picture.root);
     this.arrange();
     if (first) this.fit();
@@ -52,7 +56,33 @@ export class GraphView {
     if (moment.earlier) {
       for (const node of moment.earlier.nodes) if (!moment.graph.ofIdentity.has(node.identity)) mark(picture.slots[node.identity], "removed");
     }
+    this.#highlightAgain();
     this.draw();
+  }
+
+  // Colours the boxes by a figure or a kind; by "change", as the pass marks them.
+  colourBy(name) {
+    this.colour = colourings(this.picture.program).includes(name) ? name : "change";
+    this.#choice.value = this.colour;
+    this.colouring = this.moment && colouringOf(this.colour, this.picture, this.moment.graph);
+    this.legend.hidden = !this.colouring;
+    this.legend.replaceChildren(...(this.colouring ? [element("li", { class: "title" }, this.colouring.title), ...this.colouring.legend.map(([kind, text]) => element("li", { style: `background:var(--${kind})` }, text))] : []));
+    this.draw();
+  }
+
+  // Marks several nodes; brings the first of them into the window, if none is.
+  highlight(positions) {
+    this.marked = positions;
+    this.#highlightAgain();
+    const boxes = [...this.highlighted].map((key) => this.scene.boxes.get(key)).filter((box) => box);
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const isSeen = (box) => this.x + box.x * this.zoom < width && this.x + (box.x + box.width) * this.zoom > 0 && this.y + box.y * this.zoom < height && this.y + (box.y + box.height) * this.zoom > 0;
+    if (boxes.length && !boxes.some(isSeen)) this.#center(boxes[0]);
+    this.draw();
+  }
+
+  #highlightAgain() {
+    this.highlighted = new Set((this.marked ?? []).map((position) => this.scene.boxOf(this.slotAt(position))));
   }
 
   slotAt(position) {
@@ -114,7 +144,7 @@ export class GraphView {
     const all = [...this.scene.boxes.values(), ...this.scene.outlines];
     const [left, top] = [Math.min(...all.map((box) => box.x)), Math.min(...all.map((box) => box.y))];
     const [right, bottom] = [Math.max(...all.map((box) => box.x + box.width)), Math.max(...all.map((box) => box.y + box.height))];
-    const room = height - TOOLS; // below the buttons
+    const room = height - TOOLS - this.legend.offsetHeight; // below the buttons, above the colours
     const zoom = Math.min(width / (right - left + 24), room / (bottom - top + 12));
     this.zoom = Math.min(1.25, Math.max(LEGIBLE, zoom * 0.98));
     this.x = (width - (left + right) * this.zoom) / 2;
@@ -190,7 +220,10 @@ export class GraphView {
     else this.onSelect(box);
   }
 
+  #choice = element("select", { "aria-label": "Colour by", title: "Colour by", onchange: (event) => this.onColour(event.target.value) });
+
   #buttons() {
+    this.#choice.append(...colourings(this.picture.program).map((name) => element("option", { value: name }, name === "change" ? "colours: change" : name)));
     const button = (text, title, onclick) => element("button", { type: "button", title, "aria-label": title, onclick }, text);
     return element("div", { class: "tools", role: "toolbar", "aria-label": "Drawing" },
       button("+", "Zoom in (+)", () => this.zoomBy(GESTURES.step)),
@@ -198,6 +231,7 @@ export class GraphView {
       button("Fit", "Fit: show all (0)", () => this.fit()),
       button("Collapse", "Collapse all groups (c)", () => this.closeAll()),
       this.#compactButton = button("Compact", "Compact: leave no room for boxes of other passes (k)", () => this.toggleCompact()),
+      this.#choice,
       button("SVG", "Save the drawing as SVG", () => this.onSave("svg")),
       button("PNG", "Save the drawing as PNG", () => this.onSave("png")));
   }

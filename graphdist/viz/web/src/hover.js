@@ -1,7 +1,7 @@
 // A card beside the pointer: what the box under it is, in full.
 import { element } from "./elements.js";
 import { differences, summary } from "./picture.js";
-import { bytesText, moved, place } from "./program.js";
+import { bytesText, moved, place, spent, timeText } from "./program.js";
 
 export class HoverCard {
   constructor() {
@@ -10,7 +10,7 @@ export class HoverCard {
 
   show(view, box, x, y) {
     this.key = box.key;
-    this.element.replaceChildren(...(box.group ? ofGroup(view, box) : ofNode(box.node)).filter((line) => line).map((line, number) => element("div", { class: number ? "hint" : "head" }, line)));
+    this.element.replaceChildren(...[...(box.group ? ofGroup(view, box) : ofNode(box.node)), view.colouring?.say(box)].filter((line) => line).map((line, number) => element("div", { class: number ? "hint" : "head" }, line)));
     this.element.hidden = false;
     const { clientWidth: width, clientHeight: height } = view.canvas;
     this.element.style.left = `${Math.max(4, Math.min(x + 14, width - this.element.offsetWidth - 4))}px`;
@@ -28,6 +28,7 @@ function ofNode(node) {
     node.text.slice(0, 400),
     node.collective && `${bytesText(moved(node))} from each replica in a step${node.times > 1 ? `, in ${node.times} runs` : ""}`,
     node.bytes && `${bytesText(node.bytes)} a replica`,
+    spent(node) && `${timeText(spent(node))} by itself`,
     node.scope,
     node.source && place(node.source[0]),
   ];

@@ -6,17 +6,19 @@ import { copy } from "./copying.js";
 import { element } from "./elements.js";
 import { GESTURES } from "./gestures.js";
 import { GraphView } from "./graph.js";
+import { Lanes } from "./lanes.js";
 import { memory } from "./memory.js";
 import { border } from "./panes.js";
-import { groupPanel, lostPanel, nothingPanel, panel } from "./panel.js";
+import { groupPanel, linePanel, lostPanel, nothingPanel, panel } from "./panel.js";
 import { PassStrip } from "./passes.js";
 import { pictureOf } from "./picture.js";
-import { follow, marks, plural, readProgram } from "./program.js";
+import { follow, marks, nodesOfLine, place, plural, readProgram } from "./program.js";
+import { report, verdict } from "./report.js";
 import { save } from "./saving.js";
 import { Search } from "./search.js";
 import { sources } from "./sources.js";
 
-const TABS = { collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], source: ["Source", sources] };
+const ALL_TABS = { collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], source: ["Source", sources], report: ["Report", report] };
 
 class App {
   constructor(program) {
@@ -24,7 +26,9 @@ class App {
     this.step = program.passes.length - 1;
     this.before = false;
     this.tab = "collectives";
-    this.view = new GraphView({ picture: pictureOf(program), onSelect: (box) => this.#pressed(box), onGroup: (group) => this.#selectGroup(group), onAnnounce: (text) => this.announce(text) });
+    this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => name !== "report" || program.report));
+    this.view = new GraphView({ picture: pictureOf(program), onSelect: (box) => this.#pressed(box), onGroup: (group) => this.#selectGroup(group), onColour: (name) => this.colourBy(name), onAnnounce: (text) => this.announce(text) });
+    if (program.report?.lanes) this.lanes = new Lanes(program.report, { onLine: (line) => this.selectLine(line), onAnnounce: (text) => this.announce(text) });
     this.view.onSave = (kind) => save(this.view, kind, `${program.name} ${program.passes[this.step].name}`);
     this.search = new Search(this);
     this.strip = new PassStrip(program, (number) => this.goTo(number));
@@ -42,7 +46,7 @@ class App {
   goTo(step, position) {
     this.step = Math.min(Math.max(step, 0), this.program.passes.length - 1);
     this.before = false;
-    if (position !== undefined) this.origin = { step: this.step, position };
+    if (position !== undefined) [this.origin, this.userLine] = [{ step: this.step, position }, undefined];
     this.group = undefined;
     this.#follow();
     this.#show();
@@ -62,14 +66,34 @@ class App {
 
   select(position, { reveal = false } = {}) {
     this.selected = position;
-    this.lost = this.group = undefined;
+    this.lost = this.group = this.userLine = undefined;
     this.origin = { step: this.before ? this.step - 1 : this.step, position };
+    if (this.view.marked) this.view.highlight([]);
     if (reveal) this.view.reveal(position);
     else this.view.choose(position);
     this.#showPanel();
     this.#showTab();
     this.#enter();
     this.announce(this.graph.nodes[position].text);
+  }
+
+  // Marks the nodes of a line, such as "train.py:41"; of a single node the line is as good as the node.
+  selectLine(line) {
+    const nodes = nodesOfLine(this.graph, line);
+    if (nodes.length === 1) return this.select(nodes[0].position, { reveal: true });
+    this.selected = this.lost = this.group = this.origin = undefined;
+    this.userLine = line;
+    this.view.choose(undefined);
+    this.view.highlight(nodes.map((node) => node.position));
+    this.#showPanel();
+    this.#showTab();
+    this.announce(`${plural(nodes.length, "node")} of ${line}`);
+  }
+
+  colourBy(name) {
+    this.view.colourBy(name);
+    this.#enter();
+    this.announce(`coloured by ${this.view.colour}`);
   }
 
   showSource(file, line) {
@@ -81,7 +105,7 @@ class App {
   sortCollectives(order) {
     this.order = order;
     this.#showTab();
-    document.querySelectorAll("#collectives th button")[order.column]?.focus();
+    document.querySelector(`#collectives th[data-column="${order.column}"] button`)?.focus();
   }
 
   openTab(name) {
@@ -118,7 +142,7 @@ class App {
   }
 
   #state() {
-    return { pass: this.program.passes[this.step].name, node: this.selected === undefined ? undefined : this.graph.nodes[this.selected].id, tab: this.tab === "collectives" ? undefined : this.tab };
+    return { pass: this.program.passes[this.step].name, node: this.selected === undefined ? undefined : this.graph.nodes[this.selected].id, tab: this.tab === "collectives" ? undefined : this.tab, colour: this.view.colour === "change" ? undefined : this.view.colour };
   }
 
   #enter() {
@@ -128,13 +152,14 @@ class App {
   // Shows what the address says; a name in it that is not there is left out.
   #restore() {
     this.isRestoring = true;
-    const { pass, node, tab } = readAddress();
+    const { pass, node, tab, colour } = readAddress();
     const step = this.program.passes.findIndex((one) => one.name === pass);
     this.step = step >= 0 ? step : this.program.passes.length - 1;
     this.before = false;
-    this.#markTab(tab in TABS ? tab : "collectives");
+    this.#markTab(tab in this.tabs ? tab : "collectives");
+    this.view.colourBy(colour);
     this.selected = node === undefined ? undefined : this.graph.byId.get(node);
-    this.lost = this.group = undefined;
+    this.lost = this.group = this.userLine = undefined;
     this.origin = this.selected === undefined ? undefined : { step: this.step, position: this.selected };
     this.#show();
     if (this.selected !== undefined) this.view.reveal(this.selected);
@@ -150,16 +175,24 @@ class App {
       element("header", {},
         element("h1", { title: program.name }, program.name),
         element("span", { class: "hint", id: "facts" }),
+        program.topology ? this.#verdict() : null,
         this.search.element,
         element("div", { class: "hides" }, hide("◨", "Show or hide the panel", side), hide("⬓", "Show or hide the tables", dock))),
       this.strip.element,
-      element("main", {}, this.view.element, side.element, element("aside", { id: "side", "aria-label": "Selection" }), dock.element),
+      element("main", {}, this.view.element, side.element, element("aside", { id: "side", "aria-label": "Selection" }), this.lanes?.element, dock.element),
       element("section", { id: "dock", "aria-label": "Tables" },
-        element("div", { role: "tablist", "aria-label": "Tables", onkeydown: (event) => this.#tabKey(event) }, Object.entries(TABS).map(([name, [title]]) =>
+        element("div", { role: "tablist", "aria-label": "Tables", onkeydown: (event) => this.#tabKey(event) }, Object.entries(this.tabs).map(([name, [title]]) =>
           element("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": "tab", onclick: () => this.openTab(name) }, title))),
         element("div", { id: "tab", role: "tabpanel", tabindex: 0 })),
       element("div", { id: "status", role: "status", "aria-live": "polite" }));
     document.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  #verdict() {
+    const { program } = this;
+    const words = verdict(program);
+    if (!program.report) return element("span", { class: "badge" }, words);
+    return element("button", { type: "button", class: `badge ${program.report.fits ? "fits" : "refused"}`, title: program.report.verdict, onclick: () => this.openTab("report") }, words);
   }
 
   #show() {
@@ -170,6 +203,7 @@ class App {
     const earlier = step.diff && !this.before ? this.#graphOf(this.step - 1) : undefined;
     this.view.show({ graph, earlier }, marks(step, this.before));
     this.view.choose(this.selected);
+    if (this.userLine) this.view.highlight(nodesOfLine(graph, this.userLine).map((node) => node.position));
     this.search.again();
     this.#showPanel();
     this.#showTab();
@@ -178,21 +212,23 @@ class App {
   // A press on a box: the node, or one that the pass removed, which is in the graph before.
   #pressed(box) {
     if (!box.gone) return this.select(box.node.position);
-    this.selected = this.group = undefined;
+    this.selected = this.group = this.userLine = undefined;
     this.origin = { step: this.step - 1, position: box.node.position };
     this.lost = { lost: this.step, position: box.node.position, step: this.step - 1 };
     this.#showPanel();
   }
 
   #selectGroup(group) {
-    this.selected = this.lost = this.origin = undefined;
+    this.selected = this.lost = this.origin = this.userLine = undefined;
     this.group = group;
     this.#showPanel();
   }
 
   #showPanel() {
-    const shown = this.selected !== undefined ? panel(this, this.selected) : this.lost ? lostPanel(this, this.lost) : this.group ? groupPanel(this, this.group) : nothingPanel();
+    const shown = this.selected !== undefined ? panel(this, this.selected) : this.lost ? lostPanel(this, this.lost) : this.group ? groupPanel(this, this.group) : this.userLine ? linePanel(this, this.userLine) : nothingPanel();
     document.getElementById("side").replaceChildren(shown);
+    const source = this.selected !== undefined && this.graph.nodes[this.selected].source;
+    this.lanes?.show(source ? place(source[0]) : this.userLine);
     this.view.draw();
   }
 
@@ -205,18 +241,18 @@ class App {
   }
 
   #showTab() {
-    const place = document.getElementById("tab");
-    const { scrollTop } = place;
-    place.setAttribute("aria-labelledby", `tab-${this.tab}`);
-    place.replaceChildren(TABS[this.tab][1](this, this.order));
-    if (scrollTop) place.scrollTop = scrollTop; // it has the browser lay out the table at once
+    const panel = document.getElementById("tab");
+    const { scrollTop } = panel;
+    panel.setAttribute("aria-labelledby", `tab-${this.tab}`);
+    panel.replaceChildren(this.tabs[this.tab][1](this, this.order));
+    if (scrollTop) panel.scrollTop = scrollTop; // it has the browser lay out the table at once
   }
 
   #tabKey(event) {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!by) return;
     event.preventDefault();
-    const names = Object.keys(TABS);
+    const names = Object.keys(this.tabs);
     const next = names[(names.indexOf(this.tab) + by + names.length) % names.length];
     this.openTab(next);
     document.getElementById(`tab-${next}`).focus();

@@ -15,7 +15,10 @@ export function palette() {
   };
 }
 
-export const kindOf = (view, box) => view.markOf.get(box.key) ?? (box.node?.collective ? "collective" : box.group ? "group" : "box");
+export const kindOf = (view, box) => view.colouring?.of(box) ?? markedAs(view, box);
+const markedAs = (view, box) => view.markOf.get(box.key) ?? (box.node?.collective ? "collective" : box.group ? "group" : "box");
+// Muted text could not be read on all colours.
+export const inkOf = (view, box, line) => (line && !view.colouring?.of(box) ? "muted" : "text");
 export const lineOf = (view, box) => {
   const mark = view.markOf.get(box.key);
   if (mark) return `${mark}-line`;
@@ -110,7 +113,7 @@ function paintLinks(pen, view, colour) {
 }
 
 function paintBox(pen, view, box, colour) {
-  const chosen = box.key === view.chosen;
+  const chosen = box.key === view.chosen || view.highlighted?.has(box.key);
   if (box.group) {
     const sheets = box.group.members ? [6, 3] : [3]; // a stack of groups has one more
     for (const by of sheets) {
@@ -134,7 +137,7 @@ function paintBox(pen, view, box, colour) {
   pen.setLineDash([]);
   const small = SMALLEST / view.zoom > SIZES[0]; // then there is room for the title alone
   for (const [number, line] of box.lines.entries()) {
-    pen.fillStyle = colour(number ? "muted" : "text");
+    pen.fillStyle = colour(inkOf(view, box, number));
     const [y, room] = small ? [box.y + box.height / 2 + SMALLEST / view.zoom / 3, box.height] : [box.y + 18 + number * LINE, LINE];
     if (!write(pen, view, line, number, box.x + 9, y, box.width - 16, room) || small) break;
   }

@@ -1,7 +1,7 @@
 // The panel of what is selected: all that is known of a node or of a group, with neighbours as links.
 import { element, link } from "./elements.js";
 import { differences } from "./picture.js";
-import { bytesText, count, moved, place, plural } from "./program.js";
+import { bytesText, count, moved, nodesOfLine, place, plural, spent, timeText } from "./program.js";
 
 const LINKS = 40;
 
@@ -31,6 +31,7 @@ function facts(app, node) {
     ["FLOPs", node.flops ? `${count(node.flops)} a replica` : undefined],
     ["Trips", node.trips ? count(node.trips) : undefined],
     ["Runs", node.times > 1 ? `${count(node.times)} in a step` : undefined],
+    ["Time", spent(node) ? `${timeText(spent(node))} by itself, by the peaks of ${app.program.topology}` : undefined],
     ["Variable", node.variable],
     ["Collective", node.collective && `${node.collective.reducer} of ${bytesText(node.collective.bytes)} over ${node.collective.group_size} replicas`.trim()],
     ["Moved", node.collective && node.times > 1 ? `${bytesText(moved(node))} from each replica in a step` : undefined],
@@ -55,6 +56,22 @@ export function groupPanel(app, group) {
       element("ul", { class: "links differences" }, stack.others.slice(0, LINKS).map(({ member, differs }) =>
         element("li", {}, element("b", {}, member.name), element("span", {}, differs.slice(0, 6).join(", "), differs.length > 6 ? ` and ${differs.length - 6} more` : "")))),
     ] : null);
+}
+
+// A line of the user's: what it is predicted to take, and its nodes.
+export function linePanel(app, line) {
+  const { report, files } = app.program;
+  const nodes = nodesOfLine(app.graph, line);
+  const frame = nodes.flatMap((node) => node.source).find((one) => place(one) === line);
+  const times = (report?.lines ?? []).filter(([at]) => at === line).map(([, phase, seconds]) => [phase, timeText(seconds)]);
+  return section(
+    element("h2", {}, frame ? link(line, frame[0], () => app.showSource(frame[0], frame[1])) : line),
+    frame && files[frame[0]] ? element("pre", { class: "code", tabindex: 0, "aria-label": "The line" }, (files[frame[0]][frame[1] - 1] ?? "").trim()) : null,
+    times.length ? [element("h3", {}, "Predicted to compute, in a step"), list(times)] : null,
+    element("h3", {}, `Nodes (${count(nodes.length)})`),
+    nodes.length ? null : element("p", { class: "hint" }, "This graph has no node of the line."),
+    element("ul", { class: "links" }, nodes.slice(0, LINKS).map((node) =>
+      element("li", {}, link(node.id, node.text, () => app.select(node.position, { reveal: true })), element("span", { class: "of" }, node.op)))));
 }
 
 // A node that was selected, and that this pass does not have.

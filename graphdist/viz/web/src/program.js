@@ -72,6 +72,15 @@ export function marks(step, before) {
   return found;
 }
 
+// The estimated seconds of all runs of a node in a step, 0 without a topology.
+export const spent = (node) => (node.seconds ?? 0) * node.times;
+
+// The nodes of a line of the user's: those that it makes itself or, without any, those that its calls lead to.
+export function nodesOfLine(graph, line) {
+  const own = graph.nodes.filter((node) => node.source && place(node.source[0]) === line);
+  return own.length ? own : graph.nodes.filter((node) => node.source?.some((frame) => place(frame) === line));
+}
+
 // The bytes that each replica puts into a collective in a step, in all trips of the loops around it.
 export const moved = (node) => (node.collective ? node.collective.bytes * node.times : 0);
 
@@ -80,6 +89,10 @@ export function bytesText(bytes) {
   let unit = 0;
   while (bytes >= 1024 && unit < UNITS.length - 1) [bytes, unit] = [bytes / 1024, unit + 1];
   return `${unit ? bytes.toFixed(1) : bytes} ${UNITS[unit]}`;
+}
+export function timeText(seconds) {
+  const [unit, scale] = [["s", 1], ["ms", 1e-3], ["us", 1e-6]].find(([, scale]) => seconds >= scale) ?? ["ns", 1e-9];
+  return `${(seconds / scale).toPrecision(3).replace(/e\+?.*/, "")} ${unit}`;
 }
 export const count = (number) => number.toLocaleString("en");
 export const plural = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;

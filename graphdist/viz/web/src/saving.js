@@ -1,6 +1,6 @@
 // The drawing as a file: an SVG of all its boxes, or a PNG of the same.
 import { element } from "./elements.js";
-import { edgeColour, isNear, kindOf, lineOf, paintScene, palette } from "./paint.js";
+import { edgeColour, inkOf, isNear, kindOf, lineOf, paintScene, palette } from "./paint.js";
 import { cut, LINE, SIZES } from "./text.js";
 
 const MARGIN = 12;
@@ -37,7 +37,7 @@ function pngOf(view) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-const shownBy = ({ scene, chosen, markOf, moment, picture }) => ({ scene, chosen, markOf, moment, picture });
+const shownBy = ({ scene, chosen, highlighted, colouring, markOf, moment, picture }) => ({ scene, chosen, highlighted, colouring, markOf, moment, picture });
 
 function svgOf(view) {
   const colour = palette();
@@ -59,7 +59,7 @@ function svgOf(view) {
     ...[...view.scene.boxes.values()].map((at) => shape("g", {},
       shape("title", {}, printable(at.node ? at.node.text.slice(0, 1000) : at.lines.join("\n"))),
       box(at, kindOf(view, at), lineOf(view, at), at.gone ? "4 3" : undefined),
-      ...at.lines.map((line, number) => text(line.replace("⊞ ", ""), number, at.x + 9, at.y + 18 + number * LINE, at.width - 16, number ? "muted" : "text")))),
+      ...at.lines.map((line, number) => text(line.replace("⊞ ", ""), number, at.x + 9, at.y + 18 + number * LINE, at.width - 16, inkOf(view, at, number))))),
   ];
   const end = shape("marker", { id: "end", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, shape("path", { d: "M0 1L7 4L0 7z", fill: colour("edge") }));
   const root = shape("svg", { viewBox: [x, y, width, height].map(rounded).join(" "), width, height, "font-family": "system-ui, sans-serif" },

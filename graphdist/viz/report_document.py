@@ -1,0 +1,146 @@
+"""A report as JSON for the page: whether the step fits, its collectives, its predicted time.
+
+Seconds and bytes are numbers, which the page writes as text. Lists are cut to what a reader looks
+at. `lanes` are the slices of the predicted timeline, as `graphdist.program.timeline_trace` has
+them for Perfetto: a track, start and length in microseconds, a title, a line, a part of the step,
+and the seconds in which nothing hides it.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: JSON
+
+from graphdist.program.report import Report
+from graphdist.program.report_text import verdict
+from graphdist.program.step_timeline import StepTimeline
+from graphdist.program.timeline_trace import trace_of
+
+__all__ = ["report_document"]
+
+MOST_COLLECTIVES = 300
+MOST_LINES = 60
+MOST_SLICES = 6000
+
+
+def report_document(report: Report) -> dict[str, Any]:
+    """Return a report as the page reads it; without a module it has no timeline."""
+    timeline = report.timeline
+    return {
+        "target": report.target,
+        "fits": report.fits,
+        "verdict": verdict(report),
+        "memory": {
+            "available": report.available_bytes,
+            "peak": report.needed_bytes,
+            "arguments": report.argument_bytes,
+            "outputs": report.output_bytes,
+            "reused": report.alias_bytes,
+            "temporary": report.temp_bytes,
+        },
+        "flops": report.total_flops,
+        "compiled": _compiled(report),
+        "collectives": _collectives(report),
+        "warnings": [str(constant) for constant in report.constants],
+        "time": _roofline(report) if timeline is None else _time(timeline),
+        **({} if timeline is None else _timeline(timeline, report.name)),
+    }
+
+
+def _compiled(report: Report) -> list[list[Any]]:
+    """Return the collectives of the module by kind: how many, and their bytes in a step."""
+    kinds = [found.kind for found in report.module_collectives]
+    return [[kind, kinds.count(kind), size] for kind, size in report.module_bytes.items()]
+
+
+def _collectives(report: Report) -> list[dict[str, Any]]:
+    largest = sorted(report.collectives, key=lambda use: (-use.seconds, -use.bytes * use.times))
+    return [
+        {
+            "kind": f"{use.kind} {use.reducer}".strip(),
+            "bytes": use.bytes * use.times,
+            "times": use.times,
+            "seconds": _rounded(use.seconds),
+            "origin": use.pass_name,
+            "line": _place(use.source),
+            "became": use.became,
+        }
+        for use in largest[:MOST_COLLECTIVES]
+    ]
+
+
+def _time(timeline: StepTimeline) -> dict[str, Any]:
+    return {
+        "step": timeline.seconds,
+        "low": timeline.low,
+        "high": timeline.high,
+        "by": timeline.fitted,
+        "utilization": timeline.utilization,
+        "parts": [
+            ["compute", timeline.compute, "instructions of the schedule"],
+            ["exposed", timeline.exposed, "communication that nothing hides"],
+            ["waits", timeline.idle, "for copies between memories"],
+        ],
+    }
+
+
+def _roofline(report: Report) -> dict[str, Any] | None:
+    """Return the estimate from published peaks, for a step without a timeline."""
+    estimate = report.estimate
+    if estimate is None:
+        return None
+    return {
+        "step": estimate.step,
+        "by": f"published peaks; there is no timeline: {report.no_timeline or report.refusal}",
+        "parts": [
+            ["compute", estimate.compute, "operations / peak"],
+            ["memory", estimate.memory, "bytes moved / memory bandwidth"],
+            ["interconnect", estimate.interconnect, "bytes sent / bandwidth"],
+        ],
+    }
+
+
+def _timeline(timeline: StepTimeline, name: str) -> dict[str, Any]:
+    memory = timeline.memory
+    trace = trace_of(timeline, name, MOST_SLICES)["traceEvents"]
+    return {
+        "lines": [
+            [each.line, each.phase, _rounded(each.seconds)] for each in timeline.lines[:MOST_LINES]
+        ],
+        "held": {
+            "line": memory.line,
+            "phase": memory.phase,
+            "largest": [
+                [held.bytes, held.count, held.type, held.phase, held.line]
+                for held in memory.largest
+            ],
+        },
+        "tracks": [
+            event["args"]["name"].removesuffix(" (predicted)")
+            for event in trace
+            if event["name"] == "thread_name"
+        ],
+        "lanes": [_slice(event) for event in trace if event["ph"] == "X"],
+    }
+
+
+def _slice(event: dict[str, Any]) -> list[Any]:
+    facts = event["args"]
+    return [
+        event["tid"],
+        round(event["ts"], 3),
+        round(event["dur"], 3),
+        event["name"],
+        facts.get("line", ""),
+        facts.get("phase", ""),
+        _rounded(facts.get("exposed seconds", 0.0)),
+    ]
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.4g}")
+
+
+def _place(source: str) -> str:
+    """Return the file's name and the line of a source as text, "" if it is unknown."""
+    place = source.rpartition("/")[2]
+    return place if ":" in place else ""
