@@ -27,10 +27,13 @@ class Picture:
     step: str
     options: tuple[str, ...] = ("--strategy", "mirrored:4")
     address: str = ""
+    earlier: tuple[str, ...] = ()
+    """The options of an earlier program that it is compared with, if there are any."""
 
 
 PICTURES = {
     "page": Picture("train_digits.py:make_step"),
+    "comparison": Picture("train_digits.py:make_step", earlier=("--strategy", "one_device")),
     "topology": Picture(
         "aot_transformer.py:make_step", ("--topology", "v5e:4x4"), "#tab=report&colour=time"
     ),
@@ -52,7 +55,13 @@ def main(names: Sequence[str] = ()) -> int:
         picture = PICTURES[name]
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder, "page.html")
-            show([f"{ROOT / 'examples'}/{picture.step}", *picture.options, "-o", str(page)])
+            step = f"{ROOT / 'examples'}/{picture.step}"
+            compares: list[str] = []
+            if picture.earlier:
+                earlier = str(Path(folder, "earlier.json"))
+                show([step, *picture.earlier, "-o", earlier])
+                compares = ["--compare", earlier]
+            show([step, *picture.options, *compares, "-o", str(page)])
             address = page.as_uri() + picture.address
             for ending, scheme in THEMES.items():
                 take(browser, address, ROOT / "docs" / "images" / f"{name}{ending}.png", scheme)

@@ -74,7 +74,7 @@ def load_factory(target: str) -> Factory:
     'dumps'
     """
     place, name = _split(target)
-    module = _module_of_file(Path(place)) if place.endswith(".py") else _module(place)
+    module = load_module(place)
     factory = getattr(module, name, None)
     if not callable(factory):
         own = [
@@ -95,6 +95,21 @@ def load_factory(target: str) -> Factory:
             f"(function, args)",
         )
     return factory
+
+
+def load_module(place: str) -> ModuleType:
+    """Return the module of a file `file.py` or of a name; raises `ArgumentError` if it fails."""
+    return _module_of_file(Path(place)) if place.endswith(".py") else _module(place)
+
+
+def takes_strategy(target: Callable[..., Any]) -> bool:
+    """Return whether a target makes a step: by its name, or since it takes a strategy first."""
+    try:
+        parameters = list(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    named = getattr(target, "__name__", "").startswith("make")
+    return named or (bool(parameters) and parameters[0] == "strategy")
 
 
 def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]) -> StepCall:

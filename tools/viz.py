@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import pydoc
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +20,18 @@ from graphdist.config import wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.targets import prepare_command, without_our_line
-from graphdist.tools.viz_targets import VizTarget, is_saved, load_target
+from graphdist.tools.viz_index import function_names, write_index
+from graphdist.tools.viz_targets import VizTarget, is_saved, load_target, read_earlier
 from graphdist.tools.viz_topologies import TopologyOptions, load_for_topology
 from graphdist.tracing.user_lines import here
 from graphdist.viz import text
-from graphdist.viz.display import open_page
+from graphdist.viz.comparison import comparison_of
+from graphdist.viz.display import open_file, open_page
 from graphdist.viz.formats import DRAWINGS, FORMATS, MODULES, format_named, render
 from graphdist.viz.graph_diff import diff
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram
+from graphdist.viz.saved_document import compared
 
 __all__ = ["main"]
 
@@ -71,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--pass", dest="step", default="last", metavar="NAME", help="after which pass, or all")
     add("--diff", nargs=2, metavar=("A", "B"), help="what changed from pass A to pass B")
+    add("--all", action="store_true", help="a page for each function of file.py, in -o FOLDER")
+    add("--compare", type=Path, metavar="old.json", help="with an earlier program of -o old.json")
     add("--format", help=", ".join((*FORMATS, *MODULES)))
     add("-o", "--output", type=Path, metavar="FILE", help="write to a file, in its ending's format")
     add("--open", action="store_true", help="open the page in a browser")
@@ -86,9 +92,11 @@ def _run(options: argparse.Namespace) -> None:
     form = _form(options)
     if options.depth < 0:
         raise ArgumentError(f"--depth {options.depth} is negative", source=here())
+    if options.all:
+        return _write_all(options)
     if options.output is not None:
         require_place(options.output)
-    target = _target(options, form)
+    target = _target(options, options.target, form)
     colour = form == "text" and options.output is None and _is_coloured()
     shown = _shown(target, options, form, colour)
     if options.open:
@@ -101,30 +109,56 @@ def _run(options: argparse.Namespace) -> None:
         sys.stdout.write(shown)
 
 
-def _target(options: argparse.Namespace, form: str) -> VizTarget:
+def _write_all(options: argparse.Namespace) -> None:
+    for name in ("compare", "diff", "collectives", "filter", "focus", "format"):
+        if getattr(options, name):
+            raise ArgumentError(f"--{name} goes with one function, not with --all", source=here())
+    if ":" in options.target or is_saved(options.target):
+        raise ArgumentError(
+            f"--all shows the functions of a file or module, not of {options.target}",
+            source=here(),
+            hint="leave what follows the colon away: train.py --all",
+        )
+    folder = options.output
+    if folder is None:
+        if not options.open:
+            raise ArgumentError(
+                "--all writes several pages", source=here(), hint="name a folder for them: -o pages"
+            )
+        folder = Path(tempfile.mkdtemp(prefix="graphdist-"))
+    index = write_index(
+        options.target,
+        folder,
+        lambda target: _target(options, target, "html"),
+        function_names(options.target),
+    )
+    print(index)
+    if options.open:
+        open_file(index)
+
+
+def _target(options: argparse.Namespace, name: str, form: str) -> VizTarget:
     """Return the target, compiled for a topology if one is named and the target is a step."""
     if options.topology is None:
-        for name in ("num_slices", "shard_parameters", "passes", "option"):
-            if getattr(options, name) not in (None, 1, []):
+        for option in ("num_slices", "shard_parameters", "passes", "option"):
+            if getattr(options, option) not in (None, 1, []):
                 raise ArgumentError(
-                    f"--{name.replace('_', '-')} goes with --topology",
+                    f"--{option.replace('_', '-')} goes with --topology",
                     source=here(),
                     hint="such as --topology v5e:16x16",
                 )
         strategy = options.strategy or "default"
-        return load_target(options.target, strategy, options.set, options.args)
+        return load_target(name, strategy, options.set, options.args)
     topology = find_topology(options.topology, options.num_slices, at=here())
-    if is_saved(options.target) or options.strategy:  # its graphs are there: times alone
-        found = load_target(
-            options.target, options.strategy or "default", options.set, options.args
-        )
+    if is_saved(name) or options.strategy:  # its graphs are there: times alone
+        found = load_target(name, options.strategy or "default", options.set, options.args)
         return replace(found, program=replace(found.program, topology=topology))
     return load_for_topology(
-        options.target,
+        name,
         topology,
         options.set,
         TopologyOptions(options.shard_parameters, options.passes, options.option),
-        reports=form in ("html", "json"),
+        reports=form in ("html", "json") or options.compare is not None,
     )
 
 
@@ -155,6 +189,8 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
     if form in MODULES:
         return render(target.stage(form), form)
     program = target.program
+    if options.compare:
+        return _comparison(target, options, form, colour)
     if options.diff:
         before = program.step(options.diff[0], first=True)
         after = program.step(options.diff[1])
@@ -175,6 +211,22 @@ def _shown(target: VizTarget, options: argparse.Namespace, form: str, colour: bo
     if form == "text":
         return text.render(program, sources=options.sources, colour=colour)
     return FORMATS[form](program)
+
+
+def _comparison(target: VizTarget, options: argparse.Namespace, form: str, colour: bool) -> str:
+    if form not in ("text", "html", "json"):
+        raise ArgumentError(
+            f"--compare writes text, html or json, not {form}",
+            source=here(),
+            hint="leave --format away, or write a page: -o changes.html",
+        )
+    program = compared(target.program, read_earlier(options.compare), options.compare.name)
+    if form != "text":
+        return FORMATS[form](program)
+    before, after = program.steps
+    change = diff(before.graph, after.graph)
+    nodes = text.difference_text(change, before.name, after.name, colour=colour)
+    return f"{comparison_of(program)}\n\n{nodes}"
 
 
 def _selection(program: ShownProgram, options: argparse.Namespace, form: str, colour: bool) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import jax
 from graphdist.config import set_logical_cpu_devices
 from graphdist.errors import ArgumentError, ArtifactError, DeviceError, GraphdistError
 from graphdist.ir.errors import ParseError
+from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.tokens import MOST_CHARACTERS
 from graphdist.ir.types import numpy_dtype
@@ -29,11 +29,12 @@ from graphdist.strategies.central_storage import CentralStorageStrategy
 from graphdist.strategies.default import default_strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.one_device import OneDeviceStrategy
-from graphdist.tools.targets import load_factory, make_step, parse_settings
+from graphdist.tools.targets import load_factory, make_step, parse_settings, takes_strategy
 from graphdist.tracing.user_lines import here
 from graphdist.viz.program import ShownProgram, ShownStep, program_of
+from graphdist.viz.saved_document import SavedProgram, read_document
 
-__all__ = ["VizTarget", "is_saved", "load_target"]
+__all__ = ["VizTarget", "is_saved", "load_target", "read_earlier"]
 
 _ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,\s]*)\]")
 _MOST_CHARACTERS = 2 * MOST_CHARACTERS
@@ -108,6 +109,16 @@ def _read(path: Path) -> ShownProgram:
     )
 
 
+def read_earlier(path: Path) -> SavedProgram:
+    """Return the last graph of a document, an artifact or a text; raises `ArgumentError`."""
+    if path.suffix != ".json" or zipfile.is_zipfile(path):
+        return SavedProgram(_read(path).graph, None)
+    try:
+        return read_document(_content(path).decode("utf-8", "surrogatepass"), str(path))
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
+
+
 def _content(path: Path) -> bytes:
     """Return the text of the graphs in a file; raises `ArgumentError` if it is too large."""
     if zipfile.is_zipfile(path):
@@ -129,19 +140,9 @@ def _too_large(path: Path, characters: int) -> ArgumentError:
     )
 
 
-class _Lost(Sequence[None]):
-    """Placeholders for the parameters that text does not contain, for any number in the text."""
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, place: Any) -> Any:  # Any: nobody asks for a slice
-        return None
-
-
 def _parsed(text: str, path: Path, first_line: int, number: int, of: int) -> ShownStep:
     try:
-        graph = parse(text, opaques=_Lost(), first_line=first_line)
+        graph = parse(text, opaques=PLACEHOLDERS, first_line=first_line)
     except ParseError as error:
         error.where = error.where or f"in {path}"
         raise
@@ -181,7 +182,7 @@ def _devices(count: int) -> list[str]:
 
 def _traced(name: str, strategy: CommonStrategy, settings: Sequence[str], types: str) -> Traced:
     factory = load_factory(name)
-    if isinstance(factory, Function | BoundFunction) or types or not _is_factory(factory):
+    if isinstance(factory, Function | BoundFunction) or types or not takes_strategy(factory):
         step = factory if isinstance(factory, Function | BoundFunction) else function(factory)
         arguments = _arguments(types)
         _check_count(name, factory, arguments)
@@ -199,16 +200,6 @@ def _traced(name: str, strategy: CommonStrategy, settings: Sequence[str], types:
             ) from error
     step, arguments = make_step(name, strategy, parse_settings(settings))
     return step.trace(*arguments)
-
-
-def _is_factory(target: Callable[..., Any]) -> bool:
-    """Return whether a target makes a step: by its name, or since it takes a strategy first."""
-    try:
-        parameters = list(inspect.signature(target).parameters)
-    except (TypeError, ValueError):
-        parameters = []
-    named = getattr(target, "__name__", "").startswith("make")
-    return named or (bool(parameters) and parameters[0] == "strategy")
 
 
 def _arguments(types: str) -> tuple[jax.ShapeDtypeStruct, ...]:

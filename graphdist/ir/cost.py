@@ -38,6 +38,8 @@ _HEAVY = {
     "jax.sort",
     KERNEL,
 }
+_COUNTED_BY = {"jax.conv_general_dilated": "dimension_numbers", KERNEL: "jaxpr"}
+"""The parameter without a text that the operations of a node are counted by."""
 _REDUCTIONS = {f"jax.reduce_{name}" for name in ("sum", "max", "min", "prod")}
 _FLOATS = ("f", "bf", "c")
 _MOVES = {
@@ -183,6 +185,8 @@ def _count(node: Node, total: Cost) -> None:
     name = node.op.name
     if name in _HEAVY or node.op.is_collective:
         total.bytes += sum(value.type.bytes for value in (*node.operands, *node.results))
+    if node.params.get(_COUNTED_BY.get(name, ""), ()) is None:
+        return  # it was read from a text, which does not hold the parameter
     if name == "jax.dot_general":
         total.flops[node.operands[0].type.dtype] += _of_matmul(node)
     elif name == "jax.conv_general_dilated":

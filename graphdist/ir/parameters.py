@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from graphdist.ir.errors import ParseError
 from graphdist.ir.graph import GraphVariable, Literal
 from graphdist.ir.numerals import Array, array_from_numbers, rounded_to
+from graphdist.ir.opaque_placeholders import OpaquePlaceholders
 from graphdist.ir.tokens import Cursor
 from graphdist.ir.types import Type, is_dtype, numpy_dtype
 
@@ -30,7 +31,7 @@ class ParameterReader:
     {'axes': (0, 1), 'mode': 'clip', 'limit': [None, -inf]}
     """
 
-    def __init__(self, cursor: Cursor, opaques: Sequence[object]) -> None:
+    def __init__(self, cursor: Cursor, opaques: Sequence[object] | OpaquePlaceholders) -> None:
         """Start with no variables declared."""
         self.cursor = cursor
         self.opaques = opaques
@@ -99,6 +100,8 @@ class ParameterReader:
         if kind == "string":
             return cursor.unquote(text)
         if kind == "opaque":
+            if isinstance(self.opaques, OpaquePlaceholders):
+                return self.opaques.of(text)
             number = cursor.integer_of(text[1:].partition(":")[0])
             if number >= len(self.opaques):
                 count = len(self.opaques)

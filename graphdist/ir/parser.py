@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, GraphVariable, Op, Operand, Piece, Stage, Value
+from graphdist.ir.opaque_placeholders import OpaquePlaceholders
 from graphdist.ir.ops import OPS
 from graphdist.ir.parameters import ParameterReader
 from graphdist.ir.source import UNKNOWN
@@ -44,7 +45,7 @@ _DISTRIBUTIONS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
 
 def parse(
     text: str,
-    opaques: Sequence[object] = (),
+    opaques: Sequence[object] | OpaquePlaceholders = (),
     ops: Callable[[str], Op] | None = None,
     *,
     first_line: int = 1,
@@ -54,7 +55,8 @@ def parse(
 
     Args:
         text: what `print_graph` returned, perhaps edited.
-        opaques: the side table of parameters without a text form, as `printer.opaques` returns it.
+        opaques: the side table of parameters without a text form, as `printer.opaques` returns it,
+            or `PLACEHOLDERS`, for a graph that is not to be run.
         ops: finds the operation of a name such as `jax.add`. Without it, each such name gets one
             that has no primitive, no effect, and whose result varies only with its operands.
         first_line: what errors call the first line, of a text that is a part of another.
@@ -99,7 +101,10 @@ class _Parser:
     """A text that is read: the place in it, and the variables and operations found so far."""
 
     def __init__(
-        self, cursor: Cursor, opaques: Sequence[object], ops: Callable[[str], Op] | None
+        self,
+        cursor: Cursor,
+        opaques: Sequence[object] | OpaquePlaceholders,
+        ops: Callable[[str], Op] | None,
     ) -> None:
         self.cursor = cursor
         self.reader = ParameterReader(cursor, opaques)

@@ -21,6 +21,7 @@ import numpy as np
 
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.numerals import array_text, number_text, scalar_text
+from graphdist.ir.opaque_placeholders import ArrayPlaceholder
 from graphdist.ir.types import dtype_name, numpy_dtype
 
 __all__ = [
@@ -344,7 +345,7 @@ class Printer:
 
 def _label(value: object) -> str:
     """Describe an opaque parameter in a few words, without `<`, `>` and line ends."""
-    label = type(value).__name__
+    label = value.kind if isinstance(value, ArrayPlaceholder) else type(value).__name__
     if isinstance(value, GraphVariable):
         label += f" {value.name}"
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graphdist.viz.formats import Shown, render
 
-__all__ = ["notebook_cell", "open_page", "show"]
+__all__ = ["notebook_cell", "open_file", "open_page", "show"]
 
 _HEIGHT = 720
 
@@ -42,6 +42,11 @@ def open_page(page: str, path: Path | None = None) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="graphdist-"))
         path = folder / "program.html"
     path.write_text(page, encoding="utf-8")
+    return open_file(path)
+
+
+def open_file(path: Path) -> Path:
+    """Open a page that is in a file in a browser, or say where it is."""
     if not webbrowser.open(path.resolve().as_uri()):
         print(f"no browser could be started; the page is in {path}", file=sys.stderr)
     return path

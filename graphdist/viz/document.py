@@ -9,6 +9,8 @@
 5. Nodes of several graphs that have the same identity are the same node: `identities` has the group
    of each. Partners in the graphs before and after a pass are in `pairs`, also where a node has
    moved to another group.
+6. The JSON has the text of the last graph, with which another program can be compared later; the
+   page has no use for it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any, Generic, TypeVar  # Any: JSON
 from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Frame
+from graphdist.viz.comparison import comparison_of
 from graphdist.viz.graph_diff import Diff, diffs
 from graphdist.viz.groups import GroupPath
 from graphdist.viz.identities import identified, partners
@@ -53,7 +56,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 @collection_put_off()  # a hundred thousand objects are made and kept: none of them is garbage
 def render(program: ShownProgram) -> str:
     """Return a program as the text of a JSON document."""
-    return json.dumps(program_document(program), ensure_ascii=False, separators=(",", ":")) + "\n"
+    document = {**program_document(program), "text": str(program.graph)}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def program_document(program: ShownProgram) -> dict[str, Any]:
@@ -77,7 +81,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
                 entry["diff"] = _diff(change, *models_around)
         steps.append(entry)
         before = step.graph
-    identities = identified(list(models.values()), pairs)
+    identities = identified(list(models.values()), pairs, across_groups=program.compares)
     tables = _Tables()
     return {
         "format": FORMAT,
@@ -85,6 +89,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "name": program.graph.name,
         "replicas": program.graph.num_replicas,
         **_target(program),
+        **_comparison(program, models),
         "passes": steps,
         "graphs": [
             _graph(model, of, tables)
@@ -101,6 +106,12 @@ def _target(program: ShownProgram) -> dict[str, Any]:
     topology, report = program.topology, program.report
     found: dict[str, Any] = {} if topology is None else {"topology": str(topology)}
     return found if report is None else {**found, "report": report_document(report)}
+
+
+def _comparison(program: ShownProgram, models: Mapping[Graph, Model]) -> dict[str, Any]:
+    if not program.compares:
+        return {}
+    return {"comparison": comparison_of(program, models).to_json()}
 
 
 class _Table(Generic[_Key]):

@@ -66,13 +66,18 @@ def partners(change: Diff, before: Model, after: Model) -> dict[int, int]:
 
 
 def identified(
-    models: Sequence[Model], pairs: Mapping[tuple[int, int], Mapping[int, int]]
+    models: Sequence[Model],
+    pairs: Mapping[tuple[int, int], Mapping[int, int]],
+    *,
+    across_groups: bool = False,
 ) -> Identities:
     """Return the identities of the records of models.
 
-    `pairs` has the partners of the records of one model in another, by the numbers of both.
+    `pairs` has the partners of the records of one model in another, by the numbers of both. With
+    `across_groups` partners of different groups are the same node: in another version of a program
+    lines have moved, and groups have the names of lines.
     """
-    maker = _Maker(models)
+    maker = _Maker(models, across_groups)
     for number, model in enumerate(models):
         maker.add(model, maker.inherited(number, pairs))
     return maker.identities()
@@ -81,8 +86,9 @@ def identified(
 class _Maker:
     """Gives identities to one model after the other."""
 
-    def __init__(self, models: Sequence[Model]) -> None:
+    def __init__(self, models: Sequence[Model], across_groups: bool) -> None:
         self._own = OwnPaths(models)
+        self._across_groups = across_groups
         self._of: list[list[int]] = []
         self._first: list[Record] = []  # the first record of each identity
         self._parents: list[int] = []  # the identity of the loop around it, -1 without
@@ -118,7 +124,8 @@ class _Maker:
         """Return whether an identity is in the group of a record; no record has identity -1."""
         if identity < 0 or self._parents[identity] != parent:
             return False
-        return self._paths[identity] == path or goes_with_neighbours(record)
+        is_same = self._across_groups or self._paths[identity] == path
+        return is_same or goes_with_neighbours(record)
 
     def _new(self, record: Record, parent: int, path: GroupPath, before: int) -> int:
         identity = len(self._first)

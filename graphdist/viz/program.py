@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
@@ -32,11 +34,15 @@ class ShownProgram:
     """The steps of a compilation, in order; at least one.
 
     With a topology the estimated times of its nodes are shown, with a report what it needs there.
+    A program that `compares` has two steps, an earlier program and a later one; `earlier_report` is
+    the JSON of the report on the earlier one.
     """
 
     steps: tuple[ShownStep, ...]
     topology: Topology | None = None
     report: Report | None = None
+    compares: bool = False
+    earlier_report: Mapping[str, Any] | None = None
 
     @property
     def graph(self) -> Graph:

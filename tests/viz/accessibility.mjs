@@ -18,10 +18,18 @@ for (const colorScheme of ["light", "dark"]) {
   };
   await check("opened");
   await page.evaluate(() => graphdist.select(graphdist.graph.nodes.length - 2, { reveal: true }));
-  for (const tab of ["collectives", "changes", "memory", "source"]) {
+  for (const tab of await page.evaluate(() => Object.keys(graphdist.tabs))) {
     await page.click(`#tab-${tab}`);
     await check(tab);
   }
+  for (const colour of ["bytes", "pass"]) {
+    await page.selectOption("select[aria-label='Colour by']", colour);
+    await check(`coloured by ${colour}`);
+  }
+  await page.evaluate(() => graphdist.selectLine(graphdist.program.report?.lines?.find(([line]) => line)?.[0] ?? "none"));
+  await check("a line");
+  await page.evaluate(() => graphdist.toggleBeside());
+  await check("beside");
   await page.fill("#search", "a");
   await check("search");
   await page.keyboard.press("Escape");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 import graphdist as gd
@@ -54,6 +55,7 @@ def nested(size: int = 3) -> Graph:
     @gd.function
     def step(x: jax.Array, flag: jax.Array) -> tuple[jax.Array, jax.Array]:
         jax.debug.callback(lambda _: None, x)
+        x = x + np.arange(4.0, dtype=np.float32).reshape(2, 2)
         sign, logarithm = jnp.linalg.slogdet(x)
         _, keys = lax.scan(lambda c, row: (c + row[0], lax.sort((row, row))), logarithm, x)
         x = lax.cond(flag, lambda v: v * 2.0, lambda v: jnp.take(v, jnp.array([1, 0]), axis=0), x)

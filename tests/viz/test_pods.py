@@ -131,6 +131,27 @@ def test_boxes_are_coloured_by_figures_and_kinds(step: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@needs_tpu
+def test_no_violation_of_accessibility_with_report_and_timeline(step: str, tmp_path: Path) -> None:
+    path = written(tmp_path, step, "--topology", "v5e:2x2")
+    seen = browse("accessibility.mjs", str(path), needs="axe-core")
+    assert seen["violations"] == []
+    assert seen["console"] == []
+
+
+@pytest.mark.slow
+@needs_tpu
+def test_a_narrow_window_has_room_for_the_drawing_above_the_timeline(
+    step: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, step, "--topology", "v5e:2x2")
+    seen = browse("narrow.mjs", str(path), str(tmp_path / "shots"))
+    for state in ("first", "selected"):
+        assert seen[state]["drawing"] >= 0.5
+        assert max(seen[state]["overflow"]) <= 0
+
+
+@pytest.mark.slow
 def test_a_saved_graph_has_times_of_a_topology_and_no_report(tmp_path: Path) -> None:
     saved = tmp_path / "chain.gd"
     saved.write_text(print_graph(chain(120)))

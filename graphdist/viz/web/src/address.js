@@ -1,7 +1,7 @@
 // The state in the address: `#pass=simplify&node=%25214&tab=memory`. A page that is opened with one shows that, and Back
 // returns to what was shown before.
 
-const STATE = ["pass", "node", "tab", "colour"];
+const STATE = ["pass", "node", "tab", "colour", "beside"];
 
 export function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));

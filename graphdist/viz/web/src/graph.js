@@ -14,17 +14,21 @@ const TOOLS = 44; // the height of the buttons and what is around them
 
 export class GraphView {
   #compactButton;
+  #besideButton;
 
-  constructor({ picture, onSelect, onGroup, onColour, onAnnounce }) {
+  // Of two views the second has a `name`, which its ids begin with, and no buttons.
+  constructor({ picture, name = "", label = "", onSelect, onGroup, onColour, onAnnounce }) {
     Object.assign(this, { picture, onSelect, onGroup, onColour, onAnnounce });
+    this.isSecond = name !== "";
+    const id = (own) => (name ? `${name}-${own}` : own);
     this.open = new Set();
     this.isCompact = false;
     this.marks = new Map();
-    this.canvas = element("canvas", { id: "graph", tabindex: 0, role: "application", "aria-label": "Graph. Arrow keys move, plus and minus zoom, n and p walk through the boxes, Enter opens or closes a group." });
-    this.map = element("canvas", { id: "minimap", width: MAP.width, height: MAP.height, "aria-hidden": "true" });
-    this.card = new HoverCard();
-    this.legend = element("ul", { class: "legend", id: "legend", "aria-label": "Colours", hidden: true });
-    this.element = element("div", { id: "drawing" }, this.canvas, this.map, this.card.element, this.#buttons(), this.legend);
+    this.canvas = element("canvas", { id: id("graph"), class: "graph", tabindex: 0, role: "application", "aria-label": `${label}Graph. Arrow keys move, plus and minus zoom, n and p walk through the boxes, Enter opens or closes a group.` });
+    this.map = element("canvas", { id: id("minimap"), class: "minimap", width: MAP.width, height: MAP.height, "aria-hidden": "true" });
+    this.card = new HoverCard(id("card"));
+    this.legend = element("ul", { class: "legend", id: id("legend"), "aria-label": "Colours", hidden: true });
+    this.element = element("div", { id: id("drawing"), class: "drawing" }, this.canvas, this.map, this.card.element, name ? null : [this.#buttons(), this.legend]);
     watch(this);
     this.map.addEventListener("pointerdown", (event) => this.#goOnMap(event));
     new ResizeObserver(() => this.scene && this.draw()).observe(this.canvas);
@@ -36,17 +40,20 @@ export class GraphView {
     const first = this.moment === undefined;
     this.moment = moment;
     this.marks = marks;
+    this.#besideButton?.setAttribute("aria-pressed", String(!!this.beside));
     this.marked = undefined; // positions of another graph
     measure(this.picture.root, moment.graph, this.picture.program);
     this.colourBy(this.colour ?? "change");
     if (first) this.#openTheOnly(this.picture.root);
     this.arrange();
-    if (first) this.fit();
+    if (first && this.isSecond) this.lookAs(this.beside);
+    else if (first) this.fit();
   }
 
   arrange() {
     const { picture, moment } = this;
     this.scene = arrange(picture, this.open, moment, { compact: this.isCompact });
+    this.laidFor = [...this.open].sort().join();
     this.markOf = new Map();
     const mark = (slot, kind) => {
       const key = this.scene.boxOf(slot);
@@ -57,6 +64,7 @@ export class GraphView {
       for (const node of moment.earlier.nodes) if (!moment.graph.ofIdentity.has(node.identity)) mark(picture.slots[node.identity], "removed");
     }
     this.#highlightAgain();
+    if (this.beside?.moment && this.beside.laidFor !== this.laidFor) this.beside.arrange();
     this.draw();
   }
 
@@ -170,7 +178,15 @@ export class GraphView {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = undefined;
       this.#paint();
+      this.beside?.lookAs(this);
     });
+  }
+
+  // Looks at the same place as the view beside it, which drew last.
+  lookAs({ x, y, zoom, chosen }) {
+    if (!this.scene || (this.x === x && this.y === y && this.zoom === zoom && this.chosen === chosen)) return;
+    Object.assign(this, { x, y, zoom, chosen });
+    this.draw();
   }
 
   // Where a box is on the screen, for tests and for the card: x and y of its middle.
@@ -231,6 +247,7 @@ export class GraphView {
       button("Fit", "Fit: show all (0)", () => this.fit()),
       button("Collapse", "Collapse all groups (c)", () => this.closeAll()),
       this.#compactButton = button("Compact", "Compact: leave no room for boxes of other passes (k)", () => this.toggleCompact()),
+      this.#besideButton = button("Before", "Before and after side by side (b)", () => this.onBeside()),
       this.#choice,
       button("SVG", "Save the drawing as SVG", () => this.onSave("svg")),
       button("PNG", "Save the drawing as PNG", () => this.onSave("png")));

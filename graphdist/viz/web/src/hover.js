@@ -4,8 +4,8 @@ import { differences, summary } from "./picture.js";
 import { bytesText, moved, place, spent, timeText } from "./program.js";
 
 export class HoverCard {
-  constructor() {
-    this.element = element("div", { id: "card", role: "tooltip", hidden: true });
+  constructor(id) {
+    this.element = element("div", { id, class: "card", role: "tooltip", hidden: true });
   }
 
   show(view, box, x, y) {

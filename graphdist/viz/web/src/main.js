@@ -1,7 +1,9 @@
 // The page: which pass, which node, which tab is shown. The address has the same, and nothing else is kept anywhere.
+import { Beside } from "./beside.js";
 import { addressOf, readAddress, writeAddress } from "./address.js";
 import { changes } from "./changes.js";
 import { collectives } from "./collectives.js";
+import { comparison } from "./comparison.js";
 import { copy } from "./copying.js";
 import { element } from "./elements.js";
 import { GESTURES } from "./gestures.js";
@@ -18,17 +20,19 @@ import { save } from "./saving.js";
 import { Search } from "./search.js";
 import { sources } from "./sources.js";
 
-const ALL_TABS = { collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], source: ["Source", sources], report: ["Report", report] };
+const ALL_TABS = { comparison: ["Comparison", comparison], collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], source: ["Source", sources], report: ["Report", report] };
 
 class App {
   constructor(program) {
     this.program = program;
     this.step = program.passes.length - 1;
     this.before = false;
-    this.tab = "collectives";
-    this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => name !== "report" || program.report));
+    this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => !["report", "comparison"].includes(name) || program[name]));
+    this.firstTab = this.tab = program.comparison ? "comparison" : "collectives";
     this.view = new GraphView({ picture: pictureOf(program), onSelect: (box) => this.#pressed(box), onGroup: (group) => this.#selectGroup(group), onColour: (name) => this.colourBy(name), onAnnounce: (text) => this.announce(text) });
     if (program.report?.lanes) this.lanes = new Lanes(program.report, { onLine: (line) => this.selectLine(line), onAnnounce: (text) => this.announce(text) });
+    this.beside = new Beside(this.view, { program, onSelect: (box) => this.#pressedBefore(box), onAnnounce: (text) => this.announce(text) });
+    this.view.onBeside = () => this.toggleBeside();
     this.view.onSave = (kind) => save(this.view, kind, `${program.name} ${program.passes[this.step].name}`);
     this.search = new Search(this);
     this.strip = new PassStrip(program, (number) => this.goTo(number));
@@ -57,6 +61,10 @@ class App {
   }
 
   showBefore(before, position) {
+    if (before && this.beside.isShown && position !== undefined) {
+      this.beside.other.reveal(position);
+      return this.#pressedBefore({ node: this.#graphOf(Math.max(this.step - 1, 0)).nodes[position] });
+    }
     this.before = before && this.step > 0;
     if (position === undefined) this.#follow();
     else [this.selected, this.lost, this.origin] = [position, undefined, { step: this.before ? this.step - 1 : this.step, position }];
@@ -94,6 +102,15 @@ class App {
     this.view.colourBy(name);
     this.#enter();
     this.announce(`coloured by ${this.view.colour}`);
+  }
+
+  // Shows the graph before beside the graph after, or no longer.
+  toggleBeside(isShown = !this.beside.isShown) {
+    this.beside.toggle(isShown);
+    this.#show();
+    this.view.fit();
+    this.#enter();
+    this.announce(isShown ? "the graph before is shown beside" : "one graph is shown");
   }
 
   showSource(file, line) {
@@ -142,7 +159,7 @@ class App {
   }
 
   #state() {
-    return { pass: this.program.passes[this.step].name, node: this.selected === undefined ? undefined : this.graph.nodes[this.selected].id, tab: this.tab === "collectives" ? undefined : this.tab, colour: this.view.colour === "change" ? undefined : this.view.colour };
+    return { pass: this.program.passes[this.step].name, node: this.selected === undefined ? undefined : this.graph.nodes[this.selected].id, tab: this.tab === this.firstTab ? undefined : this.tab, beside: this.beside.isShown === !!this.program.comparison ? undefined : this.beside.isShown ? "yes" : "no", colour: this.view.colour === "change" ? undefined : this.view.colour };
   }
 
   #enter() {
@@ -152,11 +169,12 @@ class App {
   // Shows what the address says; a name in it that is not there is left out.
   #restore() {
     this.isRestoring = true;
-    const { pass, node, tab, colour } = readAddress();
+    const { pass, node, tab, colour, beside } = readAddress();
     const step = this.program.passes.findIndex((one) => one.name === pass);
     this.step = step >= 0 ? step : this.program.passes.length - 1;
     this.before = false;
-    this.#markTab(tab in this.tabs ? tab : "collectives");
+    this.#markTab(tab in this.tabs ? tab : this.firstTab);
+    this.beside.toggle(beside ? beside === "yes" : !!this.program.comparison);
     this.view.colourBy(colour);
     this.selected = node === undefined ? undefined : this.graph.byId.get(node);
     this.lost = this.group = this.userLine = undefined;
@@ -179,7 +197,7 @@ class App {
         this.search.element,
         element("div", { class: "hides" }, hide("◨", "Show or hide the panel", side), hide("⬓", "Show or hide the tables", dock))),
       this.strip.element,
-      element("main", {}, this.view.element, side.element, element("aside", { id: "side", "aria-label": "Selection" }), this.lanes?.element, dock.element),
+      element("main", {}, element("div", { id: "drawings" }, this.view.element), side.element, element("aside", { id: "side", "aria-label": "Selection", tabindex: 0 }), this.lanes?.element, dock.element),
       element("section", { id: "dock", "aria-label": "Tables" },
         element("div", { role: "tablist", "aria-label": "Tables", onkeydown: (event) => this.#tabKey(event) }, Object.entries(this.tabs).map(([name, [title]]) =>
           element("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": "tab", onclick: () => this.openTab(name) }, title))),
@@ -200,8 +218,13 @@ class App {
     const step = program.passes[this.step];
     this.strip.show(this.step);
     document.getElementById("facts").textContent = `${plural(program.replicas, "replica")} · ${graph.stage} · ${plural(graph.nodes.length, "node")} · ${plural(graph.collectives.length, "collective")}${this.before ? " · before the pass" : ""}`;
-    const earlier = step.diff && !this.before ? this.#graphOf(this.step - 1) : undefined;
+    const isPair = this.beside.isShown;
+    const earlier = step.diff && !this.before && !isPair ? this.#graphOf(this.step - 1) : undefined;
     this.view.show({ graph, earlier }, marks(step, this.before));
+    if (isPair) {
+      const before = Math.max(this.step - 1, 0);
+      this.beside.show(this.#graphOf(before), this.step ? marks(step, true) : new Map(), program.passes[before].name, program.passes[this.before ? before : this.step].name);
+    }
     this.view.choose(this.selected);
     if (this.userLine) this.view.highlight(nodesOfLine(graph, this.userLine).map((node) => node.position));
     this.search.again();
@@ -216,6 +239,16 @@ class App {
     this.origin = { step: this.step - 1, position: box.node.position };
     this.lost = { lost: this.step, position: box.node.position, step: this.step - 1 };
     this.#showPanel();
+  }
+
+  // A press on a box of the graph before: the same node now, or what became of it.
+  #pressedBefore({ node }) {
+    const before = Math.max(this.step - 1, 0);
+    const found = follow(this.program, before, node.position, this.step);
+    if (found.lost === undefined) this.select(found.position, { reveal: true });
+    else this.#pressed({ node, gone: true });
+    this.view.chosen = this.beside.other.chosen;
+    this.view.draw();
   }
 
   #selectGroup(group) {
@@ -277,6 +310,7 @@ class App {
       0: () => view.fit(),
       c: () => view.closeAll(),
       k: () => view.toggleCompact(),
+      b: () => this.toggleBeside(),
       n: () => view.walk(1),
       p: () => view.walk(-1),
       y: () => this.copyText(this.link(), "the link"),

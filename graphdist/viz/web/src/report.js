@@ -18,7 +18,7 @@ export function verdict({ report: found, topology }) {
 }
 
 const table = (title, head, rows) =>
-  element("div", { class: "part" }, element("table", {}, element("caption", {}, title),
+  element("div", { class: "part", tabindex: 0, role: "group", "aria-label": title }, element("table", {}, element("caption", {}, title),
     head && element("thead", {}, element("tr", {}, head.map(([name, kind]) => element("th", { scope: "col", class: kind }, name)))),
     element("tbody", {}, rows.map((cells) => element("tr", {}, cells.map((cell, column) =>
       element("td", { class: head?.[column][1] ?? (column === 1 ? "figure" : "") }, cell)))))));
