@@ -3,6 +3,7 @@
 * `GRAPHDIST_VERIFY=0` turns the verifier between passes off;
 * `GRAPHDIST_REPRODUCER_DIR` is where a failing pass leaves the graph it failed on (default: the
   system's temporary folder);
+* `GRAPHDIST_DUMP_DIR` is the folder for pages of compiled functions; `set_dump` overrides it;
 * `GRAPHDIST_PROGRESS=0` shows no line while a program is compiled;
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
 * `GRAPHDIST_WORKER_START_SECONDS`, `GRAPHDIST_WORKER_SILENCE_SECONDS` and
@@ -90,6 +91,35 @@ def verifies_passes() -> bool:
 def reproducer_folder() -> Path:
     """Return the folder a failing pass writes its reproducer to."""
     return Path(os.environ.get("GRAPHDIST_REPRODUCER_DIR", tempfile.gettempdir()))
+
+
+def set_dump(folder: str | os.PathLike[str] | None) -> None:
+    """Have every function that is compiled from now on leave its page in a folder.
+
+    `index.html` there lists them, with why a function was compiled again and what changed. None
+    writes no pages; the default is `GRAPHDIST_DUMP_DIR` of the environment. Raises `ArgumentError`
+    for anything but a path.
+
+    >>> set_dump(None)
+    """
+    if folder is not None and not isinstance(folder, str | os.PathLike):
+        raise ArgumentError(
+            f"the folder for pages is {folder!r}, which is no path",
+            source=here(),
+            hint='write for instance set_dump("pages"), or set_dump(None) for none',
+        )
+    _dump["folder"] = Path(folder) if folder else None
+
+
+_dump: dict[str, Path | None] = {}
+
+
+def dump_folder() -> Path | None:
+    """Return the folder for pages of compiled functions; None if there is none."""
+    if "folder" in _dump:
+        return _dump["folder"]
+    named = os.environ.get("GRAPHDIST_DUMP_DIR")
+    return Path(named) if named else None
 
 
 def show_compilation(shown: bool = True) -> None:

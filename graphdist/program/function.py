@@ -12,7 +12,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import update_wrapper, wraps
+from functools import partial, update_wrapper, wraps
 from typing import (  # Any: users' functions, arguments and results
     Any,
     Concatenate,
@@ -41,6 +41,7 @@ from graphdist.program.argument_keys import (
     UnusableLeaf,
     refusal,
 )
+from graphdist.program.dumping import dump_of, next_function
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import (
     OtherSettings,
@@ -101,6 +102,7 @@ class Function(Generic[Parameters, Result_co]):
         self._kept = KeptPrograms(checked_limit(max_programs))
         self._programs = self._kept.current
         self._retracing = Retracing(fn, self.name)
+        self._number = next_function()
         self._looping: LoopingFunction | None = None
         self._bound: WeakKeyDictionary[Any, Function[..., Any]] = WeakKeyDictionary()
 
@@ -224,7 +226,9 @@ class Function(Generic[Parameters, Result_co]):
         program = self._kept.for_context(signature)
         if program is None:
             with compiling(self.name):
-                program = compile_program(*self._trace(args, kwargs, signature))
+                traced, interface = self._trace(args, kwargs, signature)
+                why = partial(self._retracing.reason, signature, args, kwargs)
+                program = compile_program(traced, interface, dump_of(self._number, why))
             drops_first = self._kept.keep(signature, program)
             self._retracing.compiled(signature, args, kwargs, self._kept, drops_first)
         return program

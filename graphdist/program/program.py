@@ -1,8 +1,8 @@
 """One compiled program of a function: its compilation and its calls.
 
 To compile, in order: run the passes, given the current storage of the variables; store them as the
-final graph says; agree with the other workers on the program; emit and compile it; bind it to the
-storage (`binding.py`).
+final graph says; write its page, where pages are asked for; agree with the other workers on the
+program; emit and compile it; bind it to the storage (`binding.py`).
 
 To call, in order: turn the arguments into inputs; run the step on them and on the variables'
 buffers (`runtime/bound_step.py`); build the user's result from the outputs. Another program may
@@ -22,6 +22,7 @@ from graphdist.ir.graph import GraphVariable
 from graphdist.ir.ops import ASSIGN
 from graphdist.ir.source import Source
 from graphdist.program.binding import Binding
+from graphdist.program.dumping import Dump
 from graphdist.program.failures import raise_explained
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import require_same_settings
@@ -44,18 +45,24 @@ class RunnableProgram(Protocol):
         """Run the program on the leaves of the arguments and return the user's result."""
 
 
-def compile_program(traced: Traced, interface: Interface) -> RunnableProgram:
+def compile_program(traced: Traced, interface: Interface, dump: Dump) -> RunnableProgram:
     """Compile a traced function; raises `DeviceError` for devices that are not here."""
     require = require_same_settings()
 
     def compiled(traced: Traced, interface: Interface) -> Program:
-        return Program(_compiled(traced, interface, require), traced, require)
+        return Program(_compiled(traced, interface, require, dump), traced, require, dump)
 
     made: RunnableProgram = interface.strategy.program_of(traced, interface, compiled)
     return made
 
 
-def _compiled(traced: Traced, interface: Interface, require: Callable[[], None]) -> Binding:
+def _compiled(
+    traced: Traced,
+    interface: Interface,
+    require: Callable[[], None],
+    dump: Dump,
+    moved: str = "",
+) -> Binding:
     """Compile a traced function for the current storage of its variables."""
     if traced.devices.is_absent:
         traced.devices.refuse_to_run(f"running {traced.graph.name!r}", here())
@@ -67,7 +74,8 @@ def _compiled(traced: Traced, interface: Interface, require: Callable[[], None])
         if is_current := graph is traced.graph:
             layout.apply()
     if not is_current:  # another thread's program has moved variables since the trace
-        return _compiled(replace(traced, graph=graph), interface, require)
+        return _compiled(replace(traced, graph=graph), interface, require, dump, moved)
+    dump(lowered, moved)
     # Workers whose programs differ would wait for each other in different collectives.
     agree_on(lowered.graph, traced.devices, here())
     step = step_of(lowered, interface, require)
@@ -91,6 +99,7 @@ class Program:
         binding: Binding,
         traced: Traced | None = None,
         require: Callable[[], None] | None = None,
+        dump: Dump | None = None,
     ) -> None:
         """Take the binding, and the traced function that it was compiled from.
 
@@ -98,6 +107,7 @@ class Program:
         a traced function, loaded from a file, cannot be compiled again: it moves the variables.
         """
         self.name, self._traced, self._require = binding.layout.graph.name, traced, require
+        self._dump = dump
         self.last_call = 0
         """The number of the last call; calls of all programs are numbered in order."""
         self._changing = RLock()
@@ -141,12 +151,14 @@ class Program:
                 self._bind(self._compiled_again(binding.interface))
 
     def _compiled_again(self, interface: Interface) -> Binding:
-        traced, require = self._traced, self._require
+        traced, require, dump = self._traced, self._require, self._dump
         assert traced is not None
         assert require is not None
+        assert dump is not None
         require()
         graph = as_stored(traced.graph, traced.variables, interface.strategy)
-        return _compiled(replace(traced, graph=graph), interface, require)
+        moved = "another program has changed how its variables are stored"
+        return _compiled(replace(traced, graph=graph), interface, require, dump, moved)
 
     def assigns(self, holder: Holder) -> bool:
         """Return whether steps of the program assign this variable or pack."""

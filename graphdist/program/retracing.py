@@ -67,6 +67,11 @@ class Retracing:
             )
         self._last_signature, self._last_settings = signature, all_settings()
 
+    def reason(self, signature: Signature, args: Any, kwargs: Any) -> str:
+        """Return why a function is compiled for this signature, "" if it never was before."""
+        last = self._last_signature
+        return "" if last is None else self._change(last, signature, args, kwargs)[0]
+
     def _change(
         self, last: Signature, signature: Signature, args: Any, kwargs: Any
     ) -> tuple[str, str]:

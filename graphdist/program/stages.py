@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self  # Any: compiler options and users' variables
 
 import jax
@@ -43,6 +44,9 @@ class Viewer(Protocol):
     def notebook_cell(self, shown: FunctionStage) -> str:
         """Return the stage as HTML for the cell of a notebook."""
 
+    def dump_stage(self, lowered: Lowered, folder: Path, function: int, reason: str) -> None:
+        """Write the page of a program that the function of this number compiles."""
+
 
 def set_viewer(viewer: Viewer) -> None:
     """Set the object that shows stages."""
@@ -51,6 +55,11 @@ def set_viewer(viewer: Viewer) -> None:
 
 
 _viewer: Viewer
+
+
+def dump_stage(lowered: Lowered, folder: Path, function: int, reason: str) -> None:
+    """Have the viewer write the page of a program; it fails no run."""
+    _viewer.dump_stage(lowered, folder, function, reason)
 
 
 @dataclass(frozen=True, slots=True)

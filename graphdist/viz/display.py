@@ -8,9 +8,10 @@ import tempfile
 import webbrowser
 from pathlib import Path
 
+from graphdist.viz.dump import dump_stage
 from graphdist.viz.formats import Shown, render
 
-__all__ = ["notebook_cell", "open_file", "open_page", "show"]
+__all__ = ["dump_stage", "notebook_cell", "open_file", "open_page", "show"]
 
 _HEIGHT = 720
 

@@ -1,0 +1,107 @@
+"""Pages of the programs that a run compiles, in a folder, with an index of them.
+
+`gd.config.set_dump` sets the folder. A function that is compiled again has one more row in the
+index, which says why, and a page that compares its new program with the last one. The index is
+replaced each time in one step, so that a reader finds it complete while the run goes on. Workers
+but the first write to folders of their own, `worker1`, ...
+
+Nothing that fails here fails the run: it is logged, once for a folder. A function that is compiled
+for ever leaves `MOST` pages.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from pathlib import Path
+from threading import Lock
+
+import jax
+
+from graphdist.ir.graph import Graph
+from graphdist.program.stages import Lowered
+from graphdist.viz import page
+from graphdist.viz.graph_diff import diff
+from graphdist.viz.index_page import Entry, figures_of, file_name, render
+from graphdist.viz.program import ShownProgram, ShownStep, program_of
+
+__all__ = ["dump_stage"]
+
+MOST = 50
+_log = logging.getLogger("graphdist")
+
+
+def dump_stage(lowered: Lowered, folder: Path, function: int, reason: str) -> None:
+    """Write the page of a program of the function of this number, and the index."""
+    with _lock:
+        try:
+            own = folder / f"worker{worker}" if (worker := jax.process_index()) else folder
+            found = _folders.setdefault(own.absolute(), _DumpFolder(own.absolute()))
+        except Exception as error:
+            _log.warning("no pages of compiled functions are written: %s", error)
+            return
+        found.add(lowered, function, reason)
+
+
+class _DumpFolder:
+    """The pages of one folder, and the last graph of each function."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._entries: list[Entry] = []
+        self._names: list[str] = []
+        self._last: dict[int, Graph] = {}
+        self._counts: Counter[int] = Counter()
+        self._has_failed = False
+
+    def add(self, lowered: Lowered, function: int, reason: str) -> None:
+        """Write the page of a program and the index; log what fails, the first time."""
+        self._counts[function] += 1
+        if self._counts[function] > MOST:
+            return
+        try:
+            self._write(program_of(lowered), function, reason)
+        except Exception as error:
+            if not self._has_failed:
+                _log.warning("the page of %s is not written: %s", lowered.graph.name, error)
+            self._has_failed = True
+
+    def _write(self, program: ShownProgram, function: int, reason: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        earlier = self._last.get(function)
+        self._last[function] = program.graph
+        own = self._page(program.graph.name, program)
+        changes, note = "", reason and f"compiled again: {reason}"
+        if earlier is not None:
+            change = diff(earlier, program.graph)
+            note += (
+                f"; {len(change.added)} nodes added, {len(change.removed)} removed, "
+                f"{len(change.rewired) + len(change.changed)} changed"
+            )
+            both = ShownStep("last program", earlier), ShownStep("this program", program.graph)
+            changes = self._page(f"{own[:-5]}-changes", ShownProgram(both, compares=True))
+        if self._counts[function] == MOST:
+            note += "; later programs of this function leave no pages"
+        self._entries.append(
+            Entry(program.graph.name, own, figures_of(program), note.lstrip("; "), changes)
+        )
+        self._replace(
+            "index.html", render(f"{self._folder.name}: compiled functions", self._entries)
+        )
+
+    def _page(self, name: str, program: ShownProgram) -> str:
+        own = file_name(name, self._names)
+        self._names.append(own)
+        self._replace(own, page.render(program))
+        return own
+
+    def _replace(self, name: str, text: str) -> None:
+        """Write a file so that a reader never sees a part of it."""
+        part = self._folder / f"{name}.{os.getpid()}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(self._folder / name)
+
+
+_lock = Lock()
+_folders: dict[Path, _DumpFolder] = {}
