@@ -33,6 +33,7 @@ class Picture:
 
 PICTURES = {
     "page": Picture("train_digits.py:make_step"),
+    "pass": Picture("train_digits.py:make_step", address="#pass=simplify&tab=changes"),
     "comparison": Picture("train_digits.py:make_step", earlier=("--strategy", "one_device")),
     "topology": Picture(
         "aot_transformer.py:make_step", ("--topology", "v5e:4x4"), "#tab=report&colour=time"

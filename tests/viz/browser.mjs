@@ -27,7 +27,7 @@ const group = await state(() => {
   const { view } = graphdist;
   const { left, right } = view.canvas.getBoundingClientRect();
   const isInWindow = ({ x }) => x > left + 20 && x < right - 200;
-  return [...view.scene.boxes.values()].find((one) => one.group?.size && isInWindow(view.screenPlace(one.key)))?.key;
+  return [...view.scene.boxes.values()].find((one) => one.group?.size > 1 && isInWindow(view.screenPlace(one.key)))?.key;
 });
 if (group) {
   const place = await state(`graphdist.view.screenPlace(${JSON.stringify(group)})`);
@@ -48,6 +48,10 @@ await page.click("#collectives th:nth-child(2) button");
 seen.byKind = await page.locator("#collectives th:nth-child(2)").getAttribute("aria-sort");
 await page.click("#collectives th:nth-child(4) button");
 seen.sorted = await page.locator("#collectives th:nth-child(4)").getAttribute("aria-sort");
+for (let rows = -1, now = 0; rows < now; [rows, now] = [now, await page.locator("#collectives tbody tr").count()]) {
+  await state(() => document.getElementById("tab").scrollTo(0, 1e6));
+  await page.waitForTimeout(100);
+}
 seen.bytes = await page.locator("#collectives tbody td:nth-child(4)").allTextContents();
 seen.moved = await page.locator("#tab .hint").textContent();
 await page.click("#tab-memory");

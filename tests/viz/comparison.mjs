@@ -53,6 +53,7 @@ seen.pressed = await page.evaluate(() => {
   }
   return found;
 });
+seen.images = await page.locator("img").count();
 seen.address = await page.evaluate(() => location.hash);
 await page.keyboard.press("b");
 seen.hidden = [await page.locator("#earlier-drawing").isVisible(), await page.evaluate(() => location.hash)];

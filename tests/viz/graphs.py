@@ -35,15 +35,22 @@ def chain(size: int, hint: str = "", file: str = "step.py", scope: str = "") -> 
     )
 
 
-def blocks(size: int) -> Graph:
-    """Return a chain of as many nodes in scopes three deep: stages of ten blocks of two halves."""
+def blocks(size: int, *, communicates: bool = False) -> Graph:
+    """Return a chain of as many nodes in scopes three deep: stages of ten blocks of two halves.
+
+    If it communicates, each hundredth node is an all_reduce.
+    """
     builder, x = Builder(), Value(Type("f32", (8, 8), PER_REPLICA), "x")
     value: Value = x
     for number in range(size):
         half = "attention" if number % 50 < 25 else "mlp"
         scope = f"model/stage{number // 500}/block{number // 50 % 10}/{half}"
         at = at_line("model.py", 10 + number % 25, "block", scope)
-        (value,) = builder.add(SCALE, (value,), {"factor": 0.5}, at=at)
+        if communicates and number % 100 == 60:
+            params: dict[str, object] = {"reducer": "sum", "group_size": 4}
+            (value,) = builder.add(ALL_REDUCE, (value,), params, at=at)
+        else:
+            (value,) = builder.add(SCALE, (value,), {"factor": 0.5}, at=at)
     return Graph(
         "blocks", Stage.SPMD, 4, (x,), tuple(builder.nodes), (value,), returns_per_replica=(True,)
     )

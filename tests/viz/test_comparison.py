@@ -24,7 +24,7 @@ from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram, ShownStep
 from graphdist.viz.saved_document import SavedProgram, as_saved, compared, read_document
 from tests.viz.browser import browse
-from tests.viz.graphs import blocks, chain, hostile, nested
+from tests.viz.graphs import HOSTILE, blocks, chain, hostile, nested
 from tests.viz.test_pods import validated
 
 
@@ -165,6 +165,19 @@ def test_paired_nodes_of_two_programs_are_at_one_place_though_lines_moved() -> N
     document = program_document(of(chain(60), moved))
     old, new = (graph["nodes"] for graph in document["graphs"])
     assert [node["identity"] for node in old] == [node["identity"] for node in new]
+
+
+@pytest.mark.slow
+def test_a_comparison_of_hostile_names_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    program = compared(ShownProgram((ShownStep("graph", hostile()),)), saved(chain(60)), HOSTILE)
+    path.write_text(gd.viz.render(program, "html"), encoding="utf-8")
+    seen = browse("comparison.mjs", str(path), "compared")
+    assert seen["console"] == []
+    assert set(seen["requests"]) == {"file"}
+    assert seen["images"] == 0
+    assert any("<img" in caption for caption in seen["captions"])
+    assert not any("\u202e" in text for text in [*seen["captions"], *seen["lines"]])
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -120,6 +121,26 @@ def test_groups_of_one_long_scope_open_in_parts(tmp_path: Path) -> None:
     seen = expand(page)
     assert seen["collapsed"] < 20
     assert [click["size"] for click in seen["clicks"]] == [14286, 3600, 60]
+
+
+def test_long_tables_and_open_groups_cost_little(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    page = tmp_path / "page.html"
+    steps = [ShownStep(f"pass {size}", blocks(size, communicates=True)) for size in (9_000, 10_000)]
+    text = gd.viz.render(ShownProgram(tuple(steps)), "html")
+    page.write_text(text)
+    assert len(text) < 5_000_000
+    seen = browse("frames.mjs", str(page))
+    assert seen["console"] == []
+    for state in ("closed", "open"):  # timings are recorded, and not judged
+        record_property(f"frames {state}", seen[state])
+    record_property("opening all", seen["openAll"])
+    assert seen["rows"] < seen["allRows"] == 100
+    assert (seen["closedGroups"], seen["missing"], seen["overlaps"]) == (0, 0, 0)
+    assert len(seen["shapes"]) == 4
+    assert len(set(seen["shapes"])) == 1
+    assert seen["collapsed"] == seen["closed"]["boxes"]
 
 
 def test_named_scopes_are_groups_on_the_page(tmp_path: Path) -> None:

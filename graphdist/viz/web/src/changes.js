@@ -1,7 +1,6 @@
 // What the pass did: a list of nodes added, removed, rewired and changed.
 import { element, link } from "./elements.js";
-
-const SHOWN = 400;
+import { grow } from "./growing.js";
 
 export function changes(app) {
   const step = app.program.passes[app.step];
@@ -20,6 +19,5 @@ export function changes(app) {
     element("p", { class: "counts" },
       element("label", {}, element("input", { type: "checkbox", id: "before", checked: app.before, onchange: (event) => app.showBefore(event.target.checked) }), " show the graph before, with what was removed"),
       element("span", { class: "hint" }, `${added.length} added, ${removed.length} removed, ${rewired.length} rewired, ${changed.length} changed, ${kept} kept`)),
-    element("ul", { class: "changes" }, items.slice(0, SHOWN).map((make) => make())),
-    items.length > SHOWN ? element("p", { class: "hint" }, `and ${items.length - SHOWN} more`) : null);
+    grow(element("ul", { class: "changes" }), items));
 }

@@ -1,5 +1,6 @@
 // The table of collectives: sorted by any column, its rows linked to the nodes. Bytes are those of all runs in a step.
 import { element, link } from "./elements.js";
+import { grow } from "./growing.js";
 import { bytesText, count, moved, place, spent, timeText } from "./program.js";
 
 const COLUMNS = [
@@ -16,7 +17,6 @@ const COLUMNS = [
 ];
 
 const [BYTES, TIMES, TIME, REPLICAS, NODE, SOURCE] = ["Bytes", "Times", "Time", "Replicas", "Node", "Source"].map((name) => COLUMNS.findIndex((column) => column[0] === name));
-const SHOWN = 500;
 const FIGURES = [BYTES, TIMES, TIME, REPLICAS];
 
 // The costliest come first: by estimated time, or by bytes where no topology is known.
@@ -41,10 +41,15 @@ export function collectives(app, order = { column: app.program.topology ? TIME :
     if (column === SOURCE && node.source) return link(value, node.source[0][0], () => app.showSource(node.source[0][0], node.source[0][1]));
     return (COLUMNS[column][2] ?? String)(value);
   };
-  const rows = sorted.slice(0, SHOWN).map(({ node, number }) =>
-    element("tr", { class: node.position === app.selected ? "chosen" : "" },  columns.map((column) => element("td", { class: FIGURES.includes(column) ? "figure" : "" }, cell(node, number, column)))));
+  const rows = sorted.map(({ node, number }) => () =>
+    element("tr", { "data-position": node.position, class: node.position === app.selected ? "chosen" : "" },  columns.map((column) => element("td", { class: FIGURES.includes(column) ? "figure" : "" }, cell(node, number, column)))));
   const total = nodes.reduce((sum, node) => sum + moved(node), 0);
   return element("div", {},
-    element("table", { id: "collectives" }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows)),
-    element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} put in by each replica in a step${nodes.length > rows.length ? `; the first ${rows.length} are shown` : ""}`));
+    element("table", { id: "collectives" }, element("thead", {}, element("tr", {}, head)), grow(element("tbody", {}), rows)),
+    element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} put in by each replica in a step`));
 }
+
+// Marks the row of another node in a table that is there.
+collectives.mark = (panel, position) => {
+  for (const row of panel.querySelectorAll("tbody tr")) row.classList.toggle("chosen", row.dataset.position === String(position));
+};

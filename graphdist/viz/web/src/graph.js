@@ -3,13 +3,14 @@ import { colouringOf, colourings } from "./colouring.js";
 import { element } from "./elements.js";
 import { GESTURES, watch } from "./gestures.js";
 import { HoverCard } from "./hover.js";
-import { arrange } from "./layout.js";
+import { arrange, prepare } from "./layout.js";
 import { paintMap, paintScene, palette } from "./paint.js";
 import { measure } from "./picture.js";
 
 const MAP = { width: 170, height: 120 };
 const LEGIBLE = 0.75; // from this zoom on all lines of a box are written at their own size
 const FARTHEST = 0.02;
+const SLICE = 12; // milliseconds of layout in a frame
 const TOOLS = 44; // the height of the buttons and what is around them
 
 export class GraphView {
@@ -137,6 +138,28 @@ export class GraphView {
     this.fit();
   }
 
+  // Opens every group. They are laid out a few at a time between two frames: the page can be used meanwhile.
+  async openAll() {
+    const [groups, open] = [[], new Set(this.open)];
+    const collect = (group) => {
+      for (const child of group.children.values()) collect(child);
+      group.keys.forEach((key) => open.add(key));
+      groups.push(group);
+    };
+    collect(this.picture.root);
+    const { moment, isCompact } = this;
+    let until = performance.now() + SLICE;
+    for (const _ of prepare(this.picture, groups, open, moment, { compact: isCompact })) {
+      if (performance.now() < until) continue;
+      await new Promise(requestAnimationFrame);
+      until = performance.now() + SLICE;
+    }
+    open.forEach((key) => this.open.add(key));
+    this.arrange();
+    this.fit();
+    this.onAnnounce(`${groups.length} groups opened`);
+  }
+
   // Leaves out, or keeps, the room for boxes that are there at other passes.
   toggleCompact() {
     this.isCompact = !this.isCompact;
@@ -245,6 +268,7 @@ export class GraphView {
       button("+", "Zoom in (+)", () => this.zoomBy(GESTURES.step)),
       button("−", "Zoom out (−)", () => this.zoomBy(1 / GESTURES.step)),
       button("Fit", "Fit: show all (0)", () => this.fit()),
+      button("Open", "Open all groups (o)", () => this.openAll()),
       button("Collapse", "Collapse all groups (c)", () => this.closeAll()),
       this.#compactButton = button("Compact", "Compact: leave no room for boxes of other passes (k)", () => this.toggleCompact()),
       this.#besideButton = button("Before", "Before and after side by side (b)", () => this.onBeside()),

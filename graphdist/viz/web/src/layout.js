@@ -1,27 +1,23 @@
-// Which boxes are seen with these groups open, and where. dagre lays out each open group by itself, from the innermost
+// Which boxes are seen with these groups open, and where. Each open group is laid out by itself, from the innermost
 // out, as a graph of a few dozen boxes; in the group around it an open group is one box of the size it came to. So what
 // opening a group costs does not grow with the program. The boxes are those of all passes: a group is laid out once, and
 // from pass to pass boxes come and go and none moves. A compact scene has room for the boxes of its moment alone. An edge
 // is drawn in the innermost group that both its ends are in, between the boxes they are in there.
-import dagre from "@dagrejs/dagre";
 import { codeOf, summary, titleOf, trips } from "./picture.js";
 import { plural } from "./program.js";
+import { PAD, shapeOf } from "./shapes.js";
 import { LINE, widthOf } from "./text.js";
 
-const PAD = 12;
+const GRID = 24; // widths are multiples of it, so that more groups have one shape
 const TITLE = 26;
 const WIDEST = 300;
 
 // A moment is a graph and, to show what a pass removed from it, perhaps the graph before (`earlier`).
 export function arrange(picture, open, moment, { compact = false } = {}) {
   const scene = { boxes: new Map(), outlines: [], edges: [] };
-  const isSeen = (thing) => {
-    if (thing.children) return thing.size > 0 || [...thing.slots, ...thing.children.values()].some(isSeen);
-    return !!thing.nodes[moment.graph.number] || (moment.earlier && !!thing.nodes[moment.earlier.number]);
-  };
-  const isDrawn = (edge) => !!edge.in[moment.graph.number] || (moment.earlier && !!edge.in[moment.earlier.number]);
-  const laid = layOut(picture, picture.root, open, compact ? { moment, isSeen, isDrawn } : EVERY);
-  place(scene, laid, 0, 0, 0, { picture, moment, isSeen });
+  const extent = seenIn(moment);
+  const laid = layOut(picture, picture.root, open, compact ? extent : EVERY);
+  place(scene, laid, 0, 0, 0, { picture, moment, isSeen: extent.isSeen });
   scene.width = laid.width;
   scene.height = laid.height;
   const outer = new Map(); // group -> the closed group it is seen in, or null if it is open all the way up
@@ -32,6 +28,25 @@ export function arrange(picture, open, moment, { compact = false } = {}) {
   };
   scene.boxOf = (slot) => closed(slot.home) ?? slot.key;
   return scene;
+}
+
+// What a moment has of all things of the picture.
+function seenIn(moment) {
+  const isSeen = (thing) => {
+    if (thing.children) return thing.size > 0 || [...thing.slots, ...thing.children.values()].some(isSeen);
+    return !!thing.nodes[moment.graph.number] || (moment.earlier && !!thing.nodes[moment.earlier.number]);
+  };
+  const isDrawn = (edge) => !!edge.in[moment.graph.number] || (moment.earlier && !!edge.in[moment.earlier.number]);
+  return { moment, isSeen, isDrawn };
+}
+
+// Lays out groups in the order given, as `arrange` would: innermost first, each is short work.
+export function* prepare(picture, groups, open, moment, { compact = false } = {}) {
+  const extent = compact ? seenIn(moment) : EVERY;
+  for (const group of groups) {
+    layOut(picture, group, open, extent);
+    yield;
+  }
 }
 
 const EVERY = { moment: undefined, isSeen: () => true, isDrawn: () => true };
@@ -49,19 +64,13 @@ function layOut(picture, group, open, extent) {
     ...group.slots.filter(isSeen).map((slot) => ({ key: slot.key, slot })),
   ];
   const drawnEdges = group.edges.filter(isDrawn);
-  const drawn = new dagre.graphlib.Graph();
-  drawn.setGraph({ rankdir: "TB", nodesep: 18, edgesep: 6, ranksep: 38, marginx: PAD, marginy: PAD, ranker: boxes.length > 150 ? "longest-path" : "network-simplex" });
-  drawn.setDefaultEdgeLabel(() => ({}));
-  for (const box of boxes) drawn.setNode(box.key, box.inner ? { width: box.inner.width, height: box.inner.height + TITLE - PAD } : sizeOf(picture, box));
-  for (const edge of drawnEdges) if (!edge.aside) drawn.setEdge(edge.source, edge.target);
-  dagre.layout(drawn);
-  for (const box of boxes) {
-    const { x, y, width, height } = drawn.node(box.key);
-    Object.assign(box, { x: x - width / 2, y: y - height / 2, width, height });
-  }
-  const corner = new Map(boxes.map((box) => [box.key, box]));
-  const edges = drawnEdges.map((edge) => ({ edge, points: edge.aside ? straight(corner.get(edge.source), corner.get(edge.target)) : drawn.edge(edge.source, edge.target).points }));
-  const { width, height } = drawn.graph();
+  for (const box of boxes) Object.assign(box, box.inner ? { width: box.inner.width, height: box.inner.height + TITLE - PAD } : sizeOf(picture, box));
+  const numbers = new Map(boxes.map(({ key }, number) => [key, number]));
+  const near = drawnEdges.filter((edge) => !edge.aside);
+  const { corners, points, width, height } = shapeOf(boxes, near.map((edge) => [numbers.get(edge.source), numbers.get(edge.target)]));
+  boxes.forEach((box, number) => Object.assign(box, corners[number]));
+  const ends = (edge) => straight(boxes[numbers.get(edge.source)], boxes[numbers.get(edge.target)]);
+  const edges = [...near.map((edge, number) => ({ edge, points: points[number] })), ...drawnEdges.filter((edge) => edge.aside).map((edge) => ({ edge, points: ends(edge) }))];
   return (group[moment ? "compact" : "laid"] = { moment, inner, boxes, edges, width: Math.max(width, 60) || 60, height: Math.max(height, 30) || 30 });
 }
 
@@ -105,7 +114,7 @@ function sizeOf(picture, box) {
     ? picture.program.graphs.map((graph) => labels(picture, box, undefined, graph, summary(box.group)))
     : box.slot.nodes.filter((node) => node).map((node) => labels(picture, box, node));
   const widest = Math.max(...texts.flatMap((lines) => lines.map((line, number) => widthOf(line, number))));
-  return { width: Math.min(WIDEST, Math.max(90, Math.ceil(widest) + 22)), height: 14 + Math.max(...texts.map((lines) => lines.length)) * LINE };
+  return { width: Math.min(WIDEST, Math.max(96, Math.ceil((widest + 22) / GRID) * GRID)), height: 14 + Math.max(...texts.map((lines) => lines.length)) * LINE };
 }
 
 function labels(picture, { group, slot }, node, graph, figures) {

@@ -276,8 +276,11 @@ class App {
   #showTab() {
     const panel = document.getElementById("tab");
     const { scrollTop } = panel;
+    const [made, shown] = [this.tabs[this.tab][1], [this.tab, this.graph, this.order]];
+    if (made.mark && shown.every((part, number) => part === this.shownTab?.[number])) return made.mark(panel, this.selected);
+    this.shownTab = shown;
     panel.setAttribute("aria-labelledby", `tab-${this.tab}`);
-    panel.replaceChildren(this.tabs[this.tab][1](this, this.order));
+    panel.replaceChildren(made(this, this.order));
     if (scrollTop) panel.scrollTop = scrollTop; // it has the browser lay out the table at once
   }
 
@@ -308,6 +311,7 @@ class App {
       "=": () => view.zoomBy(GESTURES.step),
       "-": () => view.zoomBy(1 / GESTURES.step),
       0: () => view.fit(),
+      o: () => view.openAll(),
       c: () => view.closeAll(),
       k: () => view.toggleCompact(),
       b: () => this.toggleBeside(),

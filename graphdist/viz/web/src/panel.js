@@ -104,7 +104,7 @@ export function nothingPanel() {
   return section(
     element("h2", {}, "Nothing selected"),
     element("p", { class: "hint" }, "Press a group to open it, a node to see what is known of it. "),
-    element("dl", { class: "keys" }, [["/", "search"], ["[ ]", "previous, next pass"], ["n p", "walk through the boxes"], ["Enter", "open a group, select a node"], ["+ - 0", "zoom in, out, fit"], ["c", "close all groups"], ["k", "compact, or boxes stay in place"], ["b", "before and after side by side"], ["y", "copy a link to this"]]
+    element("dl", { class: "keys" }, [["/", "search"], ["[ ]", "previous, next pass"], ["n p", "walk through the boxes"], ["Enter", "open a group, select a node"], ["+ - 0", "zoom in, out, fit"], ["o", "open all groups"], ["c", "close all groups"], ["k", "compact, or boxes stay in place"], ["b", "before and after side by side"], ["y", "copy a link to this"]]
       .map(([key, what]) => [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)])),
     element("h3", {}, "Colours"),
     element("ul", { class: "legend" }, [["collective", "collective"], ["added", "added by the pass"], ["removed", "removed by it"], ["rewired", "rewired: other operands"], ["changed", "changed: other parameters or type, or several of these"]]

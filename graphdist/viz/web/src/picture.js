@@ -203,8 +203,17 @@ function framesIn(group) {
   return found.length ? found : [...group.children.values()].flatMap(framesIn);
 }
 
+const known = new WeakMap(); // by group, by the number of a graph: every step asks for the same again
+
 // Which members of a stack are alike in a graph: the commonest shape, and what the others have more or less of.
 export function differences(group, graph) {
+  if (!known.has(group)) known.set(group, new Map());
+  const found = known.get(group);
+  if (!found.has(graph.number)) found.set(graph.number, differencesOf(group, graph));
+  return found.get(graph.number);
+}
+
+function differencesOf(group, graph) {
   const contents = new Map(group.members.map((member) => [member, contentsOf(member, graph)]));
   const present = group.members.filter((member) => contents.get(member).size);
   const shape = (member) => [...contents.get(member)].sort().map(([what, number]) => `${what}*${number}`).join();

@@ -94,6 +94,7 @@ export function timeText(seconds) {
   const [unit, scale] = [["s", 1], ["ms", 1e-3], ["us", 1e-6]].find(([, scale]) => seconds >= scale) ?? ["ns", 1e-9];
   return `${(seconds / scale).toPrecision(3).replace(/e\+?.*/, "")} ${unit}`;
 }
-export const count = (number) => number.toLocaleString("en");
+const figures = new Intl.NumberFormat("en"); // made once: toLocaleString makes one for each number
+export const count = (number) => figures.format(number);
 export const plural = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 export const place = (frame) => `${frame[0].split(/[\\/]/).pop()}:${frame[1]}`;
