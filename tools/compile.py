@@ -29,7 +29,7 @@ from graphdist.aot.saving import require_writable
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.passes import PASSES
 from graphdist.program.report import Report, report_of_refused
-from graphdist.program.stages import Compiled, Lowered
+from graphdist.program.stages import Compiled, Lowered, Traced
 from graphdist.program.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.strategies.base import Strategy
@@ -230,9 +230,12 @@ def lower_step(
 ) -> Lowered:
     """Return the step of a target after its passes, or after the passes of these names."""
     traced = trace_step(target, strategy, make_step(target, strategy, settings))
-    if passes is not None:
-        traced = replace(traced, pipeline=_passes(passes))
-    return traced.lower()
+    return with_passes(traced, passes).lower()
+
+
+def with_passes(traced: Traced, names: str | None) -> Traced:
+    """Return a traced step with the passes of these names, separated by commas, if any are given."""
+    return traced if names is None else replace(traced, pipeline=_passes(names))
 
 
 def sharding(asked: int | bool | None) -> dict[str, Any]:

@@ -32,8 +32,8 @@ class Picture:
 
 
 PICTURES = {
-    "page": Picture("train_digits.py:make_step"),
-    "pass": Picture("train_digits.py:make_step", address="#pass=simplify&tab=changes"),
+    "page": Picture("train_digits.py:make_step", address="#node=%2591"),
+    "pass": Picture("train_digits.py:make_step", address="#pass=simplify&node=%2540&tab=changes"),
     "comparison": Picture("train_digits.py:make_step", earlier=("--strategy", "one_device")),
     "topology": Picture(
         "aot_transformer.py:make_step", ("--topology", "v5e:4x4"), "#tab=report&colour=time"

@@ -157,6 +157,7 @@ def _target(options: argparse.Namespace, name: str, form: str) -> VizTarget:
         name,
         topology,
         options.set,
+        options.args,
         TopologyOptions(options.shard_parameters, options.passes, options.option),
         reports=form in ("html", "json") or options.compare is not None,
     )
@@ -220,7 +221,8 @@ def _comparison(target: VizTarget, options: argparse.Namespace, form: str, colou
             source=here(),
             hint="leave --format away, or write a page: -o changes.html",
         )
-    program = compared(target.program, read_earlier(options.compare), options.compare.name)
+    shown = target.program.only("last" if options.step == "all" else options.step)
+    program = compared(shown, read_earlier(options.compare), options.compare.name)
     if form != "text":
         return FORMATS[form](program)
     before, after = program.steps

@@ -34,7 +34,7 @@ from graphdist.tracing.user_lines import here
 from graphdist.viz.program import ShownProgram, ShownStep, program_of
 from graphdist.viz.saved_document import SavedProgram, read_document
 
-__all__ = ["VizTarget", "is_saved", "load_target", "read_earlier"]
+__all__ = ["VizTarget", "is_saved", "load_target", "read_earlier", "trace_target"]
 
 _ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,\s]*)\]")
 _MOST_CHARACTERS = 2 * MOST_CHARACTERS
@@ -77,8 +77,7 @@ def load_target(name: str, strategy: str, settings: Sequence[str], types: str) -
             else "give the path from the current folder, or an absolute one",
         )
     chosen = _strategy(strategy)
-    traced = _traced(name, chosen, settings, types)
-    lowered = traced.lower()
+    lowered = trace_target(name, chosen, settings, types).lower()
     return VizTarget(program_of(lowered), lowered)
 
 
@@ -180,7 +179,10 @@ def _devices(count: int) -> list[str]:
     return [f"{platform}:{number}" for number in range(count)]
 
 
-def _traced(name: str, strategy: CommonStrategy, settings: Sequence[str], types: str) -> Traced:
+def trace_target(
+    name: str, strategy: CommonStrategy, settings: Sequence[str], types: str
+) -> Traced:
+    """Return the step of a factory, or a function of arguments of these types, traced."""
     factory = load_factory(name)
     if isinstance(factory, Function | BoundFunction) or types or not takes_strategy(factory):
         step = factory if isinstance(factory, Function | BoundFunction) else function(factory)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graphdist.runtime.targets.topologies import Topology
-from graphdist.tools.compile import lower_step, sharding, strategy_for
+from graphdist.tools.compile import sharding, strategy_for, with_passes
 from graphdist.tools.interrupts import ending_at_interrupts
 from graphdist.tools.targets import parse_settings
-from graphdist.tools.viz_targets import VizTarget
+from graphdist.tools.viz_targets import VizTarget, trace_target
 from graphdist.viz.program import program_of
 
 __all__ = ["TopologyOptions", "load_for_topology"]
@@ -32,6 +32,7 @@ def load_for_topology(
     name: str,
     topology: Topology,
     settings: Sequence[str],
+    types: str,
     options: TopologyOptions,
     *,
     reports: bool,
@@ -39,7 +40,8 @@ def load_for_topology(
     """Return a step lowered for a topology; with `reports` compiled, with the report on it."""
     with ending_at_interrupts("graphdist-viz"):
         strategy = strategy_for(topology, **sharding(options.shard_parameters))
-        lowered = lower_step(name, strategy, parse_settings(settings), options.passes)
+        traced = trace_target(name, strategy, settings, types)
+        lowered = with_passes(traced, options.passes).lower()
         report = None
         if reports:
             report = lowered.report(parse_settings(options.compiler) or None)

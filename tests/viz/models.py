@@ -98,5 +98,5 @@ def named_by_haiku() -> Lowered:
             x = hk.nets.MLP([WIDTH, WIDTH], name=f"encoder_{number}")(x)
         return jnp.mean(hk.LayerNorm(-1, True, True, name="norm")(x) ** 2)
 
-    model = hk.without_apply_rng(hk.transform(forward))
+    model: Any = hk.without_apply_rng(hk.transform(forward))  # haiku's types are for no state
     return lowered_step(model.apply, model.init(jax.random.key(0), jnp.ones((4, WIDTH))))

@@ -186,6 +186,16 @@ def test_settings_and_slices_of_parameters_reach_the_step(step: str, tmp_path: P
 
 
 @needs_tpu
+def test_a_function_of_given_types_is_compiled_for_a_topology(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text("def scaled(values, factor):\n    return values * factor\n")
+    path = tmp_path / "step.json"
+    options = ["--topology", "v5e:2x2", "--args", "f32[3] f32[]", "-o", str(path)]
+    assert main([f"{tmp_path / 'steps.py'}:scaled", *options]) == 0
+    document = json.loads(path.read_text())
+    assert (document["name"], document["report"]["fits"]) == ("scaled", True)
+
+
+@needs_tpu
 def test_a_step_that_does_not_fit_says_so(step: str, tmp_path: Path) -> None:
     path = tmp_path / "step.json"
     large = ["--set", "width=32768", "--set", "layers=8"]

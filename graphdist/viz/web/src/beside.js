@@ -1,6 +1,6 @@
 // Two drawings side by side: the graph before a pass (or an earlier program) at the left, the graph after it at the
 // right. Both have one layout, the same groups open and the same view, so that what moves in one moves in the other.
-import { element } from "./elements.js";
+import { element, visible } from "./elements.js";
 import { GraphView } from "./graph.js";
 import { pictureOf } from "./picture.js";
 
@@ -27,8 +27,8 @@ export class Beside {
 
   // Shows the graph before; both have their names.
   show(graph, marks, before, now) {
-    this.title.textContent = before;
-    this.now.textContent = now;
+    this.title.textContent = visible(before);
+    this.now.textContent = visible(now);
     this.other.open = this.view.open;
     this.other.isCompact = this.view.isCompact;
     this.other.show({ graph }, marks);

@@ -1,6 +1,6 @@
 // The predicted timeline of a step, under the drawing: a lane for what computes and for each kind of transfer. A slice
 // is pressed to see the nodes of its line. The wheel moves the lanes, with Ctrl it zooms, as in the drawing.
-import { element } from "./elements.js";
+import { element, visible } from "./elements.js";
 import { palette } from "./paint.js";
 import { timeText } from "./program.js";
 
@@ -78,7 +78,7 @@ export class Lanes {
     }
     const exposed = slice.exposed ? `, ${timeText(slice.exposed / 1e6)} of it not hidden` : "";
     const where = slice.line ? `, ${slice.line}${slice.phase === "step" ? "" : ` (${slice.phase})`}` : "";
-    this.note.textContent = `${slice.title}: ${timeText(slice.length / 1e6)}${exposed}${where}`;
+    this.note.textContent = visible(`${slice.title}: ${timeText(slice.length / 1e6)}${exposed}${where}`);
   }
 
   #press(slice) {
