@@ -234,7 +234,7 @@ def lower_step(
 
 
 def with_passes(traced: Traced, names: str | None) -> Traced:
-    """Return a traced step with the passes of these names, separated by commas, if any are given."""
+    """Return a traced step with the passes of these names, if any are given, with commas."""
     return traced if names is None else replace(traced, pipeline=_passes(names))
 
 

@@ -74,7 +74,7 @@ def load_factory(target: str) -> Factory:
     'dumps'
     """
     place, name = _split(target)
-    module = load_module(place)
+    module = import_target(place)
     factory = getattr(module, name, None)
     if not callable(factory):
         own = [
@@ -97,7 +97,7 @@ def load_factory(target: str) -> Factory:
     return factory
 
 
-def load_module(place: str) -> ModuleType:
+def import_target(place: str) -> ModuleType:
     """Return the module of a file `file.py` or of a name; raises `ArgumentError` if it fails."""
     return _module_of_file(Path(place)) if place.endswith(".py") else _module(place)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.program.function import Function
-from graphdist.tools.targets import load_module, takes_strategy
+from graphdist.tools.targets import import_target, takes_strategy
 from graphdist.tools.viz_targets import VizTarget
 from graphdist.tracing.user_lines import here
 from graphdist.viz import page
-from graphdist.viz.index_page import Entry, figures_of, file_name, render, report_note
+from graphdist.viz.index_page import IndexRow, figures_of, file_name, render, report_note
 
 __all__ = ["function_names", "write_index"]
 
@@ -29,7 +29,7 @@ def function_names(place: str) -> list[str]:
 
     Raises `ArgumentError` for a place with none.
     """
-    module = load_module(place)
+    module = import_target(place)
     found = {
         name: value
         for name, value in vars(module).items()
@@ -59,16 +59,16 @@ def write_index(
     Raises `ArgumentError` if no function can be shown.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    entries: list[Entry] = []
+    entries: list[IndexRow] = []
     for name in names:
         try:
             program = load(f"{place}:{name}").program
         except GraphdistError as error:
-            entries.append(Entry(name, note=error.what))
+            entries.append(IndexRow(name, note=error.what))
             continue
         own = file_name(name, [entry.page for entry in entries])
         (folder / own).write_text(page.render(program), encoding="utf-8")
-        entries.append(Entry(name, own, figures_of(program), report_note(program)))
+        entries.append(IndexRow(name, own, figures_of(program), report_note(program)))
     if not any(entry.page for entry in entries):
         reasons = "; ".join(f"{entry.name}: {entry.note}" for entry in entries)
         raise ArgumentError(f"no function of {place} can be shown: {reasons}", source=here())

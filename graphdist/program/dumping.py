@@ -10,7 +10,7 @@ from itertools import count
 from typing import TypeAlias
 
 from graphdist.config import dump_folder
-from graphdist.program.stages import Lowered, dump_stage
+from graphdist.program.stages import Lowered, leave_page
 
 Dump: TypeAlias = Callable[[Lowered, str], None]
 """Takes a program, and why it is compiled again if the function does not know."""
@@ -29,6 +29,6 @@ def dump_of(function: int, why: Callable[[], str]) -> Dump:
     def dump(lowered: Lowered, moved: str) -> None:
         folder = dump_folder()
         if folder is not None:
-            dump_stage(lowered, folder, function, moved or reason)
+            leave_page(lowered, folder, function, moved or reason)
 
     return dump

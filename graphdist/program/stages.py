@@ -57,7 +57,7 @@ def set_viewer(viewer: Viewer) -> None:
 _viewer: Viewer
 
 
-def dump_stage(lowered: Lowered, folder: Path, function: int, reason: str) -> None:
+def leave_page(lowered: Lowered, folder: Path, function: int, reason: str) -> None:
     """Have the viewer write the page of a program; it fails no run."""
     _viewer.dump_stage(lowered, folder, function, reason)
 

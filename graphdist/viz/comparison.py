@@ -28,7 +28,7 @@ _WRITTEN = {"": "{:,}".format, "bytes": size_text, "seconds": time_text}
 
 
 @dataclass(frozen=True)
-class Figure:
+class ProgramFigure:
     """A figure of the program, before and after; `unit` is "", "bytes" or "seconds"."""
 
     name: str
@@ -81,7 +81,7 @@ class Comparison:
     """Two programs: their figures, their collectives, and the lines whose nodes differ."""
 
     names: tuple[str, str]
-    figures: list[Figure]
+    figures: list[ProgramFigure]
     collectives: list[ComparedCollective] = field(default_factory=list)
     lines: list[ComparedLine] = field(default_factory=list)
 
@@ -141,9 +141,9 @@ def comparison_of(program: ShownProgram, models: Mapping[Graph, Model] | None = 
     )
 
 
-def _figures(before: Model, after: Model) -> Iterator[Figure]:
-    def both(name: str, unit: str, amounts: list[float]) -> Figure:
-        return Figure(name, unit, *amounts)
+def _figures(before: Model, after: Model) -> Iterator[ProgramFigure]:
+    def both(name: str, unit: str, amounts: list[float]) -> ProgramFigure:
+        return ProgramFigure(name, unit, *amounts)
 
     models = before, after
     yield both("nodes", "", [sum(1 for r in model.records if r.node) for model in models])
@@ -157,7 +157,7 @@ def _figures(before: Model, after: Model) -> Iterator[Figure]:
     yield both("peak by the graph", "bytes", [memory_timeline(model).peak for model in models])
 
 
-def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[Figure]:
+def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ProgramFigure]:
     """Yield the figures of two reports, as their JSON has them."""
     old, new = reports
     if old is None or new is None:
@@ -167,8 +167,8 @@ def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[Figure]:
         times = float(old["time"]["step"]), float(new["time"]["step"])
     except (KeyError, TypeError, ValueError):  # a file may be anybody's
         return
-    yield Figure("peak as compiled", "bytes", *peaks)
-    yield Figure("predicted step", "seconds", *times)
+    yield ProgramFigure("peak as compiled", "bytes", *peaks)
+    yield ProgramFigure("predicted step", "seconds", *times)
 
 
 def _made(records: list[Record]) -> int:

@@ -23,7 +23,7 @@ from graphdist.ir.graph import Graph
 from graphdist.program.stages import Lowered
 from graphdist.viz import page
 from graphdist.viz.graph_diff import diff
-from graphdist.viz.index_page import Entry, figures_of, file_name, render
+from graphdist.viz.index_page import IndexRow, figures_of, file_name, render
 from graphdist.viz.program import ShownProgram, ShownStep, program_of
 
 __all__ = ["dump_stage"]
@@ -49,7 +49,7 @@ class _DumpFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._entries: list[Entry] = []
+        self._entries: list[IndexRow] = []
         self._names: list[str] = []
         self._last: dict[int, Graph] = {}
         self._counts: Counter[int] = Counter()
@@ -84,7 +84,7 @@ class _DumpFolder:
         if self._counts[function] == MOST:
             note += "; later programs of this function leave no pages"
         self._entries.append(
-            Entry(program.graph.name, own, figures_of(program), note.lstrip("; "), changes)
+            IndexRow(program.graph.name, own, figures_of(program), note.lstrip("; "), changes)
         )
         self._replace(
             "index.html", render(f"{self._folder.name}: compiled functions", self._entries)

@@ -17,7 +17,7 @@ from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import model_of
 from graphdist.viz.program import ShownProgram
 
-__all__ = ["Entry", "figures_of", "file_name", "render", "report_note"]
+__all__ = ["IndexRow", "figures_of", "file_name", "render", "report_note"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _COLUMNS = ("Function", "Replicas", "Nodes", "Collectives", "Bytes moved", "Peak by the graph")
@@ -40,7 +40,7 @@ th, td { text-align: left; padding: 4px 18px 4px 0; border-bottom: 1px solid #88
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexRow:
     """A row: a function, its page, its figures in the order of the columns, and what to say of it.
 
     `changes` is the page that compares it with an earlier program of the function, if there is one.
@@ -54,7 +54,7 @@ class Entry:
     changes: str = ""
 
 
-def render(title: str, entries: Sequence[Entry]) -> str:
+def render(title: str, entries: Sequence[IndexRow]) -> str:
     """Return the index page."""
     head = "".join(f'<th scope="col">{column}</th>' for column in (*_COLUMNS, "Notes"))
     return "\n".join(
@@ -111,7 +111,7 @@ def file_name(name: str, taken: Sequence[str] = ()) -> str:
     return found
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: IndexRow) -> str:
     figures = (*entry.figures, *[""] * (len(_COLUMNS) - 1 - len(entry.figures)))
     name = _link(entry.page, entry.name) if entry.page else _text(entry.name)
     changes = f" {_link(entry.changes, 'what changed')}" if entry.changes else ""
