@@ -3,7 +3,8 @@
 `gd.config.set_dump` sets the folder. A function that is compiled again has one more row in the
 index, which says why, and a page that compares its new program with the last one. The index is
 replaced each time in one step, so that a reader finds it complete while the run goes on. Workers
-but the first write to folders of their own, `worker1`, ...
+but the first write to folders of their own, `worker1`, ..., and so does a process that finds
+another one writing, `process4242`.
 
 Nothing that fails here fails the run: it is logged, once for a folder. A function that is compiled
 for ever leaves `MOST` pages.
@@ -12,7 +13,6 @@ for ever leaves `MOST` pages.
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from pathlib import Path
 from threading import Lock
@@ -21,6 +21,7 @@ import jax
 
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import Lowered
+from graphdist.runtime.files.checkpoint_owner import OwnerProcess
 from graphdist.viz import page
 from graphdist.viz.graph_diff import diff
 from graphdist.viz.index_page import IndexRow, figures_of, file_name, render
@@ -29,26 +30,26 @@ from graphdist.viz.program import ShownProgram, ShownStep, program_of
 __all__ = ["dump_stage"]
 
 MOST = 50
+OWNER = ".owner"
+"""The file that says which process writes to the folder."""
 _log = logging.getLogger("graphdist")
 
 
 def dump_stage(lowered: Lowered, folder: Path, function: int, reason: str) -> None:
     """Write the page of a program of the function of this number, and the index."""
     with _lock:
-        try:
-            own = folder / f"worker{worker}" if (worker := jax.process_index()) else folder
-            found = _folders.setdefault(own.absolute(), _DumpFolder(own.absolute()))
-        except Exception as error:
-            _log.warning("no pages of compiled functions are written: %s", error)
-            return
+        found = _folders.get(folder.absolute())
+        if found is None:
+            found = _folders[folder.absolute()] = _DumpFolder(folder.absolute())
         found.add(lowered, function, reason)
 
 
 class _DumpFolder:
     """The pages of one folder, and the last graph of each function."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, asked: Path) -> None:
+        self._asked = asked
+        self._own: Path | None = None
         self._entries: list[IndexRow] = []
         self._names: list[str] = []
         self._last: dict[int, Graph] = {}
@@ -68,7 +69,9 @@ class _DumpFolder:
             self._has_failed = True
 
     def _write(self, program: ShownProgram, function: int, reason: str) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._own is None:
+            worker = jax.process_index()
+            self._own = _claimed(self._asked / f"worker{worker}" if worker else self._asked)
         earlier = self._last.get(function)
         self._last[function] = program.graph
         own = self._page(program.graph.name, program)
@@ -87,7 +90,7 @@ class _DumpFolder:
             IndexRow(program.graph.name, own, figures_of(program), note.lstrip("; "), changes)
         )
         self._replace(
-            "index.html", render(f"{self._folder.name}: compiled functions", self._entries)
+            "index.html", render(f"{self._asked.name}: compiled functions", self._entries)
         )
 
     def _page(self, name: str, program: ShownProgram) -> str:
@@ -98,9 +101,27 @@ class _DumpFolder:
 
     def _replace(self, name: str, text: str) -> None:
         """Write a file so that a reader never sees a part of it."""
-        part = self._folder / f"{name}.{os.getpid()}.part"
+        assert self._own is not None
+        part = self._own / f"{name}.part"
         part.write_text(text, encoding="utf-8")
-        part.replace(self._folder / name)
+        part.replace(self._own / name)
+
+
+def _claimed(folder: Path) -> Path:
+    """Return a folder that no other process writes to: this one, or one of our own in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ours, record = OwnerProcess.this_process(), folder / OWNER
+    try:
+        with record.open("xb") as file:
+            file.write(ours.record(0))
+    except FileExistsError:
+        other = OwnerProcess.of(record.read_bytes())  # None while the other is writing it
+        if other is None or other.is_gone(has_lock=False) is not True:
+            own = folder / f"process{ours.process}"
+            own.mkdir(exist_ok=True)
+            return own
+        record.write_bytes(ours.record(0))
+    return folder
 
 
 _lock = Lock()

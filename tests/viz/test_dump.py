@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -13,6 +17,7 @@ import pytest
 import graphdist as gd
 from graphdist.config import dump_folder
 from graphdist.errors import ArgumentError
+from graphdist.runtime.files.checkpoint_owner import OwnerProcess
 from graphdist.viz import dump, page
 from tests.viz.test_index import seen_of
 
@@ -44,7 +49,7 @@ def test_each_compiled_function_leaves_its_page(folder: Path) -> None:
     for _ in range(3):
         first(jnp.ones(3))
     second(jnp.ones(3))
-    assert {path.name for path in folder.iterdir()} == {
+    assert {path.name for path in folder.glob("*.*")} - {".owner"} == {
         *("index.html", "first.html", "second_b.html")
     }
     assert [row.split()[0] for row in rows(folder)] == ["first", "second_b"]
@@ -61,7 +66,7 @@ def test_a_retrace_says_why_and_what_changed(folder: Path) -> None:
     _, again = rows(folder)
     assert "compiled again: x was f32[3], is f32[3, 4]" in again
     assert re.search(r"1 nodes added, 1 removed, 0 changed\s+what changed", again)
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir()} - {".owner"}
     assert names == {"index.html", "step.html", "step-2.html", "step-2-changes.html"}
 
 
@@ -94,6 +99,28 @@ def test_the_index_and_a_retrace_in_a_browser(folder: Path) -> None:
     seen = seen_of(folder / "index.html")
     assert seen["titles"] == ["step - graphdist"] * 3  # two programs, and the comparison
     assert "flag was True, is False" in seen["rows"][1]
+
+
+def test_a_second_process_writes_to_a_folder_of_its_own(folder: Path) -> None:
+    gd.function(lambda x: x + 1, name="first")(jnp.ones(3))
+    program = (
+        "import jax.numpy as jnp, graphdist as gd\n"
+        "gd.function(lambda x: x + 2, name='second')(jnp.ones(3))"
+    )
+    environment = {**os.environ, "GRAPHDIST_DUMP_DIR": str(folder), "JAX_PLATFORMS": "cpu"}
+    child = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    assert child.wait(timeout=120) == 0
+    assert (folder / f"process{child.pid}" / "second.html").exists()
+    assert [row.split()[0] for row in rows(folder)] == ["first"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
+def test_the_folder_of_a_process_that_ended_is_used_again(folder: Path) -> None:
+    folder.mkdir()
+    gone = replace(OwnerProcess.this_process(), started="1")  # the number is used again
+    (folder / ".owner").write_bytes(gone.record(0))
+    gd.function(lambda x: x + 1, name="first")(jnp.ones(3))
+    assert (folder / "index.html").exists()
 
 
 def test_nothing_is_written_where_it_is_not_asked_for(
