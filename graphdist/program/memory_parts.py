@@ -103,7 +103,7 @@ def _sums(graph: Graph) -> Iterator[Value]:
 
 
 def _scatters(node: Node) -> bool:
-    """Return whether a node scatters a gradient, whole or part by part."""
+    """Return whether a node scatters a gradient, at once or part by part."""
     return node.op is REDUCE_SCATTER or (node.op is SCAN and node.origin == scatter_in_parts.NAME)
 
 
