@@ -48,10 +48,12 @@ from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.flow import reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.printer import print_graph
+from graphdist.ir.ops import ALL_REDUCE, REDUCE, TO_REPLICAS
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.halves import CutStep, Update, is_cut, joined
+from graphdist.passes.pulls import with_pulls
 from graphdist.passes.update_groups import UpdateGroups
 
 NAME = "cut_updates"
@@ -64,74 +66,30 @@ _MOVABLE = ELEMENTWISE | {
 """The operations that a server may compute in place of a result that is larger than its operands.
 Matrix products are not among them: servers are there for many workers."""
 
+_NOTHING_ON_ONE_REPLICA = (ALL_REDUCE, REDUCE, TO_REPLICAS)
+"""Operations that give their operand where a worker has one replica: the rows of a gradient are
+found behind its reduction."""
 
 _UPDATE, _WORKER = "update", "worker"
 """The two ends of a flow whose minimum cut are the sent values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """What a server does with some variables: a graph of their values and of sent values.
+class CutUpdates:
+    """The pass: it returns one graph of both halves; see `graphdist.passes.halves`."""
 
-    `graph` takes the values of `variables` and then, of all that the worker sends, those at the
-    places `sent`. It returns the new values of `assigned`, in this order.
-    """
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the step in two halves; one without variables, or that is cut, as it is."""
+        if not graph.variables or is_cut(graph):
+            return graph
+        return joined(cut_step(graph), graph.variables)
 
-    variables: tuple[str, ...]
-    assigned: tuple[str, ...]
-    sent: tuple[int, ...]
-    graph: Graph
-
-    @property
-    def bytes_written(self) -> int:
-        """Return the bytes that the worker sends for it."""
-        taken = self.graph.inputs[len(self.variables) :]
-        return sum(value.type.bytes for value in taken)
+    def declined(self, graph: Graph) -> Sequence[str]:
+        """Return which variables a worker reads for an update, and why."""
+        return () if not graph.variables or is_cut(graph) else cut_step(graph).notes
 
 
-@dataclass(frozen=True, slots=True)
-class CutStep:
-    """A step in two halves.
-
-    `worker` takes the values of the variables `reads` and the arguments of the step. It returns the
-    results of the step, and then `num_sent` values, which `updates` take. `notes` say which
-    variables could not be cut off, and why.
-    """
-
-    worker: Graph
-    reads: tuple[str, ...]
-    num_sent: int
-    updates: tuple[Update, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def bytes_read(self) -> int:
-        """Return the bytes of the variables that the worker reads."""
-        return sum(value.type.bytes for value in self.worker.inputs[: len(self.reads)])
-
-    @property
-    def bytes_written(self) -> int:
-        """Return the bytes that the worker sends, what several servers take counted for each."""
-        return sum(update.bytes_written for update in self.updates)
-
-    @property
-    def together(self) -> tuple[tuple[str, ...], ...]:
-        """Return the variables that one server must hold, group by group."""
-        groups = (dict.fromkeys((*u.assigned, *u.variables)) for u in self.updates)
-        return tuple(tuple(group) for group in groups if len(group) > 1)
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.worker.name}: the worker reads {self.bytes_read:,} bytes of "
-            f"{len(self.reads)} variables and sends {self.bytes_written:,} bytes to "
-            f"{len(self.updates)} updates"
-        ]
-        lines += [f"  not cut: {note}" for note in self.notes]
-        graphs = (self.worker, *(update.graph for update in self.updates))
-        return "\n".join([*lines, *map(print_graph, graphs)])
-
-
-def cut_updates(graph: Graph) -> CutStep:
+def cut_step(graph: Graph) -> CutStep:
     """Return the halves of a placed or SPMD graph, whose variables are all on servers.
 
     Raises `VerifyError` for a logical graph, and for one that sends a value of which each replica
@@ -157,6 +115,7 @@ class _Cut:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.count = len(graph.variables)
+        self.is_alone = graph.num_replicas == 1
         self.producers = producers(graph)
         self.found = UpdateGroups(graph)
         self.held, self.inputs = self.found.held, self.found.inputs
@@ -169,9 +128,9 @@ class _Cut:
         for group in self.groups:
             self._grow(group)
         updates = tuple(map(self._update, self.groups))
-        worker = self._worker()
-        reads = tuple(variable.name for variable in worker.variables)
-        return CutStep(worker, reads, len(self.sent), updates, tuple(self._notes(reads)))
+        worker = with_pulls(self._worker())
+        cut = CutStep(worker, len(self.sent), updates)
+        return replace(cut, notes=tuple(self._notes(cut.reads)))
 
     @cached_property
     def of_arguments(self) -> set[Operand]:
@@ -206,7 +165,7 @@ class _Cut:
         fresh: set[Operand] = set(state)
         found = set()
         for node in self.graph.nodes:
-            if has_effect(node) or node.op.is_collective or not _is_mirrored(node):
+            if has_effect(node) or node.op.is_collective or not self._is_equal(node):
                 continue
             results = set(node.results)
             is_of_slots = not results.isdisjoint(of_slots) and results.isdisjoint(of_their_slots)
@@ -276,7 +235,14 @@ class _Cut:
     def _is_made_by_servers(self, value: Value) -> bool:
         """Return whether a server may compute a value in place of receiving it."""
         node = self.producers.get(value)
-        return node is not None and _is_movable(node)
+        if node is None or not self._is_equal(node):
+            return False
+        plain = node.op.name in _MOVABLE and not node.op.has_effect and not node.op.varies
+        return plain or (self.is_alone and node.op in _NOTHING_ON_ONE_REPLICA)
+
+    def _is_equal(self, node: Node) -> bool:
+        """Return whether all replicas of the worker have the same results of a node."""
+        return self.is_alone or all(value.type.distribution is MIRRORED for value in node.results)
 
     @cached_property
     def _in_order(self) -> list[Value]:
@@ -298,14 +264,18 @@ class _Cut:
         declared = {variable.name: variable for variable in self.graph.variables}
         inputs: list[Value] = [self.inputs[name] for name in group.names]
         for value in taken:
-            if value.type.distribution is not MIRRORED and self.graph.num_replicas > 1:
+            if value.type.distribution is not MIRRORED and not self.is_alone:
                 raise self._refused(value, group)
             inputs.append(value)
         builder = Builder(NAME)
         fresh = [Value(value.type.distributed(MIRRORED), value.hint) for value in inputs]
         environment: dict[Operand, Operand] = dict(zip(inputs, fresh, strict=True))
         for node in nodes:
-            results = builder.keep(node, substitute(environment, node.operands), node.graphs)
+            operands = substitute(environment, node.operands)
+            if node.op in _NOTHING_ON_ONE_REPLICA:
+                environment.update(zip(node.results, operands, strict=True))
+                continue
+            results = builder.keep(node, operands, node.graphs)
             environment.update(zip(node.results, results, strict=True))
         graph = Graph(
             f"update_{group.names[0]}",
@@ -317,7 +287,7 @@ class _Cut:
             tuple(declared[name] for name in group.names),
         )
         sent = tuple(self.sent.setdefault(value, len(self.sent)) for value in taken)
-        return Update(tuple(group.names), tuple(group.names), sent, eliminate_dead_code(graph))
+        return Update(tuple(group.names), sent, eliminate_dead_code(graph))
 
     def _refused(self, value: Value, group: _Group) -> VerifyError:
         node = self.producers.get(value)
@@ -383,13 +353,3 @@ class _Cut:
             return "is needed by a result of the step"
         shown = ", ".join(map(repr, named[:3])) + (" and others" if len(named) > 3 else "")
         return f"makes new values of {shown} together"
-
-
-def _is_mirrored(node: Node) -> bool:
-    return all(result.type.distribution is MIRRORED for result in node.results)
-
-
-def _is_movable(node: Node) -> bool:
-    """Return whether a server may compute a node too: no effect, no choice, few operations."""
-    plain = node.op.name in _MOVABLE and not node.op.has_effect and not node.op.varies
-    return plain and _is_mirrored(node)

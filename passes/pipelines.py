@@ -33,7 +33,9 @@ from graphdist.passes.accumulate_in_slices import AccumulateInSlices
 from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
 from graphdist.passes.collectives_into_loops import CollectivesIntoLoops
 from graphdist.passes.compute_on_packs import ComputeOnPacks
+from graphdist.passes.cut_updates import CutUpdates
 from graphdist.passes.gathers_of_constants import GathersOfConstants
+from graphdist.passes.halves import on_worker
 from graphdist.passes.hoist_accumulation import HoistAccumulation
 from graphdist.passes.limit_gathered import LimitGathered
 from graphdist.passes.local_steps import LocalSteps
@@ -58,6 +60,7 @@ PASSES = {
         Pass("infer_distribution", infer_distribution.infer_distribution, _LOGICAL),
         Pass("local_steps", LocalSteps(every=2), _LOGICAL),
         Pass("place_variables", place_variables.place_variables, _LOGICAL, Stage.PLACED),
+        Pass("cut_updates", CutUpdates(), (Stage.PLACED, Stage.SPMD)),
         Pass("shard_inputs", shard_inputs.shard_inputs, _PLACED),
         Pass("lower_cross_replica", lower_cross_replica.lower_cross_replica, _PLACED, Stage.SPMD),
         Pass("simplify", simplify.simplify),
@@ -117,7 +120,8 @@ class Target:
     linked in three dimensions; `packs_variables` says whether small variables may share a buffer,
     `shard_parameters` whether variables are stored in slices from their creation; `gathered_bytes`
     is how much memory gathered variables may take beyond their use; `local_steps` is the pass that
-    lets replicas take local steps, None if all make the same step.
+    lets replicas take local steps, None if all make the same step; `cuts_updates` says whether
+    variables are on parameter servers, which update them.
     """
 
     platform: str
@@ -129,6 +133,7 @@ class Target:
     shard_parameters: bool = False
     gathered_bytes: int = GATHERED_BYTES
     local_steps: LocalSteps | None = None
+    cuts_updates: bool = False
 
     def packing(self, bytes_per_pack: int) -> Target:
         """Return the target with packs of so many bytes; 0 changes nothing."""
@@ -145,6 +150,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     """
     if isinstance(target, str):
         target = Target(target)
+    if target.cuts_updates:
+        return in_halves(pipeline(replace(target, cuts_updates=False), allow_reassociation))
     sharding = Sharding(bool(target.shard_update))
     if target.shard_update is None:
         # Variables that are stored in slices are updated in slices, on any platform.
@@ -212,3 +219,9 @@ def _until_spmd(target: Target) -> tuple[Pass, ...]:
         PASSES["shard_inputs"],
         PASSES["lower_cross_replica"],
     )
+
+
+def in_halves(passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """Return passes with the cut after variables are placed; the ones behind it are for workers."""
+    placed = next(i for i, entry in enumerate(passes) if entry.gives is Stage.PLACED) + 1
+    return (*passes[:placed], PASSES["cut_updates"], *map(on_worker, passes[placed:]))

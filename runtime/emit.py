@@ -25,6 +25,7 @@ from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.ops import STARTS_AT_RUN_TIME
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
+from graphdist.runtime.extremes import extreme
 from graphdist.runtime.pieces import cut_apart
 from graphdist.runtime.random_slices import needed_in_slices, random_slice
 
@@ -147,28 +148,8 @@ def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
     if x.dtype == jnp.bool_:
         return [reducer(x.astype(jnp.int32), _members(node)).astype(jnp.bool_)]
     if reducer in (lax.pmax, lax.pmin) and jnp.issubdtype(x.dtype, jnp.floating):
-        return [_extreme(x, reducer, _members(node))]
+        return [extreme(x, reducer, _members(node))]
     return [reducer(x, _members(node))]
-
-
-def _extreme(x: Array, reducer: Any, axes: str | tuple[str, ...]) -> Array:
-    """Reduce floats by max or min as integers in the same order, with nan beyond all numbers.
-
-    Collectives may prefer a number to nan, and do so on CPU: the maximum of gradients would then
-    hide a nan.
-    """
-    kind = np.float64 if x.dtype == np.float64 else np.float32
-    integer = np.iinfo(np.int64 if kind is np.float64 else np.int32)
-    wide = x.astype(kind)
-    nan = integer.max if reducer is lax.pmax else integer.min
-
-    def flipped(bits: Array) -> Array:
-        # Of negative floats the smaller has the larger bits.
-        return jnp.where(bits < 0, bits ^ integer.max, bits)
-
-    bits = flipped(lax.bitcast_convert_type(wide, integer.dtype))
-    chosen = reducer(jnp.where(jnp.isnan(wide), nan, bits), axes)
-    return lax.bitcast_convert_type(flipped(chosen), kind).astype(x.dtype)
 
 
 def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
@@ -371,6 +352,17 @@ def _cond(node: Node, operands: list[Array]) -> list[Array]:
     return lax.switch(index, branches, *rest)
 
 
+def _pull(node: Node, operands: list[Array]) -> list[Array]:
+    if len(operands) == 1:
+        return operands
+    table, numbers = operands[0], lax.convert_element_type(operands[1][..., 0], jnp.int32)
+    if "fill" not in node.params:
+        return [jnp.take(table, numbers, axis=0, mode="clip")]
+    numbers = jnp.where(numbers < 0, len(table), numbers)  # not one from the end, as for JAX
+    fill = cast(float, node.params["fill"])
+    return [jnp.take(table, numbers, axis=0, mode="fill", fill_value=fill)]
+
+
 _RULES: dict[Op, Rule] = {
     ops.ALL_REDUCE: _all_reduce,
     ops.ALL_GATHER: _all_gather,
@@ -393,6 +385,8 @@ _RULES: dict[Op, Rule] = {
     ops.COUNT_STEP: _count_step,
     ops.BARRIER: lambda node, operands: list(lax.optimization_barrier(operands)),
     ops.CONSTANT: _constant,
+    ops.PULL: _pull,
+    ops.PUSH: lambda node, operands: emit(node.graphs[0], operands),
     ops.SCAN: _scan,
     ops.WHILE: _while,
     ops.COND: _cond,

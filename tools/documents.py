@@ -24,12 +24,14 @@ import graphdist as gd
 from graphdist import errors, passes
 from graphdist.ir import errors as ir_errors
 from graphdist.ir.graph import Op, Stage
+from graphdist.ir.op_descriptions import DESCRIPTIONS
 from graphdist.ir.ops import (
     COND,
     CROSS_REPLICA,
-    DESCRIPTIONS,
     LOGICAL_ONLY,
     OPS,
+    PULL,
+    PUSH,
     SCAN,
     WHILE,
 )
@@ -205,6 +207,7 @@ def _value(pipeline: Sequence[Pass], field: str, parameter: str) -> str:
 
 
 _CONTROL_FLOW = frozenset({SCAN, WHILE, COND})
+_OF_SERVERS = frozenset({PULL, PUSH})
 
 _KINDS = (
     (
@@ -219,6 +222,7 @@ _KINDS = (
     ),
     ("collective", "all replicas take part, at any stage", lambda op: op.is_collective),
     ("control flow", "has nested graphs, at any stage", lambda op: op in _CONTROL_FLOW),
+    ("server", "between a worker and parameter servers", lambda op: op in _OF_SERVERS),
     ("local", "each replica for itself, at any stage", lambda op: True),
 )
 

@@ -26,7 +26,8 @@ def _outputs(graph: Graph) -> tuple[Type, ...]:
     return tuple(output.type for output in graph.outputs)
 
 
-def _check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> None:
+def check_fits(name: str, operands: Sequence[Type], inputs: Sequence[Type]) -> None:
+    """Raise `TypeRuleError` for operands that the inputs of a nested graph do not take."""
     if len(operands) != len(inputs):
         raise TypeRuleError(
             f"{name}: {len(operands)} operands for {len(inputs)} inputs of its body"
@@ -70,9 +71,9 @@ def scan_rule(
         if not x.shape or x.shape[0] != length:
             raise TypeRuleError(f"scan of {length} steps over {x}")
     inputs = tuple(value.type for value in body.inputs)
-    _check_fits("scan", (*operands[: consts + carry], *map(type_in_step, xs)), inputs)
+    check_fits("scan", (*operands[: consts + carry], *map(type_in_step, xs)), inputs)
     outputs = _outputs(body)
-    _check_fits("scan carry", outputs[:carry], inputs[consts : consts + carry])
+    check_fits("scan carry", outputs[:carry], inputs[consts : consts + carry])
     # With no step at all the carry is what came in, whatever the body makes of it.
     carried = outputs[:carry] if length else operands[consts : consts + carry]
     return (*carried, *(_stacked(y, length) for y in outputs[carry:]))
@@ -86,14 +87,14 @@ def while_rule(
     of_condition = cast(int, params["num_cond_consts"])
     of_body = cast(int, params["num_body_consts"])
     carry = operands[of_condition + of_body :]
-    _check_fits(
+    check_fits(
         "while condition",
         (*operands[:of_condition], *carry),
         [value.type for value in condition.inputs],
     )
     inputs = tuple(value.type for value in body.inputs)
-    _check_fits("while", operands[of_condition:], inputs)
-    _check_fits("while carry", _outputs(body), inputs[of_body:])
+    check_fits("while", operands[of_condition:], inputs)
+    check_fits("while carry", _outputs(body), inputs[of_body:])
     (predicate,) = _outputs(condition)
     if (predicate.dtype, predicate.shape) != ("bool", ()):
         raise TypeRuleError(f"while: the condition is {predicate}, not bool[]")
@@ -108,7 +109,7 @@ def cond_rule(
     if (index.dtype, index.shape) != ("i32", ()):
         raise TypeRuleError(f"cond: the index is {index}, not i32[]")
     for branch in graphs:
-        _check_fits("cond", rest, [value.type for value in branch.inputs])
+        check_fits("cond", rest, [value.type for value in branch.inputs])
     results = []
     for position, types in enumerate(zip(*map(_outputs, graphs), strict=True)):
         if len({(type.dtype, type.shape) for type in types}) != 1:

@@ -15,7 +15,7 @@ from typing import TypeAlias, cast
 
 from graphdist.ir.analyses import kept_analysis, walk
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
-from graphdist.ir.ops import ASSIGN, COND, READ, SCAN, WHILE
+from graphdist.ir.ops import ASSIGN, COND, PUSH, READ, SCAN, WHILE
 
 Vertex: TypeAlias = Value | Node
 Edges: TypeAlias = Mapping[Vertex, Sequence[Vertex]]
@@ -120,7 +120,13 @@ def _into_cond(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
     yield from _choosing(index, node)
 
 
-_INTO = {SCAN: _into_scan, WHILE: _into_while, COND: _into_cond}
+def _into_push(node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:
+    (update,) = node.graphs
+    yield from zip(node.operands, update.inputs, strict=True)
+    yield from zip(update.outputs, node.results, strict=True)
+
+
+_INTO = {PUSH: _into_push, SCAN: _into_scan, WHILE: _into_while, COND: _into_cond}
 
 
 def _choosing(choice: Operand, node: Node) -> Iterator[tuple[Operand | Node, Vertex]]:

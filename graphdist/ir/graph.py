@@ -117,7 +117,8 @@ class GraphVariable:
     `role` is what local steps make of a variable (`passes/local_steps.py`), "" if nothing. Each
     replica stores a copy of its own of one that is "local", and its type is per replica; "copies"
     says of a mirrored one that it is stored so. Variables that the pass adds have other roles, and
-    `serves` names the variables they are kept for.
+    `serves` names the variables they are kept for. `server` is the number of the parameter server
+    that has it.
     """
 
     name: str
@@ -134,11 +135,13 @@ class GraphVariable:
     pieces: tuple[str, ...] = ()
     role: str = ""
     serves: tuple[str, ...] = ()
+    server: int | None = None
 
     @property
     def declared(self) -> GraphVariable:
         """Return the variable without its use and storage, in which two graphs may differ."""
-        return replace(self, assigned=False, sharded_along=None, piece=None, alone=False, role="")
+        kept = replace(self, assigned=False, sharded_along=None, piece=None, alone=False)
+        return replace(kept, role="", server=None)
 
     def stored_along(self, dimension: int | None) -> GraphVariable:
         """Return the variable stored in slices along a dimension, or in full on each replica."""

@@ -40,6 +40,7 @@ from graphdist.ir.arrays import (
 from graphdist.ir.errors import DistributionError, GraphdistError, VerifyError
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Params, Value
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
+from graphdist.ir.server_rules import pull
 from graphdist.ir.types import MIRRORED, dtype_name
 
 __all__ = ["Evaluate", "Observe", "Outcome", "interpret", "interpret_placed"]
@@ -385,6 +386,8 @@ _RULES: dict[Op, _Rule] = {
     ops.JOIN_PARTS: _local(_join_parts),
     ops.COUNT_STEP: _local(_count_step),
     ops.BARRIER: _local(lambda arrays, params: arrays),
+    ops.PULL: _local(pull),
+    ops.PUSH: _nested(lambda run, node, operands, who: run(node.graphs[0], operands, who)),
     ops.SCAN: _nested(run_scan),
     ops.WHILE: _nested(run_while),
     ops.COND: _nested(run_cond),

@@ -38,6 +38,7 @@ _ATTRIBUTES: dict[str, type] = {
     "pieces": tuple,
     "role": str,
     "serves": tuple,
+    "server": int,
 }
 _MOST_REPLICAS = 2**20
 _DISTRIBUTIONS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}

@@ -285,7 +285,7 @@ class Printer:
             "aggregation": variable.aggregation,
             "trainable": variable.trainable,
         }
-        for name in ("assigned", "is_local", "sharded_along", "piece", "alone", "pieces"):
+        for name in ("assigned", "is_local", "sharded_along", "piece", "alone", "pieces", "server"):
             value = getattr(variable, name)
             if value is not None and value is not False and value != ():
                 attributes[name] = tuple(value) if name == "piece" else value

@@ -1,49 +1,39 @@
 """The coordinator: it gives functions to workers, one at a time to each, as they become free.
 
-Each worker has a thread here, which takes a closure from the queue, sends it, and waits for what
-becomes of it. What a worker lacks is sent when it says so; a worker that dies is started again by
-Ray, and its closure goes back to the queue.
+Each worker has a thread here (`serving.py`), which takes a closure from the queue, sends it, and
+waits for what becomes of it.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import count
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any  # Any: users' functions and values, and Ray's handles
 
 import jax
 
-from graphdist.errors import ArgumentError, ArgumentTypeError, ClosureCancelledError
+from graphdist.context import Scope
+from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
-from graphdist.parameter_server.input import DatasetOfWorkers
+from graphdist.parameter_server.input import DatasetOfWorkers, FunctionOfElements
 from graphdist.parameter_server.messages import (
-    Apart,
-    Closure,
-    ClosureFailed,
-    Done,
-    LargeResult,
-    LostServer,
-    Missing,
     Traffic,
 )
-from graphdist.parameter_server.per_worker import PerWorkerDataset, PerWorkerValues
+from graphdist.parameter_server.per_worker import (
+    PerWorkerDataset,
+    PerWorkerIterator,
+    PerWorkerValues,
+)
 from graphdist.parameter_server.pickling import as_bytes
-from graphdist.parameter_server.ray_cluster import ray
+from graphdist.parameter_server.serving import Sent, Serving, WorkerActors
 from graphdist.parameter_server.strategy import ParameterServerBase
-from graphdist.parameter_server.worker import ClosureWorker, Settings
 from graphdist.program.function import BoundFunction, Function
+from graphdist.program.stages import Traced
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.values.pytrees import map_leaves
-
-_POLL_SECONDS = 0.05
-"""How often a worker that is being started again is asked whether it is there."""
 
 
 class ClusterCoordinator:
@@ -120,6 +110,25 @@ class ClusterCoordinator:
         self.queue.put(Waiting(next(self._numbers), number, data, result, keeps))
         return result
 
+    def trace(
+        self,
+        fn: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Traced:
+        """Trace a function as a worker of one device does, for the arguments of `schedule`.
+
+        `trace(..).lower().explain()` says which server updates which variable, and the bytes sent.
+        An iterator of workers is replaced by elements of its dataset, which is made here.
+        """
+        given = jax.tree.map(
+            lambda leaf: leaf.here() if isinstance(leaf, PerWorkerIterator) else leaf,
+            (tuple(args or ()), dict(kwargs or {})),
+            is_leaf=_is_of_workers,
+        )
+        with Scope(self.strategy):
+            return FunctionOfElements(fn).trace(*given)
+
     def join(self) -> None:
         """Wait until all scheduled functions have run.
 
@@ -149,16 +158,15 @@ class ClusterCoordinator:
         """
         data = as_bytes(dataset_fn, self.strategy, dataset_fn)
 
-        def spec() -> Any:
+        def make() -> Any:
             made = dataset_fn() if callable(dataset_fn) else dataset_fn
-            made = made.make(self.strategy) if isinstance(made, DatasetOfWorkers) else made
-            return made.element_spec
+            return made.make(self.strategy) if isinstance(made, DatasetOfWorkers) else made
 
         def iterator_number() -> int:
             return self._sent.add_value(data, is_iterator=True)
 
         return PerWorkerDataset(
-            self._sent.add_value(data, is_iterator=False), spec, iterator_number
+            self._sent.add_value(data, is_iterator=False), make, iterator_number
         )
 
     def create_per_worker_resources(self, fn: Any) -> PerWorkerValues:
@@ -179,200 +187,6 @@ class ClusterCoordinator:
                 return number
             self._functions[key] = number
         return self._functions[key]
-
-
-class Sent:
-    """What workers may need, as bytes by number."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._numbers = count()
-        self.functions: dict[int, bytes] = {}
-        self.values: dict[int, tuple[bytes, bool]] = {}
-
-    def add_function(self, data: bytes) -> int:
-        """Return the number of a function."""
-        number = next(self._numbers)
-        self.functions[number] = data
-        return number
-
-    def add_value(self, data: bytes, is_iterator: bool) -> int:
-        """Return the number of a per-worker value."""
-        number = next(self._numbers)
-        self.values[number] = data, is_iterator
-        return number
-
-
-class WorkerActors:
-    """The actors of all workers."""
-
-    def __init__(self, strategy: ParameterServerBase) -> None:
-        """Start them."""
-        defaults = {"num_cpus": 0} if strategy.address is None else {}
-        settings: Any = jax.config
-        actor = ray().remote(
-            max_restarts=-1, max_task_retries=0, **{**defaults, **strategy.worker_options}
-        )(ClosureWorker)
-        self.actors = [
-            actor.remote(
-                Settings(
-                    index,
-                    strategy.devices_per_worker,
-                    settings.jax_enable_x64,
-                    strategy.server_names,
-                    strategy.key,
-                    [folder or os.getcwd() for folder in sys.path],
-                )
-            )
-            for index in range(strategy.num_workers)
-        ]
-
-    def processes(self) -> list[int]:
-        """Return the process number of each worker; waits for those that are starting."""
-        found: list[int] = []
-        module = ray()
-        for actor in self.actors:
-            while True:
-                try:
-                    found.append(module.get(actor.process.remote()))
-                    break
-                except module.exceptions.RayError:
-                    time.sleep(_POLL_SECONDS)
-        return found
-
-    def end(self) -> None:
-        """End the processes."""
-        module = ray()
-        if module.is_initialized():
-            for actor in self.actors:
-                module.kill(actor)
-
-
-class Serving:
-    """The thread of one worker."""
-
-    def __init__(
-        self,
-        queue: ClosureQueue,
-        workers: WorkerActors,
-        index: int,
-        traffic: Traffic,
-        sent: Sent,
-        strategy: ParameterServerBase,
-    ) -> None:
-        """Take the queue, and the actor of a worker."""
-        self._queue, self._traffic, self._sent = queue, traffic, sent
-        self._actor = workers.actors[index]
-        # Weakly: a strategy that nobody uses any more ends its workers, and this thread with them.
-        self._strategy = weakref.ref(strategy)
-        self._servers = strategy.servers
-
-    def run(self) -> None:
-        """Give the worker closures until the queue is closed."""
-        while (closure := self._queue.take()) is not None:
-            try:
-                self._run(closure)
-            except Exception as error:
-                self._queue.fail(closure, error)
-
-    def _run(self, closure: Waiting) -> None:
-        """Have the worker run a closure, or put it back if the worker dies."""
-        module = ray()
-        try:
-            outcome, load = self._outcome(closure)
-        except module.exceptions.RayTaskError:
-            raise
-        except module.exceptions.RayError:
-            with _counting:
-                self._traffic.worker_deaths += 1
-                self._traffic.run_again += 1
-            self._queue.put_back(closure)
-            self._wait_for_worker()
-            return
-        if isinstance(outcome, Done):
-            self._count(outcome)
-            self._queue.finish(closure, load)
-        else:
-            self._queue.fail(closure, self._error(outcome))
-
-    def _outcome(self, closure: Waiting) -> tuple[Any, Callable[[], Any]]:
-        """Return what becomes of a closure, once the worker has all that it needs."""
-        module = ray()
-        while True:
-            moved = (self._servers.moves, dict(self._servers.moved))
-            message = Closure(
-                closure.number, closure.function, closure.arguments, closure.is_again, moved
-            )
-            outcome, result = module.get(self._actor.run.remote(message))
-            if isinstance(outcome, Missing):
-                if (problem := self._send(outcome)) is not None:
-                    return problem, lambda: None
-            elif isinstance(outcome, Apart):
-                self._bring_together(outcome)
-            else:
-                return outcome, partial(_loaded, result)
-
-    def _send(self, missing: Missing) -> ClosureFailed | None:
-        """Send a worker what it lacks; return the error that it raised there."""
-        module = ray()
-        if missing.function is not None:
-            data = self._sent.functions[missing.function]
-            return module.get(self._actor.add_function.remote(missing.function, data))
-        for number in missing.resources:
-            problem = module.get(self._actor.add_value.remote(number, *self._sent.values[number]))
-            if problem is not None:
-                return problem
-        return None
-
-    def _bring_together(self, apart: Apart) -> None:
-        strategy = self._strategy()
-        assert strategy is not None
-        strategy.keep_together(list(apart.groups))
-
-    def _count(self, done: Done) -> None:
-        with _counting:
-            self._traffic.closures += 1
-            self._traffic.bytes_read += done.bytes_read
-            self._traffic.bytes_written += done.bytes_written
-            self._traffic.written_twice += done.was_written_before
-
-    def _error(self, outcome: ClosureFailed | LostServer) -> BaseException:
-        strategy = self._strategy()
-        if isinstance(outcome, LostServer):
-            assert strategy is not None
-            return strategy.lost(outcome.server)
-        outcome.error.add_note(f"in a worker:\n{outcome.traceback}")
-        return outcome.error
-
-    def _wait_for_worker(self) -> None:
-        """Wait until Ray has started the worker again."""
-        module = ray()
-        while module.is_initialized():
-            try:
-                module.get(self._actor.process.remote())
-                return
-            except module.exceptions.RayError:
-                if self._queue.is_closed:
-                    return
-                time.sleep(_POLL_SECONDS)
-
-
-_counting = Lock()
-
-
-def _loaded(result: Any) -> Any:
-    """Return a result; raises `ClosureCancelledError` if it is lost with its worker."""
-    if not isinstance(result, LargeResult):
-        return result
-    module = ray()
-    try:
-        return module.get(result.reference)
-    except module.exceptions.RayError as error:
-        raise ClosureCancelledError(
-            "the result of a scheduled function is lost with the worker that had it",
-            source=here(),
-            hint="schedule the function again",
-        ) from error
 
 
 def _is_of_workers(leaf: Any) -> bool:

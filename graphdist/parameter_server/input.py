@@ -16,6 +16,7 @@ import jax
 
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.program.function import Function
+from graphdist.program.stages import Traced
 from graphdist.tracing.user_lines import here
 
 _NOTHING = object()
@@ -115,26 +116,34 @@ class FunctionOfElements:
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """Run the function with a closure's arguments."""
+        return self._on_elements(self._function, self._with_elements, args, kwargs)
+
+    def trace(self, args: Any, kwargs: Any) -> Traced:
+        """Trace the function for a closure's arguments."""
+        found: Traced = self._on_elements(
+            self._function.trace, self._with_elements.trace, args, kwargs
+        )
+        return found
+
+    def _on_elements(
+        self, plain: Callable[..., Any], run: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Call `plain` with arguments that have no iterators, else `run` with their elements."""
         leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_iterator)
         iterators = [leaf for leaf in leaves if _is_iterator(leaf)]
         if not iterators:
-            return self._function(*args, **kwargs)
+            return plain(*args, **kwargs)
         number = iter(range(len(iterators)))
         leaves = [_Place(next(number)) if _is_iterator(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(structure, leaves)
         # How many elements a trace asks for is known after the first, which asks for one by one.
         counts = self._counts.setdefault(tuple(map(id, iterators)), [0] * len(iterators))
-        return self._run(iterators, counts, args, kwargs)
-
-    def _run(
-        self, iterators: list[WorkerIterator], counts: list[int], args: Any, kwargs: Any
-    ) -> Any:
         taken: list[list[Any]] = [[] for _ in iterators]
         while True:
             for iterator, elements, needed in zip(iterators, taken, counts, strict=True):
                 elements += [iterator.take() for _ in range(needed - len(elements))]
             try:
-                return self._with_elements(taken, args, kwargs)
+                return run(taken, args, kwargs)
             except _NeedsMore as more:
                 counts[more.number] += 1
 

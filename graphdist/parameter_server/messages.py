@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias  # Any: Ray's references  # Any: arrays, and users' results
+from typing import Any, TypeAlias  # Any: Ray's references, arrays, and users' results
 
 Key: TypeAlias = int
 """The number of a variable: variables are numbered as they are made."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A read of a variable: of some rows by their numbers, or in full."""
+
+    key: Key
+    rows: Any = None
 
 
 @dataclass(frozen=True)
@@ -22,29 +30,20 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class UnknownUpdates:
-    """A server's answer for updates whose graphs it was not sent yet."""
+    """A server's answer for updates that it was not sent yet."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """An update on one server: `graph` names it, None to replace the variable.
+    """An update on one server: `update` names it, None to replace the variable.
 
-    It takes the variables `keys` and the values at the places `sent` of a request; it assigns
-    `assigned`.
+    It takes the variables `keys` and the values at the places `sent` of a request, and assigns the
+    same variables.
     """
 
     keys: tuple[Key, ...]
-    assigned: tuple[Key, ...]
     sent: tuple[int, ...]
-    graph: str | None
-
-
-@dataclass(frozen=True)
-class GraphText:
-    """A graph as text, and its parameters that have no text."""
-
-    text: str
-    opaques: tuple[object, ...]
+    update: str | None
 
 
 @dataclass(frozen=True)
@@ -129,6 +128,6 @@ class Traffic:
     bytes_read: int = 0
     """The bytes of the values of variables that workers read."""
     bytes_written: int = 0
-    """The bytes of gradients and other values that workers sent to servers."""
+    """The bytes of gradients, row numbers and other values that workers sent to servers."""
     worker_deaths: int = field(default=0)
     """How many workers have died."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn  # Any: specs of elements
 
 from graphdist.errors import UnsupportedError
+from graphdist.parameter_server.input import WorkerIterator
 from graphdist.tracing.user_lines import here
 
 
@@ -33,6 +34,10 @@ class PerWorkerIterator(PerWorkerValues):
         """Return the specs of an element."""
         return self._dataset.element_spec
 
+    def here(self) -> WorkerIterator:
+        """Return an iterator of this process, over a dataset that is made here."""
+        return WorkerIterator(self._dataset.make())
+
     def __iter__(self) -> PerWorkerIterator:
         return self
 
@@ -50,16 +55,16 @@ class PerWorkerDataset(PerWorkerValues):
     """A dataset that each worker makes."""
 
     def __init__(
-        self, number: int, spec: Callable[[], Any], iterator_number: Callable[[], int]
+        self, number: int, make: Callable[[], Any], iterator_number: Callable[[], int]
     ) -> None:
-        """Take functions of the specs of elements, and of the number of a new iterator."""
+        """Take functions that make the dataset here, and the number of a new iterator."""
         super().__init__(number)
-        self._spec, self._iterator_number = spec, iterator_number
+        self.make, self._iterator_number = make, iterator_number
 
     @property
     def element_spec(self) -> Any:
         """Return the specs of an element."""
-        return self._spec()
+        return self.make().element_spec
 
     def __iter__(self) -> PerWorkerIterator:
         return PerWorkerIterator(self._iterator_number(), self)

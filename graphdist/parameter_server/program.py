@@ -1,51 +1,65 @@
 """One compiled program of a function whose variables are on servers.
 
 A call reads the variables that the worker's half needs, runs it on this process's devices, and
-sends what it computed to the servers, which update the variables. It returns when they have.
+sends what it computed to the servers, which update the variables. It returns when they have. Where
+the half looks up rows of a table, another program computes the row numbers before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any  # Any: users' arguments and results, and the strategy
 
 import jax
+import numpy as np
 
 from graphdist.errors import ContextError
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import Type, numpy_dtype
-from graphdist.parameter_server.messages import Key
+from graphdist.parameter_server.messages import Key, Read
 from graphdist.parameter_server.storage import StorageOnServer
-from graphdist.passes.cut_updates import CutStep, cut_updates
-from graphdist.passes.manager import run_passes
+from graphdist.passes.cut_updates import NAME as CUT
+from graphdist.passes.halves import CutStep, of_worker, parted
+from graphdist.passes.manager import Pass, run_passes
+from graphdist.passes.pipelines import in_halves
+from graphdist.passes.pulls import RowReads, row_reads
 from graphdist.program.argument_keys import LeafKey, leaf_key
 from graphdist.program.interface import OUTPUT, Interface
 from graphdist.program.program import RunnableProgram
 from graphdist.program.stages import Traced
 from graphdist.tracing.user_lines import here
 
-_UNTIL_PLACED = ("infer_distribution", "place_variables")
-
 
 def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[..., Any]) -> Any:
     """Return the program of a traced function that uses variables on servers."""
     _require_on_servers(traced)
-    cut = cut_updates(_placed(traced))
+    cut, rest = _halves(traced)
     names = [variable.name for variable in traced.graph.variables if not variable.is_local]
     keys = {
         name: variable.storage.key for name, variable in zip(names, traced.variables, strict=True)
     }
     strategy: Any = interface.strategy
     strategy.keep_together([tuple(keys[name] for name in group) for group in cut.together])
-    of_worker = replace(
-        traced,
-        graph=_with_reads_as_arguments(cut),
-        variables=(),
-        pipeline=[entry for entry in traced.pipeline if entry.name not in _UNTIL_PLACED],
-        interface=(own := _interface(interface, cut, traced)),
-    )
-    return ProgramOnServers(compiled(of_worker, own), cut, keys, strategy)
+    found = row_reads(cut.worker)
+    own = replace(traced, variables=(), pipeline=rest)
+
+    def program(graph: Graph, interface: Interface) -> Any:
+        return compiled(replace(own, graph=graph, interface=interface), interface)
+
+    rows = program(found.numbers, _of_row_numbers(interface, found)) if found.lookups else None
+    worker = program(_with_reads_as_arguments(found), _interface(interface, found, cut))
+    return ProgramOnServers(worker, rows, Reads(found, keys), cut, keys, strategy)
+
+
+def _halves(traced: Traced) -> tuple[CutStep, list[Pass]]:
+    """Return the halves of a step, and the passes that are left for the worker's."""
+    pipeline = tuple(traced.pipeline)
+    if not any(entry.name == CUT for entry in pipeline):  # the user's own passes
+        pipeline = in_halves(pipeline)
+    until = 1 + [entry.name for entry in pipeline].index(CUT)
+    history = run_passes(traced.graph, pipeline[:until], verifies=False)
+    return parted(history[-1].graph), [of_worker(entry) for entry in pipeline[until:]]
 
 
 def _require_on_servers(traced: Traced) -> None:
@@ -61,34 +75,41 @@ def _require_on_servers(traced: Traced) -> None:
             )
 
 
-def _placed(traced: Traced) -> Graph:
-    """Return the graph with variables as inputs and outputs."""
-    passes = [entry for entry in traced.pipeline if entry.name in _UNTIL_PLACED]
-    history = run_passes(traced.graph, passes, verifies=False)
-    return history[-1].graph
-
-
-def _with_reads_as_arguments(cut: CutStep) -> Graph:
+def _with_reads_as_arguments(found: RowReads) -> Graph:
     """Return the worker's half, which takes the values that it reads after its arguments."""
-    read, arguments = cut.worker.inputs[: len(cut.reads)], cut.worker.inputs[len(cut.reads) :]
-    return cut.worker.replace(inputs=(*arguments, *read), variables=())
+    count = len(found.reads) + len(found.lookups)
+    read, arguments = found.worker.inputs[:count], found.worker.inputs[count:]
+    return found.worker.replace(inputs=(*arguments, *read))
 
 
-def _interface(interface: Interface, cut: CutStep, traced: Traced) -> Interface:
+def _interface(interface: Interface, found: RowReads, cut: CutStep) -> Interface:
     """Return the interface of the worker's half: more arguments, and a list of more results."""
-    types = {variable.name: variable.type for variable in traced.graph.variables}
-    read = [types[name] for name in cut.reads]
+    names = (*found.reads, *(lookup.variable for lookup in found.lookups))
+    read = [value.type for value in found.worker.inputs[: len(names)]]
     more = cut.num_sent
     structure = jax.tree_util.treedef_tuple((interface.structure, jax.tree.structure([0] * more)))
     return replace(
         interface,
         keys=(*interface.keys, *map(_key, read)),
-        names=[*interface.names, *cut.reads],
-        paths=(*interface.paths, *cut.reads),
+        names=[*interface.names, *names],
+        paths=(*interface.paths, *names),
         structure=structure,
         statics=[*interface.statics, *[OUTPUT] * more],
         per_replica=[*interface.per_replica, *[False] * more],
         shapes=[*interface.shapes, *[None] * more],
+    )
+
+
+def _of_row_numbers(interface: Interface, found: RowReads) -> Interface:
+    """Return the interface of the program that computes row numbers."""
+    count = len(found.lookups)
+    return replace(
+        interface,
+        structure=jax.tree.structure([0] * count),
+        statics=[OUTPUT] * count,
+        per_replica=[False] * count,
+        shapes=[None] * count,
+        rows={},
     )
 
 
@@ -97,24 +118,61 @@ def _key(type: Type) -> LeafKey:
     return leaf_key(jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype)), False)
 
 
+class Reads:
+    """What a step reads: variables in full, and rows of tables."""
+
+    def __init__(self, found: RowReads, keys: Mapping[str, Key]) -> None:
+        """Take the reads, and the numbers of the variables by name."""
+        self._full = [Read(keys[name]) for name in found.reads]
+        self._lookups = [(keys[lookup.variable], lookup) for lookup in found.lookups]
+
+    def values(self, strategy: Any, numbers: Sequence[Any]) -> list[Any]:
+        """Return the values of the variables, and the rows of these numbers."""
+        within = [
+            np.clip(np.asarray(asked)[..., 0], 0, lookup.num_rows - 1)
+            for asked, (_, lookup) in zip(numbers, self._lookups, strict=True)
+        ]
+        # Each row once: in a batch of words most are there several times.
+        once = [np.unique(asked).astype(np.int32) for asked in within]
+        tables = [Read(key, asked) for asked, (key, _) in zip(once, self._lookups, strict=True)]
+        read = strategy.read([*self._full, *tables])
+        rows = [
+            found[np.searchsorted(sent, asked)]
+            for found, sent, asked in zip(read[len(self._full) :], once, within, strict=True)
+        ]
+        for found, asked, (_, lookup) in zip(rows, numbers, self._lookups, strict=True):
+            if lookup.fill is not None:
+                beyond = np.asarray(asked)[..., 0]
+                found[(beyond < 0) | (beyond >= lookup.num_rows)] = lookup.fill
+        return [*read[: len(self._full)], *rows]
+
+
 class ProgramOnServers:
     """A compiled worker's half, with what goes before and after it."""
 
     def __init__(
-        self, program: RunnableProgram, cut: CutStep, keys: dict[str, Key], strategy: Any
+        self,
+        worker: RunnableProgram,
+        row_numbers: RunnableProgram | None,
+        reads: Reads,
+        cut: CutStep,
+        keys: dict[str, Key],
+        strategy: Any,
     ) -> None:
-        """Take the program of the worker's half, and the numbers of the variables by name."""
+        """Take the programs of the worker's half and of the rows that it looks up, if it does."""
         self.last_call = 0
         self.cut = cut
-        self._program, self._keys, self._strategy = program, keys, strategy
-        self._reads = [keys[name] for name in cut.reads]
+        self._worker, self._row_numbers, self._reads = worker, row_numbers, reads
+        self._strategy = strategy
+        self._changes = strategy.servers.changes(cut.updates, keys)
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments and return the user's result."""
         strategy = self._strategy
-        values = strategy.read(self._reads) if self._reads else []
+        numbers = [] if self._row_numbers is None else self._row_numbers.call(leaves)
+        values = self._reads.values(strategy, numbers) if self.cut.reads else []
         placed = jax.device_put(values, strategy.devices.mirrored) if values else []
-        result, sent = self._program.call([*leaves, *placed])
-        if self.cut.updates:
-            strategy.apply(self.cut.updates, self._keys, jax.device_get(sent))
+        result, sent = self._worker.call([*leaves, *placed])
+        if self._changes:
+            strategy.apply(self._changes, jax.device_get(sent))
         return result

@@ -1,8 +1,8 @@
 """A parameter server: the values of variables, in a process of its own.
 
 Requests are carried out one after the other, each completely: a reader sees all of a request's
-updates of this server, or none. Updates are graphs, compiled once, with XLA, for the CPU; all
-updates of a request run as one program.
+updates of this server, or none. Updates are compiled once, with XLA, for the CPU; all updates of a
+request run as one program.
 
 A server keeps the numbers of the closures that have written last. A closure that runs again, since
 its worker died, may have written already: then the answer says so.
@@ -19,21 +19,19 @@ from typing import Any  # Any: arrays
 import jax
 import numpy as np
 
-from graphdist.ir.parser import parse
 from graphdist.parameter_server.connections import RequestListener
 from graphdist.parameter_server.messages import (
     Change,
     Elsewhere,
-    GraphText,
     Key,
     Origin,
+    Read,
     UnknownUpdates,
 )
 from graphdist.parameter_server.ray_cluster import ray
-from graphdist.runtime.emit import emit
-from graphdist.tracing.jax_ops import resolve
+from graphdist.parameter_server.updates import function_of
 
-REQUESTS = frozenset({"create", "drop", "give_up", "read", "add_graphs", "apply"})
+REQUESTS = frozenset({"create", "drop", "give_up", "read", "add_updates", "apply"})
 _REMEMBERED = 4096
 """How many closures a server remembers, which is more than can be under way."""
 
@@ -47,7 +45,7 @@ class ParameterServer:
         jax.config.update("jax_enable_x64", enable_x64)
         self._values: dict[Key, Any] = {}
         self._moved: dict[Key, int] = {}
-        self._graphs: dict[str, Any] = {}
+        self._updates: dict[str, Callable[..., Any]] = {}
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._writers: OrderedDict[int, None] = OrderedDict()
         self._lock = Lock()
@@ -86,32 +84,35 @@ class ParameterServer:
         self._moved[key] = server
         return np.asarray(self._values.pop(key))
 
-    def read(self, keys: Sequence[Key]) -> Any:
-        """Return the values of variables."""
-        if lacking := self._elsewhere(keys):
+    def read(self, wanted: Sequence[Read]) -> Any:
+        """Return the values of variables, or rows of them."""
+        if lacking := self._elsewhere([read.key for read in wanted]):
             return lacking
-        return [np.asarray(self._values[key]) for key in keys]
+        values = [np.asarray(self._values[read.key]) for read in wanted]
+        return [
+            value if read.rows is None else value[read.rows]
+            for value, read in zip(values, wanted, strict=True)
+        ]
 
-    def add_graphs(self, graphs: dict[str, GraphText]) -> None:
-        """Take graphs of updates by their names."""
-        for name, graph in graphs.items():
-            self._graphs[name] = parse(graph.text, graph.opaques, ops=resolve)
+    def add_updates(self, modules: dict[str, bytes]) -> None:
+        """Take updates by their names."""
+        self._updates.update({name: function_of(module) for name, module in modules.items()})
 
     def apply(self, changes: Sequence[Change], sent: Sequence[Any], origin: Origin | None) -> Any:
         """Carry out changes; return whether the closure has written here before."""
-        keys = [key for change in changes for key in (*change.keys, *change.assigned)]
+        keys = [key for change in changes for key in change.keys]
         if lacking := self._elsewhere(keys):
             return lacking
-        if any(change.graph and change.graph not in self._graphs for change in changes):
+        if any(change.update and change.update not in self._updates for change in changes):
             return UnknownUpdates()
-        self._replace([change for change in changes if change.graph is None], sent)
-        self._update([change for change in changes if change.graph is not None], sent)
+        self._replace([change for change in changes if change.update is None], sent)
+        self._update([change for change in changes if change.update is not None], sent)
         return self._note(origin)
 
     def _replace(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
         for change in changes:
             # A copy: what arrives is in memory that other processes share.
-            self._values[change.assigned[0]] = np.array(sent[change.sent[0]])
+            self._values[change.keys[0]] = np.array(sent[change.sent[0]])
 
     def _update(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
         if not changes:
@@ -119,19 +120,19 @@ class ParameterServer:
         program = self._program(changes)
         results = program([[self._values[key] for key in change.keys] for change in changes], sent)
         for change, values in zip(changes, results, strict=True):
-            self._values.update(zip(change.assigned, values, strict=True))
+            self._values.update(zip(change.keys, values, strict=True))
 
     def _program(self, changes: Sequence[Change]) -> Callable[..., Any]:
         """Return the compiled updates of a request."""
-        key = tuple((change.graph, change.sent) for change in changes)
+        key = tuple((change.update, change.sent) for change in changes)
         if key not in self._programs:
-            graphs = [self._graphs[str(change.graph)] for change in changes]
+            updates = [self._updates[str(change.update)] for change in changes]
             places = [change.sent for change in changes]
 
             def run(held: Sequence[Sequence[Any]], sent: Sequence[Any]) -> Any:
                 return [
-                    emit(graph, [*values, *(sent[place] for place in of_change)])
-                    for graph, values, of_change in zip(graphs, held, places, strict=True)
+                    update(*values, *(sent[place] for place in of_change))
+                    for update, values, of_change in zip(updates, held, places, strict=True)
                 ]
 
             self._programs[key] = jax.jit(run)

@@ -7,8 +7,6 @@ one, and goes there. A request for variables of several servers is one to each, 
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,19 +17,20 @@ from typing import Any  # Any: Ray's handles, and arrays
 import numpy as np
 
 from graphdist.errors import RuntimeFailure
-from graphdist.ir.graph import Stage
-from graphdist.ir.printer import opaques, print_graph
+from graphdist.ir.compare import content_hash
+from graphdist.ir.graph import Graph, Stage
 from graphdist.parameter_server.connections import ServerConnection, ServerIsSilent
 from graphdist.parameter_server.messages import (
     Change,
     Elsewhere,
-    GraphText,
     Key,
     Origin,
+    Read,
     UnknownUpdates,
 )
 from graphdist.parameter_server.ray_cluster import ray
-from graphdist.passes.cut_updates import Update
+from graphdist.parameter_server.updates import as_module
+from graphdist.passes.halves import Update
 from graphdist.tracing.user_lines import here
 
 _SECONDS_OF_SILENCE = 5.0
@@ -68,7 +67,7 @@ class Servers:
         """Whether a request of the current closure was for writes that had been made before."""
         self.origin: Origin | None = None
         """The closure that requests are for; None outside closures."""
-        self._texts: dict[str, GraphText] = {}
+        self._updates: dict[str, Graph] = {}
         self._to_drop: deque[Key] = deque()
 
     def __len__(self) -> int:
@@ -95,40 +94,45 @@ class Servers:
         keys = [self._to_drop.popleft() for _ in range(len(self._to_drop))]
         self._answers({s: ("drop", (of_server,)) for s, of_server in self._by_home(keys).items()})
 
-    def read(self, keys: Sequence[Key]) -> list[np.ndarray[Any, Any]]:
-        """Return the values of variables, in order."""
-        found: dict[Key, Any] = {}
+    def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
+        """Return the values of variables, or rows of them, in order."""
+        found: dict[int, Any] = {}
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
-        while lacking := [key for key in keys if key not in found]:
-            requests = self._by_home(lacking)
+        while len(found) < len(wanted):
+            places: dict[int, list[int]] = {}
+            for place, read in enumerate(wanted):
+                if place not in found:
+                    places.setdefault(self.home(read.key), []).append(place)
             answers = self._answers(
-                {s: ("read", (of_server,)) for s, of_server in requests.items()}
+                {s: ("read", ([wanted[place] for place in places[s]],)) for s in places}
             )
             for server, answer in answers.items():
                 if isinstance(answer, Elsewhere):
                     self._follow(answer, deadline)
                 else:
-                    found.update(zip(requests[server], answer, strict=True))
-        values = [found[key] for key in keys]
-        self.bytes_read += sum(value.nbytes for value in values)
-        return values
+                    found.update(zip(places[server], answer, strict=True))
+        self.bytes_read += sum(value.nbytes for value in found.values())
+        self.bytes_written += sum(read.rows.nbytes for read in wanted if read.rows is not None)
+        return [found[place] for place in range(len(wanted))]
 
     def assign(self, key: Key, value: Any) -> None:
         """Replace the value of a variable, and wait until it is done."""
-        self._carry_out([Change((), (key,), (0,), None)], [value])
+        self._carry_out([Change((key,), (0,), None)], [value])
 
-    def apply(
-        self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Sequence[Any]
-    ) -> None:
-        """Carry out updates, whose variables are named by `keys`, and wait until they are done."""
-        self._carry_out([self._change(update, keys) for update in updates], sent)
+    def changes(self, updates: Sequence[Update], keys: Mapping[str, Key]) -> list[Change]:
+        """Return updates as they are requested; `keys` are the variables by name."""
+        return [self._change(update, keys) for update in updates]
+
+    def apply(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
+        """Carry out changes, and wait until they are done."""
+        self._carry_out(list(changes), sent)
 
     def _carry_out(self, changes: list[Change], sent: Sequence[Any]) -> None:
         deadline = time.monotonic() + _SECONDS_OF_A_MOVE
         while changes:
             of_server: dict[int, list[Change]] = {}
             for change in changes:
-                of_server.setdefault(self.home(change.assigned[0]), []).append(change)
+                of_server.setdefault(self.home(change.keys[0]), []).append(change)
             requests = {
                 server: self._request(s_changes, sent) for server, s_changes in of_server.items()
             }
@@ -140,7 +144,7 @@ class Servers:
                 if isinstance(answer, Elsewhere):
                     self._follow(answer, deadline)
                 elif isinstance(answer, UnknownUpdates):
-                    self._send_graphs(server, of_server[server])
+                    self._send_updates(server, of_server[server])
                 else:
                     self.wrote_before |= answer
                     self.bytes_written += sum(value.nbytes for value in requests[server][1])
@@ -170,16 +174,14 @@ class Servers:
         return found
 
     def _change(self, update: Update, keys: Mapping[str, Key]) -> Change:
-        assigned = tuple(keys[variable] for variable in update.assigned)
-        if not update.graph.nodes and len(assigned) == len(update.sent) == 1:
-            return Change((), assigned, update.sent, None)
+        changed = tuple(keys[variable] for variable in update.variables)
+        if not update.graph.nodes and len(changed) == len(update.sent) == 1:
+            return Change(changed, update.sent, None)
         # A server has one replica, and gets the values of its variables as arguments.
         graph = update.graph.replace(stage=Stage.SPMD, variables=())
-        text = GraphText(print_graph(graph), opaques(graph))
-        name = hashlib.sha256(pickle.dumps(text)).hexdigest()
-        self._texts[name] = text
-        taken = tuple(keys[variable] for variable in update.variables)
-        return Change(taken, assigned, update.sent, name)
+        name = content_hash(graph)
+        self._updates[name] = graph
+        return Change(changed, update.sent, name)
 
     def _request(
         self, changes: Sequence[Change], sent: Sequence[Any]
@@ -188,14 +190,14 @@ class Servers:
         places = list(dict.fromkeys(place for change in changes for place in change.sent))
         renumbered = {place: i for i, place in enumerate(places)}
         own = [
-            Change(c.keys, c.assigned, tuple(renumbered[place] for place in c.sent), c.graph)
-            for c in changes
+            Change(c.keys, tuple(renumbered[place] for place in c.sent), c.update) for c in changes
         ]
         return own, [np.asarray(sent[place]) for place in places]
 
-    def _send_graphs(self, server: int, changes: Sequence[Change]) -> None:
-        graphs = {change.graph: self._texts[change.graph] for change in changes if change.graph}
-        self._answers({server: ("add_graphs", (graphs,))})
+    def _send_updates(self, server: int, changes: Sequence[Change]) -> None:
+        names = {change.update for change in changes if change.update}
+        modules = {name: as_module(self._updates[name]) for name in names}
+        self._answers({server: ("add_updates", (modules,))})
 
     def _answers(self, requests: Mapping[int, tuple[str, tuple[Any, ...]]]) -> dict[int, Any]:
         """Return what servers answer to requests, all sent at once; raises `ServerIsLost`."""

@@ -6,6 +6,7 @@ value, writes replace it. What programs read and write goes through `program.py`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any  # Any: the strategy, and arrays
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from graphdist.errors import UnsupportedError
 from graphdist.ir.graph import GraphVariable
 from graphdist.ir.types import MIRRORED
-from graphdist.parameter_server.messages import Key
+from graphdist.parameter_server.messages import Key, Read
 from graphdist.tracing.user_lines import here
 
 
@@ -62,7 +63,7 @@ class StorageOnServer:
 
     def host_copy(self) -> Any:
         """Return a copy of the value in the memory of the host."""
-        return np.array(self.strategy.read([self.key])[0])
+        return np.array(self.strategy.read([Read(self.key)])[0])
 
     def require_kept(self, *, waits: bool = False) -> None:
         """Do nothing: a request finds out whether the server is there."""
@@ -71,8 +72,8 @@ class StorageOnServer:
         """Do nothing, for the same reason."""
 
     def described(self, variable: GraphVariable, pack: str, strategy: Any) -> GraphVariable:
-        """Return a graph's variable as it is: it has no storage on devices."""
-        return variable
+        """Return a graph's variable with the number of its server."""
+        return replace(variable, server=self.server)
 
     def copied(self) -> StorageOnServer:
         """Return storage of its own with the same value."""

@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from secrets import token_bytes
 from threading import Lock
@@ -30,13 +31,13 @@ from graphdist.errors import (
     ServerLostError,
 )
 from graphdist.parameter_server.input import DatasetOfWorkers
-from graphdist.parameter_server.messages import Key
+from graphdist.parameter_server.messages import Change, Key, Read
 from graphdist.parameter_server.program import program_on_servers
 from graphdist.parameter_server.ray_cluster import Cluster, ray
 from graphdist.parameter_server.server import ParameterServer
 from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import StorageOnServer, require_storable
-from graphdist.passes.cut_updates import Update
+from graphdist.passes import Target
 from graphdist.runtime.devices import Devices, find_device
 from graphdist.state.sharded_variable import in_shards
 from graphdist.state.variable import Variable
@@ -63,13 +64,18 @@ class StrategyOnServers(CommonStrategy):
             return compiled(traced, interface)
         return program_on_servers(traced, interface, compiled)
 
-    def read(self, keys: Sequence[Key]) -> list[np.ndarray[Any, Any]]:
-        """Return the values of variables, in order."""
-        return self.servers.read(keys)
+    @property
+    def target(self) -> Target:
+        """Return the target of its programs, whose variables are on servers."""
+        return replace(super().target, cuts_updates=True)
 
-    def apply(self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Any) -> None:
-        """Have servers update variables, and wait until they have."""
-        self.servers.apply(updates, keys, sent)
+    def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
+        """Return the values of variables, or rows of them, in order."""
+        return self.servers.read(wanted)
+
+    def apply(self, changes: Sequence[Change], sent: Any) -> None:
+        """Have servers change variables, and wait until they have."""
+        self.servers.apply(changes, sent)
 
     def assign(self, key: Key, value: Any) -> None:
         """Replace the value of a variable."""
@@ -215,15 +221,15 @@ class ParameterServerBase(StrategyOnServers):
             )
         return min(int(counts[0]), max(1, value.shape[0]))
 
-    def read(self, keys: Sequence[Key]) -> list[np.ndarray[Any, Any]]:
-        """Return the values of variables; raises `ServerLostError`."""
+    def read(self, wanted: Sequence[Read]) -> list[np.ndarray[Any, Any]]:
+        """Return the values of variables, or rows of them; raises `ServerLostError`."""
         with self._losing_servers():
-            return super().read(keys)
+            return super().read(wanted)
 
-    def apply(self, updates: Sequence[Update], keys: Mapping[str, Key], sent: Any) -> None:
-        """Have servers update variables, and wait; raises `ServerLostError`."""
+    def apply(self, changes: Sequence[Change], sent: Any) -> None:
+        """Have servers change variables, and wait; raises `ServerLostError`."""
         with self._losing_servers():
-            super().apply(updates, keys, sent)
+            super().apply(changes, sent)
 
     def assign(self, key: Key, value: Any) -> None:
         """Replace the value of a variable; raises `ServerLostError`."""

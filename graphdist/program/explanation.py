@@ -20,6 +20,12 @@ from graphdist.ir.cost import exchanges, executions
 from graphdist.ir.graph import Graph
 from graphdist.passes.manager import Pass, PassRecord
 from graphdist.program.amounts import size_text
+from graphdist.program.server_traffic import (
+    ServerRequest,
+    requests_to_json,
+    server_requests,
+    traffic_text,
+)
 
 """The collective that each logical operation becomes."""
 
@@ -52,6 +58,8 @@ class Explanation:
     name: str
     target: str
     steps: tuple[PassEffect, ...]
+    servers: tuple[ServerRequest, ...] = ()
+    """What the step reads of parameter servers, and has them update."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as an object of JSON."""
@@ -68,6 +76,7 @@ class Explanation:
                 }
                 for step in self.steps
             ],
+            "servers": requests_to_json(self.servers),
         }
 
     def __str__(self) -> str:
@@ -83,7 +92,7 @@ class Explanation:
             elif step.declined:
                 lines.append(f"{step.name}")
             lines += [f"    declined: {reason}" for reason in step.declined]
-        return "\n".join(lines)
+        return "\n".join([*lines, *traffic_text(self.servers)])
 
 
 def _row(name: str, measure: Measure) -> str:
@@ -121,7 +130,7 @@ def explanation(
         declined = tuple(getattr(graph_pass.run, "declined", _nothing)(before))
         steps.append(PassEffect(record.pass_name, measured, measured_after, not is_same, declined))
         before, measured = after, measured_after
-    return Explanation(traced.name, target, tuple(steps))
+    return Explanation(traced.name, target, tuple(steps), server_requests(before))
 
 
 def _nothing(graph: Graph) -> Sequence[str]:

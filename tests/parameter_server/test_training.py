@@ -119,6 +119,124 @@ def test_what_is_sent_are_the_parameters_read_and_the_gradients_written(alone: S
     assert coordinator.traffic.bytes_written - before["bytes_written"] == 3 * num_bytes
 
 
+def lookups(strategy: Any, optimizer: Any, table: Any) -> Any:
+    """Return a step with rows of a table, and a function that computes the same without servers."""
+    weights = jnp.linspace(-1, 1, 3)
+
+    def loss_of(table: Any, rows: Any) -> Any:
+        found = jnp.take(table, rows, axis=0) if isinstance(table, jax.Array) else None
+        found = gd.nn.embedding_lookup(table, rows) if found is None else found
+        return jnp.mean((found @ weights - 1) ** 2)
+
+    state = gd.variables(optimizer.init(table.read_value()))
+
+    @gd.function
+    def step(rows: Any) -> Any:
+        loss, gradient = jax.value_and_grad(loss_of)(table.read_value(), rows)
+        updates, new = optimizer.update(gradient, gd.read(state))
+        table.assign(optax.apply_updates(table.read_value(), updates), read_value=False)
+        gd.assign(state, new)
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_rows_that_a_step_looks_up_are_all_that_is_read_and_sent(
+    alone: Strategy, name: str
+) -> None:
+    coordinator = ClusterCoordinator(alone)
+    initial = np.random.default_rng(3).normal(size=(1000, 3)).astype("f")
+    steps, tables = [], []
+    for strategy in (alone, gd.OneDeviceStrategy("cpu:0")):
+        with strategy.scope():
+            tables.append(gd.Variable(initial, name="table"))
+            steps.append(lookups(strategy, OPTIMIZERS[name], tables[-1]))
+    rows = np.array([7, 999, 7, -1, 0, 7], np.int32)  # -1 is the last
+    for _ in range(4):
+        before = vars(coordinator.traffic).copy()
+        loss = coordinator.schedule(steps[0], args=(rows,)).fetch()
+        assert loss == float(steps[1](rows))
+        read = coordinator.traffic.bytes_read - before["bytes_read"]
+        written = coordinator.traffic.bytes_written - before["bytes_written"]
+        assert read == 3 * (3 * 4)  # each row once
+        assert written == 3 * 4 + 6 * (3 * 4 + 4)  # their numbers, and gradients with numbers
+    np.testing.assert_array_equal(tables[0], tables[1])
+
+
+def test_rows_of_a_variable_in_shards_are_read_of_the_shard_that_has_them() -> None:
+    pytest.importorskip("ray")
+    partitioner = gd.experimental.partitioners.FixedShardsPartitioner(4)
+    strategy = Strategy(num_workers=1, num_servers=2, variable_partitioner=partitioner)
+    coordinator = ClusterCoordinator(strategy)
+    with strategy.scope():
+        table = gd.Variable(np.arange(4000, dtype="f").reshape(1000, 4))
+    step = gd.function(lambda rows: gd.nn.embedding_lookup(table, rows))
+    rows = np.array([3, 260, 3, 511], np.int32)
+    found = coordinator.schedule(step, args=(rows,)).fetch()
+    np.testing.assert_array_equal(found, np.arange(4000).reshape(1000, 4)[rows])
+    # One row of each shard stands for the rows that other shards have.
+    assert 3 * 16 <= coordinator.traffic.bytes_read <= (3 + 4) * 16
+    strategy.shutdown()
+
+
+def test_rows_that_are_not_there_are_as_without_servers(alone: Strategy) -> None:
+    coordinator = ClusterCoordinator(alone)
+    with alone.scope():
+        table = gd.Variable(np.arange(300, dtype="f").reshape(100, 3))
+    rows = np.array([99, 100, -101, 3], np.int32)
+    for mode, fill in (("fill", None), ("fill", 5.0), ("clip", None)):
+        step = gd.function(
+            lambda x, mode=mode, fill=fill: jnp.take(
+                table.read_value(), x, axis=0, mode=mode, fill_value=fill
+            )
+        )
+        expected = jnp.take(jnp.asarray(table), rows, axis=0, mode=mode, fill_value=fill)
+        given = coordinator.schedule(step, args=(rows,)).fetch()
+        np.testing.assert_array_equal(given, expected)
+
+
+def test_a_step_says_how_it_is_cut(alone: Strategy) -> None:
+    optimizer = optax.apply_if_finite(optax.adam(0.1), 2)
+    (params, _), step = training(alone, optimizer)
+    coordinator = ClusterCoordinator(alone)
+    batch = batches(1)[0]
+    explanation = coordinator.trace(step, args=batch).lower().explain()
+    assert "is read by the worker: cond at" in str(explanation)
+    (_, step) = training(alone, optax.adam(0.1))
+    lowered = coordinator.trace(step, args=batch).lower()
+    requests = lowered.explain().servers
+    coordinator.schedule(step, args=batch).fetch()
+    before = vars(coordinator.traffic).copy()
+    coordinator.schedule(step, args=batch).fetch()
+    written = sum(request.bytes for request in requests if request.kind == "update")
+    read = sum(request.bytes for request in requests if request.kind == "read")
+    assert coordinator.traffic.bytes_written - before["bytes_written"] == written
+    assert coordinator.traffic.bytes_read - before["bytes_read"] == read
+    updates = [request for request in requests if request.kind == "update"]
+    assert len(updates) == len(jax.tree.leaves(params)) + 1  # and the count of steps
+    assert {request.server for request in updates} == {0, 1}
+    of_parameters = [request for request in updates if len(request.variables) == 3]
+    assert all("test_training.py:" in request.place for request in of_parameters)
+    assert len(of_parameters) == len(updates) - 1
+    assert "parameter servers: a worker reads" in str(lowered.explain())
+    assert lowered.explain().to_json()["servers"][0]["variables"]
+
+
+def test_a_step_with_an_iterator_is_traced_with_its_elements(alone: Strategy) -> None:
+    coordinator = ClusterCoordinator(alone)
+    with alone.scope():
+        total = gd.Variable(jnp.zeros(3), name="total")
+    step = gd.function(lambda batches, k: total.assign_add(next(batches) * k, read_value=False))
+    dataset = coordinator.create_per_worker_dataset(
+        lambda: gd.data.Dataset.from_tensor_slices(np.ones((4, 3), np.float32))
+    )
+    traced = coordinator.trace(step, args=(iter(dataset), 2.0))
+    (request,) = traced.lower().explain().servers
+    assert (request.kind, request.variables, request.bytes) == ("update", ("total",), 12)
+    assert [value.type.shape for value in traced.graph.inputs] == [(3,), ()]
+
+
 def test_slots_are_brought_to_their_variables(alone: Strategy) -> None:
     (params, state), step = training(alone, OPTIMIZERS["momentum"])
     ClusterCoordinator(alone).schedule(step, args=batches(1)[0]).fetch()

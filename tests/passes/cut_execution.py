@@ -19,8 +19,9 @@ from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify
-from graphdist.passes import Target, pipeline
-from graphdist.passes.cut_updates import CutStep, cut_updates
+from graphdist.passes import PASSES, Target, pipeline
+from graphdist.passes.cut_updates import cut_step
+from graphdist.passes.halves import CutStep, is_cut, joined, parted
 from graphdist.passes.manager import run_passes
 from graphdist.runtime.evaluate import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
@@ -82,19 +83,20 @@ def run_halves(cut: CutStep, arguments: Sequence[Held], state: Mapping[str, Held
         taken = [[sent[place][0]] for place in update.sent]
         held = {name: [state[name][0]] for name in update.variables}
         after = interpret(update.graph, taken, evaluate_jax_node, held).state
-        for name in update.assigned:
+        for name in update.variables:
             left[name] = [after[name][0]] * cut.worker.num_replicas
     return Outcome(results, left)
 
 
 def check_cut(graph: Graph, seed: str) -> CutStep:
     """Cut a step; its halves verify, survive their text, and do what the step does, to the bit."""
-    cut = cut_updates(graph)
-    for half in (cut.worker, *(update.graph for update in cut.updates)):
+    cut = cut_step(graph)
+    both = joined(cut, graph.variables)
+    for half in (both, cut.worker, *(update.graph for update in cut.updates)):
         verify(half, full=True)
         again = parse(print_graph(half), opaques(half), ops=resolve)
         assert first_difference(half, again) is None
-    assigned = [name for update in cut.updates for name in update.assigned]
+    assigned = [name for update in cut.updates for name in update.variables]
     assert sorted(assigned) == sorted(variable.name for variable in graph.assigned)
     numbers = np.random.default_rng(zlib.crc32(seed.encode()))
     state = {
@@ -108,10 +110,19 @@ def check_cut(graph: Graph, seed: str) -> CutStep:
         for value in graph.inputs[len(graph.variables) :]
     ]
     expected = interpret(graph, arguments, evaluate_jax_node, state)
-    given = run_halves(cut, arguments, state)
+    check_outcome(run_halves(cut, arguments, state), expected)
+    check_outcome(run_halves(parted(both), arguments, state), expected)
+    check_outcome(interpret(both, arguments, evaluate_jax_node, state), expected)
+    if cut.updates or cut.reads:
+        assert is_cut(both)
+        assert PASSES["cut_updates"](both) is both
+    return cut
+
+
+def check_outcome(given: Outcome, expected: Outcome) -> None:
+    """Compare results and variables, to the bit."""
     assert len(given.outputs) == len(expected.outputs)
-    for one, other in zip(given.outputs, expected.outputs, strict=True):
-        assert same_bits(one, other)
+    for result, wanted in zip(given.outputs, expected.outputs, strict=True):
+        assert same_bits(result, wanted)
     for name, held in expected.state.items():
         assert same_bits(given.state[name], held), name
-    return cut

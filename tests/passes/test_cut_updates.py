@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
+import graphdist as gd
 from graphdist.errors import VerifyError
 from graphdist.ir.analyses import walk
+from graphdist.ir.errors import ParseError
+from graphdist.ir.graph import Stage
+from graphdist.ir.interpreter import interpret
 from graphdist.ir.parser import parse
-from graphdist.passes.cut_updates import cut_updates
+from graphdist.ir.verifier import verify
+from graphdist.passes import pipeline
+from graphdist.passes.cut_updates import cut_step
+from graphdist.passes.halves import parted
+from graphdist.passes.manager import run_passes
+from graphdist.passes.pulls import row_reads
+from graphdist.runtime.emit import emit
+from graphdist.runtime.evaluate import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
-from tests.passes.cut_execution import check_cut, step_graph
+from tests.passes.cut_execution import TARGET, check_cut, step_graph
 
 MODEL = ("dense", "bias")
 GRADIENTS = 4 * (12 + 4)
@@ -38,7 +53,7 @@ def test_gradients_are_sent_once_and_slots_stay_on_servers(name: str) -> None:
     cut = check_cut(step_graph(MODEL, optimizer), name)
     assert cut.bytes_written == GRADIENTS + more
     assert cut.notes == ()
-    (dense,) = [update for update in cut.updates if "dense" in update.assigned]
+    (dense,) = [update for update in cut.updates if "dense" in update.variables]
     assert len(dense.variables) == together
     assert len(cut.updates) == 2 + alone
     slots = {name for group in cut.together for name in group} - set(MODEL)
@@ -69,7 +84,7 @@ def test_gradients_of_a_table_are_sent_as_rows() -> None:
         ("clipped", optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)), 5),
     ):
         cut = check_cut(step_graph(("table", "dense"), optimizer), name)
-        (table,) = [update for update in cut.updates if "table" in update.assigned]
+        (table,) = [update for update in cut.updates if "table" in update.variables]
         assert table.bytes_written <= rows + more
         assert any(node.op.name.startswith("jax.scatter") for node in walk(table.graph))
 
@@ -93,7 +108,7 @@ def test_slots_that_a_result_needs() -> None:
 def test_a_placed_graph_is_cut_too_and_a_logical_one_is_refused() -> None:
     check_cut(step_graph(MODEL, optax.adam(0.1), lowered=False), "placed")
     with pytest.raises(VerifyError, match="takes a placed or spmd graph, this one is logical"):
-        cut_updates(parse("graph f on 1 replica, stage logical\n() {\n  return\n}"))
+        cut_step(parse("graph f on 1 replica, stage logical\n() {\n  return\n}"))
 
 
 def test_workers_with_several_replicas_send_what_is_the_same_on_all() -> None:
@@ -112,4 +127,100 @@ def test_workers_with_several_replicas_send_what_is_the_same_on_all() -> None:
         "%1 = jax.sub(%w, %g) : f32[2] mirrored", "%1 = jax.sub(%w, %0) : f32[2] per_replica"
     )
     with pytest.raises(VerifyError, match="each of the 2 replicas of a worker has its own"):
-        cut_updates(parse(own, ops=resolve))
+        cut_step(parse(own, ops=resolve))
+
+
+LOOKUPS = """graph f on 1 replica, stage spmd
+  variable @t: f32[12,3] mirrored {server=1}
+(%t: f32[12,3] mirrored = @t, %x: i32[2,1] mirrored) {
+  %r = pull(%t, %x) {bytes=24, server=1} : f32[2,3] mirrored
+  return %r
+}"""
+
+
+def embedding(read: Any) -> Any:
+    """Return the graph of a step that reads a table f32[12,3] in some way, for i32[5]."""
+    strategy = gd.OneDeviceStrategy("cpu:0")
+    with strategy.scope():
+        table = gd.Variable(np.arange(36, dtype="f").reshape(12, 3), name="table")
+        step = gd.function(lambda x: read(table, x))
+        traced = step.trace(jax.ShapeDtypeStruct((5,), np.int32))
+    return run_passes(traced.graph, pipeline(TARGET))[-1].graph
+
+
+@pytest.mark.parametrize(
+    ("read", "size"),
+    [
+        (lambda t, x: t[...][x], 60),
+        (lambda t, x: jnp.take(t[...], x, axis=0), 60),
+        (lambda t, x: jnp.take(t[...], x, axis=0, mode="clip"), 60),
+        (lambda t, x: jnp.take(t[...], x, axis=0, fill_value=7), 60),
+        (lambda t, x: gd.nn.embedding_lookup(t, x), 60),
+        (lambda t, x: (t[...][x], gd.nn.embedding_lookup(t, x) * 2), 60),
+        (lambda t, x: t[...][x[0]], 12),
+        (lambda t, x: t[...][jnp.concatenate([x, x, x])], 144),  # more than the table has
+        (lambda t, x: (t[...][x], t[...].sum()), 144),
+        (lambda t, x: t[...][:, x[:1] % 3], 144),
+        (lambda t, x: t[...][t[0].astype(int)[:1] + x], 144),
+        (lambda t, x: jax.lax.cond(x[0] > 1, lambda: t[...][x], lambda: t[...][x + 1]), 144),
+    ],
+)
+def test_a_table_that_is_looked_up_alone_is_read_by_rows(read: Any, size: int) -> None:
+    cut = check_cut(embedding(read), "rows")
+    assert cut.bytes_read == size
+
+
+def test_row_numbers_are_computed_before_the_rest() -> None:
+    half = parse(LOOKUPS, ops=resolve)
+    parts = row_reads(half)
+    assert [node.op.name for node in parts.worker.nodes] == []
+    assert [value.type.shape for value in parts.worker.inputs] == [(2, 3), (2, 1)]
+    assert (parts.reads, [lookup.variable for lookup in parts.lookups]) == ((), ["t"])
+    both = embedding(lambda t, x: jnp.take(t[...], x + x, axis=0))
+    parts = row_reads(cut_step(both).worker)
+    verify(parts.numbers, full=True)
+    verify(parts.worker, full=True)
+    (numbers,) = interpret(
+        parts.numbers, [[np.array([1, 2, 3, 4, 9], np.int32)]], evaluate_jax_node
+    ).outputs
+    assert numbers[0][:, 0].tolist() == [2, 4, 6, 8, 18]
+
+
+@pytest.mark.parametrize("fill", ["", ", fill=7.0", ", fill=nan"])
+def test_rows_that_are_not_there(fill: str) -> None:
+    graph = parse(
+        LOOKUPS.replace("server=1} : f32[2,3]", f"server=1{fill}}} : f32[2,3]"), ops=resolve
+    )
+    table = np.arange(36, dtype="f").reshape(12, 3)
+    for numbers in ([[-1], [12]], [[3], [400]], [[-400], [11]]):
+        given = np.array(numbers, np.int32)
+        (expected,) = interpret(graph, [[given]], evaluate_jax_node, {"t": [table]}).outputs
+        (emitted,) = jax.jit(lambda *inputs: emit(graph, inputs))(table, given)
+        np.testing.assert_array_equal(emitted, expected[0])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("pull(%t, %x) {bytes=20} : f32[2,3] mirrored", "pull of 24 bytes, .* has 20"),
+        ("pull(%t, %t) {bytes=24} : f32[2,3] mirrored", "row numbers are i32"),
+        ("pull() {bytes=24} : f32[2,3] mirrored", "not 0 operands"),
+    ],
+)
+def test_refused_reads(line: str, said: str) -> None:
+    with pytest.raises(ParseError, match=said):
+        parse(LOOKUPS.replace("pull(%t, %x) {bytes=24, server=1} : f32[2,3] mirrored", line))
+
+
+def test_passes_behind_the_cut_change_the_half_of_the_worker() -> None:
+    graph = step_graph(("table", "dense"), optax.adam(0.1), lowered=False)
+    passes = list(pipeline(replace(TARGET, cuts_updates=True)))
+    names = [entry.name for entry in passes]
+    history = run_passes(graph, passes[names.index("cut_updates") :])
+    first, last = history[0].graph, history[-1].graph
+    assert (first.stage, last.stage) == (Stage.PLACED, Stage.SPMD)
+    before, after = parted(first), parted(last)
+    assert len(after.worker.nodes) < len(before.worker.nodes)
+    for update, other in zip(before.updates, after.updates, strict=True):
+        assert update.variables == other.variables
+        assert len(update.graph.nodes) == len(other.graph.nodes)

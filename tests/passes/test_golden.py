@@ -37,6 +37,7 @@ from tests.passes.execution import check_same_meaning
 FOLDER = Path(__file__).parent
 TO_THE_BIT = {
     "canonicalize",
+    "cut_updates",
     "eliminate_common_subexpressions",
     "eliminate_dead_code",
     "fold_constants",

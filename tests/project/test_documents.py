@@ -125,7 +125,8 @@ def test_generated_pages_are_fresh() -> None:
 
 
 def test_every_operation_is_described() -> None:
-    from graphdist.ir.ops import DESCRIPTIONS, OPS
+    from graphdist.ir.op_descriptions import DESCRIPTIONS
+    from graphdist.ir.ops import OPS
 
     assert set(DESCRIPTIONS) == set(OPS.values())
 

@@ -1,0 +1,103 @@
+"""What each operation of a graph is, in a sentence for readers: the page of operations."""
+
+from __future__ import annotations
+
+from graphdist.ir.ops import (
+    AGGREGATE,
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    ASSIGN,
+    BARRIER,
+    COLLECTIVE_PERMUTE,
+    CONCATENATE,
+    COND,
+    CONSTANT,
+    COUNT_STEP,
+    GATHER,
+    JOIN_PARTS,
+    OWN_SLICE,
+    PACK,
+    PACK_SLICES,
+    PULL,
+    PUSH,
+    READ,
+    REDUCE,
+    REDUCE_SCATTER,
+    REPLICA_ID,
+    RESHAPE,
+    SCALE,
+    SCAN,
+    SELECT_REPLICA,
+    TAKE_PART,
+    TAKE_STEP,
+    TO_REPLICAS,
+    UNPACK,
+    UNPACK_SLICES,
+    WHILE,
+)
+
+DESCRIPTIONS = {
+    READ: "The value of `variable`, of the type that the variable declares.",
+    ASSIGN: "Sets `variable` to the operand, which has its dtype and shape; no result.",
+    AGGREGATE: "What a write in `context` puts into `variable`: per_replica if the variable is; "
+    "mirrored in replica context if the variable has an aggregation; else as the operand.",
+    REPLICA_ID: "The replica's number, i32[] per_replica; mirrored over one replica.",
+    TO_REPLICAS: "One value handed to every replica: as the operand.",
+    REDUCE: "One value made of the replicas' by `reducer`: mirrored. Else as `all_reduce`.",
+    GATHER: "One value made of the replicas', joined along `axis`: mirrored. Else as `all_gather`.",
+    ALL_REDUCE: "The replicas' values reduced by `reducer` (sum, mean, max, min), held by each: "
+    "mirrored. No mean of integers, no sum or mean of bools, nothing of random keys. With "
+    "`num_copies`, each of so many groups reduces its own, and all groups hold the same values.",
+    ALL_GATHER: "The replicas' values joined along `axis`, held by each: mirrored, that dimension "
+    "`group_size` times as long. Not for scalars. With `stages` over groups of so many, the last "
+    "first. With `num_copies`, each of so many groups joins its own.",
+    REDUCE_SCATTER: "The replicas' values reduced by `reducer`, of which each keeps a slice along "
+    "`axis`: sharded(axis). The dimension divides by `group_size`. With `stages` in several, over "
+    "groups of so many. With `num_copies`, each of so many groups shares out the reduction.",
+    COLLECTIVE_PERMUTE: "What another replica sends, by `pairs` of source and target, zeros where "
+    "none does: per_replica; mirrored over one replica.",
+    ALL_TO_ALL: "Of every replica's value, cut in `group_size` slices along `split_axis`, slice r "
+    "goes to replica r, which joins what it gets along `concat_axis`: per_replica; mirrored over "
+    "one replica.",
+    OWN_SLICE: "The replica's own of `group_size` equal slices along `axis`: sharded(axis). Of a "
+    "mirrored value whose dimension divides by `group_size`. With `num_copies`, each of so many "
+    "groups of replicas holds all slices.",
+    CONSTANT: "The array `value`: mirrored.",
+    SELECT_REPLICA: "The operand on replica number `replica`, zeros on the others: per_replica; "
+    "mirrored over one replica.",
+    SCALE: "The operand times the number `factor`: as the operand.",
+    PACK: "Operands of one dtype, flattened and joined: one dimension, the join of the operands.",
+    UNPACK: "The pieces of a packed operand, of the `shapes` given: as the operand; with `axes` "
+    "each piece is a slice along one of them. With `starts_at_run_time` XLA compiles one kernel "
+    "for all slices of a size, on CPU.",
+    PACK_SLICES: "Operands of one dtype, each cut in `group_size` slices along one of `axes`, "
+    "flattened and joined, first all first slices: one dimension, the join of the operands.",
+    UNPACK_SLICES: "The full values, of the `shapes` given, that `pack_slices` makes the operand "
+    "of: as the operand. `starts_at_run_time` as for `unpack`.",
+    CONCATENATE: "The operands joined along `axis`: the join of the operands.",
+    TAKE_STEP: "What step number i of a loop takes of a stack, its slice i along dimension 0; the "
+    "first or the last for an i below or above: as the stack, one dimension less.",
+    TAKE_PART: "Part number i of `count` equal parts of a value along `axis`; the first or the "
+    "last for an i below or above: as the value, per_replica if it is cut along `axis`.",
+    JOIN_PARTS: "The slices of a stack along dimension 0, joined along `axis`, one of their own "
+    "dimensions: as the stack, one dimension less, per_replica if they are cut along `axis`.",
+    COUNT_STEP: "The count of steps after one more, from 0 to `every` - 1; and 1 if it is 0 again, "
+    "else 0: i32[] both, as the operand.",
+    BARRIER: "The operands, once all are computed; the compiler merges no operation on them with "
+    "one on the results: as the operands.",
+    RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",
+    PULL: "The value of a variable on a parameter server, as a worker reads it: as the operand. "
+    "With row numbers i32[.., 1] these rows; for a number out of range the nearest one, or `fill`. "
+    "`bytes` are sent to the worker, of rows at most.",
+    PUSH: "The new values of `num_variables` variables, which their parameter server computes with "
+    "what the worker sends, `bytes` in all: as the nested graph returns them.",
+    SCAN: "`length` runs of a body on slices of some operands along dimension 0; the last carry, "
+    "and the stacked ys: as the body returns them, a sharded dimension one further.",
+    WHILE: "Runs of a body as long as a condition holds; the last carry: as the body takes it, "
+    "per_replica if the condition differs between replicas.",
+    COND: "One of several branches by an i32[] index: the join of the branches, slices if some "
+    "return slices and the others mirrored values; per_replica if the index differs between "
+    "replicas.",
+}
+"""What each operation is, and after the colon how its results are distributed, in a sentence."""

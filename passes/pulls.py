@@ -1,0 +1,252 @@
+"""What a worker reads of variables on servers: in full, or the rows that its step looks up.
+
+A variable whose only uses are lookups of rows along dimension 0 is read by rows, where these have
+fewer bytes than the variable. Anything else is read in full.
+
+Before:  (%t = @t, %x) %i = jax.reshape(%x)  %r = jax.gather(%t, %i)
+After:   (%t = @t, %x) %i = jax.reshape(%x)  %r = pull(%t, %i) {bytes=60}
+
+The worker computes the row numbers first, asks for the rows, and then runs the rest: numbers that
+depend on a variable, on an effect or on other replicas are left alone, as are lookups inside loops
+and branches, and the lookups of a worker whose replicas each have rows of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import nan
+from typing import Any, cast  # Any: parameters of JAX's operations
+
+from graphdist.ir.analyses import has_effect, producers
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
+from graphdist.ir.ops import PULL, RESHAPE
+from graphdist.ir.rewrite import substitute
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.types import MIRRORED, Type
+
+NAME = "cut_updates"
+
+
+def with_pulls(half: Graph) -> Graph:
+    """Return a worker's half in which every read of a variable is a `pull`."""
+    return _Reads(half).pulled()
+
+
+@dataclass(frozen=True, slots=True)
+class RowLookup:
+    """A lookup of rows of a variable; `fill` is in rows that are not there, None: the nearest."""
+
+    variable: str
+    num_rows: int
+    fill: float | int | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowReads:
+    """A worker's half with its row numbers apart.
+
+    `numbers` takes the arguments of the step and returns the row numbers of each lookup. `worker`
+    takes the variables `reads`, the rows of each lookup, and the arguments.
+    """
+
+    numbers: Graph
+    worker: Graph
+    reads: tuple[str, ...]
+    lookups: tuple[RowLookup, ...]
+
+
+def row_reads(half: Graph) -> RowReads:
+    """Return a half in which the results of row pulls are inputs."""
+    count = len(half.variables)
+    names = dict(zip(half.inputs, (variable.name for variable in half.variables), strict=False))
+    pulls = [node for node in half.nodes if node.op is PULL and len(node.operands) == 2]
+    tables = [cast(Value, node.operands[0]) for node in pulls]
+    read = [value for value in half.inputs[:count] if value not in tables]
+    rows = [result for node in pulls for result in node.results]
+    arguments = half.inputs[count:]
+    worker = Graph(
+        half.name,
+        half.stage,
+        half.num_replicas,
+        (*read, *rows, *arguments),
+        tuple(node for node in half.nodes if node not in pulls),
+        half.outputs,
+        (),
+        half.returns_per_replica,
+    )
+    numbers = tuple(node.operands[1] for node in pulls)
+    needed = behind(half, numbers)
+    asked = Graph(
+        f"{half.name}_rows",
+        half.stage,
+        half.num_replicas,
+        arguments,
+        tuple(node for node in half.nodes if not needed.isdisjoint(node.results)),
+        numbers,
+        (),
+        (False,) * len(numbers),
+    )
+    fills = (cast("float | None", node.params.get("fill")) for node in pulls)
+    lookups = tuple(
+        RowLookup(names[table], table.type.shape[0], fill)
+        for table, fill in zip(tables, fills, strict=True)
+    )
+    return RowReads(asked, worker, tuple(names[value] for value in read), lookups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """The rows that a node looks up: their numbers, and the number in rows that are not there."""
+
+    numbers: Value
+    fill: float | int | bool | None
+
+    @property
+    def params(self) -> dict[str, object]:
+        return {} if self.fill is None else {"fill": self.fill}
+
+
+class _Reads:
+    """The reads of one half."""
+
+    def __init__(self, half: Graph) -> None:
+        self.half = half
+        self.variables: dict[Operand, GraphVariable] = dict(
+            zip(half.inputs, half.variables, strict=False)
+        )
+        self.builder = Builder(NAME)
+        self.environment: dict[Operand, Operand] = {}
+
+    def pulled(self) -> Graph:
+        lookups: dict[Node, _Lookup] = {}
+        for value in self.half.inputs[: len(self.half.variables)]:
+            found = self._lookups(value)
+            lookups.update(found)
+            if not found:
+                self.environment[value] = self._pull(value, None, self._first_use(value))
+        known: dict[tuple[Operand, Value, str], Operand] = {}
+        for node in self.half.nodes:
+            operands = substitute(self.environment, node.operands)
+            if node not in lookups:
+                results = self.builder.keep(node, operands, node.graphs)
+                self.environment.update(zip(node.results, results, strict=True))
+                continue
+            lookup = lookups[node]
+            key = node.operands[0], lookup.numbers, str(lookup.fill)
+            if key not in known:
+                known[key] = self._pull(node.operands[0], lookup, node.source)
+            self.environment[node.results[0]] = known[key]
+        outputs = substitute(self.environment, self.half.outputs)
+        return self.half.replace(nodes=tuple(self.builder.nodes), outputs=outputs)
+
+    def _pull(self, value: Operand, lookup: _Lookup | None, at: Source) -> Operand:
+        variable = self.variables[value]
+        params: dict[str, object] = {"bytes": value.type.bytes}
+        operands = [value]
+        if lookup is not None:
+            (numbers,) = substitute(self.environment, (lookup.numbers,))
+            if not numbers.type.shape:  # of a slice of one row
+                (numbers,) = self.builder.add(RESHAPE, [numbers], {"shape": (1, 1)}, at=at)
+            operands.append(numbers)
+            size = numbers.type.size * _bytes_of_row(value.type)
+            params = {"bytes": size, **lookup.params}
+        if variable.server is not None:
+            params["server"] = variable.server
+        (found,) = self.builder.add(PULL, operands, params, at=at, hint=variable.name)
+        return found
+
+    def _first_use(self, value: Operand) -> Source:
+        users = (node.source for node in self.half.nodes if value in node.operands)
+        return next(users, UNKNOWN)
+
+    def _lookups(self, value: Value) -> Mapping[Node, _Lookup]:
+        """Return the lookups of a variable; none if it is read in full."""
+        users = [node for node in self.half.nodes if value in node.operands]
+        found = {node: lookup for node in users if (lookup := _lookup(node, value)) is not None}
+        if value in self.half.outputs or len(found) < len(users):
+            return {}
+        rows = {lookup.numbers: lookup.numbers.type.size for lookup in found.values()}
+        if sum(rows.values()) * _bytes_of_row(value.type) >= value.type.bytes:
+            return {}
+        return found if all(map(self._is_computed_before, rows)) else {}
+
+    def _is_computed_before(self, numbers: Value) -> bool:
+        """Return whether the worker can compute row numbers before it has read anything."""
+        if numbers.type.distribution is not MIRRORED and self.half.num_replicas > 1:
+            return False
+        made = producers(self.half)
+        return not any(
+            value in self.variables
+            or (value in made and (has_effect(made[value]) or made[value].op.is_collective))
+            for value in behind(self.half, (numbers,))
+        )
+
+
+def behind(graph: Graph, values: Iterable[Operand]) -> set[Operand]:
+    """Return all values that some values are computed of, these included."""
+    made = producers(graph)
+    pending, found = list(values), set[Operand]()
+    while pending:
+        value = pending.pop()
+        if value in found or not isinstance(value, Value):
+            continue
+        found.add(value)
+        if value in made:
+            pending += made[value].operands
+    return found
+
+
+def _bytes_of_row(type: Type) -> int:
+    return type.shaped(type.shape[1:]).bytes
+
+
+def _lookup(node: Node, table: Value) -> _Lookup | None:
+    """Return what a node looks up of a table; None if it does anything else with it."""
+    first, *others = node.operands
+    if first is not table or table in others:
+        return None
+    find = {"jax.gather": _of_gather, "jax.dynamic_slice": _of_slice}.get(node.op.name)
+    return None if find is None else find(node, table.type)
+
+
+def _of_gather(node: Node, table: Type) -> _Lookup | None:
+    numbers = node.operands[1]
+    params: Mapping[str, Any] = node.params
+    dimensions, mode = params["dimension_numbers"], params["mode"]
+    leading = len(numbers.type.shape) - 1
+    takes_rows = (
+        isinstance(numbers, Value)
+        and tuple(dimensions.collapsed_slice_dims) == tuple(dimensions.start_index_map) == (0,)
+        and not dimensions.operand_batching_dims
+        and tuple(dimensions.offset_dims) == tuple(range(leading, leading + len(table.shape) - 1))
+        and tuple(params["slice_sizes"]) == (1, *table.shape[1:])
+        and numbers.type.shape[-1] == 1
+    )
+    if not takes_rows or mode.name not in ("CLIP", "PROMISE_IN_BOUNDS", "FILL_OR_DROP"):
+        return None
+    assert isinstance(numbers, Value)
+    fills = mode.name == "FILL_OR_DROP"
+    return _Lookup(numbers, _fill(table.dtype, params["fill_value"]) if fills else None)
+
+
+def _of_slice(node: Node, table: Type) -> _Lookup | None:
+    number, *starts = node.operands[1:]
+    sizes = cast("tuple[int, ...]", node.params["slice_sizes"])
+    is_row = tuple(sizes) == (1, *table.shape[1:])
+    begins = all(isinstance(start, Literal) and start.value == 0 for start in starts)
+    return _Lookup(number, None) if is_row and begins and isinstance(number, Value) else None
+
+
+def _fill(dtype: str, given: Any) -> float | int | bool | None:
+    """Return the number in a row that is not there: JAX's own, where none is given."""
+    if given is not None:
+        found: float | int | bool = given.item() if hasattr(given, "item") else given
+        return found
+    if dtype == "bool":
+        return True
+    if dtype[0] in "iu":
+        bits = int(dtype[1:])
+        return 2**bits - 1 if dtype[0] == "u" else -(2 ** (bits - 1))
+    return nan
