@@ -1,15 +1,17 @@
 """Cut a step in two: the worker's half, and one update for each variable, which its server runs.
 
 In training with parameter servers a worker reads the variables, computes gradients of its batch,
-and sends these. The server that holds a variable updates it, with its slots, as it is by then. Both
-halves are graphs: they print, parse and run in the interpreter, and run one after the other they
-give what the step gave, bit for bit.
+and sends these. The server that holds a variable updates it, with its slots, as it is by then. The
+graph after the pass has both halves: a worker reads with `pull`, and a `push` is an update, with
+its graph (`passes/halves.py`). Run one after the other they give what the step gave, bit for bit.
 
-Before:  %g = jax.dot_general(%x, %d)  %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
-         %w2 = jax.sub(%w, %m2)   return %m2 -> @m, %w2 -> @w, %loss
-Worker:  %g = jax.dot_general(%x, %d)   return %loss, %g
-Update:  (%w = @w, %m = @m, %g) %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
-         %w2 = jax.sub(%w, %m2)   return %w2 -> @w, %m2 -> @m
+Before:  %g = jax.dot_general(%x, %w)  %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)
+         %w2 = jax.sub(%w, %m2)   return %w2 -> @w, %m2 -> @m, %loss
+After:   %w1 = pull(%w)  %g = jax.dot_general(%x, %w1)
+         %w3, %m3 = push(%w, %m, %g) update_w(%w, %m, %g) {
+           %m1 = jax.mul(%m, 0.9)  %m2 = jax.add(%m1, %g)  %w2 = jax.sub(%w, %m2)
+           return %w2, %m2 }
+         return %w3 -> @w, %m3 -> @m, %loss
 
 How it works.
 
@@ -26,7 +28,8 @@ How it works.
    operations that make them, too. Of all these values the ones with the fewest bytes are sent: a
    minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
    scattered from the rows of an embedding as rows and indices, a broadcast number as the number, a
-   constant not at all.
+   constant not at all. On one replica a reduction is nothing, and rows are found behind it.
+4. *Which values are read.* A variable in full, or the rows that the worker looks up (`passes/pulls.py`).
 
 A count of steps that several updates need is read by the worker, and numbers computed of it, such
 as a learning rate, are sent; the count has an update of its own. Where several workers run at once

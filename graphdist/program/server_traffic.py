@@ -20,7 +20,7 @@ class ServerRequest:
     """
 
     kind: str
-    """What is done: "read", "read rows" or "update"."""
+    """One of "read", "read rows" and "update"."""
     variables: tuple[str, ...]
     bytes: int
     server: int | None
