@@ -4,6 +4,7 @@
     python examples/train_text.py --steps 100 --replicas 4
     python examples/train_text.py --shard-parameters   # each device stores a part of the model
     python examples/train_text.py --sync-every 50      # replicas are synchronized every 50 steps
+    python examples/train_text.py --sync-every 50 --synchronous-steps 250   # after 250 as usual
 
 The text is what `help("topics")` reads from, half a million characters that come with Python. The
 model sees windows of it and learns to tell the next character; the loss is printed in bits per
@@ -18,6 +19,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pydoc_data.topics import topics
 from typing import Any  # pytrees, of arrays or variables, and settings by name
 
@@ -175,24 +177,43 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tupl
     return step, (next(iter(dataset)),)
 
 
-def train(strategy: gd.Strategy, settings: Settings) -> tuple[list[float], Any]:
-    """Train, print the progress, and return every step's bits per character and the parameters."""
+def train(
+    strategy: gd.Strategy,
+    settings: Settings,
+    *,
+    first: gd.Strategy | None = None,
+    first_steps: int = 0,
+) -> tuple[list[float], Any]:
+    """Train, print the progress, and return every step's bits per character and the parameters.
+
+    `first` is a strategy that takes the first steps: its variables go on as the other's.
+    """
     characters, text = load_text()
-    dataset = strategy.experimental_distribute_dataset(windows(text, settings))
-    params, optimizer_state = make_state(strategy, settings, len(characters))
-    train_step = make_train_step(strategy, settings, params, optimizer_state)
-    start = time.perf_counter()
+    batches = windows(text, settings)
     losses: list[jax.Array] = []
-    for batch in dataset:
-        losses.append(train_step(batch))
-        if len(losses) % STEPS_A_LINE == 0 or len(losses) == 1:
-            bits = np.mean(losses[-STEPS_A_LINE:]) / math.log(2)
-            seconds = time.perf_counter() - start
-            print(
-                f"step {len(losses):4}   {bits:.3f} bits per character   {seconds:5.1f} s",
-                flush=True,
-            )
-    return [float(loss) / math.log(2) for loss in losses], gd.read(params)
+    start = time.perf_counter()
+    state: Any = None
+    for phase, steps in ((first, first_steps), (strategy, settings.steps - first_steps)):
+        if phase is None:
+            continue
+        if state is None:
+            state = make_state(phase, settings, len(characters))
+        else:
+            reached = gd.read(state)
+            with phase.scope():
+                state = gd.variables(reached)
+        train_step = make_train_step(phase, settings, *state)
+        for batch in phase.experimental_distribute_dataset(islice(batches, steps)):
+            losses.append(train_step(batch))
+            if len(losses) % STEPS_A_LINE == 0 or len(losses) == 1:
+                print_progress(losses, time.perf_counter() - start)
+    return [float(loss) / math.log(2) for loss in losses], gd.read(state[0])
+
+
+def print_progress(losses: list[jax.Array], seconds: float) -> None:
+    """Print the loss of the last steps."""
+    bits = np.mean(losses[-STEPS_A_LINE:]) / math.log(2)
+    print(f"step {len(losses):4}   {bits:.3f} bits per character   {seconds:5.1f} s", flush=True)
 
 
 def sample(params: Any, prompt: jax.Array, key: jax.Array, length: int) -> jax.Array:
@@ -235,6 +256,13 @@ def main() -> None:
         help="let replicas take local steps, and average the parameters every so many",
     )
     parser.add_argument(
+        "--synchronous-steps",
+        type=int,
+        default=0,
+        metavar="STEPS",
+        help="with --sync-every: make so many steps as usual before",
+    )
+    parser.add_argument(
         "--diloco",
         action="store_true",
         help="with --sync-every: give the mean difference to Nesterov's momentum",
@@ -250,6 +278,10 @@ def main() -> None:
         parser.error(f"--sync-every is {arguments.sync_every}: at least 1")
     if arguments.diloco and arguments.sync_every is None:
         parser.error("--diloco is given without --sync-every")
+    if arguments.synchronous_steps and arguments.sync_every is None:
+        parser.error("--synchronous-steps is given without --sync-every")
+    if not 0 <= arguments.synchronous_steps < arguments.steps:
+        parser.error(f"--synchronous-steps is {arguments.synchronous_steps}: fewer than --steps")
     options: dict[str, Any] = {"shard_parameters": True} if arguments.shard_parameters else {}
     if arguments.sync_every is not None:
         # Of a short run, which synchronizes tens of times: long ones take more momentum.
@@ -260,7 +292,9 @@ def main() -> None:
     if arguments.small:
         settings = replace(settings, batch_size=64, context=32, layers=1, width=32)
     print(f"{strategy.num_replicas_in_sync} replicas, {settings}")
-    _, params = train(strategy, settings)
+    before = arguments.synchronous_steps
+    first = make_strategy(arguments.devices, arguments.replicas) if before else None
+    _, params = train(strategy, settings, first=first, first_steps=before)
     characters, text = load_text()
     prompt = text[: settings.context]
     written = jax.jit(sample, static_argnames="length")(

@@ -61,6 +61,7 @@ from graphdist.ir.ops import (
     ASSIGN,
     COND,
     COUNT_STEP,
+    EVERY,
     READ,
     SCALE,
     TO_REPLICAS,
@@ -313,7 +314,9 @@ class _Localizer:
         stay = Graph("stay", Stage.LOGICAL, replicas, (), (), ())
         nodes = tuple(branch.nodes)
         synchronize = Graph("synchronize", Stage.LOGICAL, replicas, (), nodes, ())
-        builder.add(COND, (is_due,), {}, (stay, synchronize), at=at)
+        # For those who count: what the branch costs is shared by so many steps.
+        every = {EVERY: self.options.every}
+        builder.add(COND, (is_due,), every, (stay, synchronize), at=at)
 
     def _make_equal(self, builder: Builder) -> None:
         """Add what makes the copies of each parameter equal."""

@@ -20,12 +20,14 @@ import numpy as np
 from jax import lax
 
 from graphdist.ir import ops
+from graphdist.ir.cost import every
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.ops import STARTS_AT_RUN_TIME
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.runtime.extremes import extreme
+from graphdist.runtime.hlo import every_scope
 from graphdist.runtime.pieces import cut_apart
 from graphdist.runtime.random_slices import needed_in_slices, random_slice
 
@@ -349,7 +351,8 @@ def _while(node: Node, operands: list[Array]) -> list[Array]:
 def _cond(node: Node, operands: list[Array]) -> list[Array]:
     index, *rest = operands
     branches = [lambda *inputs, branch=branch: emit(branch, inputs) for branch in node.graphs]
-    return lax.switch(index, branches, *rest)
+    with jax.named_scope(every_scope(every(node))) if every(node) > 1 else nullcontext():
+        return lax.switch(index, branches, *rest)
 
 
 def _pull(node: Node, operands: list[Array]) -> list[Array]:

@@ -38,7 +38,10 @@ _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
 CHAIN = re.compile(r'chain_id="(\d+)"')
 WHILE = re.compile(r" while\(.*condition=%?([\w.-]+), body=%?([\w.-]+)")
 _TRIPS = re.compile(r'known_trip_count"?:\s*\{"n":"(\d+)"')
-_CALLED = re.compile(r"(?:calls|to_apply|called_computations|branch_computations)=\{?([^}\s]+)")
+_CALLED = re.compile(
+    r"(?:calls|to_apply|called_computations|branch_computations|true_computation|false_computation)"
+    r"=(?:\{([^}]*)\}|%?([\w.-]+))"
+)
 _CONTEXT = ("u32", 1)
 _CONSTANT = re.compile(r" = [su]32\[\]\S* constant\((\d+)\)")
 
@@ -59,6 +62,13 @@ class ModuleCollective:
     times: int
     is_async: bool
     is_fused: bool
+    every: int = 1
+    """Every how many steps one runs it: more than one in the branch of local steps."""
+
+    @property
+    def bytes_a_step(self) -> int:
+        """Return the bytes that a replica puts in in a step, on average."""
+        return round(self.bytes * self.times / self.every)
 
 
 def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, ...]:
@@ -71,7 +81,7 @@ def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, .
     32
     """
     computations = computations_of(text)
-    times = executions_of(computations)
+    times, branches = executions_of(computations), branches_of(computations)
     found = []
     chains: set[tuple[str, str, object]] = set()
     for computation, lines in computations.items():
@@ -82,6 +92,7 @@ def module_collectives(text: str, num_devices: int) -> tuple[ModuleCollective, .
             collective = _collective(
                 match, line, computation, times.get(computation, 1), num_devices
             )
+            collective = replace(collective, every=branches.get(computation, 1))
             # On TPU an asynchronous collective is written three times: start, continuation, end.
             chain = CHAIN.search(line)
             key = (chain[1], collective.kind, collective.shapes) if chain else None
@@ -116,6 +127,42 @@ def computations_of(text: str) -> dict[str, list[str]]:
     return found
 
 
+def every_scope(every: int) -> str:
+    """Return the scope in a module of a branch that every so-many-th step takes."""
+    return f"every_{every}_steps"
+
+
+_EVERY = re.compile(r" conditional\(.*every_(\d+)_steps")
+
+
+def every_of(line: str) -> int:
+    """Return every how many steps one takes the branch of an instruction; 1 for any other."""
+    found = _EVERY.search(line)
+    return int(found[1]) if found else 1
+
+
+def branches_of(computations: Mapping[str, list[str]]) -> dict[str, int]:
+    """Return the computations that not every step runs, and every how many one does."""
+    pending = [(line, every_of(line)) for lines in computations.values() for line in lines]
+    pending = [(line, every) for line, every in pending if every > 1]
+    found: dict[str, int] = {}
+    while pending:
+        line, every = pending.pop()
+        for name in _called(line):
+            if name in computations and name not in found:
+                found[name] = every
+                pending += [(inner, every) for inner in computations[name]]
+    return found
+
+
+def _called(line: str) -> list[str]:
+    """Return the computations that an instruction runs, but for the body of a loop."""
+    found = [
+        name for several, alone in _CALLED.findall(line) for name in (*several.split(","), alone)
+    ]
+    return [name.strip().lstrip("%") for name in found if name.strip()]
+
+
 def executions_of(computations: Mapping[str, list[str]]) -> dict[str, int]:
     """Return the number of runs of each computation: more than one inside loops."""
     inside: dict[str, list[tuple[str, int]]] = {}
@@ -125,9 +172,7 @@ def executions_of(computations: Mapping[str, list[str]]) -> dict[str, int]:
             if loop:
                 count = trips_of(line, computations)
                 inside.setdefault(name, []).append((loop[2], count))
-            for called in _CALLED.findall(line):
-                for other in called.split(","):
-                    inside.setdefault(name, []).append((other.lstrip("%{"), 1))
+            inside.setdefault(name, []).extend((other, 1) for other in _called(line))
     times = dict.fromkeys(computations, 1)
     called = {name for names in inside.values() for name, _ in names}
     pending = [name for name in computations if name not in called]

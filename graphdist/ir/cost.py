@@ -9,7 +9,7 @@ things on different platforms. The rules:
   count; anything else that computes floats is 1 for each element of its
   results; kernels of Pallas are counted by `kernels.py`;
 * a loop that counts runs its body that often; a `while` whose end depends on data counts once; of a
-  branch the arm that computes most counts;
+  branch the arm that computes most counts, of one that every H-th step takes 1/H of it;
 * memory traffic is what must cross between the chip and its memory if XLA fuses all elementwise
   work: the inputs and outputs of the program, and the operands and results of matrix
   multiplications, convolutions, gathers, scatters, sorts, kernels and collectives.
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, cast  # Any: parameters of JAX's operations
 from graphdist.ir.analyses import producers
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.kernels import KERNEL, kernel_flops
-from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER, num_copies_of
+from graphdist.ir.ops import ALL_REDUCE, EVERY, REDUCE_SCATTER, num_copies_of
 
 _HEAVY = {
     "jax.dot_general",
@@ -93,11 +93,11 @@ class Cost:
     flops: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
 
-    def add(self, other: Cost, times: int) -> None:
+    def add(self, other: Cost, times: int | Fraction) -> None:
         """Add another cost, so many times."""
         for dtype, count in other.flops.items():
-            self.flops[dtype] += count * times
-        self.bytes += other.bytes * times
+            self.flops[dtype] += round(count * times)
+        self.bytes += round(other.bytes * times)
 
     @property
     def total_flops(self) -> int:
@@ -140,22 +140,17 @@ def of_node(node: Node) -> Cost:
     return total
 
 
-def executions(graph: Graph) -> Iterator[tuple[Node, int | Fraction]]:
+def executions(graph: Graph) -> Iterator[tuple[Node, Fraction]]:
     """Yield every node with how often it runs in a step; all arms of a branch once.
 
     A branch that every so-and-so-many-th step takes runs a fraction of once.
     """
-    pending: list[tuple[Sequence[Node], int | Fraction]] = [(graph.nodes, 1)]
+    pending: list[tuple[Sequence[Node], Fraction]] = [(graph.nodes, Fraction(1))]
     while pending:
         nodes, times = pending.pop()
-        counted: dict[Operand, int] = {}
         for node in nodes:
             yield node, times
-            if node.op.name == "count_step":
-                counted[node.results[1]] = cast(int, node.params["every"])
-            inside = times * trips(node)
-            if node.op.name == "cond" and node.operands[0] in counted:
-                inside = Fraction(inside, counted[node.operands[0]])
+            inside = times * trips(node) / Fraction(every(node))
             pending += [(nested.nodes, inside) for nested in node.graphs]
 
 
@@ -168,12 +163,18 @@ def _body(graph: Graph) -> Cost:
 
 def _add_node(node: Node, total: Cost) -> None:
     if node.op.name == "cond":
-        total.add(max(map(_body, node.graphs), key=lambda body: body.total_flops), 1)
+        most = max(map(_body, node.graphs), key=lambda body: body.total_flops)
+        total.add(most, Fraction(1, every(node)))
     elif node.graphs:
         for nested in node.graphs:
             total.add(_body(nested), trips(node))
     else:
         _count(node, total)
+
+
+def every(node: Node) -> int:
+    """Return every how many steps one takes the last branch of a node: 1 but for local steps."""
+    return cast(int, node.params.get(EVERY, 1)) if node.op.name == "cond" else 1
 
 
 def trips(node: Node) -> int:

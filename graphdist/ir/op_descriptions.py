@@ -98,6 +98,6 @@ DESCRIPTIONS = {
     "per_replica if the condition differs between replicas.",
     COND: "One of several branches by an i32[] index: the join of the branches, slices if some "
     "return slices and the others mirrored values; per_replica if the index differs between "
-    "replicas.",
+    "replicas. With `every`, only every so-many-th step takes the last branch.",
 }
 """What each operation is, and after the colon how its results are distributed, in a sentence."""

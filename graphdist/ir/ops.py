@@ -288,6 +288,9 @@ def _count_step(types: Sequence[Type], params: Params, graphs: Sequence[Graph]) 
     return (type, type)
 
 
+EVERY = "every"
+"""The parameter of a `cond` whose last branch only every so-many-th step takes."""
+
 STARTS_AT_RUN_TIME = "starts_at_run_time"
 """The parameter of `unpack` and `unpack_slices` that keeps from XLA where the pieces start."""
 

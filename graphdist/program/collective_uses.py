@@ -12,7 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 from graphdist.ir.analyses import collectives
-from graphdist.ir.cost import Exchange, exchanges, executions
+from graphdist.ir.cost import Exchange, every, exchanges, executions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.ops import ALL_REDUCE, num_copies_of
 from graphdist.runtime.collective_matching import Asked, Match, match_collectives
@@ -25,7 +25,8 @@ from graphdist.runtime.targets.topologies import Topology
 class CollectiveUse:
     """A collective of the graph, and the collective of the module that does its work.
 
-    `bytes` are the bytes that each replica puts in, each time; `times` counts its runs in a step.
+    `bytes` are the bytes that each replica puts in, each time; `times` counts its runs in a step,
+    of which one in `every` has them.
     Each of `num_groups` groups of `group_size` replicas runs it.
     `became` describes the collective of the module in words. `code` is the user's line as text,
     `seconds` the estimate of all runs in a step, 0 where there is none.
@@ -43,30 +44,50 @@ class CollectiveUse:
     num_groups: int = 1
     code: str = ""
     seconds: float = 0.0
+    every: int = 1
+
+    @property
+    def bytes_a_step(self) -> int:
+        """Return the bytes that a replica puts in in a step, on average."""
+        return round(self.bytes * self.times / self.every)
 
 
 class Matched(NamedTuple):
-    """A collective of the graph, how often it runs in a step, and its match in the module."""
+    """A collective of the graph, how often it runs in one of `every` steps, and its match."""
 
     node: Node
     times: int
     match: Match | None
+    every: int = 1
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """Return what replicas exchange in a step: as compiled if that is known, or as asked."""
         made = exchanges(self.node) if self.match is None else _as_compiled(self.node, self.match)
-        return tuple(exchange._replace(bytes=exchange.bytes * self.times) for exchange in made)
+        share = self.times / self.every
+        return tuple(exchange._replace(bytes=round(exchange.bytes * share)) for exchange in made)
 
 
 def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tuple[Matched, ...]:
     """Return the collectives of a graph, matched with the module's, in the graph's order."""
-    # Of a branch that not every step takes: how often in a step that takes it.
-    times = {id(node): ceil(count) for node, count in executions(graph)}
+    times = {id(node): count for node, count in executions(graph)}
+    shared = _shared_by(graph)
     nodes = collectives(graph)
     matches = match_collectives(module, [_asked(node) for node in nodes])
     return tuple(
-        Matched(node, times[id(node)], match) for node, match in zip(nodes, matches, strict=True)
+        Matched(node, ceil(times[id(node)] * shared[id(node)]), match, shared[id(node)])
+        for node, match in zip(nodes, matches, strict=True)
     )
+
+
+def _shared_by(graph: Graph) -> dict[int, int]:
+    """Return for each node how many steps share its runs: more than one in local steps' branch."""
+    found: dict[int, int] = {}
+    pending = [(graph, 1)]
+    for nested, shared in pending:  # which grows
+        for node in nested.nodes:
+            found[id(node)] = shared
+            pending += [(inner, shared * every(node)) for inner in node.graphs]
+    return found
 
 
 def _asked(node: Node) -> Asked:
@@ -109,6 +130,7 @@ def _use(made: Matched, topology: Topology | None, is_known: bool) -> Collective
         source=str(node.source),
         became=_became(node.op.name, made.match) if is_known else NOT_COMPILED,
         num_groups=num_copies_of(node.params),
+        every=made.every,
         code=frame.text if frame else "",
         seconds=0.0 if topology is None else _seconds(topology, made),
     )

@@ -109,12 +109,12 @@ class Report:
     @property
     def collective_bytes(self) -> dict[str, int]:
         """Return the bytes each device puts into the graph's collectives in a step, by kind."""
-        return _total((use.kind, use.bytes * use.times) for use in self.collectives)
+        return _total((use.kind, use.bytes_a_step) for use in self.collectives)
 
     @property
     def module_bytes(self) -> dict[str, int]:
         """Return the same for the compiled module; XLA may have chosen other kinds."""
-        return _total((found.kind, found.bytes * found.times) for found in self.module_collectives)
+        return _total((found.kind, found.bytes_a_step) for found in self.module_collectives)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON."""

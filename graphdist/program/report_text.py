@@ -83,12 +83,12 @@ def _collectives(report: Report) -> Iterator[str]:
         f"{size_text(total)} from each device a step"
     )
     yield f"compiled: {_module(report)}"
-    largest = sorted(report.collectives, key=lambda use: -use.bytes * use.times)
+    largest = sorted(report.collectives, key=lambda use: -use.bytes_a_step)
     for use in largest[:LINES_OF_COLLECTIVES]:
         yield _collective(use)
     left = largest[LINES_OF_COLLECTIVES:]
     if left:
-        yield f"  and {len(left)} smaller ones, {size_text(sum(u.bytes * u.times for u in left))}"
+        yield f"  and {len(left)} smaller ones, {size_text(sum(u.bytes_a_step for u in left))}"
     yield ""
 
 
@@ -107,6 +107,7 @@ def _module(report: Report) -> str:
 
 def _collective(use: CollectiveUse) -> str:
     times = f" x {use.times}" if use.times > 1 else ""
+    times += f" every {use.every} steps" if use.every > 1 else ""
     kind = f"{use.kind} {use.reducer}".strip()
     made_by = use.pass_name or "the program"
     return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any  # Any: JSON
 
 from graphdist.ir.cost import executions, of_node
@@ -185,7 +186,7 @@ def _collectives(turn: Turn, labels: Labels) -> tuple[CollectiveTime, ...]:
             event.instruction.name,
             event.collective,
             labels.of(event.instruction)[1],
-            times,
+            ceil(times),
             event.seconds * times,
             event.wait * times,
         )

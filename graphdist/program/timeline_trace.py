@@ -55,7 +55,10 @@ class _Writer:
     def events(self, turn: Turn, start: float) -> Iterator[dict[str, Any]]:
         """Yield the slices of a turn that starts so many seconds after the step."""
         for event in turn.events:
-            if event.body is None:
+            if event.every > 1:  # its events would take the time of the ones behind it
+                title = f"branch of every {event.every} steps"
+                yield _written(title, _LOOPS, start + event.start, event.seconds, {})
+            elif event.body is None:
                 yield self._slice(event, start)
                 if event.lane == COMPUTE:
                     yield self._memory(event, start)

@@ -11,7 +11,8 @@ lanes, each of which does one thing at a time:
   host and from it has lanes of its own. The end of a copy waits for it, too.
 
 So the time of a step is the sum of what computes, of communication that nothing hides, and of waits
-for copies. A loop is laid out for one turn, and counted for all.
+for copies. A loop is laid out for one turn, and counted for all. A branch that every H-th step takes
+counts 1/H.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from graphdist.runtime.hlo import WHILE
+from graphdist.runtime.hlo import WHILE, every_of
 from graphdist.runtime.schedule import ScheduledStep, steps_of
 from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
 
@@ -47,7 +48,7 @@ class Event:
     """An instruction on the timeline: `start` and `seconds` within a turn of its computation.
 
     `wait` is how long the compute lane waits for it. A loop has its body, a call its computation,
-    which runs `times` times.
+    which runs `times` times in one of `every` steps.
     """
 
     instruction: Instruction
@@ -58,6 +59,7 @@ class Event:
     wait: float = 0.0
     body: Turn | None = None
     times: int = 1
+    every: int = 1
 
 
 @dataclass(slots=True)
@@ -84,12 +86,12 @@ def laid_out(module: ScheduledModule, durations: Durations) -> Turn:
     return _Layout(module, durations).turn(module.entry)
 
 
-def all_events(turn: Turn, times: int = 1) -> Iterator[tuple[Event, int]]:
+def all_events(turn: Turn, times: float = 1) -> Iterator[tuple[Event, float]]:
     """Yield the events of a turn and of what it runs, and how often each comes in a step."""
     for event in turn.events:
         yield event, times
         if event.body is not None:
-            yield from all_events(event.body, times * event.times)
+            yield from all_events(event.body, times * event.times / event.every)
 
 
 class _Layout:
@@ -156,12 +158,22 @@ class _Lanes:
             self.turn.compute += seconds
 
     def _call(self, instruction: Instruction, turn: Turn, times: int) -> None:
-        seconds = turn.seconds * times
-        event = Event(instruction, COMPUTE, self.turn.seconds, seconds, body=turn, times=times)
-        self.turn.events.append(event)
-        self.turn.compute += turn.compute * times
-        self.turn.exposed += turn.exposed * times
-        self.turn.idle += turn.idle * times
+        every = every_of(instruction.line)
+        share = times / every
+        self.turn.events.append(
+            Event(
+                instruction,
+                COMPUTE,
+                self.turn.seconds,
+                turn.seconds * share,
+                body=turn,
+                times=times,
+                every=every,
+            )
+        )
+        self.turn.compute += turn.compute * share
+        self.turn.exposed += turn.exposed * share
+        self.turn.idle += turn.idle * share
 
     def _start(self, step: ScheduledStep, lane: str, seconds: float) -> Event:
         start = max(self.turn.seconds, self._free[lane])

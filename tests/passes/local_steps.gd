@@ -21,7 +21,7 @@ graph f on 2 replicas, stage logical
   %w_steps = read() {variable=@w.steps} : i32[] mirrored
   %2, %3 = count_step(%w_steps) {every=2} : i32[] mirrored, i32[] mirrored
   assign(%2) {variable=@w.steps}
-  cond(%3)
+  cond(%3) {every=2}
     stay() {
       return
     }
@@ -60,7 +60,7 @@ graph f on 2 replicas, stage logical
   %w_steps = read() {variable=@w.steps} : i32[] mirrored
   %4, %5 = count_step(%w_steps) {every=2} : i32[] mirrored, i32[] mirrored
   assign(%4) {variable=@w.steps}
-  cond(%5)
+  cond(%5) {every=2}
     stay() {
       return
     }
@@ -105,7 +105,7 @@ graph f on 2 replicas, stage logical
   %w_steps = read() {variable=@w.steps} : i32[] mirrored
   %3, %4 = count_step(%w_steps) {every=2} : i32[] mirrored, i32[] mirrored
   assign(%3) {variable=@w.steps}
-  cond(%4)
+  cond(%4) {every=2}
     stay() {
       return
     }
@@ -141,7 +141,7 @@ graph f on 2 replicas, stage logical
   %w_steps = read() {variable=@w.steps} : i32[] mirrored
   %2, %3 = count_step(%w_steps) {every=2} : i32[] mirrored, i32[] mirrored
   assign(%2) {variable=@w.steps}
-  cond(%3)
+  cond(%3) {every=2}
     stay() {
       return
     }
@@ -185,7 +185,7 @@ graph f on 2 replicas, stage logical
       %w_steps = read() {variable=@w.steps} : i32[] mirrored
       %2, %3 = count_step(%w_steps) {every=2} : i32[] mirrored, i32[] mirrored
       assign(%2) {variable=@w.steps}
-      cond(%3)
+      cond(%3) {every=2}
         stay() {
           return
         }

@@ -126,6 +126,15 @@ def test_of_branches_the_longest_counts() -> None:
     assert parts(turn) == (6, 0, 0)
 
 
+def test_a_branch_of_every_fourth_step_counts_a_quarter() -> None:
+    branch = "  %c = f32[8] conditional(%i, %x, %x), branch_computations={%inner, %body}"
+    named = f'{branch}, metadata={{op_name="jit(step)/every_4_steps/cond"}}'
+    turn = laid([work(1), named, work(2)], [GATHER, work(6)])
+    assert parts(turn) == (1 + 6 / 4 + 2, 10 / 4, 0)
+    shares = {event.instruction.name: share for event, share in all_events(turn)}
+    assert shares["g"] == 1 / 4
+
+
 def test_an_end_without_a_start_waits_for_nothing() -> None:
     assert parts(laid([DONE, work(1)])) == (1, 0, 0)
     assert parts(laid([START, work(1)])) == (1, 0, 0)

@@ -13,6 +13,8 @@ import optax
 import pytest
 
 import graphdist as gd
+from graphdist.ir.cost import cost
+from graphdist.program.collective_uses import matched_collectives
 from graphdist.runtime.hlo import computations_of, module_collectives
 from tests.strategies.local_training import (
     NESTEROV,
@@ -98,6 +100,34 @@ def test_bytes_a_step(outer: Any) -> None:
     assert bytes_a_step(module(), 2, 1) == parameters + loss
     text = module(sync_every=50, outer_optimizer=outer)
     assert bytes_a_step(text, 2, 50) == parameters / 50 + loss
+
+
+@pytest.mark.parametrize("outer", [None, NESTEROV], ids=["mean", "diloco"])
+def test_a_report_counts_the_branch_by_how_often_it_is_taken(outer: Any) -> None:
+    def report(**options: Any) -> Any:
+        training = Training(strategy_of(2, **options), optax.adam(0.1))
+        (batch,) = training.strategy.experimental_distribute_dataset(batches(1))
+        return training.step.trace(batch).lower().compile().report()
+
+    plain, local = report(), report(sync_every=8, outer_optimizer=outer)
+    assert local.collective_bytes == local.module_bytes == {"all_reduce": 4 + 32 // 8}
+    assert plain.collective_bytes == plain.module_bytes == {"all_reduce": 4 + 32}
+    assert "every 8 steps" in str(local)
+    assert {use.every for use in local.collectives} == {1, 8}
+    assert {use.times for use in local.collectives} == {1}
+
+
+def test_an_estimate_counts_the_branch_by_how_often_it_is_taken() -> None:
+    sent, flops = [], []
+    for every in (None, 1, 4):
+        training = Training(strategy_of(2, sync_every=every), optax.sgd(0.1))
+        (batch,) = training.strategy.experimental_distribute_dataset(batches(1))
+        graph = training.step.trace(batch).lower().graph
+        made = [each for found in matched_collectives(graph, ()) for each in found.exchanges()]
+        sent.append(sum(exchange.bytes for exchange in made))
+        flops.append(cost(graph).total_flops)
+    assert sent == [36, 36, 4 + 32 // 4]
+    assert flops[2] <= flops[1]
 
 
 def test_explain_counts_the_branch_by_how_often_it_is_taken() -> None:
