@@ -29,14 +29,16 @@ How it works.
    minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
    scattered from the rows of an embedding as rows and indices, a broadcast number as the number, a
    constant not at all. On one replica a reduction is nothing, and rows are found behind it.
-4. *Which values are read.* A variable in full, or the rows that the worker looks up (`passes/pulls.py`).
+4. *Which values are read.* A variable in full, or the rows that the worker looks up
+   (`passes/pulls.py`).
 
 A count of steps that several updates need is read by the worker, and numbers computed of it, such
 as a learning rate, are sent; the count has an update of its own. Where several workers run at once
 the numbers may be behind by the steps in flight.
 
-Left alone: loops and branches that update several variables at once. The worker reads their slots,
-and sends new values in full. `CutStep.notes` says so, with the user's line.
+A branch over several variables is split first, one for each (`passes/split_branches.py`). Left
+alone: loops that update several variables at once. The worker reads their slots, and sends new
+values in full. `CutStep.notes` says so, with the user's line.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ from graphdist.ir.types import MIRRORED
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.halves import CutStep, Update, is_cut, joined
 from graphdist.passes.pulls import with_pulls
+from graphdist.passes.split_branches import split_branches
 from graphdist.passes.update_groups import UpdateGroups
 
 NAME = "cut_updates"
@@ -100,7 +103,7 @@ def cut_step(graph: Graph) -> CutStep:
     """
     if not graph.is_placed:
         raise VerifyError(f"{NAME} takes a placed or spmd graph, this one is {graph.stage.value}")
-    return _Cut(graph).run()
+    return _Cut(split_branches(graph)).run()
 
 
 @dataclass

@@ -11,8 +11,8 @@ lanes, each of which does one thing at a time:
   host and from it has lanes of its own. The end of a copy waits for it, too.
 
 So the time of a step is the sum of what computes, of communication that nothing hides, and of waits
-for copies. A loop is laid out for one turn, and counted for all. A branch that every H-th step takes
-counts 1/H.
+for copies. A loop is laid out for one turn, and counted for all. A branch that every H-th step
+takes counts 1/H.
 """
 
 from __future__ import annotations

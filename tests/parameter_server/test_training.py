@@ -197,13 +197,9 @@ def test_rows_that_are_not_there_are_as_without_servers(alone: Strategy) -> None
 
 
 def test_a_step_says_how_it_is_cut(alone: Strategy) -> None:
-    optimizer = optax.apply_if_finite(optax.adam(0.1), 2)
-    (params, _), step = training(alone, optimizer)
     coordinator = ClusterCoordinator(alone)
     batch = batches(1)[0]
-    explanation = coordinator.trace(step, args=batch).lower().explain()
-    assert "is read by the worker: cond at" in str(explanation)
-    (_, step) = training(alone, optax.adam(0.1))
+    (params, _), step = training(alone, optax.adam(0.1))
     lowered = coordinator.trace(step, args=batch).lower()
     requests = lowered.explain().servers
     coordinator.schedule(step, args=batch).fetch()
@@ -221,6 +217,44 @@ def test_a_step_says_how_it_is_cut(alone: Strategy) -> None:
     assert len(of_parameters) == len(updates) - 1
     assert "parameter servers: a worker reads" in str(lowered.explain())
     assert lowered.explain().to_json()["servers"][0]["variables"]
+
+
+def test_a_step_says_what_could_not_be_cut(alone: Strategy) -> None:
+    with alone.scope():
+        w, v, m, n = (gd.Variable(jnp.ones(2), name=name) for name in "wvmn")
+
+    @gd.function
+    def step() -> Any:
+        def turn(_: Any, carry: Any) -> Any:
+            m.assign(m[...] + w[...])
+            n.assign(n[...] + v[...])
+            w.assign(w[...] - m[...])
+            v.assign(v[...] - n[...])
+            return carry
+
+        jax.lax.fori_loop(0, 3, turn, 0)
+        return w.read_value() + v.read_value()
+
+    said = str(ClusterCoordinator(alone).trace(step).lower().explain())
+    assert "declined: variable 'm' is read by the worker: scan at" in said
+    assert "test_training.py:" in said
+
+
+def test_updates_where_gradients_are_finite_are_made_by_servers(alone: Strategy) -> None:
+    coordinator = ClusterCoordinator(alone)
+    optimizer = optax.apply_if_finite(OPTIMIZERS["adam"], 3)
+    variables, step = training(alone, optimizer)
+    others, other_step = training(gd.OneDeviceStrategy("cpu:0"), optimizer)
+    data = batches(4)
+    data[1] = (data[1][0] * np.nan, data[1][1])
+    for batch in data:
+        coordinator.schedule(step, args=batch).fetch()
+        other_step(*batch)
+    for given, expected in zip(jax.tree.leaves(variables), jax.tree.leaves(others), strict=True):
+        np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-7)
+    requests = coordinator.trace(step, args=data[0]).lower().explain().servers
+    read = {name for request in requests if request.kind == "read" for name in request.variables}
+    assert not any("mu" in name or "nu" in name for name in read)
 
 
 def test_a_step_with_an_iterator_is_traced_with_its_elements(alone: Strategy) -> None:

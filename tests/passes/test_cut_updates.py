@@ -24,6 +24,7 @@ from graphdist.passes.cut_updates import cut_step
 from graphdist.passes.halves import parted
 from graphdist.passes.manager import run_passes
 from graphdist.passes.pulls import row_reads
+from graphdist.passes.split_branches import split_branches
 from graphdist.runtime.emit import emit
 from graphdist.runtime.evaluate import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
@@ -89,10 +90,71 @@ def test_gradients_of_a_table_are_sent_as_rows() -> None:
         assert any(node.op.name.startswith("jax.scatter") for node in walk(table.graph))
 
 
-def test_a_branch_over_several_variables_is_not_cut_and_says_so() -> None:
-    cut = check_cut(step_graph(MODEL, optax.apply_if_finite(optax.adam(0.1), 3)), "finite")
-    assert any("is read by the worker: cond at" in note for note in cut.notes)
+@pytest.mark.parametrize("inner", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)])
+def test_a_branch_over_several_variables_becomes_one_for_each(inner: Any) -> None:
+    cut = check_cut(step_graph(MODEL, optax.apply_if_finite(inner, 3)), "finite")
+    assert cut.notes == ()
+    slots = {name for update in cut.updates for name in update.variables[1:]}
+    assert slots.isdisjoint(cut.reads)
+    for name in MODEL:
+        (update,) = [update for update in cut.updates if name in update.variables]
+        assert any(node.op.name == "cond" for node in update.graph.nodes)
+        assert len(update.variables) == (3 if len(slots) == 4 else 2)
+    assert cut.bytes_written <= GRADIENTS + 10 * 4
+
+
+def test_a_loop_over_several_variables_is_not_cut_and_says_so() -> None:
+    cut = check_cut(parse(LOOP, ops=resolve), "loop")
+    first, second = cut.notes
+    assert "variable 'm' is read by the worker: scan at" in first
+    assert "makes new values of 'w', 'v', 'm' and others together" in first
+    assert "variable 'n' is read by the worker: scan at" in second
     assert "not cut: variable" in str(cut)
+
+
+def test_branches_that_are_left_alone() -> None:
+    graph = parse(BRANCH, ops=resolve)
+    assert [len(node.results) for node in split_branches(graph).nodes] == [1, 1]
+    shared = graph.replace(outputs=(*graph.outputs[:1], graph.outputs[0]))
+    assert len(split_branches(shared).nodes) <= 2
+    alone = parse(LOOP, ops=resolve)
+    assert split_branches(alone) is alone
+
+
+BRANCH = """graph f on 1 replica, stage spmd
+  variable @w: f32[2] mirrored {assigned=true}
+  variable @v: f32[3] mirrored {assigned=true}
+(%w: f32[2] mirrored = @w, %v: f32[3] mirrored = @v, %i: i32[] mirrored, %g: f32[2] mirrored) {
+  %a, %b = cond(%i, %w, %v, %g) : f32[2] mirrored, f32[3] mirrored
+    stay(%w1: f32[2] mirrored, %v1: f32[3] mirrored, %g1: f32[2] mirrored) {
+      return %w1, %v1
+    }
+    change(%w2: f32[2] mirrored, %v2: f32[3] mirrored, %g2: f32[2] mirrored) {
+      %c = jax.sub(%w2, %g2) : f32[2] mirrored
+      %d = jax.neg(%v2) : f32[3] mirrored
+      return %c, %d
+    }
+  return %a -> @w, %b -> @v
+}"""
+LOOP = """graph f on 1 replica, stage spmd
+  variable @w: f32[2] mirrored {assigned=true}
+  variable @v: f32[2] mirrored {assigned=true}
+  variable @m: f32[2] mirrored {assigned=true}
+  variable @n: f32[2] mirrored {assigned=true}
+(%w: f32[2] mirrored = @w, %v: f32[2] mirrored = @v, %m: f32[2] mirrored = @m, \
+%n: f32[2] mirrored = @n) {
+  %a, %b, %c, %d = scan(%w, %v, %m, %n) {num_consts=0, num_carry=4, length=3, reverse=false} : \
+f32[2] mirrored, f32[2] mirrored, f32[2] mirrored, f32[2] mirrored
+    turn(%w1: f32[2] mirrored, %v1: f32[2] mirrored, %m1: f32[2] mirrored, %n1: f32[2] mirrored) {
+      %e = jax.add(%m1, %w1) : f32[2] mirrored
+      %f = jax.add(%n1, %v1) : f32[2] mirrored
+      %g = jax.sub(%w1, %e) : f32[2] mirrored
+      %h = jax.sub(%v1, %f) : f32[2] mirrored
+      return %g, %h, %e, %f
+    }
+  %i = jax.add(%w, %v) : f32[2] mirrored
+  return %a -> @w, %b -> @v, %c -> @m, %d -> @n, %i
+}"""
 
 
 def test_a_step_without_results() -> None:

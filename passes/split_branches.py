@@ -1,0 +1,106 @@
+"""A branch over several variables as one branch for each: part of the pass `cut_updates.py`.
+
+An update that is made where a condition holds, such as "all gradients are finite", is a `cond` that
+returns new values of all variables. No server has all these. So the results are parted by the
+variables whose new values need them, and each part has a `cond` of its own, with the operands that
+it takes. The index stays one value.
+
+Before:  %w1, %v1 = cond(%i, %w, %v, %g, %h)
+After:   %w1 = cond(%i, %w, %g)   %v1 = cond(%i, %v, %h)
+
+Left alone: branches with effects or collectives, and results that several updates need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphdist.ir.analyses import collectives, has_effect
+from graphdist.ir.builder import Builder
+from graphdist.ir.flow import reachable, uses
+from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.ops import COND
+from graphdist.ir.rewrite import substitute
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.update_groups import UpdateGroups
+
+NAME = "cut_updates"
+
+
+def split_branches(graph: Graph) -> Graph:
+    """Return the graph with branches over several variables split; the same if there are none."""
+    parts = _Parts(graph).found
+    if not parts:
+        return graph
+    builder, environment = Builder(NAME), dict[Operand, Operand]()
+    for node in graph.nodes:
+        operands = substitute(environment, node.operands)
+        if node not in parts:
+            results = builder.keep(node, operands, node.graphs)
+            environment.update(zip(node.results, results, strict=True))
+            continue
+        for positions in parts[node]:
+            results = _add_part(builder, node, operands, positions)
+            old = (node.results[position] for position in positions)
+            environment.update(zip(old, results, strict=True))
+    outputs = substitute(environment, graph.outputs)
+    return graph.replace(nodes=tuple(builder.nodes), outputs=outputs)
+
+
+class _Parts:
+    """The branches of a graph that are split, with the positions of the results of each part."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        branches = [node for node in graph.nodes if _is_splittable(node)]
+        self.found: Mapping[Node, Sequence[Sequence[int]]] = {}
+        if branches:
+            self._groups = self._group_of_outputs()
+            split = {node: self._of(node) for node in branches}
+            self.found = {node: parts for node, parts in split.items() if len(parts) > 1}
+
+    def _group_of_outputs(self) -> Mapping[Operand, int]:
+        """Return the group of variables that each new value belongs to."""
+        found = UpdateGroups(self.graph)
+        numbers = {name: number for number, names in enumerate(found.groups) for name in names}
+        return {output: numbers[name] for name, output in found.new.items()}
+
+    def _of(self, node: Node) -> list[list[int]]:
+        parts: dict[frozenset[int], list[int]] = {}
+        for position, result in enumerate(node.results):
+            ends = reachable(uses(self.graph), [result])
+            needed = {group for output, group in self._groups.items() if output in ends}
+            if any(output in ends for output in self.graph.outputs[len(self._groups) :]):
+                needed.add(-1)
+            parts.setdefault(frozenset(needed), []).append(position)
+        return list(parts.values())
+
+
+def _is_splittable(node: Node) -> bool:
+    if node.op is not COND or len(node.results) < 2 or has_effect(node):
+        return False
+    return not any(collectives(branch) for branch in node.graphs)
+
+
+def _add_part(
+    builder: Builder, node: Node, operands: Sequence[Operand], positions: Sequence[int]
+) -> Sequence[Operand]:
+    """Add a branch that returns some of the results, and takes what it needs for them."""
+    branches = [
+        eliminate_dead_code(branch.replace(outputs=tuple(branch.outputs[p] for p in positions)))
+        for branch in node.graphs
+    ]
+    taken = [
+        place
+        for place in range(len(operands) - 1)
+        if any(_takes(branch, branch.inputs[place]) for branch in branches)
+    ]
+    narrow = tuple(
+        branch.replace(inputs=tuple(branch.inputs[place] for place in taken)) for branch in branches
+    )
+    given = (operands[0], *(operands[1 + place] for place in taken))
+    return builder.add(COND, given, node.params, narrow, at=node.source)
+
+
+def _takes(branch: Graph, value: Operand) -> bool:
+    return value in branch.outputs or any(value in node.operands for node in branch.nodes)
