@@ -18,6 +18,12 @@ import train_text
         (train_digits, "--epochs 0", "--epochs is 0: at least 1"),
         (train_text, "--replicas 0", "--replicas is 0: from 1 to 16, the rows of a batch"),
         (train_text, "--steps 0", "--steps is 0: at least 1"),
+        (train_text, "--synchronous-steps 5", "--synchronous-steps is given without --sync-every"),
+        (
+            train_text,
+            "--sync-every 2 --steps 5 --synchronous-steps 5",
+            "--synchronous-steps is 5: fewer than --steps",
+        ),
         (train_multi_worker, "--steps-a-checkpoint 0", "--steps-a-checkpoint is 0: at least 1"),
     ],
 )

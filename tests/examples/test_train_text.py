@@ -1,6 +1,7 @@
 """The text example trains, and its losses are those of one device without graphdist."""
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,23 @@ def test_bits_fall_as_on_one_device(capsys: pytest.CaptureFixture[str]) -> None:
     prompt = jnp.asarray(train_text.load_text()[1][: SMALL.context])
     written = train_text.sample(params, prompt, jax.random.key(0), length=3)
     assert written.shape == (3,)
+
+
+@pytest.mark.slow
+def test_first_steps_are_synchronous_and_the_variables_go_on() -> None:
+    settings = replace(SMALL, steps=10)
+    devices = ["cpu:0", "cpu:1"]
+    expected, _ = train_text.train(gd.MirroredStrategy(devices), settings)
+    local = gd.MirroredStrategy(devices, sync_every=3)
+    bits, params = train_text.train(
+        local, settings, first=gd.MirroredStrategy(devices), first_steps=4
+    )
+    np.testing.assert_array_equal(bits[:4], expected[:4])
+    # The first local step begins from what the synchronous ones have reached.
+    np.testing.assert_allclose(bits[4], expected[4], rtol=1e-5)
+    assert bits[5:] != expected[5:]
+    assert len(bits) == 10
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), params))
 
 
 def test_a_place_is_predicted_from_those_before_it() -> None:

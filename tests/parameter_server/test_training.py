@@ -232,8 +232,9 @@ def test_a_step_says_what_could_not_be_cut(alone: Strategy) -> None:
             v.assign(v[...] - n[...])
             return carry
 
+        found = w.read_value() + v.read_value()
         jax.lax.fori_loop(0, 3, turn, 0)
-        return w.read_value() + v.read_value()
+        return found
 
     said = str(ClusterCoordinator(alone).trace(step).lower().explain())
     assert "declined: variable 'm' is read by the worker: scan at" in said

@@ -1,5 +1,7 @@
 """Every pass against graphs written down: `<pass>.gd` holds what it takes and what it gives.
 
+A pass with other options than the table's has a file `<pass>.<option>.gd` and a line in `OF_FILES`.
+
 A file is a list of cases:
 
     # title: what the case shows
@@ -24,6 +26,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import optax
 import pytest
 
 from graphdist.ir.compare import first_difference
@@ -31,6 +34,9 @@ from graphdist.ir.parser import parse
 from graphdist.ir.printer import print_graph
 from graphdist.ir.verifier import verify
 from graphdist.passes import PASSES
+from graphdist.passes.local_steps import LocalSteps
+from graphdist.passes.manager import Pass
+from graphdist.strategies.local_steps import OuterOptimizer
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import check_same_meaning
 
@@ -46,6 +52,15 @@ TO_THE_BIT = {
     "scatter_in_parts",
     "simplify",
 }
+OF_FILES = {
+    **PASSES,
+    "local_steps.diloco": Pass(
+        "local_steps",
+        LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),
+        PASSES["local_steps"].takes,
+    ),
+}
+"""The pass of each file: one of the table, or one with other options."""
 MAX_NODES = 12  # of a case: larger ones are not read by anybody
 TITLE = re.compile(r"^# title: ", re.MULTILINE)
 ARROW = "\n-->\n"
@@ -80,12 +95,12 @@ CASES = [case for path in sorted(FOLDER.glob("*.gd")) for case in cases_of(path)
 
 
 def test_every_file_is_named_after_a_pass() -> None:
-    assert {path.stem for path in FOLDER.glob("*.gd")} <= set(PASSES)
+    assert {path.stem for path in FOLDER.glob("*.gd")} <= set(OF_FILES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_golden(case: Case, update_golden: bool) -> None:
-    run = PASSES[case.path.stem]
+    run = OF_FILES[case.path.stem]
     before = parse(case.text, ops=resolve)
     verify(before, full=True)
     after = run(before)

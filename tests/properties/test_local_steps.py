@@ -2,7 +2,8 @@
 
 A step reduces random expressions of its parameters and of the replica's data, updates slots and
 parameters by them, in a random context, and in a loop or not. The oracle is the same arithmetic for
-each replica in plain NumPy, with a mean of the parameters after every H-th step. The graph after
+each replica in plain NumPy, with a mean of the parameters after every H-th step, or a step of an
+outer optimizer. The graph after
 the pass is run by the interpreter, and the compiled program on devices.
 """
 
@@ -14,14 +15,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from hypothesis import given
 from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.ir.interpreter import interpret
+from graphdist.ir.types import numpy_dtype
 from graphdist.ir.verifier import verify
 from graphdist.passes.infer_distribution import infer_distribution
-from graphdist.passes.local_steps import LocalSteps
+from graphdist.passes.local_steps import ANCHOR, LocalSteps
 from graphdist.runtime.evaluate import evaluate_jax_node
 from tests.properties.effort import programs
 
@@ -34,6 +37,14 @@ GRADIENTS = {
 }
 
 
+OUTER: dict[str, Any] = {
+    "descent": optax.sgd(0.7),
+    "momentum": optax.sgd(0.7, momentum=0.9),
+    "nesterov": optax.sgd(0.7, momentum=0.9, nesterov=True),
+}
+"""Outer optimizers: their momentum and whether it looks ahead are in `synchronized`."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A drawn step: for each parameter its gradient, reducer, and whether it has a slot."""
@@ -43,6 +54,7 @@ class Program:
     steps: int
     in_loop: bool
     aggregates: bool
+    outer: str = ""
 
     def update(self, w: list[Any], m: list[Any], x: Any, reduce: Any, np: Any) -> Any:
         """Return new parameters and slots."""
@@ -71,6 +83,7 @@ PROGRAMS = st.builds(
     st.integers(1, 5),
     st.booleans(),
     st.booleans(),
+    st.sampled_from(["", *sorted(OUTER)]),
 )
 
 
@@ -78,6 +91,7 @@ def expected(program: Program, data: Any) -> tuple[Any, Any]:
     """Return each replica's parameters and slots after all steps."""
     count = len(program.parameters)
     w: list[Any] = [[np.full(SIZE, 0.5 + i) for i in range(count)] for _ in range(REPLICAS)]
+    anchors, traces = list(w[0]), [np.zeros(SIZE) for _ in range(count)]
     m: list[Any] = [[np.zeros(SIZE) for _ in range(count)] for _ in range(REPLICAS)]
 
     def own(value: Any, reducer: str) -> Any:
@@ -88,8 +102,21 @@ def expected(program: Program, data: Any) -> tuple[Any, Any]:
             w[r], m[r] = program.update(w[r], m[r], data[r, step].astype(np.float64), own, np)
         if (step + 1) % program.every == 0:
             mean = [sum(w[r][i] for r in range(REPLICAS)) / REPLICAS for i in range(count)]
-            w = [list(mean) for _ in range(REPLICAS)]
+            anchors, traces = synchronized(program.outer, anchors, mean, traces)
+            w = [list(anchors) for _ in range(REPLICAS)]
     return w, m
+
+
+def synchronized(outer: str, anchors: Any, mean: Any, traces: Any) -> tuple[Any, Any]:
+    """Return the parameters after a synchronization, and the slots of the outer optimizer."""
+    if not outer:
+        return mean, traces
+    difference = [anchor - value for anchor, value in zip(anchors, mean, strict=True)]
+    decay = 0.0 if outer == "descent" else 0.9
+    traces = [d + decay * trace for d, trace in zip(difference, traces, strict=True)]
+    ahead = [d + decay * trace for d, trace in zip(difference, traces, strict=True)]
+    used = ahead if outer == "nesterov" else traces
+    return [anchor - 0.7 * u for anchor, u in zip(anchors, used, strict=True)], traces
 
 
 def traced(program: Program, strategy: gd.Strategy) -> tuple[Any, Any, Any]:
@@ -133,12 +160,14 @@ def test_local_steps_as_replicas_alone(program: Program, seed: int) -> None:
     data = np.random.default_rng(seed).integers(-3, 4, (REPLICAS, program.steps, SIZE))
     data = data.astype(np.float32)
     want_w, want_m = expected(program, data)
-    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], sync_every=program.every)
+    outer = OUTER.get(program.outer)
+    devices = ["cpu:0", "cpu:1"]
+    strategy = gd.MirroredStrategy(devices, sync_every=program.every, outer_optimizer=outer)
     step, w, m = traced(program, strategy)
     chunks = [data] if program.in_loop else [data[:, i] for i in range(program.steps)]
     given = [per_replica(strategy, chunk) for chunk in chunks]
     logical = infer_distribution(step.trace(given[0]).graph)
-    interpreted = run_interpreted(logical, program.every, chunks)
+    interpreted = run_interpreted(logical, strategy.local_steps, chunks)
     for xs in given:
         step(xs)
     for replica in range(REPLICAS):
@@ -156,19 +185,19 @@ def per_replica(strategy: gd.Strategy, chunk: Any) -> Any:
     )
 
 
-def run_interpreted(graph: Any, every: int, chunks: Any) -> Any:
+def run_interpreted(graph: Any, run: LocalSteps | None, chunks: Any) -> Any:
     """Run the graph after the pass, and return what is left; check what a pass promises."""
-    run = LocalSteps(every)
+    assert run is not None
     after = run(graph)
     verify(after, full=True)
     assert run(after) is after
     state: dict[str, list[Any]] = {}
     for variable in after.variables:
-        if variable.serves:
-            state[variable.name] = [np.zeros((), np.int32)] * REPLICAS
-        else:
-            first = 0.5 + int(variable.name[1:]) if variable.name[0] == "w" else 0.0
-            state[variable.name] = [np.full(SIZE, first, np.float32)] * REPLICAS
+        name = variable.serves[0] if variable.role == ANCHOR else variable.name
+        is_parameter = name[0] == "w" and (variable.role == ANCHOR or not variable.serves)
+        first = 0.5 + int(name[1:]) if is_parameter else 0.0
+        held = np.full(variable.type.shape, first, numpy_dtype(variable.type.dtype))
+        state[variable.name] = [held] * REPLICAS
     for chunk in chunks:
         state = interpret(after, [list(chunk)], evaluate_jax_node, state).state
     return state
