@@ -238,8 +238,8 @@ def make_strategy(devices: str, replicas: int, **options: Any) -> gd.Strategy:
     return gd.MirroredStrategy([f"cpu:{index}" for index in range(replicas)], **options)
 
 
-def main() -> None:
-    """Train, and let the model write."""
+def parse_arguments() -> argparse.Namespace:
+    """Return the arguments of the command line; end the program for those that make no sense."""
     parser = argparse.ArgumentParser(
         description="Train a small transformer on Python's help topics."
     )
@@ -282,6 +282,12 @@ def main() -> None:
         parser.error("--synchronous-steps is given without --sync-every")
     if not 0 <= arguments.synchronous_steps < arguments.steps:
         parser.error(f"--synchronous-steps is {arguments.synchronous_steps}: fewer than --steps")
+    return arguments
+
+
+def main() -> None:
+    """Train, and let the model write."""
+    arguments = parse_arguments()
     options: dict[str, Any] = {"shard_parameters": True} if arguments.shard_parameters else {}
     if arguments.sync_every is not None:
         # Of a short run, which synchronizes tens of times: long ones take more momentum.

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from graphdist.ir.analyses import collectives, has_effect
 from graphdist.ir.builder import Builder
 from graphdist.ir.flow import reachable, uses
-from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import COND
 from graphdist.ir.rewrite import substitute
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
@@ -84,7 +84,7 @@ def _is_splittable(node: Node) -> bool:
 
 def _add_part(
     builder: Builder, node: Node, operands: Sequence[Operand], positions: Sequence[int]
-) -> Sequence[Operand]:
+) -> tuple[Value, ...]:
     """Add a branch that returns some of the results, and takes what it needs for them."""
     branches = [
         eliminate_dead_code(branch.replace(outputs=tuple(branch.outputs[p] for p in positions)))

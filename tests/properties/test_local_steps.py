@@ -24,7 +24,8 @@ from graphdist.ir.interpreter import interpret
 from graphdist.ir.types import numpy_dtype
 from graphdist.ir.verifier import verify
 from graphdist.passes.infer_distribution import infer_distribution
-from graphdist.passes.local_steps import ANCHOR, LocalSteps
+from graphdist.passes.local_steps import LocalSteps
+from graphdist.passes.local_variables import ANCHOR
 from graphdist.runtime.evaluate import evaluate_jax_node
 from tests.properties.effort import programs
 
