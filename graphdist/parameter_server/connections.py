@@ -11,6 +11,7 @@ out: a worker that dies while it sends changes nothing.
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import struct
@@ -20,9 +21,13 @@ from multiprocessing.connection import Client, Connection, Listener
 from threading import RLock, Thread
 from typing import Any  # Any: requests and answers
 
+import numpy as np
+
 _SECONDS_OF_SILENCE = 5.0
 """How long a server may be silent before Ray is asked whether it is alive."""
 _COUNT = struct.Struct("!I")
+_BYTES_UNDER_WAY = 4 << 20
+"""The bytes that the system may keep between two processes."""
 
 
 class ServerIsSilent(Exception):
@@ -33,17 +38,33 @@ def send(connection: Connection, message: object) -> None:
     """Send a message."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    connection.send_bytes(_COUNT.pack(len(buffers)) + head)
-    for buffer in buffers:
-        connection.send_bytes(buffer.raw())
+    views = [buffer.raw() for buffer in buffers]
+    sizes = struct.pack(f"!I{len(views)}Q", len(views), *(view.nbytes for view in views))
+    connection.send_bytes(sizes + head)
+    for view in views:
+        # Around the connection, which would copy what arrives, piece by piece.
+        while view.nbytes:
+            view = view[os.write(connection.fileno(), view) :]
 
 
 def receive(connection: Connection) -> Any:
     """Return the next message; raises `EOFError` or `OSError` when there is none."""
     head = connection.recv_bytes()
     (count,) = _COUNT.unpack_from(head)
-    buffers = [connection.recv_bytes() for _ in range(count)]
-    return pickle.loads(memoryview(head)[_COUNT.size :], buffers=buffers)
+    sizes = struct.unpack_from(f"!{count}Q", head, _COUNT.size)
+    buffers = [_received(connection, size) for size in sizes]
+    return pickle.loads(memoryview(head)[_COUNT.size + 8 * count :], buffers=buffers)
+
+
+def _received(connection: Connection, size: int) -> memoryview:
+    found = memoryview(np.empty(size, np.uint8))
+    left = found
+    while left.nbytes:
+        count = os.readv(connection.fileno(), [left])
+        if not count:
+            raise EOFError
+        left = left[count:]
+    return found
 
 
 class RequestListener:
@@ -122,6 +143,8 @@ class ServerConnection:
 
 
 def _without_delay(connection: Any) -> None:
-    """Send small messages at once."""
+    """Send small messages at once, and large ones in large pieces."""
     with socket.socket(fileno=socket.dup(connection.fileno())) as found:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            found.setsockopt(socket.SOL_SOCKET, buffer, _BYTES_UNDER_WAY)
