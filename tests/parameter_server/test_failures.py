@@ -45,9 +45,7 @@ def counter(strategy: Any, name: str = "count") -> gd.Variable:
 def test_a_killed_worker_loses_no_function(strategy: gd.ParameterServerStrategy) -> None:
     coordinator = ClusterCoordinator(strategy)
     count = counter(strategy)
-    iterator = iter(
-        coordinator.create_per_worker_dataset(lambda: gd.data.Dataset.range(1000).repeat())
-    )
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: gd.data.Dataset.range(1_000_000)))
 
     @gd.function
     def step(iterator: Any) -> Any:
@@ -68,9 +66,13 @@ def test_a_killed_worker_loses_no_function(strategy: gd.ParameterServerStrategy)
     after = coordinator.worker_processes()
     assert after[0] != before[0]
     assert after[1] == before[1]
-    again = [coordinator.schedule(step, args=(iterator,)) for _ in range(20)]
-    coordinator.join()
-    assert min(int(value.fetch()) for value in again) < 20
+    deadline = time.monotonic() + 60
+    least = 1_000_000
+    while least >= 20 and time.monotonic() < deadline:  # the other worker may take many before
+        again = [coordinator.schedule(step, args=(iterator,)) for _ in range(20)]
+        coordinator.join()
+        least = min(int(value.fetch()) for value in again)
+    assert least < 20
 
 
 def test_a_killed_server_is_named_with_its_variables(
