@@ -57,7 +57,7 @@ def receive(connection: Connection) -> Any:
 
 
 def _received(connection: Connection, size: int) -> memoryview:
-    found = memoryview(np.empty(size, np.uint8))
+    found: memoryview = np.empty(size, np.uint8).data
     left = found
     while left.nbytes:
         count = os.readv(connection.fileno(), [left])
