@@ -32,11 +32,11 @@ def node_seconds(node: Node, topology: Topology) -> float:
     >>> from graphdist.runtime.targets.topologies import find_topology
     >>> graph = parse('''graph f on 4 replicas, stage spmd
     ... (%x: f32[1000000] per_replica) {
-    ...   %y = all_reduce(%x) {group_size=4, reducer=sum} : f32[1000000] mirrored
+    ...   %y = all_reduce(%x) {group_size=4, reducer="sum"} : f32[1000000] mirrored
     ...   return %y
     ... }''')
     >>> node_seconds(graph.nodes[0], find_topology("v5e:2x2"))
-    6.42e-05
+    6.98e-05
     """
     return 0.0 if node.graphs else float(f"{node_estimate(node, topology).step:.3g}")
 
