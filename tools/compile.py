@@ -81,20 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("target", nargs="?", help="file.py:make_step or module:make_step")
     add("--topology", help="such as v5e:16x16 (TPU chips) or h100:8x8 (hosts x GPUs)")
-    add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
     add("-o", "--output", help="write the compiled step to this file, by custom name.gdx")
     add("--platforms", help="what the file's portable module is for, such as tpu,cpu")
-    add(
-        "--shard-parameters",
-        nargs="?",
-        const=True,
-        type=int,
-        metavar="GROUP",
-        help="store parameters in slices, over all devices or over groups of this size",
-    )
-    add("--passes", help="the passes to run in place of the default ones: names with commas")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the step")
-    add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
+    add_compilation_options(parser)
     add("--fit", metavar="NAME=LOW..HIGH", help="find the largest value that fits")
     add("--compare", metavar="A,B,..", help="a table over topologies")
     add("--scale", metavar="N,M,..", help="a table over numbers of chips of the topology's kind")
@@ -236,6 +225,23 @@ def lower_step(
 def with_passes(traced: Traced, names: str | None) -> Traced:
     """Return a traced step with the passes of these names, if any are given, with commas."""
     return traced if names is None else replace(traced, pipeline=_passes(names))
+
+
+def add_compilation_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how a step is compiled for a topology."""
+    add = parser.add_argument
+    add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
+    add(
+        "--shard-parameters",
+        nargs="?",
+        const=True,
+        type=int,
+        metavar="GROUP",
+        help="store parameters in slices, over all devices or over groups of this size",
+    )
+    add("--passes", help="the passes to run in place of the default ones: names with commas")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the step")
+    add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
 
 
 def sharding(asked: int | bool | None) -> dict[str, Any]:

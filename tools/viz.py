@@ -19,6 +19,7 @@ from graphdist.aot.saving import require_place
 from graphdist.config import wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.topologies import find_topology
+from graphdist.tools.compile import add_compilation_options
 from graphdist.tools.targets import prepare_command, without_our_line
 from graphdist.tools.viz_index import function_names, write_index
 from graphdist.tools.viz_targets import VizTarget, is_saved, load_target, read_earlier
@@ -58,18 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     add("target", help="file.py:make_step, module:function, step.gdx, or a graph's text in a file")
     add("--strategy", metavar="NAME[:N]", help="such as mirrored:8")
     add("--topology", metavar="CHIP:SHAPE", help="compile for chips that are not here: v5e:16x16")
-    add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
-    add(
-        "--shard-parameters",
-        nargs="?",
-        const=True,
-        type=int,
-        metavar="GROUP",
-        help="store parameters in slices, over all devices or over groups of this size",
-    )
-    add("--passes", help="the passes to run in place of the default ones: names with commas")
-    add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="setting of the factory")
+    add_compilation_options(parser)
     add(
         "--args", default="", metavar="TYPES", help="what a function takes: 'f32[256,784] i32[256]'"
     )
