@@ -4,7 +4,7 @@ The body is traced once for all elements, so that a list which it appends to wou
 a value of the trace. Watched are lists, dicts, sets and deques that the body names, and functions
 beside it that it reaches, as a variable or as an attribute of an object, and attributes that are
 numbers. Names that begin with an underscore are not watched, which is what a cache may rely on, nor
-are objects of packages, such as JAX.
+are objects whose classes JAX, Keras and the other packages of `_PACKAGES` define.
 """
 
 from __future__ import annotations
