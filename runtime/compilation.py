@@ -18,14 +18,15 @@ from graphdist.ir.errors import GraphdistError
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.targets.topologies import cuda_folder
 
+_OPTION_REFUSED = "No such compile option", "While setting option", " into flag xla_"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"\(?([\d.]+)([KMGT]?)i?B?\)?"
 _EXCEEDS = re.compile(rf"{_SIZE}\s+exceeds\s+(?:the\s+)?available\s+\w+\s+{_SIZE}")
 _USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
 
 
-class PackingTarget(Protocol):
-    """A platform, and the number of bytes that its collectives combine."""
+class StepTarget(Protocol):
+    """What the compiler's options depend on: the platform, and what the strategy asks for."""
 
     @property
     def platform(self) -> str:
@@ -33,7 +34,11 @@ class PackingTarget(Protocol):
 
     @property
     def bytes_per_pack(self) -> int:
-        """Return the bytes; 0 for XLA's own choice."""
+        """Return the bytes that collectives combine; 0 for XLA's own choice."""
+
+    @property
+    def shard_parameters(self) -> bool:
+        """Return whether variables are stored in slices, which steps gather."""
 
 
 class DeviceMemoryError(GraphdistError, MemoryError):
@@ -78,10 +83,25 @@ _COMBINING = {
 """XLA's options for the bytes that it combines; on CPU the pass `bucket_collectives` packs."""
 
 
-def combining_options(target: PackingTarget) -> dict[str, Any]:
-    """Return XLA's options for a target's `bytes_per_pack`; none for 0: then XLA chooses."""
+_GATHERING: dict[str, dict[str, Any]] = {
+    "TPU v5 lite": {"xla_tpu_scoped_vmem_limit_kib": 24 * 2**10},
+}
+"""XLA's options with which more gathers run beside computation, by the kind of device.
+
+In the memory of a core, of which products may use so many KiB, gathers arrive meanwhile (libtpu
+0.0.42, whose default is 16 MiB). Options that take much more of a chip's memory are left to users.
+"""
+
+
+def step_options(target: StepTarget, device_kind: str) -> dict[str, Any]:
+    """Return XLA's options for a target's steps: what collectives combine, and what hides gathers.
+
+    A `bytes_per_pack` of 0 leaves the first to XLA.
+    """
     size = target.bytes_per_pack
-    return dict.fromkeys(_COMBINING.get(target.platform, ()), size) if size else {}
+    combining = dict.fromkeys(_COMBINING.get(target.platform, ()), size) if size else {}
+    gathering = _GATHERING.get(device_kind, {}) if target.shard_parameters else {}
+    return {**combining, **gathering}
 
 
 def device_options(devices: Devices) -> dict[str, Any]:
@@ -93,10 +113,10 @@ def device_options(devices: Devices) -> dict[str, Any]:
 def refused(text: str, devices: Devices) -> GraphdistError | None:
     """Return the error for a text of XLA; None if the text is no refusal that users can act on."""
     first = text.splitlines()[0]
-    if "No such compile option" in text or "While setting option" in text:
+    if any(said in text for said in _OPTION_REFUSED):
         return CompilerOptionError(
             f"the compiler for {devices.platform} refuses a compiler option: "
-            f"{first.partition(': ')[2] or first}",
+            f"{first.partition(': ')[2].rstrip(': ') or first}",
             hint="options are XLA's own, and differ from platform to platform",
         )
     if not text.startswith("RESOURCE_EXHAUSTED"):

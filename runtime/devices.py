@@ -85,6 +85,11 @@ class Devices:
         platform = self.devices[0].platform
         return "gpu" if platform in ("cuda", "rocm") else platform
 
+    @property
+    def kind(self) -> str:
+        """Return JAX's name of the kind of the devices, such as "TPU v5 lite"."""
+        return str(self.devices[0].device_kind)
+
     @cached_property
     def num_slices(self) -> int:
         """Return the number of TPU slices: groups of devices that only a network connects."""

@@ -71,7 +71,7 @@ def target_of(devices: Devices) -> dict[str, Any]:
     topology = devices.topology
     return {
         "platform": devices.platform,
-        "device_kind": devices.devices[0].device_kind,
+        "device_kind": devices.kind,
         "num_devices": len(devices),
         "topology": None if topology is None else topology.name,
         "num_slices": 1 if topology is None else topology.num_slices,

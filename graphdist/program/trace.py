@@ -42,7 +42,7 @@ from graphdist.program.progress import phase
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import require_result
 from graphdist.program.trace_attempts import TraceAttempts
-from graphdist.runtime.compilation import combining_options
+from graphdist.runtime.compilation import step_options
 from graphdist.state.layout import as_stored
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import bound
@@ -128,7 +128,10 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
         strategy.devices,
         variables=tuple(trace.variables),
         pipeline=request.pipeline_for(target),
-        compiler_options={**combining_options(target), **(request.compiler_options or {})},
+        compiler_options={
+            **step_options(target, strategy.devices.kind),
+            **(request.compiler_options or {}),
+        },
         given=_all_given(given, avals, strategy),
         interface=interface,
     )

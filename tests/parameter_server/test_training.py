@@ -24,15 +24,6 @@ OPTIMIZERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def alone() -> Any:
-    """Return a strategy of one worker and two servers."""
-    pytest.importorskip("ray")
-    strategy = gd.ParameterServerStrategy(num_workers=1, num_servers=2)
-    yield strategy
-    strategy.shutdown()
-
-
 def batches(count: int) -> list[tuple[Any, Any]]:
     generator = np.random.default_rng(0)
     return [
@@ -79,7 +70,7 @@ def training(strategy: Any, optimizer: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
-def test_one_worker_trains_bit_for_bit_as_one_device(alone: Strategy, name: str) -> None:
+def test_one_worker_trains_as_one_device(alone: Strategy, name: str) -> None:
     coordinator = ClusterCoordinator(alone)
     variables, step = training(alone, OPTIMIZERS[name])
     others, other_step = training(gd.OneDeviceStrategy("cpu:0"), OPTIMIZERS[name])
@@ -87,9 +78,35 @@ def test_one_worker_trains_bit_for_bit_as_one_device(alone: Strategy, name: str)
     for x, y in batches(12):
         losses.append(coordinator.schedule(step, args=(x, y)).fetch())
         other_losses.append(other_step(x, y))
-    np.testing.assert_array_equal(losses, other_losses)
+    # To the bit on some processors; on others XLA rounds the two halves otherwise than the whole.
+    np.testing.assert_allclose(losses, other_losses, rtol=1e-6)
     for one, other in zip(jax.tree.leaves(variables), jax.tree.leaves(others), strict=True):
-        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-7)
+
+
+def test_one_worker_trains_bit_for_bit_where_nothing_is_rounded(alone: Strategy) -> None:
+    def training_of(strategy: Any) -> tuple[Any, Any]:
+        with strategy.scope():
+            weight = gd.Variable(jnp.arange(8.0))
+
+        @gd.function
+        def step(x: Any) -> Any:
+            def of_replica(x: Any) -> Any:
+                loss, gradient = jax.value_and_grad(lambda w: jnp.sum(x @ w))(weight[...])
+                weight.assign_sub(0.25 * gd.get_replica_context().all_reduce("SUM", gradient))
+                return loss
+
+            return strategy.reduce("SUM", strategy.run(of_replica, args=(x,)), axis=None)
+
+        return weight, step
+
+    coordinator = ClusterCoordinator(alone)
+    weight, step = training_of(alone)
+    other_weight, other_step = training_of(gd.OneDeviceStrategy("cpu:0"))
+    for number in range(12):
+        x = np.arange(16, dtype=np.float32).reshape(2, 8) + number
+        assert coordinator.schedule(step, args=(x,)).fetch() == other_step(x)
+    np.testing.assert_array_equal(np.asarray(weight), np.asarray(other_weight))
 
 
 def test_what_gradients_need_together_stays_on_the_worker(alone: Strategy) -> None:

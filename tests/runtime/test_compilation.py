@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
-from graphdist.runtime.compilation import device_options
+from graphdist.runtime.compilation import CompilerOptionError, device_options, refused
 from graphdist.runtime.devices import Devices
 
 OPTION = "xla_cpu_multi_thread_eigen"
@@ -26,6 +26,21 @@ def test_the_compiler_for_absent_gpus_is_told_where_cuda_is(platform: str, is_ab
         told = device_options(devices)
     expects_it = platform == "gpu" and is_absent
     assert told == ({"xla_gpu_cuda_data_dir": str(Path("/cuda"))} if expects_it else {})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("INVALID_ARGUMENT: No such compile option: 'xla_x'", "No such compile option: 'xla_x'"),
+        ("INVALID_ARGUMENT: Failed to parse 'lots' into flag xla_x: ", "'lots' into flag xla_x"),
+        ("INVALID_ARGUMENT: While setting option xla_x, 'lots' is no", "'lots' is no"),
+    ],
+)
+def test_an_option_that_the_compiler_refuses_is_named(text: str, said: str) -> None:
+    devices = cast(Devices, SimpleNamespace(platform="tpu"))
+    error = refused(text, devices)
+    assert isinstance(error, CompilerOptionError)
+    assert str(error).splitlines()[0].endswith(said)
 
 
 @pytest.mark.parametrize("given", [{}, {OPTION: True}])

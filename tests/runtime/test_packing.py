@@ -15,7 +15,8 @@ from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER
 from graphdist.ir.parser import parse
 from graphdist.ir.rewrite import rewrite
 from graphdist.passes import PASSES, Target, pipeline
-from graphdist.runtime.compilation import combining_options
+from graphdist.runtime.compilation import step_options
+from tests.aot.steps import needs_tpu
 
 VALUES = 8
 SIZE = 64  # floats each
@@ -51,14 +52,37 @@ def test_packs_are_of_so_many_bytes(bytes_per_pack: int, expected: list[int]) ->
 
 
 def test_accelerators_get_it_as_an_option_of_their_compiler() -> None:
-    assert combining_options(Target("tpu", bytes_per_pack=2**20)) == {
+    assert step_options(Target("tpu", bytes_per_pack=2**20), "TPU v5") == {
         "xla_jf_crs_combiner_threshold_in_bytes": 2**20
     }
-    names = list(combining_options(Target("gpu", bytes_per_pack=5)))
+    names = list(step_options(Target("gpu", bytes_per_pack=5), "NVIDIA H100"))
     assert len(names) == 3
     assert all(name.startswith("xla_gpu_") for name in names)
-    assert combining_options(Target("gpu")) == {}
-    assert combining_options(Target("cpu", bytes_per_pack=5)) == {}
+    assert step_options(Target("gpu"), "NVIDIA H100") == {}
+    assert step_options(Target("cpu", bytes_per_pack=5), "cpu") == {}
+
+
+def test_steps_that_gather_parameters_on_v5e_get_an_option_that_hides_it() -> None:
+    slices = Target("tpu", shard_parameters=True)
+    assert step_options(slices, "TPU v5 lite") == {"xla_tpu_scoped_vmem_limit_kib": 24_576}
+    assert step_options(slices, "TPU v6 lite") == {}
+    assert step_options(Target("tpu"), "TPU v5 lite") == {}
+
+
+@needs_tpu
+def test_the_options_of_a_function_override_those_of_its_target() -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
+    spec = gd.PerReplicaSpec((8,), jnp.float32, strategy=strategy)
+
+    def options(given: dict[str, Any] | None) -> Any:
+        step = gd.function(
+            lambda x: strategy.run(lambda x: 2 * x, args=(x,)), compiler_options=given
+        )
+        return step.trace(spec).lower().compiler_options
+
+    name = "xla_tpu_scoped_vmem_limit_kib"
+    assert options(None) == {name: 24_576}
+    assert options({name: 16_384}) == {name: 16_384}
 
 
 def test_staged_collectives_give_what_those_in_one_stage_do() -> None:

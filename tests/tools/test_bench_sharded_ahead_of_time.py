@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any  # Any: the example's module and pytrees
 
 import jax
@@ -22,6 +23,12 @@ from graphdist.tools.targets import load_factory
 from tests.aot.steps import needs_tpu
 
 SETTINGS = {"size": "tiny", "length": 16, "compute_dtype": "float32"}
+NAMED = (
+    "xla_enable_async_all_gather",
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter",
+)
+"""The options that docs/large-models.md names for v5p and v6e."""
 
 
 @pytest.fixture
@@ -106,24 +113,45 @@ def test_forms_are_compiled_for_absent_chips(
     assert "all_gather" in lines[3]
 
 
-@needs_tpu
-@pytest.mark.slow
-def test_what_the_schedule_leaves_exposed_in_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+def exposed_in_loops(
+    topology: str, options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> list[list[str]]:
+    """Return the kinds of the collectives that nothing overlaps, in each loop over layers."""
     make_step = load_factory(f"{EXAMPLE}:make_step")
     module = sys.modules[make_step.__module__]
     model = module.Model(4, 2_048, 5_632, heads=16, kv_heads=16, vocabulary=8_192)
     monkeypatch.setitem(module.SIZES, "wide", model)
-    strategy = gd.TPUStrategy(topology="v5e:4x4", shard_parameters=True)
+    strategy = gd.TPUStrategy(topology=topology, shard_parameters=True)
     step, arguments = module.make_step(strategy, size="wide")
-    compiled = step.trace(*arguments).lower().compile()
-    collectives = loop_collectives(compiled.as_text("hlo"))
-    loops = [list(found) for _, found in groupby(collectives, key=lambda found: found.loop)]
-    of_layers = [loop for loop in loops if any(found.kind == "all_gather" for found in loop)]
-    forward, backward = ([found for found in loop if found.is_exposed] for loop in of_layers)
-    assert len(forward) <= 1
-    gathers = [found for found in backward if found.kind == "all_gather"]
-    assert len(gathers) <= 2
-    # The TPU compiler has no asynchronous reduce_scatter.
-    assert {found.kind for found in backward} - {"all_gather"} == {"reduce_scatter"}
+    compiled = step.trace(*arguments).lower().compile(options)
     report = compiled.report()
     assert report.parts.total <= report.needed_bytes
+    collectives = loop_collectives(compiled.as_text("hlo"))
+    loops = [list(found) for _, found in groupby(collectives, key=lambda found: found.loop)]
+    return [
+        [found.kind for found in loop if found.is_exposed]
+        for loop in loops
+        if any(found.kind == "all_gather" for found in loop)
+    ]
+
+
+@needs_tpu
+@pytest.mark.slow
+def test_what_the_schedule_leaves_exposed_in_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, backward = exposed_in_loops("v5e:4x4", {}, monkeypatch)
+    assert len(forward) <= 1
+    assert backward.count("all_gather") <= 1
+    # The compiler for v5e has no asynchronous reduce_scatter.
+    assert set(backward) - {"all_gather"} == {"reduce_scatter"}
+
+
+@needs_tpu
+@pytest.mark.slow
+def test_the_options_that_the_docs_name_leave_little_exposed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forward, backward = exposed_in_loops("v5p:2x2x4", dict.fromkeys(NAMED, True), monkeypatch)
+    assert len(forward) <= 1
+    assert len(backward) <= 1
+    docs = (Path(__file__).parents[2] / "docs" / "large-models.md").read_text()
+    assert all(f"--option {name}=true" in docs for name in NAMED)

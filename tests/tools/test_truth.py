@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,10 +12,12 @@ from xml.etree import ElementTree
 import pytest
 
 import graphdist as gd
+from graphdist.runtime.targets.durations import KernelFlops
+from graphdist.tools.truth import runs
 from graphdist.tools.truth.command import main
 from graphdist.tools.truth.fit import Observed, slowdown_at, slowdown_of
 from graphdist.tools.truth.page import Judged, drawn, write_page
-from graphdist.tools.truth.runs import ROOT, TABLE, read_table
+from graphdist.tools.truth.runs import MODULES, ROOT, TABLE, PublishedRun, read_table
 from tests.aot.steps import make_step, needs_tpu
 
 
@@ -114,12 +117,14 @@ def test_rows_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ]
     command = [*table_of(rows, tmp_path), "--json"]
     (tmp_path / "modules").mkdir()
+    programs = [run.program for run in read_table(tmp_path / "table.json")]
     for row, batch in ((1, 16), (2, 1024)):
         strategy = gd.TPUStrategy(topology="v5e:2x2")
         step, _, spec = make_step(strategy, batch=batch, width=128)
         text = step.trace(spec, 0.1).lower().compile().as_text("hlo")
-        kept = json.dumps({"module": text, "kernels": []}).encode()
-        (tmp_path / "modules" / f"row{row}.json.gz").write_bytes(gzip.compress(kept))
+        kept = {"program": programs[row - 1], "module": text, "kernels": []}
+        packed = lzma.compress(json.dumps(kept).encode())
+        (tmp_path / "modules" / f"row{row}.json.xz").write_bytes(packed)
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)["rows"]
     assert [row["row"] for row in found] == [1, 2]
@@ -140,3 +145,28 @@ def test_a_row_is_compiled_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(command) == 0  # from the folder
     assert capsys.readouterr().out == first
     assert kept.stat().st_mtime_ns == before
+    assert main([*command, "--again"]) == 0
+    assert kept.stat().st_mtime_ns > before
+
+
+def test_a_module_of_another_program_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def compile(run: PublishedRun) -> tuple[str, KernelFlops]:
+        asked.append(run.options)
+        return "", {}
+
+    monkeypatch.setattr(runs, "_compile", compile)
+    (run,) = (run for run in read_table(ROOT / TABLE) if run.row == 3)
+    changed = replace(run, options={})
+    for each in (run, run, changed, changed, run):
+        runs.compiled_run(each, tmp_path)
+    assert asked == [run.options, {}, run.options]
+
+
+def test_modules_are_kept_for_the_programs_of_the_table() -> None:
+    programs = {f"row{run.row}.json.xz": run.program for run in read_table(ROOT / TABLE)}
+    for kept in (ROOT / MODULES).glob("*.json.xz"):
+        assert json.loads(lzma.decompress(kept.read_bytes()))["program"] == programs[kept.name]

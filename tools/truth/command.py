@@ -1,9 +1,9 @@
 """`python -m graphdist.tools.truth`: predicted steps against published training runs.
 
-    python -m graphdist.tools.truth                      # all rows, compiled one after the other
+    python -m graphdist.tools.truth                      # all rows, from modules that are kept
     python -m graphdist.tools.truth --row 1 --row 13     # some
-    python -m graphdist.tools.truth --modules modules    # keep compiled modules, and use them again
-    python -m graphdist.tools.truth --modules modules --write docs
+    python -m graphdist.tools.truth --row 1 --again      # compiled again: this takes minutes
+    python -m graphdist.tools.truth --write docs
 
 The slowdown of a chip (`fit.py`) is fitted to the rows of other families than the row that is
 judged. Rows for GPUs are compiled where the CUDA plugin of JAX is installed, rows for TPUs where
@@ -25,6 +25,7 @@ from graphdist.tools.targets import prepare_command
 from graphdist.tools.truth.fit import ENDS, Observed, slowdown_at, slowdown_of
 from graphdist.tools.truth.page import Judged, errors_line, write_page
 from graphdist.tools.truth.runs import (
+    MODULES,
     ROOT,
     TABLE,
     CompiledRun,
@@ -69,13 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_command()
     try:
         chosen = _chosen(options, read_table(options.table or ROOT / TABLE))
+        # A row of another table is not the row of this number in ours.
+        modules = options.modules or (None if options.table else ROOT / MODULES)
         runs = []
         for run in chosen:
             if run.not_expressed:
                 print(f"row {run.row}, {run.title}: not predicted, it takes {run.not_expressed}")
                 continue
             try:
-                runs.append(compiled_run(run, options.modules))
+                runs.append(compiled_run(run, modules, again=options.again))
             except GraphdistError as error:
                 print(f"row {run.row}, {run.title}: not predicted: {error.what}")
         found = judged(runs)
@@ -96,7 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     found.add_argument("--row", type=int, action="append", default=[], help="a row, by number")
     found.add_argument("--family", action="append", default=[], help="the rows of a family")
     found.add_argument("--table", type=Path, help=f"another table than {TABLE}")
-    found.add_argument("--modules", type=Path, help="a folder that keeps compiled modules")
+    found.add_argument(
+        "--modules", type=Path, help=f"a folder that keeps compiled modules, if not {MODULES}"
+    )
+    found.add_argument("--again", action="store_true", help="compile rows whose modules are kept")
     found.add_argument("--write", type=Path, help="the folder of the page with the predictions")
     found.add_argument("--json", action="store_true", help="print JSON")
     return found

@@ -1,14 +1,15 @@
 """Published training runs, and their steps compiled for chips that are not here.
 
 The table is `tests/truth/published.json` of a checkout. A run is compiled ahead of time as a step
-of `examples/aot_transformer.py`.
+of `examples/aot_transformer.py`. That takes minutes to hours, so compiled modules are kept in
+`tests/truth/modules`, each with the settings that it was compiled for.
 """
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import json
+import lzma
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from graphdist.strategies.tpu import TPUStrategy
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path("tests/truth/published.json")
+MODULES = Path("tests/truth/modules")
 EXAMPLE = Path("examples/aot_transformer.py")
 
 
@@ -53,6 +55,18 @@ class PublishedRun:
     def chip(self) -> Chip:
         """Return the kind of chip that it ran on."""
         return find_topology(self.topology).chip
+
+    @property
+    def program(self) -> dict[str, Any]:
+        """Return what the compiled module depends on, as JSON."""
+        return {
+            "model": self.model,
+            "topology": self.topology,
+            "rows": self.rows,
+            "length": self.length,
+            "settings": dict(self.settings),
+            "options": dict(self.options),
+        }
 
     @property
     def title(self) -> str:
@@ -86,17 +100,22 @@ def read_table(path: Path) -> tuple[PublishedRun, ...]:
     return tuple(PublishedRun(**row) for row in rows)
 
 
-def compiled_run(run: PublishedRun, folder: Path | None) -> CompiledRun:
-    """Return a run compiled ahead of time, from the folder if it is there."""
-    kept = None if folder is None else folder / f"row{run.row}.json.gz"
-    if kept is not None and kept.exists():
-        read = json.loads(gzip.decompress(kept.read_bytes()))
-        return CompiledRun(run, ScheduledModule(read["module"]), _kernels(read["kernels"]))
+def compiled_run(run: PublishedRun, folder: Path | None, *, again: bool = False) -> CompiledRun:
+    """Return a run compiled ahead of time, from the folder if it keeps the module of this program.
+
+    A module that is compiled is kept there. `again` compiles, whatever the folder has.
+    """
+    kept = None if folder is None else folder / f"row{run.row}.json.xz"
+    if kept is not None and kept.exists() and not again:
+        read = json.loads(lzma.decompress(kept.read_bytes()))
+        if read["program"] == run.program:
+            return CompiledRun(run, ScheduledModule(read["module"]), _kernels(read["kernels"]))
     text, kernels = _compile(run)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         listed = [[[list(array) for array in key], list(cost)] for key, cost in kernels.items()]
-        kept.write_bytes(gzip.compress(json.dumps({"module": text, "kernels": listed}).encode()))
+        made = {"program": run.program, "module": text, "kernels": listed}
+        kept.write_bytes(lzma.compress(json.dumps(made).encode()))
     return CompiledRun(run, ScheduledModule(text), kernels)
 
 
