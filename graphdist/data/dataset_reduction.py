@@ -3,7 +3,8 @@
 A step of a small model takes the device less time than the host needs to start it. So elements are
 stacked, and one program runs the steps of a chunk of them in a loop. The first element runs by
 itself, and so do elements that cannot be stacked, such as the last batch. Every step is the same
-computation, in whichever program it runs.
+computation, in whichever program it runs; XLA compiles the two programs apart, and may round the
+last bit of a sum otherwise.
 
 How many steps a chunk has, unless the caller says it: a few single steps are timed, and a chunk has
 about as many as take `SECONDS` together, up to `MOST_STEPS`; none are stacked if steps take longer.
