@@ -86,7 +86,7 @@ def test_an_epoch_is_to_the_bit_the_loop_outside_where_nothing_is_rounded() -> N
         if epoch:
             total = dataset.reduce(np.float32(0), step, steps_per_execution=3)
         else:
-            total, run = np.float32(0), gd.function(step)
+            total, run = jax.numpy.float32(0), gd.function(step)
             for images in dataset:
                 total = run(total, images)
         return float(total), np.asarray(kernel.read_value())

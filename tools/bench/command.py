@@ -57,7 +57,8 @@ def command_line() -> argparse.ArgumentParser:
     )
     found.add_argument("--systems", help=f"of {', '.join(ALL_SYSTEMS)}, with commas; all if none")
     found.add_argument(
-        "--devices", help='CPU devices (default 2); for passes several, as "2,4,8" (default)'
+        "--devices",
+        help='CPU devices (default 2), or names: "gpu:0,gpu:1"; for passes numbers, as "2,4,8"',
     )
     found.add_argument(
         "--topology", action="append", default=[], help="compile for it: v5e:16x16, h100:1x8"
@@ -161,13 +162,13 @@ def _checked(options: argparse.Namespace) -> list[str]:
 
 def _check_numbers(options: argparse.Namespace, *, is_list: bool) -> None:
     given = options.devices.split(",") if options.devices else []
-    if not all(number.isdigit() and int(number) for number in given) or (
-        len(given) > 1 and not is_list
-    ):
+    are_numbers = all(number.isdigit() and int(number) for number in given)
+    is_right = are_numbers and len(given) < 2
+    if not (are_numbers if is_list else is_right or all(":" in name for name in given)):
         raise ArgumentError(
             f"{options.devices!r} devices are asked for",
             source=here(),
-            hint="give a number, such as 2; for passes several, such as 2,4,8",
+            hint="give a number, such as 2, or names, such as gpu:0; for passes numbers, as 2,4,8",
         )
     for what in ("rounds", "compilations"):
         if getattr(options, what) < 1:
@@ -194,10 +195,10 @@ def _require_one(systems: Sequence[str], hint: str) -> None:
 
 
 def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
-    """Measure on CPU devices of this process."""
-    devices = int(options.devices or 2)
-    gd.config.set_logical_cpu_devices(max(devices, 2))
-    programs, run = TINY if options.tiny else PROGRAMS, Run(f"{devices} CPU devices", devices)
+    """Measure on devices of this process."""
+    devices = _devices(options.devices or "2")
+    title = f"{len(devices)} {devices[0].partition(':')[0].upper()} devices"
+    programs, run = TINY if options.tiny else PROGRAMS, Run(title, len(devices))
     overheads = [name for name in names if name in OVERHEADS]
     if overheads:
         print(f"{'':<46} {'ours':>13}  {'peer':>13}  {'ratio':>7}  bound")
@@ -214,11 +215,19 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
     effort = Effort(options.rounds, options.turn, options.compilations)
     for name in [name for name in names if name in programs]:
         program = programs[name]
-        cpus = [f"cpu:{i}" for i in range(devices)]
-        strategy = gd.MirroredStrategy(cpus, **program.strategy_options)
+        strategy = gd.MirroredStrategy(devices, **program.strategy_options)
         found = measured(program, strategy, systems, effort, is_tiny=options.tiny)
         print(program_table(program, found, run.add(program, found)), flush=True)
     return run
+
+
+def _devices(asked: str) -> list[str]:
+    """Return the names of devices; for a number CPU devices, which are made."""
+    if not asked.isdigit():
+        return asked.split(",")
+    # Overheads are measured on two.
+    gd.config.set_logical_cpu_devices(max(int(asked), 2))
+    return [f"cpu:{number}" for number in range(int(asked))]
 
 
 def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:

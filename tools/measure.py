@@ -1,0 +1,201 @@
+"""`python -m graphdist.tools.measure`: run a step on the accelerators here, beside its prediction.
+
+    python -m graphdist.tools.measure train.py:make_step --topology h200:1x1 --set batch=8
+
+The target is a factory of a step, as `graphdist-compile` takes it. The step runs on all devices of
+this machine, with random numbers in place of what the factory gives as shapes. With `--topology`,
+the name of what this machine is, the step is compiled ahead of time as well, as
+`graphdist-compile` does it, and its predicted seconds and bytes stand beside the measured ones.
+
+Random floats are from 0 to 0.02, so that roots of them are numbers, and nothing is 0: GPUs take
+less time for zeros. Random integers are below `--integers-below`; give the number of words or
+classes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any  # Any: users' arguments and settings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.program.amounts import size_text, time_text
+from graphdist.program.function import Function
+from graphdist.runtime.targets.topologies import find_topology
+from graphdist.state.variable import Variable
+from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.tools.compile import add_compilation_options, lower_step, sharding, strategy_for
+from graphdist.tools.interrupts import INTERRUPTED, say_interrupted
+from graphdist.tools.targets import StepCall, make_step, parse_settings, without_our_line
+from graphdist.values.specs import ArraySpec, PerReplicaSpec
+
+HIGHEST = 0.02
+_WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The median seconds of a step, and the most bytes that a device held.
+
+    `peak_bytes` is None where XLA does not count them, as on CPUs. What was predicted is None
+    without a topology.
+    """
+
+    device: str
+    devices: int
+    steps: int
+    seconds: float
+    peak_bytes: int | None
+    predicted_seconds: float | None = None
+    predicted_bytes: int | None = None
+
+    def __str__(self) -> str:
+        rows = [
+            ("step", _text(self.seconds, time_text), _text(self.predicted_seconds, time_text)),
+            ("memory", _text(self.peak_bytes, size_text), _text(self.predicted_bytes, size_text)),
+        ]
+        pairs = (
+            (self.seconds, self.predicted_seconds),
+            (self.peak_bytes, self.predicted_bytes),
+        )
+        lines = [f"{self.devices} x {self.device}, the median of {self.steps} steps"]
+        for (name, found, expected), (measured, predicted) in zip(rows, pairs, strict=True):
+            error = f" ({predicted / measured - 1:+.1%})" if measured and predicted else ""
+            lines.append(f"{name:<8}{found:>12} measured{expected:>12} predicted{error}")
+        return "\n".join(lines)
+
+
+def _text(amount: Any, written: Any) -> str:
+    return "not known" if amount is None else str(written(amount))
+
+
+def measure(strategy: MirroredStrategy, step: StepCall, steps: int, below: int) -> Measurement:
+    """Return what a step takes on the devices of a strategy."""
+    function, arguments = step
+    with strategy.scope():
+        variables = function.trace(*arguments).variables
+        fill_declared(variables, below)
+        given = jax.tree.map(
+            lambda leaf: _argument(leaf, strategy, below), arguments, is_leaf=_is_spec
+        )
+        seconds = []
+        for _ in range(_WARM_UP + steps):
+            start = time.perf_counter()
+            jax.block_until_ready(function(*given))
+            seconds.append(time.perf_counter() - start)
+    devices = strategy.devices.devices
+    counted = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in devices]
+    peak = max(counted) if all(counted) else None
+    return Measurement(
+        devices[0].device_kind, len(devices), steps, median(seconds[_WARM_UP:]), peak
+    )
+
+
+def fill_declared(variables: Sequence[Variable], below: int) -> None:
+    """Give random values to the variables that were declared by their shapes."""
+    declared = [
+        variable
+        for variable in variables
+        if isinstance(variable.storage.holder.held, jax.ShapeDtypeStruct)
+    ]
+
+    def initialize(key: jax.Array) -> None:
+        for place, variable in enumerate(declared):
+            own = jax.random.fold_in(key, place)
+            variable.assign(_random(own, variable.shape, variable.dtype, below))
+
+    Function(initialize)(jax.random.key(0))
+
+
+def _random(key: jax.Array, shape: tuple[int, ...], dtype: Any, below: int) -> jax.Array:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jax.random.uniform(key, shape, dtype, 0, HIGHEST)
+    return jax.random.randint(key, shape, 0, below).astype(dtype)
+
+
+def _is_spec(leaf: Any) -> bool:
+    return isinstance(leaf, PerReplicaSpec | ArraySpec | jax.ShapeDtypeStruct)
+
+
+def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
+    """Return a value of a spec; what is no spec stays as it is."""
+    if not _is_spec(leaf):
+        return leaf
+    if isinstance(leaf, PerReplicaSpec):
+        shapes = leaf.traced_shapes or ()
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: _array(
+                shapes[min(context.replica_id_in_sync_group, len(shapes) - 1)], leaf.dtype, below
+            )
+        )
+    return _array(tuple(leaf.shape), leaf.dtype, below)
+
+
+def _array(shape: tuple[int, ...], dtype: Any, below: int) -> np.ndarray[Any, Any]:
+    return np.asarray(_random(jax.random.key(len(shape)), shape, dtype, below))
+
+
+def predicted(
+    target: str, settings: Mapping[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the seconds and bytes that the compiler's module predicts, as of a `Measurement`."""
+    topology = find_topology(options.topology, options.num_slices)
+    strategy = strategy_for(topology, **sharding(options.shard_parameters))
+    lowered = lower_step(target, strategy, settings, options.passes)
+    compiled = lowered.compile(parse_settings(options.option) or None)
+    needed = compiled.report().needed_bytes
+    return {"predicted_seconds": compiled.timeline.seconds, "predicted_bytes": needed}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        found = _found(options)
+    except GraphdistError as error:
+        print(f"measure: {without_our_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        say_interrupted("measure")
+        return INTERRUPTED
+    print(json.dumps(asdict(found), indent=1) if options.json else found)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m graphdist.tools.measure",
+        description="Run a step on the accelerators here, beside its prediction.",
+    )
+    parser.add_argument("target", help="file.py:make_step or module:make_step")
+    parser.add_argument("--topology", help="what this machine is, such as h200:1x1 or v5e:2x4")
+    parser.add_argument("--steps", type=int, default=10, help="steps that are timed (default: 10)")
+    parser.add_argument("--integers-below", type=int, default=10, metavar="N")
+    add_compilation_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _found(options: argparse.Namespace) -> Measurement:
+    for name in ("steps", "integers_below"):
+        if getattr(options, name) < 1:
+            raise ArgumentError(f"--{name.replace('_', '-')} is below 1")
+    settings = parse_settings(options.set)
+    expected = {} if options.topology is None else predicted(options.target, settings, options)
+    strategy = MirroredStrategy(**sharding(options.shard_parameters))
+    step = make_step(options.target, strategy, settings)
+    found = measure(strategy, step, options.steps, options.integers_below)
+    return replace(found, **expected)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
