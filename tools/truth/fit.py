@@ -2,11 +2,16 @@
 
 A chip has one fitted constant, the slowdown of what it computes. It is an average of logarithms
 that is drawn towards what other chips of its platform say, since runs are few: the runs of a family
-agree with each other more than with the next. A family counts as one observation of its chip, and a
-chip has one more observation: the average of the other chips. That is the posterior mean of a
-normal model of families in chips in a platform, whose variances are equal at each level, and which
-knows nothing of a platform before its runs (Gelman and Hill 2007, Data analysis using regression
-and multilevel models, chapter 12). Without any run the slowdown is 1.
+agree with each other more than with the next. A family counts as one observation of its chip, a
+chip as one of its platform, and a chip has one more observation, what the platform's other chips
+say. That is the posterior mean of a normal model of families in chips in a platform, whose
+variances are equal at each level (Gelman and Hill 2007, Data analysis using regression and
+multilevel models, chapter 12).
+
+What is known before there are runs differs. Predictions for GPUs count products at measured speeds,
+so that a slowdown of 1 is one more observation of that platform. Predictions for TPUs count the
+compiler's cycles, which are made to compare schedules: nothing says that their sum is a time.
+Without any run the slowdown is 1.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 ENDS = 0.7, 1.3
+_MEASURED = frozenset({"gpu"})
+"""The platforms whose durations are measured ones."""
 
 
 class Observed(NamedTuple):
@@ -53,8 +60,9 @@ def slowdown_of(chip: str, platform: str, observed: Iterable[Observed]) -> float
     """
     chips = _by_chip(each for each in observed if each.platform == platform)
     others = [fmean(families.values()) for name, families in chips.items() if name != chip]
+    expected = [*([0.0] if platform in _MEASURED else []), *others]
     own = list(chips.get(chip, {}).values())
-    said = [*([fmean(others)] if others else []), *own]
+    said = [*([fmean(expected)] if expected else []), *own]
     return exp(fmean(said)) if said else 1.0
 
 
