@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,21 @@ from xml.etree import ElementTree
 import pytest
 
 import graphdist as gd
+from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.durations import KernelFlops
 from graphdist.tools.truth import runs
-from graphdist.tools.truth.command import main
+from graphdist.tools.truth.command import fitted, judged, main
 from graphdist.tools.truth.fit import Observed, slowdown_at, slowdown_of
-from graphdist.tools.truth.page import Judged, drawn, write_page
-from graphdist.tools.truth.runs import MODULES, ROOT, TABLE, PublishedRun, read_table
+from graphdist.tools.truth.page import PAGE, PICTURE, Judged, drawn, write_page
+from graphdist.tools.truth.runs import (
+    MODULES,
+    ROOT,
+    TABLE,
+    CompiledRun,
+    PublishedRun,
+    kept_run,
+    read_table,
+)
 from tests.aot.steps import make_step, needs_tpu
 
 
@@ -102,8 +112,17 @@ def test_unknown_rows_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_rows_that_cannot_be_expressed_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--row", "4"]) == 0
-    said = capsys.readouterr().out
-    assert "row 4, maxtext-32b, v5p:4x4x4, 6 x 2048: not predicted, it takes tensor" in said
+    said = capsys.readouterr().err
+    assert "row 4, maxtext-32b, v5p:4x4x4, 6 x 2048: not predicted: it takes tensor" in said
+
+
+def test_rows_whose_modules_are_not_kept_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--row", "1", "--kept", "--modules", str(tmp_path), "--json"]) == 0
+    said = capsys.readouterr()
+    assert "row 1, maxtext-16b, v5e:16x16, 6 x 2048: not predicted: its module is not" in said.err
+    assert json.loads(said.out)["rows"] == []
 
 
 def table_of(rows: list[dict[str, Any]], folder: Path) -> list[str]:
@@ -176,3 +195,27 @@ def test_modules_are_kept_for_the_programs_of_the_table() -> None:
     programs = {f"row{run.row}.json.xz": run.program for run in read_table(ROOT / TABLE)}
     for kept in (ROOT / MODULES).glob("*.json.xz"):
         assert json.loads(lzma.decompress(kept.read_bytes()))["program"] == programs[kept.name]
+
+
+def kept_runs() -> list[CompiledRun]:
+    found = (kept_run(run, ROOT / MODULES) for run in read_table(ROOT / TABLE))
+    return [run for run in found if run is not None]
+
+
+@pytest.mark.long
+def test_the_page_and_the_constants_are_of_the_modules_that_are_kept(tmp_path: Path) -> None:
+    runs = kept_runs()
+    for name in (PAGE, PICTURE):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / "docs" / name).read_bytes())
+    write_page(tmp_path, judged(runs))
+    for name in (PAGE, PICTURE):
+        assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
+    by_chip = Counter(compiled.run.chip.name for compiled in runs)
+    slowdowns = fitted(runs)
+    for chip, timing in TIMINGS.items():
+        assert timing.slowdown == pytest.approx(slowdowns[chip], abs=0.006)
+        if chip in by_chip:
+            assert timing.source == f"fitted to {by_chip[chip]} published runs"
+        else:
+            assert "no published run" in timing.source

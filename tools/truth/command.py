@@ -1,6 +1,7 @@
 """`python -m graphdist.tools.truth`: predicted steps against published training runs.
 
-    python -m graphdist.tools.truth                      # all rows, from modules that are kept
+    python -m graphdist.tools.truth                      # all rows
+    python -m graphdist.tools.truth --kept               # those whose modules are kept: seconds
     python -m graphdist.tools.truth --row 1 --row 13     # some
     python -m graphdist.tools.truth --row 1 --again      # compiled again: this takes minutes
     python -m graphdist.tools.truth --write docs
@@ -15,12 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.chip_timing import TIMINGS
+from graphdist.runtime.targets.chips import CHIPS
 from graphdist.tools.targets import prepare_command
 from graphdist.tools.truth.fit import ENDS, Observed, slowdown_at, slowdown_of
 from graphdist.tools.truth.page import Judged, errors_line, write_page
@@ -31,6 +33,7 @@ from graphdist.tools.truth.runs import (
     CompiledRun,
     PublishedRun,
     compiled_run,
+    kept_run,
     read_table,
 )
 
@@ -50,10 +53,9 @@ def judged(runs: Sequence[CompiledRun]) -> list[Judged]:
 
 
 def fitted(runs: Sequence[CompiledRun]) -> dict[str, float]:
-    """Return the slowdown of each chip by all runs."""
+    """Return the slowdown of each chip by all runs, also of chips that have none."""
     observed = [_observed(compiled) for compiled in runs]
-    platforms = {compiled.run.chip.name: compiled.run.chip.platform for compiled in runs}
-    return {chip: slowdown_of(chip, platform, observed) for chip, platform in platforms.items()}
+    return {chip: slowdown_of(chip, CHIPS[chip].platform, observed) for chip in TIMINGS}
 
 
 def _observed(compiled: CompiledRun) -> Observed:
@@ -69,18 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     prepare_command()
     try:
-        chosen = _chosen(options, read_table(options.table or ROOT / TABLE))
-        # A row of another table is not the row of this number in ours.
-        modules = options.modules or (None if options.table else ROOT / MODULES)
-        runs = []
-        for run in chosen:
-            if run.not_expressed:
-                print(f"row {run.row}, {run.title}: not predicted, it takes {run.not_expressed}")
-                continue
-            try:
-                runs.append(compiled_run(run, modules, again=options.again))
-            except GraphdistError as error:
-                print(f"row {run.row}, {run.title}: not predicted: {error.what}")
+        runs = list(_compiled(options))
         found = judged(runs)
         if options.write is not None:
             write_page(options.write, found)
@@ -89,6 +80,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     _print(found, fitted(runs), as_json=options.json)
     return 0
+
+
+def _compiled(options: argparse.Namespace) -> Iterator[CompiledRun]:
+    """Yield the runs that are asked for, and say of those that cannot be predicted why."""
+    # A row of another table is not the row of this number in ours.
+    modules = options.modules or (None if options.table else ROOT / MODULES)
+    for run in _chosen(options, read_table(options.table or ROOT / TABLE)):
+        if run.not_expressed:
+            _say_not_predicted(run, f"it takes {run.not_expressed}")
+            continue
+        try:
+            found = _found(options, run, modules)
+        except GraphdistError as error:
+            _say_not_predicted(run, error.what)
+            continue
+        if found is None:
+            _say_not_predicted(run, "its module is not kept")
+        else:
+            yield found
+
+
+def _found(
+    options: argparse.Namespace, run: PublishedRun, modules: Path | None
+) -> CompiledRun | None:
+    if options.kept:
+        return None if modules is None else kept_run(run, modules)
+    return compiled_run(run, modules, again=options.again)
+
+
+def _say_not_predicted(run: PublishedRun, why: str) -> None:
+    print(f"row {run.row}, {run.title}: not predicted: {why}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--modules", type=Path, help=f"a folder that keeps compiled modules, if not {MODULES}"
     )
+    found.add_argument("--kept", action="store_true", help="compile none: rows that are kept")
     found.add_argument("--again", action="store_true", help="compile rows whose modules are kept")
     found.add_argument("--write", type=Path, help="the folder of the page with the predictions")
     found.add_argument("--json", action="store_true", help="print JSON")

@@ -16,7 +16,7 @@ Without any run the slowdown is 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import exp, log
 from statistics import fmean
 from typing import NamedTuple

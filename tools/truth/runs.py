@@ -105,18 +105,29 @@ def compiled_run(run: PublishedRun, folder: Path | None, *, again: bool = False)
 
     A module that is compiled is kept there. `again` compiles, whatever the folder has.
     """
-    kept = None if folder is None else folder / f"row{run.row}.json.xz"
-    if kept is not None and kept.exists() and not again:
-        read = json.loads(lzma.decompress(kept.read_bytes()))
-        if read["program"] == run.program:
-            return CompiledRun(run, ScheduledModule(read["module"]), _kernels(read["kernels"]))
-    text, kernels = _compile(run)
+    kept = None if folder is None or again else kept_run(run, folder)
     if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        return kept
+    text, kernels = _compile(run)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
         listed = [[[list(array) for array in key], list(cost)] for key, cost in kernels.items()]
         made = {"program": run.program, "module": text, "kernels": listed}
-        kept.write_bytes(lzma.compress(json.dumps(made).encode()))
+        _file(run, folder).write_bytes(lzma.compress(json.dumps(made).encode()))
     return CompiledRun(run, ScheduledModule(text), kernels)
+
+
+def kept_run(run: PublishedRun, folder: Path) -> CompiledRun | None:
+    """Return a run whose module the folder keeps; None if it has none of this program."""
+    file = _file(run, folder)
+    read = json.loads(lzma.decompress(file.read_bytes())) if file.exists() else {}
+    if read.get("program") != run.program:
+        return None
+    return CompiledRun(run, ScheduledModule(read["module"]), _kernels(read["kernels"]))
+
+
+def _file(run: PublishedRun, folder: Path) -> Path:
+    return folder / f"row{run.row}.json.xz"
 
 
 def _kernels(listed: Any) -> KernelFlops:
