@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any  # Any: users' arguments and settings
@@ -32,8 +32,9 @@ from graphdist.program.amounts import size_text, time_text
 from graphdist.program.function import Function
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.state.variable import Variable
+from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
-from graphdist.tools.compile import add_compilation_options, lower_step, sharding, strategy_for
+from graphdist.tools.compile import lower_step, sharding, strategy_for
 from graphdist.tools.interrupts import INTERRUPTED, say_interrupted
 from graphdist.tools.targets import StepCall, make_step, parse_settings, without_our_line
 from graphdist.values.specs import ArraySpec, PerReplicaSpec
@@ -59,23 +60,20 @@ class Measurement:
     predicted_bytes: int | None = None
 
     def __str__(self) -> str:
-        rows = [
-            ("step", _text(self.seconds, time_text), _text(self.predicted_seconds, time_text)),
-            ("memory", _text(self.peak_bytes, size_text), _text(self.predicted_bytes, size_text)),
-        ]
-        pairs = (
-            (self.seconds, self.predicted_seconds),
-            (self.peak_bytes, self.predicted_bytes),
-        )
         lines = [f"{self.devices} x {self.device}, the median of {self.steps} steps"]
-        for (name, found, expected), (measured, predicted) in zip(rows, pairs, strict=True):
-            error = f" ({predicted / measured - 1:+.1%})" if measured and predicted else ""
-            lines.append(f"{name:<8}{found:>12} measured{expected:>12} predicted{error}")
+        step = _beside(self.seconds, self.predicted_seconds, time_text)
+        lines.append(f"{'step':<8}{step}")
+        if self.peak_bytes is not None:
+            memory = _beside(self.peak_bytes, self.predicted_bytes, size_text)
+            lines.append(f"{'memory':<8}{memory}")
         return "\n".join(lines)
 
 
-def _text(amount: Any, written: Any) -> str:
-    return "not known" if amount is None else str(written(amount))
+def _beside(measured: float, predicted: float | None, written: Callable[[float], str]) -> str:
+    if predicted is None:
+        return f"{written(measured):>12}"
+    error = f"{predicted / measured - 1:+.1%}" if measured else ""
+    return f"{written(measured):>12} measured{written(predicted):>12} predicted  {error}"
 
 
 def measure(strategy: MirroredStrategy, step: StepCall, steps: int, below: int) -> Measurement:
@@ -144,14 +142,12 @@ def _array(shape: tuple[int, ...], dtype: Any, below: int) -> np.ndarray[Any, An
     return np.asarray(_random(jax.random.key(len(shape)), shape, dtype, below))
 
 
-def predicted(
-    target: str, settings: Mapping[str, Any], options: argparse.Namespace
-) -> dict[str, Any]:
-    """Return the seconds and bytes that the compiler's module predicts, as of a `Measurement`."""
-    topology = find_topology(options.topology, options.num_slices)
-    strategy = strategy_for(topology, **sharding(options.shard_parameters))
-    lowered = lower_step(target, strategy, settings, options.passes)
-    compiled = lowered.compile(parse_settings(options.option) or None)
+def predicted(target: str, settings: Mapping[str, Any], strategy: Strategy) -> dict[str, Any]:
+    """Return the seconds and bytes that the compiler's module predicts, as of a `Measurement`.
+
+    Raises `ArgumentError` for a module that has no timeline.
+    """
+    compiled = lower_step(target, strategy, settings).compile()
     needed = compiled.report().needed_bytes
     return {"predicted_seconds": compiled.timeline.seconds, "predicted_bytes": needed}
 
@@ -180,7 +176,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topology", help="what this machine is, such as h200:1x1 or v5e:2x4")
     parser.add_argument("--steps", type=int, default=10, help="steps that are timed (default: 10)")
     parser.add_argument("--integers-below", type=int, default=10, metavar="N")
-    add_compilation_options(parser)
+    parser.add_argument("--shard-parameters", nargs="?", const=True, type=int, metavar="GROUP")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -189,12 +186,20 @@ def _found(options: argparse.Namespace) -> Measurement:
     for name in ("steps", "integers_below"):
         if getattr(options, name) < 1:
             raise ArgumentError(f"--{name.replace('_', '-')} is below 1")
-    settings = parse_settings(options.set)
-    expected = {} if options.topology is None else predicted(options.target, settings, options)
-    strategy = MirroredStrategy(**sharding(options.shard_parameters))
+    settings, slices = parse_settings(options.set), sharding(options.shard_parameters)
+    strategy = MirroredStrategy(**slices)
+    expected: dict[str, Any] = {}
+    if options.topology is not None:
+        topology = find_topology(options.topology)
+        here = len(strategy.devices.devices)
+        if topology.num_devices != here:
+            raise ArgumentError(
+                f"{topology} has {topology.num_devices} devices, this machine has {here}",
+                hint="name the topology of the accelerators that are here",
+            )
+        expected = predicted(options.target, settings, strategy_for(topology, **slices))
     step = make_step(options.target, strategy, settings)
-    found = measure(strategy, step, options.steps, options.integers_below)
-    return replace(found, **expected)
+    return replace(measure(strategy, step, options.steps, options.integers_below), **expected)
 
 
 if __name__ == "__main__":
