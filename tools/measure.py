@@ -44,11 +44,11 @@ _WARM_UP = 3
 
 
 @dataclass(frozen=True)
-class Measurement:
+class MeasuredStep:
     """The median seconds of a step, and the most bytes that a device held.
 
-    `peak_bytes` is None where XLA does not count them, as on CPUs. What was predicted is None
-    without a topology.
+    `peak_bytes` is None where XLA does not count them, as on CPUs. Predictions are None without a
+    topology.
     """
 
     device: str
@@ -76,7 +76,7 @@ def _beside(measured: float, predicted: float | None, written: Callable[[float],
     return f"{written(measured):>12} measured{written(predicted):>12} predicted  {error}"
 
 
-def measure(strategy: MirroredStrategy, step: StepCall, steps: int, below: int) -> Measurement:
+def measure(strategy: MirroredStrategy, step: StepCall, steps: int, below: int) -> MeasuredStep:
     """Return what a step takes on the devices of a strategy."""
     function, arguments = step
     with strategy.scope():
@@ -93,7 +93,7 @@ def measure(strategy: MirroredStrategy, step: StepCall, steps: int, below: int) 
     devices = strategy.devices.devices
     counted = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in devices]
     peak = max(counted) if all(counted) else None
-    return Measurement(
+    return MeasuredStep(
         devices[0].device_kind, len(devices), steps, median(seconds[_WARM_UP:]), peak
     )
 
@@ -125,7 +125,7 @@ def _is_spec(leaf: Any) -> bool:
 
 
 def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
-    """Return a value of a spec; what is no spec stays as it is."""
+    """Return a value of a spec; other values stay."""
     if not _is_spec(leaf):
         return leaf
     if isinstance(leaf, PerReplicaSpec):
@@ -143,7 +143,7 @@ def _array(shape: tuple[int, ...], dtype: Any, below: int) -> np.ndarray[Any, An
 
 
 def predicted(target: str, settings: Mapping[str, Any], strategy: Strategy) -> dict[str, Any]:
-    """Return the seconds and bytes that the compiler's module predicts, as of a `Measurement`.
+    """Return the seconds and bytes that the compiler's module predicts, as of a `MeasuredStep`.
 
     Raises `ArgumentError` for a module that has no timeline.
     """
@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _found(options: argparse.Namespace) -> Measurement:
+def _found(options: argparse.Namespace) -> MeasuredStep:
     for name in ("steps", "integers_below"):
         if getattr(options, name) < 1:
             raise ArgumentError(f"--{name.replace('_', '-')} is below 1")

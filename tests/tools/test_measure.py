@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.tools.measure import Measurement, fill_declared, main
+from graphdist.tools.measure import MeasuredStep, fill_declared, main
 from tests.aot.steps import needs_tpu
 
 STEP = """
@@ -64,7 +64,7 @@ def test_the_prediction_stands_beside_it(target: str, capsys: pytest.CaptureFixt
 
 
 def test_errors_of_what_is_predicted() -> None:
-    shown = str(Measurement("H200", 1, 10, 0.2, 3 * 2**30, 0.21, 3 * 2**30))
+    shown = str(MeasuredStep("H200", 1, 10, 0.2, 3 * 2**30, 0.21, 3 * 2**30))
     assert shown.splitlines() == [
         "1 x H200, the median of 10 steps",
         "step       200.00 ms measured   210.00 ms predicted  +5.0%",

@@ -8,7 +8,7 @@ say. That is the posterior mean of a normal model of families in chips in a plat
 variances are equal at each level (Gelman and Hill 2007, Data analysis using regression and
 multilevel models, chapter 12).
 
-What is known before there are runs differs. Predictions for GPUs count products at measured speeds,
+Platforms differ before they have runs. Predictions for GPUs count products at measured speeds,
 so that a slowdown of 1 is one more observation of that platform. Predictions for TPUs count the
 compiler's cycles, which are made to compare schedules: nothing says that their sum is a time.
 Without any run the slowdown is 1.
