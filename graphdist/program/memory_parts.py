@@ -42,7 +42,7 @@ def memory_parts(graph: Graph) -> MemoryParts:
     return MemoryParts(
         variables=sum(variable.held(graph.num_replicas).bytes for variable in graph.variables),
         gradients=_bytes(value for node in graph.nodes for value in _slices_of_gradients(node)),
-        saved=_bytes(value for node in graph.nodes for value in _saved(node, graph)),
+        saved=_saved_bytes(graph),
         full=_full_in_loops(graph) or _gathered(graph),
     )
 
@@ -56,6 +56,13 @@ def _slices_of_gradients(node: Node) -> Iterator[Value]:
         yield from node.results
     elif node.op is SCAN:
         yield from filter(_is_slice, node.results)
+
+
+def _saved_bytes(graph: Graph) -> int:
+    """Return the most bytes that are saved at once: a loop around loops saves in each turn."""
+    own = _bytes(value for node in graph.nodes for value in _saved(node, graph))
+    bodies = (node.graphs[0] for node in graph.nodes if node.op is SCAN and not _scatters(node))
+    return own + max(map(_saved_bytes, bodies), default=0)
 
 
 def _saved(node: Node, graph: Graph) -> Iterator[Value]:

@@ -20,7 +20,7 @@ LAYERS, WIDTH, ROWS = 4, 256, 8
 LAYER = 4 * WIDTH * WIDTH
 
 
-def compiled_step(strategy: Any) -> Any:
+def compiled_step(strategy: Any, microbatches: int = 0) -> Any:
     """Return a compiled step that trains a loop over layers, with momentum."""
     with strategy.scope():
         shape = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
@@ -29,12 +29,17 @@ def compiled_step(strategy: Any) -> Any:
     @gd.function
     def step(x: Any) -> Any:
         def replica_fn(x: Any) -> Any:
-            def loss(w: Any) -> Any:
+            def loss(w: Any, x: Any) -> Any:
                 layer = jax.checkpoint(lambda h, w: (jnp.tanh(h @ w), None))
                 return jnp.mean(jax.lax.scan(layer, x, w)[0] ** 2)
 
-            value, gradient = jax.value_and_grad(loss)(state["w"][...])
-            gradient = gd.get_replica_context().all_reduce("MEAN", gradient)
+            def reduced(x: Any) -> Any:
+                value, gradient = jax.value_and_grad(loss)(w, x)
+                return value, gd.get_replica_context().all_reduce("MEAN", gradient)
+
+            w = state["w"][...]
+            several = gd.accumulate(reduced, microbatches, gather="each") if microbatches else None
+            value, gradient = (several or reduced)(x)
             state["m"].assign(0.9 * state["m"] + gradient)
             state["w"].assign(state["w"] - 0.1 * state["m"])
             return value
@@ -74,6 +79,13 @@ def test_parts_by_hand(strategy: Any, slices: int, gathered: int) -> None:
     )
     assert report.parts.total <= report.needed_bytes
     assert "saved for the way back" in str(report)
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_a_loop_over_microbatches_saves_the_inputs_of_layers_of_one(microbatches: int) -> None:
+    strategy = gd.FullyShardedStrategy(["cpu:0", "cpu:1"])
+    parts = compiled_step(strategy, microbatches).report().parts
+    assert parts.saved == LAYERS * 4 * (ROWS // microbatches) * WIDTH
 
 
 def test_a_gradient_that_is_scattered_in_parts_is_not_saved(
