@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from graphdist.runtime.hlo import ModuleCollective, bytes_of_element
+from graphdist.runtime.module_collectives import ModuleCollective
+from graphdist.runtime.scheduled_module import bytes_of_element
 
 LARGEST_PADDING = 1 / 8
 """The share of a value that padding may add to it."""

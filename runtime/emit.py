@@ -27,9 +27,9 @@ from graphdist.ir.ops import STARTS_AT_RUN_TIME
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.runtime.extremes import extreme
-from graphdist.runtime.hlo import every_scope
 from graphdist.runtime.pieces import cut_apart
 from graphdist.runtime.random_slices import needed_in_slices, random_slice
+from graphdist.runtime.scheduled_module import every_scope
 
 REPLICA = "replica"
 """The name of the mesh axis over replicas."""

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain
 
-from graphdist.runtime.hlo import WHILE
 from graphdist.runtime.scheduled_module import Instruction, ModuleArray, ScheduledModule
 
 _ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{")
@@ -139,8 +138,7 @@ class ModuleMemory:
         """Return the computations of a loop's body, or of branches, that are not empty."""
         names: Sequence[str] = ()
         if instruction.opcode == "while":
-            loop = WHILE.search(instruction.line)
-            names = [loop[2]] if loop else []
+            names = instruction.loop[1:] if instruction.loop else ()
         elif instruction.opcode in ("conditional", "call"):
             names = instruction.called
         return [name for name in names if self._module[name]]

@@ -18,7 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from graphdist.runtime.hlo import CHAIN, KINDS, SCATTERING, WHILE
+from graphdist.runtime.module_collectives import (
+    KINDS,
+    SCATTERING,
+    chain_of,
+    is_local,
+    kind_of,
+)
 from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
 
 _NO_WORK = {"AllocateBuffer", "Sharding", "ConcatBitcast", "AsyncCollectiveDone"}
@@ -104,13 +110,8 @@ def exposed_by_loop(text: str) -> dict[str, int]:
 
 
 def _bodies(module: ScheduledModule) -> list[str]:
-    loops = [
-        WHILE.search(instruction.line)
-        for computation in module
-        for instruction in module[computation]
-        if instruction.opcode == "while"
-    ]
-    return [loop[2] for loop in loops if loop and loop[2] in module]
+    loops = [each.loop for computation in module for each in module[computation]]
+    return [loop[1] for loop in loops if loop and loop[1] in module]
 
 
 def _run_by(body: str, module: ScheduledModule) -> Iterator[str]:
@@ -136,13 +137,11 @@ def _step(instruction: Instruction, module: ScheduledModule) -> ScheduledStep:
     if opcode.endswith("-done"):
         return ScheduledStep(instruction, end=next(iter(instruction.operands), ""))
     is_start = opcode.endswith("-start")
-    kind = KINDS.get(opcode.removesuffix("-start"), "")
-    if opcode == "send":
-        if "megascale" not in instruction.line:
-            return ScheduledStep(instruction)
-        return ScheduledStep(instruction, kind, instruction, start=name)
-    if kind:
-        return ScheduledStep(instruction, kind, instruction, start=name if is_start else "")
+    if is_local(instruction):
+        return ScheduledStep(instruction)
+    if kind := kind_of(instruction):
+        starts = is_start or opcode == "send"
+        return ScheduledStep(instruction, kind, instruction, start=name if starts else "")
     if opcode in ("fusion", "async-start", "call-start"):
         inner = _inner_collective(instruction, module)
         if inner is not None:
@@ -169,15 +168,15 @@ def _of_wrapped(
     name, kind = instruction.name, KINDS[inner.opcode]
     scatters = any(SCATTERING in called for called in instruction.called)
     kind = "reduce_scatter" if kind == "all_reduce" and scatters else kind
-    chain = CHAIN.search(inner.line)
+    chain = chain_of(inner)
     if instruction.opcode != "fusion":
         return ScheduledStep(instruction, kind, inner, start=name)
-    if chain is None:
+    if not chain:
         return ScheduledStep(instruction, kind, inner)
     if name.startswith("async-collective-start"):
-        return ScheduledStep(instruction, kind, inner, start=f"chain {chain[1]}")
+        return ScheduledStep(instruction, kind, inner, start=f"chain {chain}")
     if name.startswith("async-collective-done"):
-        return ScheduledStep(instruction, end=f"chain {chain[1]}")
+        return ScheduledStep(instruction, end=f"chain {chain}")
     return ScheduledStep(instruction, computes=True)
 
 

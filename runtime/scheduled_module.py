@@ -5,6 +5,9 @@ The text of an optimised module has one instruction a line, in computations that
 
     %fusion.2 = bf16[8,128]{1,0} fusion(%a, %b), kind=kOutput, calls=%inner, metadata={..}, ..
 
+The body of a `while` runs once a turn. Some platforms write the number of turns in the instruction,
+on others it is a constant of the condition.
+
 A module for TPUs says in the configuration of an instruction how many cycles the compiler expects
 it to take.
 """
@@ -17,15 +20,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from graphdist.runtime.hlo import bytes_of_element, computations_of, executions_of, trips_of
-
 _INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<opcode>[a-z][\w-]*)\("
 )
 _NAME = re.compile(r"%([\w.-]+)")
 _SHAPE = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d+m\d+\w*)?)\[([\d,]*)\](?:\{([^}]*)\})?")
-_CALLED = re.compile(r"\b(?:calls|to_apply|body)=%?([\w.-]+)")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
+_CALLED = re.compile(r"\b(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.-]+)")
+_CALLING = ("calls=", "to_apply=", "body=", "_computation")
 _BRANCHES = re.compile(r"\b(?:branch|called)_computations=\{([^}]*)\}")
+_WHILE = re.compile(r" while\(.*condition=%?([\w.-]+), body=%?([\w.-]+)")
+_TRIPS = re.compile(r'known_trip_count"?:\s*\{"n":"(\d+)"')
+_CONSTANT = re.compile(r" = [su]32\[\]\S* constant\((\d+)\)")
+_EVERY = re.compile(r" conditional\(.*every_(\d+)_steps")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -83,9 +90,23 @@ class Instruction:
     @cached_property
     def called(self) -> tuple[str, ...]:
         """Return the names of the computations that it runs; of a loop the body."""
+        if not any(word in self.line for word in _CALLING):  # most call none, in long lines
+            return ()
         branches = _BRANCHES.search(self.line)
         listed = [name.strip(" %") for name in branches[1].split(",")] if branches else []
         return (*_CALLED.findall(self.line), *listed)
+
+    @cached_property
+    def loop(self) -> tuple[str, str] | None:
+        """Return the names of the condition and the body of a `while`; None for others."""
+        found = _WHILE.search(self.line) if self.opcode == "while" else None
+        return (found[1], found[2]) if found else None
+
+    @property
+    def every(self) -> int:
+        """Return every how many steps one takes its branch; 1 for all but that of local steps."""
+        found = _EVERY.search(self.line) if self.opcode == "conditional" else None
+        return int(found[1]) if found else 1
 
     @property
     def uses_host_memory(self) -> bool:
@@ -136,7 +157,7 @@ class ScheduledModule:
 
     def __init__(self, text: str) -> None:
         """Take the text of an optimised module."""
-        self._lines = computations_of(text)
+        self._lines = _computations(text)
         self._read: dict[str, tuple[Instruction, ...]] = {}
         entry = _ENTRY.search(text)
         self.entry = entry[1] if entry else ""
@@ -160,13 +181,59 @@ class ScheduledModule:
         return {each.name: each for computation in self for each in self[computation]}
 
     def trips(self, loop: Instruction) -> int:
-        """Return how often the body of a loop runs in one run of the loop."""
-        return trips_of(loop.line, self._lines)
+        """Return how often the body of a loop runs in one run of it; 1 if nothing says."""
+        said = _TRIPS.search(loop.line)
+        if said or loop.loop is None:
+            return int(said[1]) if said else 1
+        condition = self._lines.get(loop.loop[0], ())
+        bounds = {int(match[1]) for line in condition if (match := _CONSTANT.search(line))}
+        return bounds.pop() if len(bounds) == 1 else 1
 
     @cached_property
     def executions(self) -> Mapping[str, int]:
-        """Return how often each computation runs in a step."""
-        return executions_of(self._lines)
+        """Return how often each computation runs in a step: more than once inside loops."""
+        inside = {name: [*self._runs(name)] for name in self}
+        times = dict.fromkeys(self, 1)
+        called = {name for names in inside.values() for name, _ in names}
+        pending = [name for name in self if name not in called]
+        while pending:
+            name = pending.pop()
+            for other, count in inside[name]:
+                times[other] = max(times[other], times[name] * count)
+                pending.append(other)
+        return times
+
+    def _runs(self, computation: str) -> Iterator[tuple[str, int]]:
+        """Yield the computations that a computation runs, and how often."""
+        for instruction in self[computation]:
+            count = self.trips(instruction) if instruction.loop else 1
+            yield from ((name, count) for name in instruction.called if name in self)
+
+    @cached_property
+    def branches(self) -> Mapping[str, int]:
+        """Return the computations that not every step runs, and every how many one does."""
+        pending = [(each, each.every) for name in self for each in self[name] if each.every > 1]
+        found: dict[str, int] = {}
+        while pending:
+            instruction, every = pending.pop()
+            for name in instruction.called:
+                if name in self and name not in found:
+                    found[name] = every
+                    pending += [(inner, every) for inner in self[name]]
+        return found
+
+
+def _computations(text: str) -> dict[str, list[str]]:
+    """Return the lines of each computation of a module, by its name."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        header = _COMPUTATION.match(line)
+        if header:
+            lines = found[header["name"]] = []
+        else:
+            lines.append(line)
+    return found
 
 
 def _instructions(lines: Sequence[str]) -> Iterator[Instruction]:
@@ -180,3 +247,20 @@ def _instructions(lines: Sequence[str]) -> Iterator[Instruction]:
             match, text = found, []
         if line is not None:
             text.append(line)
+
+
+def every_scope(every: int) -> str:
+    """Return the scope in a module of a branch that every so-many-th step takes."""
+    return f"every_{every}_steps"
+
+
+def bytes_of_element(dtype: str) -> int:
+    """Return the bytes of an element of an HLO dtype; at least 1.
+
+    >>> bytes_of_element("bf16"), bytes_of_element("pred"), bytes_of_element("f8e4m3fn")
+    (2, 1, 1)
+    """
+    if dtype == "pred":
+        return 1
+    bits = re.match(r"\D+(\d+)", dtype)
+    return max(int(bits[1]) // 8, 1) if bits else 1

@@ -16,7 +16,7 @@ from graphdist.ir.cost import Exchange, every, exchanges, executions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.ops import ALL_REDUCE, num_copies_of
 from graphdist.runtime.collective_matching import Asked, Match, match_collectives
-from graphdist.runtime.hlo import ModuleCollective
+from graphdist.runtime.module_collectives import ModuleCollective
 from graphdist.runtime.targets.roofline import collective_seconds
 from graphdist.runtime.targets.topologies import Topology
 

@@ -24,8 +24,8 @@ from graphdist.program.collective_uses import (
 from graphdist.program.memory_parts import MemoryParts, memory_parts
 from graphdist.program.report_text import report_text
 from graphdist.program.step_timeline import StepTimeline, timeline_of
-from graphdist.runtime.hlo import ModuleCollective, module_collectives
 from graphdist.runtime.memory import Memory
+from graphdist.runtime.module_collectives import ModuleCollective, module_collectives
 from graphdist.runtime.targets.roofline import Roofline, estimate_step
 
 if TYPE_CHECKING:

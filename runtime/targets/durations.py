@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from graphdist.ir.cost import Exchange
-from graphdist.runtime.hlo import ModuleCollective, collective_of
+from graphdist.runtime.module_collectives import ModuleCollective, collective_of
 from graphdist.runtime.schedule import ScheduledStep
 from graphdist.runtime.scheduled_module import Instruction
 from graphdist.runtime.targets.chip_timing import ChipTiming
@@ -65,7 +65,7 @@ class ChipDurations:
     def collective(self, step: ScheduledStep) -> float:
         """Return the seconds of a collective."""
         assert step.inner is not None
-        made = collective_of(step.inner.line, step.collective, self._topology.num_devices)
+        made = collective_of(step.inner, step.collective, self._topology.num_devices)
         seconds = collective_seconds(self._topology, _exchange(made, step.inner.line))
         return max(seconds / self._timing.link_share, self._timing.link_start)
 

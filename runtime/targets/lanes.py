@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from graphdist.runtime.hlo import WHILE, every_of
 from graphdist.runtime.schedule import ScheduledStep, steps_of
 from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
 
@@ -112,10 +111,10 @@ class _Layout:
     def _nested(self, instruction: Instruction) -> tuple[Turn, int] | None:
         """Return the turn that an instruction runs, and how often; of branches the longest."""
         if instruction.opcode == "while":
-            loop = WHILE.search(instruction.line)
-            if loop is None or loop[2] not in self._module:
+            loop = instruction.loop
+            if loop is None or loop[1] not in self._module:
                 return None
-            return self.turn(loop[2]), self._module.trips(instruction)
+            return self.turn(loop[1]), self._module.trips(instruction)
         if instruction.opcode in ("conditional", "call"):
             turns = [self.turn(name) for name in instruction.called if name in self._module]
             if turns:
@@ -158,7 +157,7 @@ class _Lanes:
             self.turn.compute += seconds
 
     def _call(self, instruction: Instruction, turn: Turn, times: int) -> None:
-        every = every_of(instruction.line)
+        every = instruction.every
         share = times / every
         self.turn.events.append(
             Event(

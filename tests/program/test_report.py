@@ -18,7 +18,7 @@ from graphdist.program.explanation import graph_measure
 from graphdist.program.report import Report
 from graphdist.runtime.compilation import refused
 from graphdist.runtime.devices import find_devices
-from graphdist.runtime.hlo import module_collectives
+from graphdist.runtime.module_collectives import module_collectives
 from graphdist.runtime.targets.roofline import collective_seconds
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tracing.jax_ops import resolve

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphdist.runtime.collective_matching import Asked, Match, match_collectives
-from graphdist.runtime.hlo import ModuleCollective
+from graphdist.runtime.module_collectives import ModuleCollective
 
 
 def made(name: str, kind: str, *shapes: tuple[str, int]) -> ModuleCollective:

@@ -15,7 +15,8 @@ import pytest
 import graphdist as gd
 from graphdist.ir.cost import cost
 from graphdist.program.collective_uses import matched_collectives
-from graphdist.runtime.hlo import computations_of, module_collectives
+from graphdist.runtime.module_collectives import module_collectives
+from graphdist.runtime.scheduled_module import ScheduledModule
 from tests.strategies.local_training import (
     NESTEROV,
     Training,
@@ -77,10 +78,10 @@ def bytes_a_step(text: str, devices: int, every: int) -> float:
     taken = {
         name.strip().lstrip("%") for found in re.findall(named, text) for name in found.split(",")
     }
-    lines = {name: "\n".join(body) for name, body in computations_of(text).items()}
+    module = ScheduledModule(text)
     total = 0.0
     for found in module_collectives(text, devices):
-        inside = [name for name, body in lines.items() if f"%{found.name} = " in body]
+        inside = [name for name in module if found.name in {each.name for each in module[name]}]
         assert len(inside) == 1, found.name
         total += found.bytes / (every if inside[0] in taken else 1)
     return total

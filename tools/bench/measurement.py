@@ -25,8 +25,8 @@ import jax
 
 import graphdist as gd
 from graphdist.program.explanation import bytes_sent
-from graphdist.runtime.hlo import module_collectives
 from graphdist.runtime.memory import memory_of
+from graphdist.runtime.module_collectives import module_collectives
 from graphdist.tools.bench.process import Process, is_installed, packages_of
 from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.sharded_systems import systems_of
