@@ -1,11 +1,10 @@
 """What the instructions of a compiled module compute and move, from their text.
 
-For modules whose compiler does not say how long it expects instructions to take:
-
 * the operations of matrix multiplications and convolutions, in the instruction or its fusion, and
   of calls of cuBLAS and cuDNN;
-* the bytes that cross between the chip and its memory: operands and results. Of an operand that a
-  fusion only takes slices of, the slices count; of one that it updates in place, the update.
+* the bytes that cross between the chip and its memory: operands and results, but not arrays in a
+  core's own memory. Of an operand that a fusion only takes slices of, the slices count; of one that
+  it updates in place, the update.
 """
 
 from __future__ import annotations
@@ -132,15 +131,20 @@ class ModuleCost:
         return [arrays[0] for arrays in found if arrays]
 
 
+_ALIAS = "output_to_operand_aliasing={{}: (0, {})}"
+"""What an instruction in a fusion says whose result is its operand, in another layout."""
+
+
 def _users(name: str, body: Sequence[Instruction]) -> list[tuple[Instruction, str]]:
     """Return the users of a value and of other views of it, each with the name that it uses."""
     found = []
     for each in body:
         if name in each.operands:
-            is_view = each.opcode == "bitcast"
+            is_view = each.opcode == "bitcast" or _ALIAS in each.line
             found += _users(each.name, body) if is_view else [(each, name)]
     return found
 
 
 def _bytes(arrays: Sequence[ModuleArray]) -> int:
-    return sum(array.bytes for array in arrays)
+    """Return the bytes of arrays in the memory of the chip, not in a core's own."""
+    return sum(array.bytes for array in arrays if array.memory_space == 0)

@@ -19,9 +19,10 @@ from graphdist.program.step_labels import Labels
 from graphdist.program.step_memory import StepMemory, memory_of_step
 from graphdist.runtime.scheduled_module import ScheduledModule
 from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
-from graphdist.runtime.targets.durations import ChipDurations, KernelFlops, hlo_dtype
+from graphdist.runtime.targets.durations import KernelFlops, hlo_dtype
 from graphdist.runtime.targets.gpu_durations import GpuDurations
 from graphdist.runtime.targets.lanes import Event, Turn, all_events, laid_out
+from graphdist.runtime.targets.tpu_durations import TpuDurations
 
 if TYPE_CHECKING:
     from graphdist.runtime.targets.topologies import Topology
@@ -151,10 +152,9 @@ def timeline_of(
 def predicted_turn(
     module: ScheduledModule, topology: Topology, timing: ChipTiming, kernels: KernelFlops
 ) -> Turn:
-    """Return a module's schedule laid out, by the compiler's cycles if it states them."""
-    if topology.chip.platform == "tpu":
-        return laid_out(module, ChipDurations(topology, timing, kernels))
-    return laid_out(module, GpuDurations(topology, timing, module, kernels))
+    """Return a module's schedule laid out."""
+    durations = TpuDurations if topology.chip.platform == "tpu" else GpuDurations
+    return laid_out(module, durations(topology, timing, module, kernels))
 
 
 def kernels_of(graph: Graph) -> KernelFlops:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 class ChipTiming:
     """The constants of one kind of chip.
 
-    What computes takes `slowdown` times the seconds of the compiler's cycles on a TPU, of its
-    operations or bytes on a GPU, where it takes `launch` seconds more to start. A kernel reaches
+    What computes takes `slowdown` times the seconds of its operations or bytes, on TPUs at least of
+    `cycle_share` of the compiler's cycles, on GPUs `launch` seconds more to start. A kernel reaches
     `kernel_share` of the chip's peak. Links reach `link_share` of their bandwidth; a collective
-    takes at least `link_start` seconds. Copies, and what moves bytes on a GPU, reach `copy_share`
-    of the memory's bandwidth, copies to the host and from there `host_rate` bytes a second. A step
-    is expected to take between `low` and `high` of its prediction.
+    takes at least `link_start` seconds. What moves bytes reaches `copy_share` of the memory's
+    bandwidth, copies to the host and from there `host_rate` bytes a second. A step is expected to
+    take between `low` and `high` of its prediction.
     """
 
     slowdown: float = 1.0
@@ -27,6 +27,7 @@ class ChipTiming:
     copy_share: float = 0.8
     host_rate: float = 32e9
     launch: float = 0.0
+    cycle_share: float = 0.5
     low: float = 0.6
     high: float = 1.1
     source: str = "not fitted"

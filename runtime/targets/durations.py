@@ -1,22 +1,25 @@
-"""How long the instructions of a compiled module take on a kind of chip.
+"""How long the instructions of a compiled module take: what all kinds of chips share.
 
-* A fusion takes the compiler's cycles over the clock; instructions without cycles take none.
 * A kernel, which the compiler does not look into, takes its operations over a share of the peak.
 * A collective takes the bytes that a chip sends over a share of its links' bandwidth, or the time
   to start it if that is longer.
 * A copy takes its bytes over a share of the memory's bandwidth, to the host of the host's.
+
+What else computes is bound by its products, by its bytes, and by what the platform knows of it.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeAlias
 
 from graphdist.ir.cost import Exchange
 from graphdist.runtime.module_collectives import ModuleCollective, collective_of
+from graphdist.runtime.module_cost import ModuleCost
 from graphdist.runtime.schedule import ScheduledStep
-from graphdist.runtime.scheduled_module import Instruction
+from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.roofline import collective_seconds
 from graphdist.runtime.targets.topologies import Topology
@@ -36,24 +39,34 @@ def hlo_dtype(dtype: str) -> str:
     return {"i": "s"}.get(dtype[0], dtype[0]) + dtype[1:]
 
 
-class ChipDurations:
+class ChipDurations(ABC):
     """The durations of instructions on the chips of a topology."""
 
     def __init__(
-        self, topology: Topology, timing: ChipTiming, kernels: KernelFlops | None = None
+        self,
+        topology: Topology,
+        timing: ChipTiming,
+        module: ScheduledModule,
+        kernels: KernelFlops | None = None,
     ) -> None:
-        """Take the constants of the chip, and the operations of the program's kernels."""
+        """Take the constants of the chip, the module, and the operations of its kernels."""
         self._topology, self._timing, self._kernels = topology, timing, kernels or {}
+        self._cost = ModuleCost(module)
 
+    @abstractmethod
     def compute(self, instruction: Instruction) -> float:
         """Return the seconds of an instruction that computes."""
-        if instruction.cycles is not None:
-            clock = self._topology.chip.clock
-            assert clock is not None, "a chip whose modules have cycles has a clock"
-            return instruction.cycles / clock.value * self._timing.slowdown
-        if instruction.target == "tpu_custom_call":
-            return self._kernel(instruction)
-        return 0.0
+
+    def _working(self, dtype: str, operations: int) -> float:
+        """Return the seconds of the operations of products, at the rate that large ones reach."""
+        chip = self._topology.chip
+        return operations * chip.devices / chip.reached(dtype) if operations else 0.0
+
+    def _moving(self, instruction: Instruction) -> float:
+        """Return the seconds of the bytes that an instruction reads and writes."""
+        chip = self._topology.chip
+        rate = chip.memory_bandwidth * self._timing.copy_share
+        return self._cost.bytes(instruction) * chip.devices / rate
 
     def _kernel(self, instruction: Instruction) -> float:
         arrays = tuple((each.dtype, each.dimensions) for each in instruction.arrays)

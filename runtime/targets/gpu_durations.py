@@ -10,11 +10,8 @@ a tenth of 5.5 us + operations / 1.5e15 (xla/service/gpu/model/matmul_interpolat
 
 from __future__ import annotations
 
-from graphdist.runtime.module_cost import ModuleCost
-from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
-from graphdist.runtime.targets.chip_timing import ChipTiming
-from graphdist.runtime.targets.durations import ChipDurations, KernelFlops
-from graphdist.runtime.targets.topologies import Topology
+from graphdist.runtime.scheduled_module import Instruction
+from graphdist.runtime.targets.durations import ChipDurations
 
 TRITON = "__gpu$xla.gpu.triton"
 """The target of a call of a kernel of Pallas."""
@@ -23,25 +20,12 @@ TRITON = "__gpu$xla.gpu.triton"
 class GpuDurations(ChipDurations):
     """The durations of instructions on the GPUs of a topology."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        timing: ChipTiming,
-        module: ScheduledModule,
-        kernels: KernelFlops | None = None,
-    ) -> None:
-        """Take the constants of the GPU, the module, and the operations of its kernels."""
-        super().__init__(topology, timing, kernels)
-        self._cost = ModuleCost(module)
-
     def compute(self, instruction: Instruction) -> float:
         """Return the seconds of an instruction that computes."""
         if self._cost.is_free(instruction):
             return 0.0
-        chip, timing = self._topology.chip, self._timing
-        moving = self._cost.bytes(instruction) / (chip.memory_bandwidth * timing.copy_share)
+        timing, moving = self._timing, self._moving(instruction)
         if instruction.target == TRITON:
             return max(self._kernel(instruction), (timing.launch + moving) * timing.slowdown)
-        dtype, operations = self._cost.products(instruction)
-        working = operations / chip.reached(dtype) if operations else 0.0
+        working = self._working(*self._cost.products(instruction))
         return (timing.launch + max(working, moving)) * timing.slowdown

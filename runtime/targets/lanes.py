@@ -3,7 +3,7 @@
 The instructions of a module for TPUs stand in the order of the schedule. They are laid out on
 lanes, each of which does one thing at a time:
 
-* `compute`: an instruction takes the compiler's cycles, a kernel the time of its operations. A
+* `compute`: an instruction takes the time of its operations, bytes or cycles (`durations.py`). A
   collective that is one instruction holds this lane and a lane of links.
 * `links` and `network`: a collective takes the time of the bytes that a chip sends. Between its
   start and its end it runs beside the instructions there; its end waits for the rest.

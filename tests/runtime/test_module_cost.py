@@ -33,6 +33,12 @@ MODULE = """HloModule m, is_scheduled=true
   %u2 = s32[] parameter(2)
   ROOT %update = f32[16,8]{1,0} dynamic-update-slice(%u0, %u1, %u2, %u2)
 }
+%relaid (r0: f32[16,8], r1: s32[]) -> f32[1,8] {
+  %r0 = f32[16,8]{1,0:T(16,128)} parameter(0)
+  %r1 = s32[] parameter(1)
+  %other = f32[16,8]{1,0:T(8,128)} fusion(%r0), output_to_operand_aliasing={{}: (0, {})}, calls=%c
+  ROOT %slicer = f32[1,8]{1,0} dynamic-slice(%other, %r1, %r1), dynamic_slice_sizes={1,8}
+}
 %both (b0: f32[8], b1: f32[8]) -> (f32[8], f32[]) {
   %b0 = f32[8]{0} parameter(0)
   %b1 = f32[8]{0} parameter(1)
@@ -52,6 +58,8 @@ ENTRY %main (x: bf16[8,4]) -> f32[] {
   %grads = f32[2,4,4,5]{3,2,1,0} parameter(8)
   %fused = bf16[8,2]{1,0} fusion(%x, %y), kind=kOutput, calls=%product
   %take = f32[1,8]{1,0} fusion(%stack, %i), kind=kLoop, calls=%sliced
+  %taken = f32[1,8]{1,0} fusion(%stack, %i), kind=kLoop, calls=%relaid
+  %here = f32[16,8]{1,0:S(1)} copy(%stack)
   %put = f32[16,8]{1,0} fusion(%stack, %row, %i), kind=kLoop, calls=%updated
   %pair = (f32[8]{0}, f32[]) fusion(%v, %v), kind=kLoop, calls=%both
   %called = (bf16[8,2]{1,0}, s8[64]{0}) custom-call(%x, %y), CUBLAS
@@ -99,6 +107,8 @@ def test_the_operations_of_products(
     [
         ("fused", 2 * (8 * 4 + 4 * 2 + 8 * 2)),
         ("take", 4 + 2 * 4 * 8),  # the index, the slice read and written; not the stack
+        ("taken", 4 + 2 * 4 * 8),  # the same of a stack in another layout
+        ("here", 4 * 128),  # read; written to the memory of the core
         ("put", 4 + 2 * 4 * 8),  # the row read, and written in place
         ("pair", 4 * (8 + 8 + 8 + 1)),
         ("copied", 2 * 4 * 128),

@@ -1,29 +1,22 @@
-"""How much slower chips are than the compiler's cycles or the measured products say.
+"""How much slower chips are than their measured products and their bandwidths say.
 
 A chip has one fitted constant, the slowdown of what it computes. It is an average of logarithms
-that is drawn towards what other chips of its platform say, since runs are few: the runs of a family
-agree with each other more than with the next. A family counts as one observation of its chip, a
-chip as one of its platform, and a chip has one more observation, what the platform's other chips
-say. That is the posterior mean of a normal model of families in chips in a platform, whose
-variances are equal at each level (Gelman and Hill 2007, Data analysis using regression and
-multilevel models, chapter 12).
-
-Platforms differ before they have runs. Predictions for GPUs count products at measured speeds,
-so that a slowdown of 1 is one more observation of that platform. Predictions for TPUs count the
-compiler's cycles, which are made to compare schedules: nothing says that their sum is a time.
-Without any run the slowdown is 1.
+that is drawn towards what other chips say, since runs are few: the runs of a family agree with each
+other more than with the next. A family counts as one observation of its chip, a chip as one of its
+platform, and each average has one more observation: for a chip what its platform's other chips
+say, for a platform a slowdown of 1. That is the posterior mean of a normal model whose variances
+are equal at each level (Gelman and Hill 2007, Data analysis using regression and multilevel models,
+chapter 12).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 from typing import NamedTuple
 
 ENDS = 0.7, 1.3
-_MEASURED = frozenset({"gpu"})
-"""The platforms whose durations are measured ones."""
 
 
 class Observed(NamedTuple):
@@ -52,18 +45,19 @@ def slowdown_at(measured: float, ends: tuple[float, float]) -> float:
 def slowdown_of(chip: str, platform: str, observed: Iterable[Observed]) -> float:
     """Return the slowdown that is expected of a chip.
 
-    >>> observed = [Observed("a", "v5e", "tpu", 0.8), Observed("b", "v6e", "tpu", 0.9)]
+    >>> observed = [Observed("a", "v5e", "tpu", 0.8), Observed("b", "v6e", "tpu", 0.8)]
     >>> round(slowdown_of("v6e", "tpu", observed), 3), round(slowdown_of("v4", "tpu", observed), 3)
-    (0.849, 0.849)
+    (0.846, 0.862)
     >>> slowdown_of("h100", "gpu", observed)
     1.0
     """
     chips = _by_chip(each for each in observed if each.platform == platform)
     others = [fmean(families.values()) for name, families in chips.items() if name != chip]
-    expected = [*([0.0] if platform in _MEASURED else []), *others]
-    own = list(chips.get(chip, {}).values())
-    said = [*([fmean(expected)] if expected else []), *own]
-    return exp(fmean(said)) if said else 1.0
+    return exp(_drawn_to(_drawn_to(0.0, others), list(chips.get(chip, {}).values())))
+
+
+def _drawn_to(expected: float, observed: Sequence[float]) -> float:
+    return fmean([expected, *observed])
 
 
 def _by_chip(observed: Iterable[Observed]) -> Mapping[str, Mapping[str, float]]:
