@@ -89,6 +89,8 @@ class _Writer:
         facts: dict[str, Any] = {"line": line, "phase": phase, "type": event.instruction.type}
         if event.collective:
             facts["exposed seconds"] = event.wait
+        if event.instruction.cycles is not None:
+            facts["compiler's cycles"] = event.instruction.cycles
         title = event.collective or event.instruction.name
         return _written(title, _TRACKS[event.lane], start + event.start, event.seconds, facts)
 

@@ -35,7 +35,8 @@ class ChipTiming:
 
 def _of_runs(timing: ChipTiming, slowdown: float, runs: int) -> ChipTiming:
     source = f"fitted to {runs} published runs"
-    return replace(timing, slowdown=slowdown, low=0.82, high=1.22, source=source)
+    low, high = (0.88, 1.15) if timing is _TPU else (0.82, 1.22)
+    return replace(timing, slowdown=slowdown, low=low, high=high, source=source)
 
 
 def _of_other_chips(timing: ChipTiming, slowdown: float) -> ChipTiming:
