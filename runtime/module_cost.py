@@ -4,7 +4,7 @@
   of calls of cuBLAS and cuDNN;
 * the bytes that cross between the chip and its memory: operands and results, but not arrays in a
   core's own memory. Of an operand that a fusion only takes slices of, the slices count; of one that
-  it updates in place, the update.
+  it updates in place, the update; of one that a collective in it sends, nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from math import prod
 
+from graphdist.runtime.module_collectives import kind_of
 from graphdist.runtime.scheduled_module import Instruction, ModuleArray, ScheduledModule
 
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)(?P<listed>[\d,"]*)')
@@ -101,16 +102,42 @@ class ModuleCost:
 
     def _read(self, parameter: Instruction, body: Sequence[Instruction]) -> int:
         """Return the bytes that a fusion reads of an operand."""
-        users = _users(parameter.name, body)
-        if all(user.opcode in _SLICES and user.operands[0] == name for user, name in users):
-            return sum(_bytes(user.arrays) for user, _ in users)
-        if all(user.opcode == _UPDATE and user.operands[0] == name for user, name in users):
+        full, total = _bytes(parameter.arrays), 0
+        for user, name in _users(parameter.name, body) if full else ():
+            part = self._part(user, name)
+            if part is None:
+                return full
+            total += part
+        return min(total, full)
+
+    def _part(self, user: Instruction, name: str) -> int | None:
+        """Return the bytes that an instruction in a fusion reads of a value; None for all."""
+        if user.opcode in _SLICES and user.operands[0] == name:
+            return _bytes(user.arrays)
+        if user.opcode == _UPDATE and user.operands[0] == name:
             return 0
-        return _bytes(parameter.arrays)
+        if user.opcode == "tuple" or kind_of(user):
+            return 0  # it passes through, or a collective sends it
+        if user.opcode != "fusion" or not user.called:
+            return None
+        inner = self._module[user.called[0]]
+        places = {f"parameter({place})" for place, each in enumerate(user.operands) if each == name}
+        taken = [
+            each
+            for each in inner
+            if each.opcode == "parameter" and any(place in each.line for place in places)
+        ]
+        return sum(self._read(each, inner) for each in taken)
 
     def _written(self, root: Instruction) -> int:
         if root.opcode == _UPDATE:
             return self._arrays(root)[1].bytes
+        if root.opcode == "parameter" or kind_of(root):
+            return 0
+        if root.opcode == "fusion" and root.called:
+            inner = self._roots(self._module[root.called[0]])
+            if any(each.opcode == _UPDATE for each in inner):
+                return sum(map(self._written, inner))
         return _bytes(root.arrays)
 
     def _roots(self, body: Sequence[Instruction]) -> list[Instruction]:

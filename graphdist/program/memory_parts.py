@@ -43,7 +43,7 @@ def memory_parts(graph: Graph) -> MemoryParts:
         variables=sum(variable.held(graph.num_replicas).bytes for variable in graph.variables),
         gradients=_bytes(value for node in graph.nodes for value in _slices_of_gradients(node)),
         saved=_saved_bytes(graph),
-        full=_full_in_loops(graph) or _gathered(graph),
+        full=_full_in_loops(graph) or _bytes(_gathers(graph).difference(graph.outputs)),
     )
 
 
@@ -86,7 +86,7 @@ def _is_slice(value: Value) -> bool:
 
 def _full_in_loops(graph: Graph) -> int:
     """Return the most bytes that a loop of the graph has in full."""
-    gathered = {node.results[0] for node in graph.nodes if node.op is ALL_GATHER}
+    gathered = _gathers(graph)
     scattered = set(_sums(graph))
     most = 0
     for node in graph.nodes:
@@ -115,6 +115,11 @@ def _scatters(node: Node) -> bool:
 
 
 def _gathered(body: Graph) -> int:
-    made = [node.results[0] for node in body.nodes if node.op is ALL_GATHER]
-    ahead = set(made).intersection(body.outputs)
-    return _bytes(made) + _bytes(ahead)
+    """Return the bytes that a turn gathers, and those that it gathers for the next one."""
+    made = _gathers(body)
+    return _bytes(made) + _bytes(made.intersection(body.outputs))
+
+
+def _gathers(graph: Graph) -> set[Value]:
+    """Return what a graph gathers; of a step, outputs are variables in full, counted as such."""
+    return {node.results[0] for node in graph.nodes if node.op is ALL_GATHER}

@@ -124,6 +124,12 @@ def chunked_step(strategy: Any) -> Graph:
         return step.trace(gd.PerReplicaSpec((4, ROWS, WIDTH), jnp.float32)).lower().graph
 
 
+def test_variables_that_are_gathered_at_the_end_count_once() -> None:
+    report = compiled_step(gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_update=True)).report()
+    assert report.parts.full == 0
+    assert report.parts.variables >= LAYERS * LAYER + LAYERS * LAYER // 2  # w in full, m in slices
+
+
 def test_steps_in_full_have_no_parts() -> None:
     report = compiled_step(gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_update=False)).report()
     assert report.parts is None

@@ -39,6 +39,20 @@ MODULE = """HloModule m, is_scheduled=true
   %other = f32[16,8]{1,0:T(8,128)} fusion(%r0), output_to_operand_aliasing={{}: (0, {})}, calls=%c
   ROOT %slicer = f32[1,8]{1,0} dynamic-slice(%other, %r1, %r1), dynamic_slice_sizes={1,8}
 }
+%nested (m0: f32[16,8], m1: s32[]) -> f32[1,8] {
+  %m0 = f32[16,8]{1,0} parameter(0)
+  %m1 = s32[] parameter(1)
+  %inner = f32[1,8]{1,0} fusion(%m0, %m1), kind=kLoop, calls=%sliced
+  ROOT %negative = f32[1,8]{1,0} negate(%inner)
+}
+%sending (g0: f32[1,8], g1: f32[16,8], g2: f32[8]) -> (f32[8], f32[16,8], f32[1,8]) {
+  %g0 = f32[1,8]{1,0} parameter(0)
+  %g1 = f32[16,8]{1,0} parameter(1)
+  %g2 = f32[8]{0} parameter(2)
+  %gathered = f32[16,8]{1,0} all-gather(%g0), replica_groups={{0,1}}, dimensions={0}
+  %twice = f32[8]{0} add(%g2, %g2)
+  ROOT %all = (f32[8]{0}, f32[16,8]{1,0}, f32[1,8]{1,0}) tuple(%twice, %gathered, %g0)
+}
 %both (b0: f32[8], b1: f32[8]) -> (f32[8], f32[]) {
   %b0 = f32[8]{0} parameter(0)
   %b1 = f32[8]{0} parameter(1)
@@ -59,6 +73,8 @@ ENTRY %main (x: bf16[8,4]) -> f32[] {
   %fused = bf16[8,2]{1,0} fusion(%x, %y), kind=kOutput, calls=%product
   %take = f32[1,8]{1,0} fusion(%stack, %i), kind=kLoop, calls=%sliced
   %taken = f32[1,8]{1,0} fusion(%stack, %i), kind=kLoop, calls=%relaid
+  %deep = f32[1,8]{1,0} fusion(%stack, %i), kind=kLoop, calls=%nested
+  %sent = (f32[8]{0}, f32[16,8]{1,0}, f32[1,8]{1,0}) fusion(%row, %stack, %v), calls=%sending
   %here = f32[16,8]{1,0:S(1)} copy(%stack)
   %put = f32[16,8]{1,0} fusion(%stack, %row, %i), kind=kLoop, calls=%updated
   %pair = (f32[8]{0}, f32[]) fusion(%v, %v), kind=kLoop, calls=%both
@@ -108,6 +124,8 @@ def test_the_operations_of_products(
         ("fused", 2 * (8 * 4 + 4 * 2 + 8 * 2)),
         ("take", 4 + 2 * 4 * 8),  # the index, the slice read and written; not the stack
         ("taken", 4 + 2 * 4 * 8),  # the same of a stack in another layout
+        ("deep", 4 + 2 * 4 * 8),  # the same, sliced in a fusion of the fusion
+        ("sent", 2 * 4 * 8),  # beside a gather, which is none of its bytes
         ("here", 4 * 128),  # read; written to the memory of the core
         ("put", 4 + 2 * 4 * 8),  # the row read, and written in place
         ("pair", 4 * (8 + 8 + 8 + 1)),
