@@ -17,7 +17,8 @@ from graphdist.runtime.module_collectives import kind_of
 from graphdist.runtime.scheduled_module import Instruction, ModuleArray, ScheduledModule
 
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)(?P<listed>[\d,"]*)')
-_LABELS = re.compile(r"dim_labels=\w+_(\w+)->\w+")
+_LABELS = re.compile(r"dim_labels=(?P<input>\w+)_(?P<kernel>\w+)->(?P<output>\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
     "replica-id", "opt-barrier", "add-dependency", "domain",
@@ -58,8 +59,10 @@ class ModuleCost:
         target = instruction.target
         if instruction.opcode == "dot" or target.startswith(_CUBLAS):
             return operands[0].dtype, self._of_dot(instruction, operands[0])
-        if instruction.opcode == "convolution" or target.startswith(_CUDNN):
+        if instruction.opcode == "convolution":
             return operands[0].dtype, self._of_convolution(instruction, operands)
+        if target.startswith(_CUDNN):
+            return operands[0].dtype, self._of_call(instruction, operands)
         return "", 0
 
     def _of_dot(self, instruction: Instruction, left: ModuleArray) -> int:
@@ -69,10 +72,26 @@ class ModuleCost:
         return 2 * prod(instruction.arrays[0].dimensions) * summed
 
     def _of_convolution(self, instruction: Instruction, operands: Sequence[ModuleArray]) -> int:
-        """Return 2 operations for each weight of an output's feature, and each output.
+        """Return 2 operations for each weight that an output takes, but those beside the input.
 
-        The calls of a gradient have the labels of the forward convolution.
+        Products of batches of matrices are written as convolutions that mostly take padding.
         """
+        labels = _LABELS.search(instruction.line)
+        if labels is None:
+            return 0
+        read, kernel, output = operands[0], operands[1], instruction.arrays[0]
+        count = kernel.dimensions[labels["kernel"].index("i")]
+        for label, size in zip(labels["output"], output.dimensions, strict=True):
+            if label in "bf":
+                count *= size
+            else:
+                taps = kernel.dimensions[labels["kernel"].index(label)]
+                inputs = read.dimensions[labels["input"].index(label)]
+                count *= _pairs(instruction, int(label), size, taps, inputs)
+        return 2 * count
+
+    def _of_call(self, instruction: Instruction, operands: Sequence[ModuleArray]) -> int:
+        """Return the operations of a call of cuDNN; one of a gradient has the forward's labels."""
         output, kernel = instruction.arrays[0], operands[1]
         if "BackwardInput" in instruction.target:
             output = operands[0]
@@ -81,7 +100,7 @@ class ModuleCost:
         labels = _LABELS.search(instruction.line)
         if labels is None:
             return 0
-        features = kernel.dimensions[labels[1].index("o")]
+        features = kernel.dimensions[labels["kernel"].index("o")]
         return 2 * prod(output.dimensions) * prod(kernel.dimensions) // features
 
     def bytes(self, instruction: Instruction) -> int:
@@ -156,6 +175,29 @@ class ModuleCost:
         known = self._module.instructions
         found = [known[name].arrays for name in instruction.operands if name in known]
         return [arrays[0] for arrays in found if arrays]
+
+
+def _pairs(instruction: Instruction, place: int, outputs: int, taps: int, inputs: int) -> int:
+    """Return the pairs of an output and a tap of the window that meet an input, in a dimension."""
+    window = _WINDOW.search(instruction.line)
+    said = dict(each.split("=") for each in window[1].split()) if window else {}
+
+    def given(name: str, default: str) -> str:
+        return said[name].split("x")[place] if name in said else default
+
+    stride, before = int(given("stride", "1")), int(given("pad", "0_0").split("_")[0])
+    apart, spread = int(given("rhs_dilate", "1")), int(given("lhs_dilate", "1"))
+    found = 0
+    for tap in range(taps):
+        # Of the outputs o: o * stride + tap * apart - before is an input, spread apart.
+        begin = tap * apart - before
+        if spread == 1:
+            first = max(-(begin // stride), 0)
+            found += max(min((inputs - 1 - begin) // stride, outputs - 1) - first + 1, 0)
+            continue
+        at = (output * stride + begin for output in range(outputs))
+        found += sum(0 <= each <= (inputs - 1) * spread and each % spread == 0 for each in at)
+    return found
 
 
 _ALIAS = "output_to_operand_aliasing={{}: (0, {})}"
