@@ -44,7 +44,7 @@ def _of_other_chips(timing: ChipTiming, slowdown: float) -> ChipTiming:
     return replace(timing, slowdown=slowdown, low=0.7, high=1.4, source=source)
 
 
-_TPU = ChipTiming()
+_TPU = ChipTiming(kernel_share=0.9)
 _GPU = ChipTiming(kernel_share=0.4, link_start=2e-5, copy_share=0.85, launch=4e-6)
 
 TIMINGS: dict[str, ChipTiming] = {
