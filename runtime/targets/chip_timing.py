@@ -48,14 +48,14 @@ _TPU = ChipTiming(kernel_share=0.9)
 _GPU = ChipTiming(kernel_share=0.4, link_start=2e-5, copy_share=0.85, launch=4e-6)
 
 TIMINGS: dict[str, ChipTiming] = {
-    "v4": _of_other_chips(_TPU, 0.81),
-    "v5e": _of_runs(_TPU, 0.80, runs=3),
-    "v5p": _of_other_chips(_TPU, 0.81),
-    "v6e": _of_runs(_TPU, 0.72, runs=4),
-    "tpu7x": _of_runs(_TPU, 0.84, runs=1),
+    "v4": _of_other_chips(_TPU, 1.03),
+    "v5e": _of_runs(_TPU, 1.02, runs=3),
+    "v5p": _of_other_chips(_TPU, 1.03),
+    "v6e": _of_runs(_TPU, 1.015, runs=7),
+    "tpu7x": _of_runs(_TPU, 1.07, runs=1),
     "a100": _of_runs(_GPU, 1.06, runs=5),
     "h100": _of_runs(_GPU, 1.16, runs=6),
-    "h200": _of_other_chips(_GPU, 1.08),
-    "b200": _of_other_chips(_GPU, 1.08),
+    "h200": _of_other_chips(_GPU, 1.07),
+    "b200": _of_other_chips(_GPU, 1.07),
 }
 """By the name of the chip. `python -m graphdist.tools.truth` prints the slowdowns."""
