@@ -178,7 +178,7 @@ class ModuleCost:
 
 
 def _pairs(instruction: Instruction, place: int, outputs: int, taps: int, inputs: int) -> int:
-    """Return the pairs of an output and a tap of the window that meet an input, in a dimension."""
+    """Return the pairs of an output and a tap of the window with an input below, in a dimension."""
     window = _WINDOW.search(instruction.line)
     said = dict(each.split("=") for each in window[1].split()) if window else {}
 

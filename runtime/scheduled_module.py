@@ -104,7 +104,7 @@ class Instruction:
 
     @property
     def every(self) -> int:
-        """Return every how many steps one takes its branch; 1 for all but that of local steps."""
+        """Return every how many steps one takes its branch; 1 unless local steps made it."""
         found = _EVERY.search(self.line) if self.opcode == "conditional" else None
         return int(found[1]) if found else 1
 
