@@ -115,6 +115,8 @@ def fill_declared(variables: Sequence[Variable], below: int) -> None:
 
 
 def _random(key: jax.Array, shape: tuple[int, ...], dtype: Any, below: int) -> jax.Array:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return jax.random.split(key, shape)
     if jnp.issubdtype(dtype, jnp.floating):
         return jax.random.uniform(key, shape, dtype, 0, HIGHEST)
     return jax.random.randint(key, shape, 0, below).astype(dtype)
@@ -138,8 +140,10 @@ def _argument(leaf: Any, strategy: MirroredStrategy, below: int) -> Any:
     return _array(tuple(leaf.shape), leaf.dtype, below)
 
 
-def _array(shape: tuple[int, ...], dtype: Any, below: int) -> np.ndarray[Any, Any]:
-    return np.asarray(_random(jax.random.key(len(shape)), shape, dtype, below))
+def _array(shape: tuple[int, ...], dtype: Any, below: int) -> Any:
+    """Return an array of the host, or keys, which are of JAX alone."""
+    made = _random(jax.random.key(len(shape)), shape, dtype, below)
+    return made if jnp.issubdtype(dtype, jax.dtypes.prng_key) else np.asarray(made)
 
 
 def predicted(target: str, settings: Mapping[str, Any], strategy: Strategy) -> dict[str, Any]:

@@ -24,15 +24,16 @@ def make_step(strategy, width=8):
         count = gd.Variable(0)
 
     @gd.function
-    def step(batch, scale, words):
+    def step(batch, scale, words, key):
         def replica(batch, words):
             kernel.assign_sub(scale * gd.get_replica_context().all_reduce("MEAN", batch.T @ batch))
             count.assign_add(1)
-            return kernel[words].sum()
+            return kernel[words].sum() + jax.random.normal(key)
         return strategy.reduce("SUM", strategy.run(replica, (batch, words)), axis=None)
 
     batch = gd.PerReplicaSpec((4, width), jnp.float32)
-    return step, (batch, 0.5, gd.PerReplicaSpec((3,), jnp.int32))
+    key = jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
+    return step, (batch, 0.5, gd.PerReplicaSpec((3,), jnp.int32), key)
 """
 
 
