@@ -35,7 +35,7 @@ class ChipTiming:
 
 def _of_runs(timing: ChipTiming, slowdown: float, runs: int) -> ChipTiming:
     source = f"fitted to {runs} published runs"
-    low, high = (0.88, 1.15) if timing is _TPU else (0.82, 1.22)
+    low, high = (0.82, 1.22) if timing.launch else (0.88, 1.15)
     return replace(timing, slowdown=slowdown, low=low, high=high, source=source)
 
 
@@ -45,14 +45,16 @@ def _of_other_chips(timing: ChipTiming, slowdown: float) -> ChipTiming:
 
 
 _TPU = ChipTiming(kernel_share=0.9)
+_V6E = replace(_TPU, host_rate=50e9)
+"""Its host is on PCIe of the fifth generation (docs.cloud.google.com/tpu/docs/v6e)."""
 _GPU = ChipTiming(kernel_share=0.4, link_start=2e-5, copy_share=0.85, launch=4e-6)
 
 TIMINGS: dict[str, ChipTiming] = {
-    "v4": _of_other_chips(_TPU, 1.03),
-    "v5e": _of_runs(_TPU, 1.02, runs=3),
-    "v5p": _of_other_chips(_TPU, 1.03),
-    "v6e": _of_runs(_TPU, 1.015, runs=9),
-    "tpu7x": _of_runs(_TPU, 1.07, runs=2),
+    "v4": _of_other_chips(_TPU, 1.045),
+    "v5e": _of_runs(_TPU, 1.025, runs=3),
+    "v5p": _of_other_chips(_TPU, 1.045),
+    "v6e": _of_runs(_V6E, 1.05, runs=9),
+    "tpu7x": _of_runs(_TPU, 1.08, runs=2),
     "a100": _of_runs(_GPU, 1.06, runs=5),
     "h100": _of_runs(_GPU, 1.16, runs=6),
     "h200": _of_other_chips(_GPU, 1.07),
