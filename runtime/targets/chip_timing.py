@@ -53,7 +53,7 @@ TIMINGS: dict[str, ChipTiming] = {
     "v4": _of_other_chips(_TPU, 1.045),
     "v5e": _of_runs(_TPU, 1.025, runs=3),
     "v5p": _of_other_chips(_TPU, 1.045),
-    "v6e": _of_runs(_V6E, 1.05, runs=10),
+    "v6e": _of_runs(_V6E, 1.05, runs=11),
     "tpu7x": _of_runs(_TPU, 1.08, runs=2),
     "a100": _of_runs(_GPU, 1.06, runs=5),
     "h100": _of_runs(_GPU, 1.16, runs=6),
