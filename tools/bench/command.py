@@ -223,11 +223,10 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
 
 def _devices(asked: str) -> list[str]:
     """Return the names of devices; for a number CPU devices, which are made."""
-    if not asked.isdigit():
-        return asked.split(",")
-    # Overheads are measured on two.
-    gd.config.set_logical_cpu_devices(max(int(asked), 2))
-    return [f"cpu:{number}" for number in range(int(asked))]
+    number = int(asked) if asked.isdigit() else 0
+    # Overheads are measured on two, whichever devices programs run on.
+    gd.config.set_logical_cpu_devices(max(number, 2))
+    return [f"cpu:{i}" for i in range(number)] or asked.split(",")
 
 
 def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
