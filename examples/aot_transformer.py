@@ -31,7 +31,6 @@ from typing import Any  # pytrees of arrays, shapes or variables
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.experimental.pallas.ops.gpu import attention as gpu_attention
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 import graphdist as gd
@@ -202,6 +201,9 @@ def attend_by_kernel(
 
 def attend_by_gpu_kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Return the same by JAX's kernel for GPUs, which holds the scores of a block."""
+    # Here, since JAX 0.12 warns of the import: the kernel will go.
+    from jax.experimental.pallas.ops.gpu import attention as gpu_attention
+
     heads, size = query.shape[2:]
     key, value = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key, value))
     return gpu_attention.mha(query, key, value, None, sm_scale=size**-0.5, causal=True)

@@ -7,7 +7,7 @@ used afterwards. `bound_step.py` calls the executable on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any  # Any: compiler options are whatever XLA takes
 
@@ -61,7 +61,8 @@ def emitted(
     avals = placed_avals(graph, devices)
     for i, aval in (given or {}).items():
         avals[len(graph.variables) + i] = aval
-    traced = function.trace(*avals)  # first, since it names the node that is not of this stage
+    # First, since it names the node that is not of this stage.
+    traced = function.trace(*in_all_bits(avals))
     if graph.stage is not Stage.SPMD:
         raise VerifyError(
             f"graph {graph.name!r} of stage {graph.stage.value} reaches emission, which takes "
@@ -79,6 +80,15 @@ def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
         )
         for value, distribution in zip(graph.inputs, input_distributions(graph), strict=True)
     ]
+
+
+def in_all_bits(avals: Iterable[jax.ShapeDtypeStruct]) -> list[Any]:
+    """Return the types as JAX has those of arrays: it keeps 64 bits of these where x64 is off.
+
+    Of a `ShapeDtypeStruct` of 64 bits it makes one of 32 then.
+    """
+    with jax.enable_x64(True):
+        return [jax.typeof(aval) for aval in avals]
 
 
 def jitted(

@@ -24,6 +24,7 @@ from graphdist.runtime.executable import (
     Emitted,
     Executable,
     global_aval,
+    in_all_bits,
     placed_avals,
     with_shardings,
 )
@@ -61,7 +62,7 @@ def load_module(
     _require_types("takes", placed_avals(graph, devices), exported.in_avals)
     _require_types("returns", _results(graph, devices), exported.out_avals)
     function = with_shardings(exported.call, graph, devices, compiler_options)
-    lowered = function.trace(*placed_avals(graph, devices)).lower()
+    lowered = function.trace(*in_all_bits(placed_avals(graph, devices))).lower()
     return Executable(graph, devices, function, compile_lowered(lowered, devices))
 
 

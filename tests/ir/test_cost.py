@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
-from jax.experimental.pallas.ops.gpu import attention
 
 import graphdist as gd
 from graphdist.ir.cost import cost
@@ -165,6 +164,8 @@ def test_the_loops_of_a_large_grid_are_counted_at_some_of_its_positions() -> Non
 
 
 def test_causal_attention_of_the_kernel_for_gpus_counts_what_it_reads() -> None:
+    from jax.experimental.pallas.ops.gpu import attention
+
     shape = jax.ShapeDtypeStruct((2, 1024, 4, 64), jnp.float32)
 
     def attend(query: Any, key: Any, value: Any) -> Any:
