@@ -1,8 +1,7 @@
 """For every test: eight CPU devices, the same examples in each run, graphs that survive their text.
 
-`pytest` leaves out what takes long: the tests of some places. They are run when they are named, as
-in `pytest tests/properties`, and by `pytest --long`. `--update-golden` rewrites what golden tests
-expect.
+`tests/plugins/selected_tests.py` says which tests are run, `seconds_of_tests.py` how long they may
+take. `--update-golden` rewrites what golden tests expect.
 """
 
 import os
@@ -34,9 +33,11 @@ settings.load_profile("ci")
 LARGEST_ROUND_TRIP = 2_000  # nodes: beyond, the text takes longer than the test
 
 
+pytest_plugins = ["selected_tests", "seconds_of_tests"]  # in tests/plugins
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--update-golden`."""
-    parser.addoption("--long", action="store_true", help="run what takes long, too")
     parser.addoption(
         "--update-golden",
         action="store_true",
@@ -44,67 +45,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let tests, and the processes that they start, compile a program once: JAX keeps it on disk.
+
+    Half of the time of the tests would be XLA's. `pytest --cache-clear` empties the folder.
+    """
+    assert config.cache is not None
+    for name, value in {
+        "jax_compilation_cache_dir": str(config.cache.mkdir("xla")),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        jax.config.update(name, value)
+        os.environ.setdefault(name.upper(), str(value))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Rewrite golden files in one process: several tests show parts of one file."""
     if config.getoption("--update-golden"):
         config.option.numprocesses = 0
-
-
-LONG = (
-    *("conformance", "examples", "keras", "multi_worker", "mutations", "properties"),
-    *("tools/test_bench.py", "tools/test_bench_keras.py", "tools/test_bench_workers.py"),
-    "tools/test_compile.py",
-    "tools/test_bench_sharded_ahead_of_time.py",
-    "tools/test_run.py",
-    *(
-        "numerics/test_metric_totals.py",
-        "numerics/test_metrics.py",
-        "numerics/test_pass_through.py",
-    ),
-    *("numerics/test_per_replica_operators.py", "numerics/test_random.py"),
-    *("numerics/test_variable_kinds.py", "numerics/test_variable_shares.py"),
-    *("numerics/test_variables.py", "numerics/test_what_passes_keep.py"),
-    *("data/test_epochs_of_programs.py", "data/test_rows.py", "viz/test_page.py"),
-    *("project/test_documents.py", "project/test_packaging.py"),
-    *("runtime/processes/test_cluster_workers.py", "runtime/processes/test_handshake.py"),
-    *("runtime/processes/test_worker_steps.py", "runtime/test_compilation_cache.py"),
-    *("runtime/test_kept_programs.py", "runtime/test_node_by_node.py"),
-    *("runtime/test_sharded_guards.py", "runtime/test_sharded_state.py"),
-    *("runtime/test_variable_packs.py", "tracing/test_merge_call_gradients.py"),
-    *("state/test_shard_parameters.py", "train/test_processes.py"),
-    *("train/test_readers.py", "train/test_writers.py"),
-)
-"""Folders and files of tests whose tests take long."""
-
-
-def leaves_long_out(config: pytest.Config) -> bool:
-    """Return whether the tests that take long are left out: none is named, nor are they all."""
-    told: dict[str, bool] = getattr(config, "workerinput", {})
-    names_tests = config.args_source is pytest.Config.ArgsSource.ARGS
-    return told.get(_LEFT_OUT, not (names_tests or config.option.long))
-
-
-_LEFT_OUT = "graphdist_leaves_long_out"
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tell a process that runs tests: its own command line names all of them."""
-    node.workerinput[_LEFT_OUT] = leaves_long_out(node.config)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what takes long, and leave it out unless it is asked for."""
-    places = [config.rootpath / "tests" / name for name in LONG]
-    for item in items:
-        if any(place in (item.path, *item.path.parents) for place in places):
-            item.add_marker(pytest.mark.long)
-    if leaves_long_out(config):
-        long = [item for item in items if item.get_closest_marker("long")]
-        items[:] = [item for item in items if item not in set(long)]
-        config.hook.pytest_deselected(items=long)
 
 
 @pytest.fixture

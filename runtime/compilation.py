@@ -8,6 +8,7 @@ does not take.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any, Protocol  # Any: compiler options are whatever XLA takes
 
@@ -62,6 +63,8 @@ def compile_lowered(
     """
     options = dict(compiler_options or {}) or None
     try:
+        if devices.topology is not None:
+            return _compiled_for_absent_devices(lowered, options)
         if devices.workers is None:
             return lowered.compile(options)
         return devices.workers.supervise(lambda: lowered.compile(options))
@@ -70,6 +73,13 @@ def compile_lowered(
         if refusal is None:
             raise
         raise refusal from error
+
+
+def _compiled_for_absent_devices(lowered: Lowered, options: dict[str, Any] | None) -> Compiled:
+    """Compile; JAX writes the step to its compilation cache, cannot read it there, and warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
+        return lowered.compile(options)
 
 
 _COMBINING = {

@@ -6,18 +6,8 @@ from typing import Any  # Any: pytrees, and functions with any signature
 
 import jax
 import jax.numpy as jnp
-import pytest
 
 import graphdist as gd
-from graphdist.runtime.targets.topologies import has_package
-
-needs_tpu = pytest.mark.skipif(
-    not has_package("libtpu"), reason='needs the extra tpu: pip install "graphdist[tpu]"'
-)
-needs_cuda = pytest.mark.skipif(
-    not has_package("jax_cuda12_plugin"),
-    reason='needs the extra cuda: pip install "graphdist[cuda]"',
-)
 
 
 def make_step(

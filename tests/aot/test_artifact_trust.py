@@ -13,7 +13,6 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.files.artifact import read_artifact, write_artifact
-from tests.aot.steps import needs_tpu
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +187,7 @@ def test_a_native_executable_needs_slices_of_the_same_shape(saved: Path, tmp_pat
         gd.aot.load(path, native=True)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_the_manifest_has_the_shape_of_each_slice(tmp_path: Path) -> None:
     with gd.TPUStrategy(topology="v5e:2x2", num_slices=2).scope():
         step = gd.function(lambda x: x * 2)

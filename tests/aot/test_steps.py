@@ -15,7 +15,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.version import versions
-from tests.aot.steps import make_step, needs_cuda, needs_tpu
+from tests.aot.steps import make_step
 
 
 def cpus(count: int) -> gd.MirroredStrategy:
@@ -223,7 +223,7 @@ def test_what_a_file_cannot_describe_is_refused_when_it_is_saved(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_step_for_tpus_is_saved_and_refused_here(tmp_path: Path) -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2")
     path = saved(tmp_path / "step.gdx", strategy, platforms=["tpu", "cpu"])
@@ -240,7 +240,7 @@ def test_a_step_for_tpus_is_saved_and_refused_here(tmp_path: Path) -> None:
         gd.aot.load(path, strategy=here, variables=params, native=True)
 
 
-@needs_cuda
+@pytest.mark.needs("cuda")
 def test_a_step_for_gpus_is_saved(tmp_path: Path) -> None:
     path = saved(tmp_path / "step.gdx", gd.MirroredStrategy(topology="a100:1x2"))
     with zipfile.ZipFile(path) as archive:

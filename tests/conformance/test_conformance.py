@@ -38,11 +38,8 @@ def case(name: str, **fields: Any) -> dict[str, Any]:
     return {"name": name, **base, **fields}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", RECORDED)
 def test_family(family: str) -> None:
-    if family == "parameter_server":
-        pytest.importorskip("ray")
     outcomes = [run_case(one) for one in CASES if one["name"].partition("/")[0] == family]
     failed = [f"{one.name}: {one.differences[0]}" for one in outcomes if one.differences]
     needless = [f"{one.name}: {entry}" for one in outcomes for entry in one.needless]

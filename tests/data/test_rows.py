@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,7 +64,6 @@ def elements(draw: st.DrawFn, rows: int) -> Any:
     return jax.tree.map(leaf, structure, is_leaf=lambda node: node is None)
 
 
-@pytest.mark.slow
 @given(st.data(), COUNTS, st.integers(0, 25), st.integers(1, 10), st.booleans())
 def test_rows_come_in_order_each_once(
     data: st.DataObject, count: int, rows: int, batch: int, drops: bool
@@ -87,7 +85,6 @@ def test_rows_come_in_order_each_once(
             assert lengths == [max(0, min(part, size - part * i)) for i in range(count)]
 
 
-@pytest.mark.slow
 @given(COUNTS, st.lists(st.integers(0, 5), max_size=12))
 def test_batches_of_single_replicas_come_in_order(count: int, sizes: list[int]) -> None:
     ends = np.cumsum(sizes).astype(int)
@@ -98,7 +95,6 @@ def test_batches_of_single_replicas_come_in_order(count: int, sizes: list[int]) 
     assert found[len(batches) :] == [[]] * (-len(batches) % count)
 
 
-@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.integers(2, 8), st.integers(1, 20), st.integers(1, 12), st.sampled_from(["SUM", "MEAN"]))
 def test_every_batch_reduces_as_one(count: int, rows: int, batch: int, op: str) -> None:
@@ -119,7 +115,6 @@ def test_every_batch_reduces_as_one(count: int, rows: int, batch: int, op: str) 
         np.testing.assert_allclose(step(element), expected, rtol=1e-5)
 
 
-@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.integers(2, 5), st.integers(1, 14), st.integers(1, 6))
 def test_gradients_over_an_epoch_are_those_of_one_device(count: int, rows: int, batch: int) -> None:

@@ -13,7 +13,6 @@ import pytest
 from aot_transformer import Model, Settings
 
 import graphdist as gd
-from tests.aot.steps import needs_tpu
 
 TINY = Model(2, 256, 384, heads=2, kv_heads=1, vocabulary=96)
 PUBLISHED = {
@@ -125,7 +124,7 @@ def test_training_with_the_kernel_is_training_without_it() -> None:
     np.testing.assert_allclose(losses("flash"), losses("plain"), rtol=1e-4)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_the_kernel_is_compiled_for_absent_tpus_and_holds_no_scores() -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2")
     graphs = {}

@@ -61,7 +61,6 @@ STEPS: dict[str, Callable[[], Step]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_what_is_shown_is_what_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     step, arguments = STEPS[name]()

@@ -38,7 +38,6 @@ def train_plain(settings: Settings) -> list[float]:
     return losses
 
 
-@pytest.mark.slow
 def test_it_learns_as_on_one_device(
     strategy: gd.Strategy, capsys: pytest.CaptureFixture[str]
 ) -> None:

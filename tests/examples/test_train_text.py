@@ -38,7 +38,6 @@ def train_plain(settings: Settings, steps: int) -> list[float]:
     return bits
 
 
-@pytest.mark.slow
 def test_bits_fall_as_on_one_device(capsys: pytest.CaptureFixture[str]) -> None:
     bits, params = train_text.train(gd.MirroredStrategy(["cpu:0", "cpu:1"]), SMALL)
     assert len(bits) == SMALL.steps
@@ -52,7 +51,6 @@ def test_bits_fall_as_on_one_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert written.shape == (3,)
 
 
-@pytest.mark.slow
 def test_first_steps_are_synchronous_and_the_variables_go_on() -> None:
     settings = replace(SMALL, steps=10)
     devices = ["cpu:0", "cpu:1"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 import networkx as nx
-import pytest
 from hypothesis import given
 
 from graphdist.ir.analyses import (
@@ -167,7 +166,6 @@ def test_the_critical_path_of_nothing_is_empty() -> None:
     assert critical_path(NESTED.replace(nodes=(), outputs=())) == ()
 
 
-@pytest.mark.slow
 @given(graphs())
 def test_the_critical_path_is_networkx_longest(graph: Graph) -> None:
     exported = to_networkx(graph)

@@ -199,7 +199,6 @@ print(content_hash(parse(text, (frozenset("abcdef"), Opaque()))))
 """
 
 
-@pytest.mark.slow
 def test_another_process_finds_the_same_hash() -> None:
     path = os.pathsep.join(sys.path)
     hashes = {
@@ -217,7 +216,6 @@ def test_another_process_finds_the_same_hash() -> None:
     assert len(hashes.pop().strip()) == 64
 
 
-@pytest.mark.slow
 @given(graphs())
 def test_a_graph_is_the_same_as_itself_made_anew(graph: Graph) -> None:
     copy = graph.replace()

@@ -94,7 +94,6 @@ def test_the_example_in_the_documents_is_what_is_printed() -> None:
     assert print_graph(graph) == example
 
 
-@pytest.mark.slow
 @given(graphs())
 def test_text_gives_the_graph_back(graph: Graph) -> None:
     text = print_graph(graph)
@@ -301,7 +300,6 @@ def test_an_unknown_operation_of_jax_is_one_object() -> None:
     assert graph.nodes[1].op is graph.nodes[2].op
 
 
-@pytest.mark.slow
 def test_length_costs_neither_recursion_nor_much_time() -> None:
     lines = [f"  %h_{i + 1} = jax.neg(%h_{i}) : f32[] mirrored\n" for i in range(20_000)]
     text = (

@@ -255,7 +255,6 @@ def test_a_full_check_tells_what_a_rule_refuses() -> None:
     )
 
 
-@pytest.mark.slow
 @given(graphs())
 def test_drawn_graphs_are_sound(graph: Graph) -> None:
     verify(graph, full=True)

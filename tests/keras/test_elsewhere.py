@@ -16,7 +16,6 @@ import graphdist.keras
 from graphdist.tools.compile import main as compile_main
 from graphdist.viz.identities import paths
 from graphdist.viz.model import model_of
-from tests.aot.steps import needs_tpu
 from tests.keras.models import classifier, mirrored, rows
 
 STEP = """
@@ -35,7 +34,7 @@ def shapes(*arrays: Any) -> list[Any]:
     return [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_step_is_compiled_for_a_topology(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,8 +103,10 @@ def test_an_application_of_keras_trains() -> None:
     trains(model, random.normal(size=(4, 32, 32, 3)).astype(np.float32), np.arange(4) % 3)
 
 
+@pytest.mark.needs("keras-hub")
 def test_a_model_of_keras_hub_trains() -> None:
-    hub = pytest.importorskip("keras_hub", reason="needs keras-hub, which is in no extra")
+    import keras_hub as hub
+
     with mirrored(2).scope():
         backbone = hub.models.BertBackbone(
             vocabulary_size=50,

@@ -100,9 +100,9 @@ def test_callbacks_that_set_weights_and_rates() -> None:
     assert same(program)[1][2] < 0.01
 
 
+@pytest.mark.needs("tensorboard")
 def test_tensorboard_writes_what_it_writes_on_one_device(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="the callback needs tensorflow and tensorboard")
-    tensorflow = pytest.importorskip("tensorflow", reason="Keras writes events with it")
+    import tensorflow
 
     def scalars(folder: Path, tags: set[str]) -> dict[str, list[float]]:
         """Return the scalars that were written, but for the speed; note all tags."""

@@ -9,7 +9,6 @@ import pytest
 from tests.multi_worker.launch import Outcome, run
 from tests.multi_worker.strangers import job_among_strangers
 
-pytestmark = pytest.mark.slow
 TIMEOUTS = {"GRAPHDIST_WORKER_START_SECONDS": "20", "GRAPHDIST_WORKER_SILENCE_SECONDS": "20"}
 
 

@@ -13,8 +13,6 @@ import graphdist as gd
 from tests.multi_worker.launch import run
 from tests.multi_worker.programs import keras_fit, keras_own_loop
 
-pytestmark = pytest.mark.slow
-
 PROGRAMS: dict[str, Callable[[gd.Strategy], Any]] = {
     "keras_fit": keras_fit.train,
     "keras_own_loop": keras_own_loop.train,

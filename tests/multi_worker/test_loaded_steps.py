@@ -13,8 +13,6 @@ from tests.multi_worker.launch import run
 from tests.multi_worker.programs import loaded
 from tests.multi_worker.test_faults import errors_of
 
-pytestmark = pytest.mark.slow
-
 
 def saved(path: Path, replicas: int, *, shard_update: bool = False) -> str:
     strategy = gd.MirroredStrategy(

@@ -9,8 +9,6 @@ import pytest
 
 from tests.multi_worker.drill import Training, run_drill
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("in_slices", [False, True])
 def test_nothing_is_lost_when_workers_are_killed(in_slices: bool) -> None:

@@ -23,7 +23,6 @@ from tests.multi_worker.programs.sliced import (
 )
 from tests.multi_worker.test_faults import errors_of
 
-pytestmark = pytest.mark.slow
 SHAPES = [(2, 1), (2, 2), (4, 1)]
 
 

@@ -13,8 +13,6 @@ import pytest
 
 from tests.multi_worker.launch import PROGRAMS, SECONDS, environment, run
 
-pytestmark = pytest.mark.slow
-
 
 def start_alone(worker: int, addresses: list[str]) -> tuple[int, str]:
     """Start one worker of a cluster, and return its exit status and its error."""

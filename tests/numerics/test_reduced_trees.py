@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import equinox
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,7 +66,6 @@ def test_gather_takes_trees_in_which_none_stays_none(strategy: gd.Strategy, make
 
 
 def test_the_gradient_of_a_model_with_static_fields_is_reduced(strategy: gd.Strategy) -> None:
-    equinox = pytest.importorskip("equinox")
     model = equinox.nn.MLP(2, 1, width_size=4, depth=1, key=jax.random.key(0))
 
     def replica_fn(x: Any) -> Any:

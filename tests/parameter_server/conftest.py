@@ -13,7 +13,6 @@ from graphdist.coordinator import ClusterCoordinator
 
 def running(num_workers: int) -> Iterator[gd.ParameterServerStrategy]:
     """Yield a strategy of so many workers and two servers, and end its processes."""
-    pytest.importorskip("ray")
     made = gd.ParameterServerStrategy(num_workers=num_workers, num_servers=2)
     yield made
     made.shutdown()

@@ -20,7 +20,6 @@ from graphdist.coordinator import (
 )
 from graphdist.parameter_server.closures import ClosureQueue, Waiting
 
-pytestmark = pytest.mark.slow
 Strategy = gd.ParameterServerStrategy
 ANY: Any = gd
 

@@ -21,12 +21,9 @@ import graphdist as gd
 from graphdist.coordinator import ClusterCoordinator
 from graphdist.parameter_server.ray_cluster import ray
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def strategy() -> Iterator[gd.ParameterServerStrategy]:
-    pytest.importorskip("ray")
     made = gd.ParameterServerStrategy(num_workers=2, num_servers=2)
     yield made
     made.shutdown()
@@ -136,7 +133,6 @@ if how == "waits":
 
 @pytest.mark.parametrize("how", ["ends", "fails", "interrupted", "killed"])
 def test_nothing_is_left_behind(how: str, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     is_ended = how in ("interrupted", "killed")
@@ -183,7 +179,6 @@ def _memory_of(process: int) -> list[str]:
 
 @pytest.mark.long
 def test_a_hundred_kills_lose_none_of_two_thousand_functions() -> None:
-    pytest.importorskip("ray")
     strategy = gd.ParameterServerStrategy(num_workers=4, num_servers=1)
     coordinator = ClusterCoordinator(strategy)
     count = counter(strategy)

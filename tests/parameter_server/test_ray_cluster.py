@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import ray
 
 import graphdist as gd
 import graphdist.compat.v1 as gd1
@@ -22,9 +23,7 @@ def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
         gd.ParameterServerStrategy()
 
 
-@pytest.mark.slow
 def test_strategies_share_a_cluster_and_the_last_ends_it() -> None:
-    ray = pytest.importorskip("ray")
     first = gd.ParameterServerStrategy(num_workers=1)
     second = gd1.ParameterServerStrategy(num_workers=1)
     with second.scope():

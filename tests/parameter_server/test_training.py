@@ -13,7 +13,6 @@ import pytest
 import graphdist as gd
 from graphdist.coordinator import ClusterCoordinator
 
-pytestmark = pytest.mark.slow
 Strategy = gd.ParameterServerStrategy
 
 OPTIMIZERS = {
@@ -182,7 +181,6 @@ def test_rows_that_a_step_looks_up_are_all_that_is_read_and_sent(
 
 
 def test_rows_of_a_variable_in_shards_are_read_of_the_shard_that_has_them() -> None:
-    pytest.importorskip("ray")
     partitioner = gd.experimental.partitioners.FixedShardsPartitioner(4)
     strategy = Strategy(num_workers=1, num_servers=2, variable_partitioner=partitioner)
     coordinator = ClusterCoordinator(strategy)
@@ -365,7 +363,6 @@ def test_extended_update(alone: Strategy) -> None:
 
 
 def test_a_worker_with_several_devices_runs_replicas() -> None:
-    pytest.importorskip("ray")
     strategy = gd.ParameterServerStrategy(num_workers=1, devices_per_worker=2)
     coordinator = ClusterCoordinator(strategy)
     variables, step = training(strategy, OPTIMIZERS["adam"])

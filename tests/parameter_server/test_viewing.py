@@ -6,12 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from graphdist.tools.viz_targets import load_target
 from graphdist.viz.formats import render
-
-pytestmark = pytest.mark.slow
 
 STEP = """
 import jax, jax.numpy as jnp
@@ -36,7 +32,6 @@ def make_step(_):
 
 
 def test_the_last_stage_has_both_halves(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
     file = tmp_path / "step_on_servers.py"
     file.write_text(STEP)
     target = load_target(f"{file}:make_step", "default", (), "")

@@ -11,7 +11,6 @@ import pytest
 import graphdist as gd
 from graphdist.ir.parser import parse
 from graphdist.passes.stage_collectives import StageCollectives
-from tests.aot.steps import needs_tpu
 
 LARGE = """graph f on 64 replicas, stage spmd
 (%x: f32[128,1024] sharded(0)) {
@@ -31,7 +30,7 @@ def test_large_gathers_are_staged_in_three_dimensions_alone() -> None:
     assert StageCollectives(2, is_three_dimensional=True)(graph) is graph
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize(
     ("topology", "is_three_dimensional"), [("v5p:4x4x4", True), ("v6e:8x8", False)]
 )

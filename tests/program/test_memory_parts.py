@@ -14,7 +14,6 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.ops import TAKE_PART
 from graphdist.passes import pipelines
 from graphdist.program.memory_parts import MemoryParts, memory_parts
-from tests.aot.steps import needs_tpu
 
 LAYERS, WIDTH, ROWS = 4, 256, 8
 LAYER = 4 * WIDTH * WIDTH
@@ -64,7 +63,7 @@ def compiled_step(strategy: Any, microbatches: int = 0) -> Any:
         ),
         pytest.param(
             *(lambda: gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True), 4, 2),
-            marks=needs_tpu,
+            marks=pytest.mark.needs("tpu"),
             id="one layer ahead",
         ),
     ],

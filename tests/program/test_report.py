@@ -22,7 +22,7 @@ from graphdist.runtime.module_collectives import module_collectives
 from graphdist.runtime.targets.roofline import collective_seconds
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tracing.jax_ops import resolve
-from tests.aot.steps import make_step, needs_tpu
+from tests.aot.steps import make_step
 
 
 def bytes_in(text: str) -> int:
@@ -73,7 +73,7 @@ def test_variables_in_slices_are_counted_beside_what_they_take_in_full() -> None
     assert "variables     3.00 MiB   of 4.00 MiB: 1 of 2 are stored in slices" in str(report)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_report_for_a_pod() -> None:
     strategy = gd.TPUStrategy(topology="v5e:16x16")
     step, _, batch = make_step(strategy, batch=16, width=128)
@@ -116,7 +116,7 @@ def report_of_zero(topology: str, shapes: list[tuple[int, int]], *, num_slices: 
     return step.trace(x).lower().compile().report()
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_gathers_that_became_all_reduces_are_named_and_counted() -> None:
     report = report_of_zero("tpu7x:2x2x2", [(48, 16), (48, 16)])
     scatter, gather = report.collectives
@@ -129,7 +129,7 @@ def test_gathers_that_became_all_reduces_are_named_and_counted() -> None:
     assert report.estimate.interconnect == pytest.approx(2 * collective_seconds(topology, joined))
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_collectives_over_several_slices_are_found() -> None:
     report = report_of_zero("v5e:4x4", [(1024, 512)], num_slices=2)
     assert [use.kind for use in report.collectives] == ["reduce_scatter", "all_gather"]
@@ -142,7 +142,7 @@ def test_collectives_over_several_slices_are_found() -> None:
     assert gather.seconds == pytest.approx(near + gather.bytes / topology.chip.network_bandwidth)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_padded_collectives_are_named_and_counted() -> None:
     report = report_of_zero("v6e:2x2", [(1000, 768)])
     scatter, gather = report.collectives
@@ -160,7 +160,7 @@ def test_padded_collectives_are_named_and_counted() -> None:
     )
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_state_of_adam_at_a_billion_parameters_falls_by_the_number_of_chips() -> None:
     optimizer, layers, width = optax.adam(1e-3), 64, 4096
     shapes = [jax.ShapeDtypeStruct((width, width), jnp.float32)] * layers
@@ -197,7 +197,7 @@ def test_state_of_adam_at_a_billion_parameters_falls_by_the_number_of_chips() ->
     assert abs(of_state[False] / of_state["auto"] / 16 - 1) < 0.05
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_what_does_not_fit_is_reported_with_how_much_is_too_much() -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2")
     step, _, batch = make_step(strategy, width=2**15, layers=4)

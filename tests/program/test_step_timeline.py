@@ -17,7 +17,7 @@ from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.lanes import all_events
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compile import main
-from tests.aot.steps import make_step, needs_tpu
+from tests.aot.steps import make_step
 
 SMALL = """
 import jax, jax.numpy as jnp, graphdist as gd
@@ -53,7 +53,7 @@ def compiled() -> Compiled:
     return found
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_parts_add_up_to_the_step() -> None:
     timeline = compiled().timeline
     parts = timeline.compute + timeline.exposed + timeline.idle
@@ -66,7 +66,7 @@ def test_parts_add_up_to_the_step() -> None:
     assert timeline.bottleneck in ("compute", "exposed", "idle")
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_lines_are_the_users() -> None:
     timeline = compiled().timeline
     phases = {line.phase for line in timeline.lines if line.line.startswith("steps.py:")}
@@ -74,7 +74,7 @@ def test_lines_are_the_users() -> None:
     assert all(each.line.startswith("steps.py:") for each in timeline.collectives)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_report_has_it_as_text_and_json() -> None:
     report = compiled().report()
     assert report.timeline is not None
@@ -85,7 +85,7 @@ def test_a_report_has_it_as_text_and_json() -> None:
     assert read["timeline"]["lines"][0]["line"] == report.timeline.lines[0].line
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     report = compiled().report()
     text, graph = compiled().as_text("hlo"), compiled().graph
@@ -99,7 +99,7 @@ def test_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no constants of v5e" in str(timeline_of(text, graph, topology))
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_the_memory_of_a_step_and_the_lines_that_hold_it() -> None:
     timeline, report = compiled().timeline, compiled().report()
     memory = timeline.memory
@@ -126,7 +126,7 @@ def slices_of(trace: Any) -> list[Any]:
     return [each for each in trace["traceEvents"] if each["ph"] == "X"]
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_trace_shows_each_turn_of_loops(tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(SMALL)
     target, written = f"{tmp_path}/small.py:make_step", tmp_path / "step.json"
@@ -142,7 +142,7 @@ def test_a_trace_shows_each_turn_of_loops(tmp_path: Path) -> None:
     assert all(each["args"]["compiler's cycles"] > 0 for each in again)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_trace_ends_with_the_step() -> None:
     timeline = compiled().timeline
     trace = slices_of(trace_of(timeline, "step"))
@@ -151,7 +151,7 @@ def test_a_trace_ends_with_the_step() -> None:
     assert len(trace) >= sum(1 for event, _ in all_events(timeline.turn) if event.body is None)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_path_that_cannot_be_written_is_refused_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

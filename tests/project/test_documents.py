@@ -83,7 +83,6 @@ def outputs() -> dict[str, Any]:
     return results
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_run_and_print_what_is_shown(
     page: str, outputs: dict[str, Any], update_golden: bool
@@ -175,20 +174,6 @@ def anchors(page: Path) -> set[str]:
     text = BLOCK.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python3 -m venv .venv && .venv/bin/pip install -e '.[examples]' "
-        "&& .venv/bin/python examples/train_digits.py",
-        ".venv/bin/python examples/train_keras.py",
-        "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest",
-    ],
-    ids=["example", "keras", "tests"],
-)
-def test_readme_has_the_commands_to_start_with(command: str) -> None:
-    assert command in "".join(text for _, text in blocks_of("README.md")).splitlines()
 
 
 def test_the_readme_is_short() -> None:

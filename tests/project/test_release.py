@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import re
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any  # Any: TOML
 
 import pytest
 
 import graphdist as gd
 from graphdist.version import VERSION
+from tests.readme_lines import oldest_jax
 
 ROOT = Path(__file__).parents[2]
 HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\](?: - (?P<date>\S+))?$", re.MULTILINE)
@@ -23,18 +22,6 @@ HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\](?: - (?P<date>\S+))?$", re.MU
 def project() -> dict[str, Any]:
     """Read pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def jax_versions() -> ModuleType:
-    """Import the program that `./check jax-versions` runs."""
-    path = ROOT / "tests" / "jax_versions.py"
-    spec = importlib.util.spec_from_file_location("jax_versions", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -74,16 +61,12 @@ def test_every_decision_has_a_date() -> None:
         datetime.date.fromisoformat(dated[1])
 
 
-def test_the_oldest_jax_is_named_once(project: dict[str, Any], jax_versions: ModuleType) -> None:
-    oldest = jax_versions.oldest_jax()
+def test_the_oldest_jax_is_named_once(project: dict[str, Any]) -> None:
+    oldest = oldest_jax()
     dependencies = project["project"]["dependencies"]
     bounds = [bound for bound in dependencies if bound.startswith("jax")]
     assert bounds == [f"jax>={oldest}", f"jaxlib>={oldest}"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", oldest)  # `==` then names one release
-
-
-def test_the_tests_of_jax_versions_are_there(jax_versions: ModuleType) -> None:
-    assert [path for path in jax_versions.TESTS if not (ROOT / path).exists()] == []
 
 
 def test_the_oldest_python_is_the_lowest_classifier(project: dict[str, Any]) -> None:

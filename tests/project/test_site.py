@@ -91,8 +91,8 @@ def test_links_in_code_stay() -> None:
     assert hook("links").rewrite(text, "ir.md", ["CONTRIBUTING.md"]) == text
 
 
+@pytest.mark.needs("griffe")
 def test_examples_in_docstrings_become_code() -> None:
-    pytest.importorskip("griffe", reason='not installed: pip install "graphdist[docs]"')
     fenced = hook("docstrings").fenced
     assert fenced("Add.\n\n>>> f()\n[1]\n>>> g()") == "Add.\n\n```pycon\n>>> f()\n[1]\n>>> g()\n```"
     assert fenced("Add.\n\n* an item") == "Add.\n\n* an item"

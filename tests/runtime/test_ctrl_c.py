@@ -87,7 +87,6 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("doing", "longest"), [("compile", 2.0), ("run", 0.3), ("read", 0.4), ("save", 0.4)]
 )

@@ -16,7 +16,6 @@ from graphdist.ir.parser import parse
 from graphdist.ir.rewrite import rewrite
 from graphdist.passes import PASSES, Target, pipeline
 from graphdist.runtime.compilation import step_options
-from tests.aot.steps import needs_tpu
 
 VALUES = 8
 SIZE = 64  # floats each
@@ -69,7 +68,7 @@ def test_steps_that_gather_parameters_on_v5e_get_an_option_that_hides_it() -> No
     assert step_options(Target("tpu"), "TPU v5 lite") == {}
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_the_options_of_a_function_override_those_of_its_target() -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
     spec = gd.PerReplicaSpec((8,), jnp.float32, strategy=strategy)

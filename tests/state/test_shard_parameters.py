@@ -15,7 +15,6 @@ import pytest
 import graphdist as gd
 from graphdist.ir.cost import executions
 from graphdist.ir.stored_slices import LARGEST_IN_FULL
-from tests.aot.steps import needs_tpu
 from tests.state.sharded_models import (
     FULL,
     ROWS,
@@ -89,7 +88,7 @@ def test_the_name_people_look_for() -> None:
         assert gd.Variable(numbers()).storage.sharded_along == 0
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_devices_that_are_not_here() -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
     with strategy.scope():
@@ -100,7 +99,7 @@ def test_devices_that_are_not_here() -> None:
     assert "f32[256,128] sharded(0)" in repr(w)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize(("given", "groups"), [(True, 2), (8, 1), (2, 4)])
 def test_over_slices_of_tpus_a_group_is_the_slice(given: bool | int, groups: int) -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2", num_slices=2, shard_parameters=given)

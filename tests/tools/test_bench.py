@@ -29,12 +29,11 @@ from graphdist.tools.bench.measurement import (
 )
 from graphdist.tools.bench.passes_saved import SHOWCASES, CompiledSide, PassSaving, effect, effects
 from graphdist.tools.bench.picture import draw_picture
-from graphdist.tools.bench.process import ALL_PACKAGES, Process, is_installed, packages_of
+from graphdist.tools.bench.process import Process, packages_of
 from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, bounds_of, passes_table
 from graphdist.tools.bench.sharded_systems import Fsdp, systems_of
 from graphdist.tools.bench.systems import SYSTEMS
-from tests.aot.steps import needs_tpu
 
 QUICK = Effort(rounds=1, turn_seconds=0, compilations=1)
 DEVICES = ["cpu:0", "cpu:1"]
@@ -80,7 +79,6 @@ SCHEMA = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_systems_run_one_program(name: str) -> None:
     strategy = gd.MirroredStrategy(DEVICES)
@@ -105,7 +103,6 @@ def test_parameters_in_slices_by_hand_are_gathered_twice_and_scattered_once() ->
     assert lowered.count("stablehlo.reduce_scatter") == 2
 
 
-@pytest.mark.slow
 def test_measurements_are_complete() -> None:
     found = measured(TINY["small"], gd.MirroredStrategy(DEVICES), list(SYSTEMS), QUICK)
     assert [one.system for one in found] == list(SYSTEMS)
@@ -121,13 +118,15 @@ def test_measurements_are_complete() -> None:
         assert one.module.moved_bytes == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "system"), [(name, system) for name in TINY for system in packages_of(TINY[name])]
+    ("name", "system"),
+    [
+        pytest.param(name, system, marks=pytest.mark.needs(package))
+        for name in TINY
+        for system, package in packages_of(TINY[name]).items()
+    ],
 )
 def test_systems_elsewhere_run_the_same_program(system: str, name: str) -> None:
-    if not is_installed(system):
-        pytest.skip(f'{system} needs {ALL_PACKAGES[system]}: pip install "graphdist[bench]"')
     program = TINY[name]
     peer = "fsdp" if program.shards_parameters else "shard_map"
     found = measured(program, gd.MirroredStrategy(DEVICES), [peer, system], QUICK, is_tiny=True)
@@ -182,7 +181,6 @@ def test_the_process_of_a_system_that_ends_is_named(monkeypatch: pytest.MonkeyPa
     process.close()
 
 
-@pytest.mark.slow
 def test_command_writes_json_and_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,8 +284,7 @@ def test_bounds_are_of_ratios() -> None:
 ON_TPU = "stage_collectives"
 
 
-@needs_tpu
-@pytest.mark.slow
+@pytest.mark.needs("tpu")
 def test_stages_halve_what_is_sent() -> None:
     (showcase,) = [one for one in SHOWCASES if one.pass_name == ON_TPU]
     found = effect(showcase, gd.TPUStrategy(topology="v5e:8x8", shard_update=True))
@@ -301,7 +298,6 @@ def test_a_pass_that_a_target_does_without_is_not_shown() -> None:
         assert effects("8", [ON_TPU]) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [one.pass_name for one in SHOWCASES if one.pass_name != ON_TPU])
 def test_each_pass_saves_something(name: str) -> None:
     showcase = next(one for one in SHOWCASES if one.pass_name == name)
@@ -331,8 +327,7 @@ def test_effects_survive_json() -> None:
     assert effect_from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
-@needs_tpu
-@pytest.mark.slow
+@pytest.mark.needs("tpu")
 def test_topologies_are_compiled_for() -> None:
     from graphdist.runtime.targets.topologies import find_topology
     from graphdist.tools.compile import strategy_for
@@ -357,8 +352,7 @@ def test_fields_of_the_file_are_documented() -> None:
     assert {one.name for one in fields(Run)} - {"titles"} <= set(said)
 
 
-@needs_tpu
-@pytest.mark.slow
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize("topology", ["v5e:4x4", "v5e:8x8"])
 def test_a_sharded_update_sends_no_more_than_is_asked(topology: str) -> None:
     program, strategy = PROGRAMS["large"], gd.TPUStrategy(topology=topology)

@@ -6,8 +6,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from tests.multi_worker.launch import environment
 
 
@@ -16,7 +14,6 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
 
 
-@pytest.mark.slow
 def test_each_model_is_trained_by_both_systems() -> None:
     done = bench("--rounds", "1", "--steps", "2")
     assert done.returncode == 0, done.stderr

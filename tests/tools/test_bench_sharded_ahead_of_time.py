@@ -20,7 +20,6 @@ from graphdist.tools.bench.measurement import Module
 from graphdist.tools.bench.sharded_ahead_of_time import EXAMPLE, CompiledForm, main, table_of
 from graphdist.tools.bench.sharded_by_hand import FORMS
 from graphdist.tools.targets import load_factory
-from tests.aot.steps import needs_tpu
 
 SETTINGS = {"size": "tiny", "length": 16, "compute_dtype": "float32"}
 NAMED = (
@@ -58,7 +57,6 @@ def on_one_device(example: Any, form: Any, params: Any, state: Any, count: Any, 
     return *form.update(params, state, count, gradients), loss
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_by_hand_is_the_step_in_slices(name: str, example: Any) -> None:
     form = FORMS[name](example, SETTINGS, tuple(jax.devices()[:4]))
@@ -100,8 +98,7 @@ def test_a_form_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str
     assert "there is no form 'pmap'" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_forms_are_compiled_for_absent_chips(
     example: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,8 +132,7 @@ def exposed_in_loops(
     ]
 
 
-@needs_tpu
-@pytest.mark.slow
+@pytest.mark.needs("tpu")
 def test_what_the_schedule_leaves_exposed_in_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     forward, backward = exposed_in_loops("v5e:4x4", {}, monkeypatch)
     assert len(forward) <= 1
@@ -145,8 +141,7 @@ def test_what_the_schedule_leaves_exposed_in_loops(monkeypatch: pytest.MonkeyPat
     assert set(backward) - {"all_gather"} == {"reduce_scatter"}
 
 
-@needs_tpu
-@pytest.mark.slow
+@pytest.mark.needs("tpu")
 def test_the_options_that_the_docs_name_leave_little_exposed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

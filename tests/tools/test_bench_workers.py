@@ -6,12 +6,9 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from tests.multi_worker.launch import environment
 
 
-@pytest.mark.slow
 def test_each_program_is_compared() -> None:
     command = [sys.executable, "-m", "graphdist.tools.bench.workers", "--rounds", "1"]
     done = subprocess.run(

@@ -20,7 +20,7 @@ from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.comparisons import topology_of
 from graphdist.tools.compile import main
 from graphdist.tools.largest_fit import find_largest
-from tests.aot.steps import make_step, needs_tpu
+from tests.aot.steps import make_step
 
 STEP = """
 import jax, jax.numpy as jnp, graphdist as gd
@@ -67,7 +67,7 @@ def target(tmp_path: Path) -> str:
     return f"{file}:make_step"
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_step_is_compiled_reported_and_written(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_step_is_compiled_reported_and_written(
     assert output.stat().st_size > 1000
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_the_report_is_printed_though_the_file_cannot_be_written(
     target: str,
     tmp_path: Path,
@@ -110,7 +110,7 @@ def make_step(strategy):
 """
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
 def test_ctrl_c_ends_the_command_at_once_with_one_line(tmp_path: Path) -> None:
     file = tmp_path / "slow.py"
@@ -143,7 +143,7 @@ def test_an_interrupt_outside_the_compiler_is_one_line(
     assert capsys.readouterr().err == "graphdist-compile: interrupted\n"
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_json_has_the_whole_report(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([target, "--topology", "v5e:2x2", "--num-slices", "2", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -153,7 +153,7 @@ def test_json_has_the_whole_report(target: str, capsys: pytest.CaptureFixture[st
     assert report["estimate"]["step"] > 0
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_what_does_not_fit_exits_with_3_and_writes_nothing(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,7 +166,7 @@ def test_what_does_not_fit_exits_with_3_and_writes_nothing(
     assert capsys.readouterr().out == ""
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize(("option", "held"), [([], "1.00 MiB"), (["4"], "1.00 MiB")])
 def test_parameters_are_stored_in_slices(
     option: list[str], held: str, target: str, capsys: pytest.CaptureFixture[str]
@@ -178,13 +178,13 @@ def test_parameters_are_stored_in_slices(
     assert f"variables     {held}   of 4.00 MiB" in printed
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_groups_that_cannot_be_are_refused(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([target, "--topology", "v5e:2x2", "--shard-parameters", "3"]) == 2
     assert "3" in capsys.readouterr().err
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_topologies_side_by_side(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([target, "--compare", "v5e:2x2,v6e:2x2"]) == 0
     printed = capsys.readouterr().out
@@ -220,7 +220,7 @@ def test_bad_input_exits_with_2(
     assert captured.out == ""
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize(
     ("name", "arguments", "says"),
     [

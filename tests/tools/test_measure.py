@@ -13,7 +13,6 @@ import pytest
 
 import graphdist as gd
 from graphdist.tools.measure import MeasuredStep, fill_declared, main
-from tests.aot.steps import needs_tpu
 
 STEP = """
 import jax, jax.numpy as jnp, graphdist as gd
@@ -56,7 +55,7 @@ def test_a_step_is_measured(target: str, capsys: pytest.CaptureFixture[str]) -> 
     assert re.fullmatch(r"step +[\d.]+ [mu]?s", second)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_the_prediction_stands_beside_it(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([target, "--topology", "v5e:2x4", "--set", "width=128", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

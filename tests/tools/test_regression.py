@@ -15,7 +15,6 @@ import graphdist as gd
 from graphdist.program.report import Report
 from graphdist.tools.compile import main
 from graphdist.tools.regression import Amount, compare_reports, parse_allowed, read_report
-from tests.aot.steps import needs_tpu
 
 STEP = """
 import jax, jax.numpy as jnp, graphdist as gd
@@ -136,7 +135,7 @@ def test_files_without_a_report_are_refused(tmp_path: Path) -> None:
         compare_reports("old.json", elsewhere, reported(8), 0.0)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_step_that_grew_exits_with_4(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,7 +158,7 @@ def test_a_step_that_grew_exits_with_4(
     assert main([*arguments, "width=256", "--allow", "500%", "--quiet"]) == 0
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_the_output_of_json_is_a_report_to_compare_with(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

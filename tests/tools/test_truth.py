@@ -28,7 +28,7 @@ from graphdist.tools.truth.runs import (
     kept_run,
     read_table,
 )
-from tests.aot.steps import make_step, needs_tpu
+from tests.aot.steps import make_step
 
 
 def test_the_table_has_each_row_once_and_a_source_for_all() -> None:
@@ -128,7 +128,7 @@ def table_of(rows: list[dict[str, Any]], folder: Path) -> list[str]:
 OF_ALL = {"length": 128, "source": "none", "recompute": "all of a layer", "model": "10m"}
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_rows_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"row": 1, "family": "a", "topology": "v5e:2x2", "rows": 1, "seconds": 2e-5, **OF_ALL},
@@ -152,7 +152,7 @@ def test_rows_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "median error" in capsys.readouterr().out
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 @pytest.mark.long
 def test_a_row_is_compiled_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"row": 1, "family": "a", "topology": "v5e:2x2", "rows": 1, "seconds": 0.01, **OF_ALL}

@@ -187,9 +187,7 @@ def test_a_format_that_is_named_is_taken_whatever_the_file_is_called(
     assert refused.startswith("graphdist-viz: --open shows a page, not svg\n")
 
 
-@pytest.mark.slow
 def test_a_step_of_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sklearn")
     two = (DIGITS, "--strategy", "mirrored:2")
     assert re.search(r"train_digits.py:\d+: grads = gd", output(capsys, *two, "--sources"))
     change = output(capsys, *two, "--diff", "simplify", "bucket_collectives")
@@ -216,9 +214,7 @@ def test_each_run_of_a_pass_has_a_name() -> None:
         program.step("clean:3")
 
 
-@pytest.mark.slow
 def test_a_difference_begins_at_the_first_run_of_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sklearn")
     two = (DIGITS, "--strategy", "mirrored:2")
     change = output(capsys, *two, "--diff", "reassociate", "shard_update")
     assert change.startswith("# reassociate:1 to shard_update: ")

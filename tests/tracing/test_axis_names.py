@@ -16,7 +16,6 @@ from jax.sharding import AxisType, PartitionSpec
 
 import graphdist as gd
 from graphdist.ir.analyses import collectives
-from tests.aot.steps import needs_tpu
 from tests.passes.execution import check_same_meaning
 
 R = "replica"
@@ -303,7 +302,7 @@ def test_a_name_of_ones_own() -> None:
     assert gd.get_strategy().axis_name == strategy_of().axis_name == R
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_name_of_ones_own_where_no_device_is() -> None:
     strategy = gd.TPUStrategy(topology="v5e:1x2", axis_name="rows")
     assert strategy.axis_name == "rows"

@@ -11,8 +11,6 @@ import graphdist as gd
 from graphdist.train.writing import finish_writing
 from tests.train.subjects import objects
 
-pytest.importorskip("tensorstore")
-
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_under_way() -> Iterator[None]:

@@ -16,8 +16,6 @@ import pytest
 import graphdist as gd
 from tests.train.processes import SIZES, finished, start
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_kill_at_any_moment_leaves_the_last_complete_checkpoint(tmp_path: Path) -> None:
     chosen = random.Random(0)

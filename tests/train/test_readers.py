@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.train import readers
-
-pytestmark = pytest.mark.slow
 
 
 def test_one_saves_while_others_read() -> None:

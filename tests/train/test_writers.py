@@ -66,7 +66,6 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-@pytest.mark.slow
 def test_another_process_is_refused_by_name(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     manager = manager_of(tmp_path)
     assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1")
@@ -90,14 +89,12 @@ def test_another_process_is_refused_by_name(tmp_path: Path, other: subprocess.Po
     assert f"written by process {os.getpid()} on" in refused
 
 
-@pytest.mark.slow
 def test_a_process_that_ends_lets_go(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     other.communicate("\n")
     assert not (tmp_path / ".ckpt.writer").exists()
     manager_of(tmp_path).save()
 
 
-@pytest.mark.slow
 def test_a_fork_neither_writes_nor_holds(tmp_path: Path) -> None:
     process = start("fork_and_save", tmp_path)
     assert said(process) == "True"
@@ -108,7 +105,6 @@ def test_a_fork_neither_writes_nor_holds(tmp_path: Path) -> None:
     process.communicate("\n")
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     before = gd.train.Checkpoint(step=3)
     before.write(tmp_path / "ckpt")

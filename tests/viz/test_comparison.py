@@ -142,7 +142,7 @@ def seen_of(path: Path, *kind: str) -> Any:
     return seen
 
 
-@pytest.mark.slow
+@pytest.mark.needs("browser")
 def test_two_programs_are_shown_side_by_side(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(gd.viz.render(of(chain(360), chain(160)), "html"))
@@ -167,7 +167,7 @@ def test_paired_nodes_of_two_programs_are_at_one_place_though_lines_moved() -> N
     assert [node["identity"] for node in old] == [node["identity"] for node in new]
 
 
-@pytest.mark.slow
+@pytest.mark.needs("browser")
 def test_a_comparison_of_hostile_names_is_text(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     program = compared(ShownProgram((ShownStep("graph", hostile()),)), saved(chain(60)), HOSTILE)
@@ -180,16 +180,16 @@ def test_a_comparison_of_hostile_names_is_text(tmp_path: Path) -> None:
     assert not any("\u202e" in text for text in [*seen["captions"], *seen["lines"]])
 
 
-@pytest.mark.slow
+@pytest.mark.needs("browser")
 def test_no_violation_of_accessibility_in_a_comparison(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(gd.viz.render(of(chain(360), chain(160)), "html"))
-    seen = browse("accessibility.mjs", str(path), needs="axe-core")
+    seen = browse("accessibility.mjs", str(path))
     assert seen["violations"] == []
     assert seen["console"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.needs("browser")
 def test_the_graph_before_a_pass_is_shown_beside_it(tmp_path: Path) -> None:
     steps = ShownStep("trace", blocks(1_000)), ShownStep("pass", blocks(1_100))
     path = tmp_path / "page.html"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from importlib.resources import files
@@ -15,6 +14,7 @@ from xml.etree import ElementTree
 
 import jax
 import jax.numpy as jnp
+import jsonschema
 import pytest
 from jax import lax
 
@@ -45,7 +45,6 @@ def test_the_same_program_gives_the_same_bytes(make: Callable[[], Graph], format
 
 @both
 def test_json_follows_its_schema(make: Callable[[], Graph]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(files("graphdist.viz").joinpath("document.schema.json").read_text())
     steps = ShownProgram((ShownStep("before", chain(40)), ShownStep("after", make())))
     document = json.loads(gd.viz.render(steps, "json"))
@@ -83,10 +82,9 @@ def test_lines_made_of_json_are_those_of_the_text(make: Callable[[], Graph]) -> 
     ] == made
 
 
+@pytest.mark.needs("dot")
 @both
 def test_graphviz_reads_dot(make: Callable[[], Graph]) -> None:
-    if shutil.which("dot") is None:
-        pytest.skip("graphviz is not installed")
     text = gd.viz.render(make(), "dot")
     drawn = subprocess.run(["dot", "-Tplain"], input=text, capture_output=True, text=True)
     assert drawn.returncode == 0, drawn.stderr[:2000]
@@ -122,25 +120,31 @@ def training_step() -> Graph:
     return gd.function(lambda x: strategy.run(replica, args=(x,))).trace(jnp.ones((2, 4))).graph
 
 
-@pytest.mark.slow
+@pytest.mark.needs("dot")
 def test_graphviz_ends_on_a_training_step() -> None:
+    text = gd.viz.render(training_step(), "dot")
+    drawn = subprocess.run(
+        ["dot", "-Tplain"], input=text, capture_output=True, text=True, timeout=60
+    )
+    assert drawn.returncode == 0, drawn.stderr[:2000]
+    assert drawn.stdout.count("\nnode ") == len(boxes_of(text))
+
+
+def boxes_of(dot: str) -> list[str]:
+    return [line for line in dot.splitlines() if re.match(r" *[ng]\d+ \[label=", line)]
+
+
+def test_dot_groups_a_training_step() -> None:
     graph = training_step()
     assert node_count(graph) > 1000
     text = gd.viz.render(graph, "dot")
-    boxes = [line for line in text.splitlines() if re.match(r" *[ng]\d+ \[label=", line)]
+    boxes = boxes_of(text)
     assert 60 < len(boxes) <= 150
     counted = sum(
         int(found[1].replace(",", "")) for found in re.finditer(r"\\n([\d,]+) nodes", text)
     )
     alone = sum(line.lstrip().startswith("n") for line in boxes)
     assert counted + alone == len(model_of(graph).records)
-    if shutil.which("dot") is None:
-        pytest.skip("graphviz is not installed")
-    drawn = subprocess.run(
-        ["dot", "-Tplain"], input=text, capture_output=True, text=True, timeout=60
-    )
-    assert drawn.returncode == 0, drawn.stderr[:2000]
-    assert drawn.stdout.count("\nnode ") == len(boxes)
 
 
 @both
@@ -159,12 +163,12 @@ def test_mermaid_holds_no_markup_of_the_users(make: Callable[[], Graph]) -> None
     assert sum("-->" in line for line in lines) == 61
 
 
-@pytest.mark.slow
+@pytest.mark.needs("browser")
 @both
 def test_mermaid_itself_reads_and_draws_it(make: Callable[[], Graph], tmp_path: Path) -> None:
     chart = tmp_path / "chart.mmd"
     chart.write_text(gd.viz.render(make(), "mermaid"))
-    seen = browse("mermaid.mjs", str(chart), needs="mermaid")
+    seen = browse("mermaid.mjs", str(chart))
     assert seen["kind"] == "flowchart-v2"
     assert len(seen["labels"]) == 62
     assert seen["labels"][-1].startswith("return")
@@ -181,7 +185,7 @@ def test_what_mermaid_would_not_draw_is_refused() -> None:
         gd.viz.render(parse(text), "mermaid")
 
 
-@pytest.mark.slow
+@pytest.mark.needs("browser")
 @both
 def test_a_browser_draws_the_svg(make: Callable[[], Graph], tmp_path: Path) -> None:
     picture = tmp_path / "graph.svg"
@@ -201,7 +205,6 @@ def test_large_graphs_are_refused_where_they_cannot_be_read(format: str) -> None
 
 @both
 def test_perfetto_events_follow_one_another(make: Callable[[], Graph]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     trace = json.loads(gd.viz.render(make(), "perfetto"))
     jsonschema.validate(trace, TRACE_EVENTS)
     events = trace["traceEvents"]
@@ -246,7 +249,6 @@ def test_perfetto_bars_of_collectives_are_those_of_the_interconnect() -> None:
 
 @both
 def test_model_explorer_edges_have_both_ends(make: Callable[[], Graph]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     collection: Any = json.loads(gd.viz.render(make(), "model-explorer"))
     jsonschema.validate(collection, MODEL_EXPLORER)
     (graph,) = collection["graphs"]

@@ -53,7 +53,7 @@ def program(tmp_path: Path) -> str:
 
 
 def seen_of(index: Path) -> Any:
-    seen = browse("index.mjs", str(index), needs="axe-core")
+    seen = browse("index.mjs", str(index))
     assert seen["console"] == []
     assert seen["violations"] == []
     assert seen["images"] == 0
@@ -61,7 +61,7 @@ def seen_of(index: Path) -> Any:
     return seen
 
 
-@pytest.mark.slow
+@pytest.mark.needs("browser")
 def test_all_functions_of_a_program_have_pages(
     program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,7 +81,6 @@ def test_all_functions_of_a_program_have_pages(
     }
 
 
-@pytest.mark.slow
 def test_an_index_of_hostile_names_is_text(tmp_path: Path) -> None:
     page = file_name(HOSTILE)
     assert re.fullmatch(r"[\w.-]+\.html", page, re.ASCII)

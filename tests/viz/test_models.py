@@ -12,8 +12,6 @@ import graphdist as gd
 from tests.viz import models
 from tests.viz.browser import browse
 
-pytestmark = pytest.mark.slow
-
 MODELS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "haiku": (models.named_by_haiku, {"3 x encoder", "norm"}),
     "unrolled": (models.unrolled, {"16 x layer"}),
@@ -23,13 +21,12 @@ MODELS: dict[str, tuple[Callable[[], Any], set[str]]] = {
 """By name a model, and parts of the titles of its groups."""
 
 
+@pytest.mark.needs("browser")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_page_of_a_model(
     name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     make, titles = MODELS[name]
-    if name == "haiku":
-        pytest.importorskip("haiku")
     page = tmp_path / f"{name}.html"
     page.write_text(gd.viz.render(make(), "html"), encoding="utf-8")
     used = browse("browser.mjs", str(page), str(tmp_path / "shots"), "")
@@ -48,11 +45,10 @@ def test_the_page_of_a_model(
         assert any(title in shown for shown in frames["titles"]), (title, frames["titles"])
 
 
+@pytest.mark.needs("browser")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_picture_of_a_model_stays_through_the_passes(name: str, tmp_path: Path) -> None:
     make, _ = MODELS[name]
-    if name == "haiku":
-        pytest.importorskip("haiku")
     page = tmp_path / f"{name}.html"
     page.write_text(gd.viz.render(make(), "html"), encoding="utf-8")
     seen = browse("passes.mjs", str(page), str(tmp_path / "shots"))

@@ -19,8 +19,6 @@ from graphdist.viz.program import ShownProgram, ShownStep
 from tests.viz.browser import ROOT, browse
 from tests.viz.graphs import blocks, chain, hostile, nested
 
-pytestmark = pytest.mark.slow
-
 
 def use(page: Path, line: int | None = None) -> Any:
     """Return what a reader of the page saw."""
@@ -31,8 +29,8 @@ def use(page: Path, line: int | None = None) -> Any:
     return seen
 
 
+@pytest.mark.needs("browser")
 def test_the_step_of_an_example(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
     page = tmp_path / "page.html"
     example = ROOT / "examples" / "train_digits.py"
     arguments = [f"{example}:make_step", "--strategy", "mirrored:2", "--format", "html"]
@@ -57,6 +55,7 @@ def test_the_step_of_an_example(tmp_path: Path) -> None:
     assert "removed" in seen["marked"]
 
 
+@pytest.mark.needs("browser")
 def test_ten_thousand_nodes(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     before, after = chain(9_000), chain(10_000)
@@ -69,6 +68,7 @@ def test_ten_thousand_nodes(tmp_path: Path) -> None:
     assert seen["lastPass"] == "after"
 
 
+@pytest.mark.needs("browser")
 def test_hostile_text_is_text(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(gd.viz.render(hostile(), "html"), encoding="utf-8")
@@ -79,6 +79,7 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     assert not any("\u202e" in text or "\x1b" in text for text in shown)
 
 
+@pytest.mark.needs("browser")
 def test_the_lines_are_those_of_the_text(tmp_path: Path) -> None:
     graph = nested()
     page = tmp_path / "page.html"
@@ -101,6 +102,7 @@ def expand(page: Path) -> Any:
     return seen
 
 
+@pytest.mark.needs("browser")
 def test_groups_open_within_groups_of_ten_thousand_nodes(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(gd.viz.render(blocks(10_000), "html"))
@@ -115,6 +117,7 @@ def test_groups_open_within_groups_of_ten_thousand_nodes(tmp_path: Path) -> None
     assert len(seen["keys"]) == 3
 
 
+@pytest.mark.needs("browser")
 def test_groups_of_one_long_scope_open_in_parts(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(gd.viz.render(chain(100_000), "html"))
@@ -123,6 +126,7 @@ def test_groups_of_one_long_scope_open_in_parts(tmp_path: Path) -> None:
     assert [click["size"] for click in seen["clicks"]] == [14286, 3600, 60]
 
 
+@pytest.mark.needs("browser")
 def test_long_tables_and_open_groups_cost_little(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -143,6 +147,7 @@ def test_long_tables_and_open_groups_cost_little(
     assert seen["collapsed"] == seen["closed"]["boxes"]
 
 
+@pytest.mark.needs("browser")
 def test_named_scopes_are_groups_on_the_page(tmp_path: Path) -> None:
     @gd.function
     def step(x: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: JSON
 
+import jsonschema
 import pytest
 
 from graphdist.ir.printer import print_graph
@@ -16,7 +17,6 @@ from graphdist.tools.viz import main
 from graphdist.viz.document import program_document
 from graphdist.viz.model import models_of
 from graphdist.viz.program import ShownProgram, ShownStep
-from tests.aot.steps import needs_tpu
 from tests.viz.browser import ROOT, browse
 from tests.viz.graphs import chain, nested
 
@@ -67,8 +67,8 @@ def seen_of(path: Path) -> Any:
     return seen
 
 
-@pytest.mark.slow
-@needs_tpu
+@pytest.mark.needs("browser")
+@pytest.mark.needs("tpu")
 def test_the_report_of_a_pod_is_in_the_page(step: str, tmp_path: Path) -> None:
     seen = seen_of(written(tmp_path, step, "--topology", "v5e:2x2"))
     assert re.fullmatch(r"fits v5e:2x2, [\d.]+ us", seen["badge"])
@@ -80,8 +80,8 @@ def test_the_report_of_a_pod_is_in_the_page(step: str, tmp_path: Path) -> None:
     assert "scanned.py:" in seen["report"]
 
 
-@pytest.mark.slow
-@needs_tpu
+@pytest.mark.needs("browser")
+@pytest.mark.needs("tpu")
 def test_collectives_are_sorted_by_estimated_time(step: str, tmp_path: Path) -> None:
     seen = seen_of(written(tmp_path, step, "--topology", "v5e:2x2"))
     assert seen["sorted"] == "Time ▼"
@@ -97,8 +97,8 @@ def test_collectives_are_sorted_by_estimated_time(step: str, tmp_path: Path) -> 
     assert shown == pytest.approx(sorted(seen["times"], reverse=True), rel=0.01)
 
 
-@pytest.mark.slow
-@needs_tpu
+@pytest.mark.needs("browser")
+@pytest.mark.needs("tpu")
 def test_the_timeline_leads_to_nodes_and_nodes_to_the_timeline(step: str, tmp_path: Path) -> None:
     seen = seen_of(written(tmp_path, step, "--topology", "v5e:2x2"))
     assert re.match(r"Predicted, no measurement: [\d.]+ us a step, [\d.]+ us to", seen["note"])
@@ -114,8 +114,8 @@ def test_the_timeline_leads_to_nodes_and_nodes_to_the_timeline(step: str, tmp_pa
     assert seen["said"].startswith(title)
 
 
-@pytest.mark.slow
-@needs_tpu
+@pytest.mark.needs("browser")
+@pytest.mark.needs("tpu")
 def test_boxes_are_coloured_by_figures_and_kinds(step: str, tmp_path: Path) -> None:
     seen = seen_of(written(tmp_path, step, "--topology", "v5e:2x2"))
     assert seen["colourings"][1:] == ["bytes", "time", "memory", "distribution", "pass"]
@@ -130,17 +130,17 @@ def test_boxes_are_coloured_by_figures_and_kinds(step: str, tmp_path: Path) -> N
     assert seen["plain"] == [True, True]
 
 
-@pytest.mark.slow
-@needs_tpu
+@pytest.mark.needs("browser")
+@pytest.mark.needs("tpu")
 def test_no_violation_of_accessibility_with_report_and_timeline(step: str, tmp_path: Path) -> None:
     path = written(tmp_path, step, "--topology", "v5e:2x2")
-    seen = browse("accessibility.mjs", str(path), needs="axe-core")
+    seen = browse("accessibility.mjs", str(path))
     assert seen["violations"] == []
     assert seen["console"] == []
 
 
-@pytest.mark.slow
-@needs_tpu
+@pytest.mark.needs("browser")
+@pytest.mark.needs("tpu")
 def test_a_narrow_window_has_room_for_the_drawing_above_the_timeline(
     step: str, tmp_path: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_narrow_window_has_room_for_the_drawing_above_the_timeline(
         assert max(seen[state]["overflow"]) <= 0
 
 
-@pytest.mark.slow
+@pytest.mark.needs("browser")
 def test_a_saved_graph_has_times_of_a_topology_and_no_report(tmp_path: Path) -> None:
     saved = tmp_path / "chain.gd"
     saved.write_text(print_graph(chain(120)))
@@ -160,7 +160,7 @@ def test_a_saved_graph_has_times_of_a_topology_and_no_report(tmp_path: Path) -> 
     assert "Report" not in seen["tabs"]
 
 
-@pytest.mark.slow
+@pytest.mark.needs("browser")
 def test_a_page_without_a_topology_sorts_by_bytes_and_has_no_times(tmp_path: Path) -> None:
     saved = tmp_path / "chain.gd"
     saved.write_text(print_graph(chain(120)))
@@ -170,7 +170,7 @@ def test_a_page_without_a_topology_sorts_by_bytes_and_has_no_times(tmp_path: Pat
     assert "time" not in seen["colourings"]
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_settings_and_slices_of_parameters_reach_the_step(step: str, tmp_path: Path) -> None:
     path = tmp_path / "step.json"
     options = ["--topology", "v5e:2x2", "--set", "width=128", "--shard-parameters", "-o", str(path)]
@@ -185,7 +185,7 @@ def test_settings_and_slices_of_parameters_reach_the_step(step: str, tmp_path: P
     assert not any("256" in kind for kind in types)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_function_of_given_types_is_compiled_for_a_topology(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text("def scaled(values, factor):\n    return values * factor\n")
     path = tmp_path / "step.json"
@@ -195,7 +195,7 @@ def test_a_function_of_given_types_is_compiled_for_a_topology(tmp_path: Path) ->
     assert (document["name"], document["report"]["fits"]) == ("scaled", True)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_step_that_does_not_fit_says_so(step: str, tmp_path: Path) -> None:
     path = tmp_path / "step.json"
     large = ["--set", "width=32768", "--set", "layers=8"]
@@ -208,7 +208,6 @@ def test_a_step_that_does_not_fit_says_so(step: str, tmp_path: Path) -> None:
 
 
 def validated(document: Any) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     folder = ROOT / "graphdist" / "viz"
     jsonschema.validate(document, json.loads((folder / "document.schema.json").read_text()))
 

@@ -25,15 +25,12 @@ from graphdist.viz.program import ShownProgram, ShownStep
 from tests.viz.browser import ROOT, browse
 from tests.viz.graphs import chain, hostile, nested
 
-pytestmark = pytest.mark.slow
-
 DIGITS = f"{ROOT / 'examples' / 'train_digits.py'}:make_step"
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
     """Return the page of a training step on two replicas, with all passes."""
-    pytest.importorskip("sklearn")
     path = tmp_path / "digits.html"
     assert main([DIGITS, "--strategy", "mirrored:2", "-o", str(path)]) == 0
     return path
@@ -45,14 +42,15 @@ def written(shown: Any, folder: Path) -> Path:
     return path
 
 
-def seen_by(script: str, path: Path, *arguments: str, needs: str = "playwright-core") -> Any:
+def seen_by(script: str, path: Path, *arguments: str) -> Any:
     """Return what a script saw of a page, which logs nothing and requests nothing."""
-    seen = browse(script, str(path), *arguments, needs=needs)
+    seen = browse(script, str(path), *arguments)
     assert seen["console"] == []
     assert set(seen.get("requests", ["file"])) <= {"file", "blob"}
     return seen
 
 
+@pytest.mark.needs("browser")
 def test_keys_work_wherever_the_focus_is(page: Path) -> None:
     seen = seen_by("keys.mjs", page)
     assert len(seen["effects"]) == 18
@@ -74,6 +72,7 @@ def kept_collectives(program: ShownProgram) -> tuple[int, int]:
     return len(now), len(first)
 
 
+@pytest.mark.needs("browser")
 def test_a_selected_node_is_followed_through_the_passes(page: Path, tmp_path: Path) -> None:
     seen = seen_by("passes.mjs", page, str(tmp_path / "shots"))
     kept, every = kept_collectives(load_target(DIGITS, "mirrored:2", [], "").program)
@@ -89,6 +88,7 @@ def test_a_selected_node_is_followed_through_the_passes(page: Path, tmp_path: Pa
     assert seen["back"] == every
 
 
+@pytest.mark.needs("browser")
 def test_the_picture_stays_and_shows_changes_in_place(page: Path, tmp_path: Path) -> None:
     seen = seen_by("passes.mjs", page, str(tmp_path / "shots"))
     assert seen["moved"] == []
@@ -101,18 +101,21 @@ def test_the_picture_stays_and_shows_changes_in_place(page: Path, tmp_path: Path
     assert seen["pressed"].endswith("removed this node.")
 
 
+@pytest.mark.needs("browser")
 def test_passes_that_changed_nothing_fold(page: Path, tmp_path: Path) -> None:
     seen = seen_by("passes.mjs", page, str(tmp_path / "shots"))
     assert seen["folds"] > 0
     assert seen["unfolded"] > seen["visible"]
 
 
+@pytest.mark.needs("browser")
 def test_no_violation_of_accessibility(page: Path) -> None:
-    seen = seen_by("accessibility.mjs", page, needs="axe-core")
+    seen = seen_by("accessibility.mjs", page)
     assert seen["violations"] == []
     assert seen["checked"] > 100
 
 
+@pytest.mark.needs("browser")
 def test_every_live_value_is_a_link_to_its_node(tmp_path: Path) -> None:
     @gd.function
     def step(x: jax.Array) -> jax.Array:
@@ -131,6 +134,7 @@ def test_every_live_value_is_a_link_to_its_node(tmp_path: Path) -> None:
         assert name in results
 
 
+@pytest.mark.needs("browser")
 def test_a_collective_in_a_loop_counts_once_for_each_trip(tmp_path: Path) -> None:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
 
@@ -173,6 +177,7 @@ def long_page(tmp_path: Path) -> Path:
     return written(long_program.trace(jnp.ones((4, 4))).graph, tmp_path)
 
 
+@pytest.mark.needs("browser")
 def test_labels_of_groups_are_not_cut(long_page: Path) -> None:
     seen = seen_by("labels.mjs", long_page)
     texts = seen["sizes"]["1"]["texts"]
@@ -181,6 +186,7 @@ def test_labels_of_groups_are_not_cut(long_page: Path) -> None:
     assert not any("…" in text for text in texts if "%" in text or "layer" in text)
 
 
+@pytest.mark.needs("browser")
 def test_text_is_never_too_small_to_read(long_page: Path) -> None:
     sizes = seen_by("labels.mjs", long_page)["sizes"]
     drawn = [size["smallest"] for size in sizes.values() if size["texts"]]
@@ -188,12 +194,14 @@ def test_text_is_never_too_small_to_read(long_page: Path) -> None:
     assert min(drawn) > 8.99
 
 
+@pytest.mark.needs("browser")
 def test_repeated_layers_fold_and_tell_what_differs(long_page: Path) -> None:
     seen = seen_by("labels.mjs", long_page)
     assert ["⊞ 16 x layer", "49 nodes, 1 differs"] in seen["labels"]
     assert seen["differences"] == [["layer7", ["+1 sin f32[4,4]"]]]
 
 
+@pytest.mark.needs("browser")
 def test_a_group_made_of_a_line_is_labelled_with_its_code(tmp_path: Path) -> None:
     @gd.function
     def step(x: jax.Array) -> jax.Array:
@@ -214,6 +222,7 @@ def test_a_group_made_of_a_line_is_labelled_with_its_code(tmp_path: Path) -> Non
     assert all(re.fullmatch(r"test_viewing\.py:\d+, 3 nodes", rows[1]) for rows in seen["labels"])
 
 
+@pytest.mark.needs("browser")
 def test_a_node_that_feeds_all_is_set_aside(long_page: Path) -> None:
     seen = seen_by("labels.mjs", long_page)
     assert seen["aside"] == {"edges": 20, "drawn": 0, "drawnWhenChosen": 20}
@@ -224,6 +233,7 @@ def three_steps(last: Graph) -> ShownProgram:
     return ShownProgram((*steps, ShownStep("last", last)))
 
 
+@pytest.mark.needs("browser")
 def test_the_address_has_the_state_and_back_returns(tmp_path: Path) -> None:
     seen = seen_by("state.mjs", written(three_steps(chain(80)), tmp_path), str(tmp_path))
     assert seen["first"] == {"pass": "last", "node": None, "tab": "collectives"}
@@ -244,6 +254,7 @@ def test_the_address_has_the_state_and_back_returns(tmp_path: Path) -> None:
     assert "no regular expression" in seen["noExpression"]
 
 
+@pytest.mark.needs("browser")
 def test_the_drawing_moves_zooms_and_shows_cards(tmp_path: Path) -> None:
     seen = seen_by("state.mjs", written(three_steps(chain(80)), tmp_path), str(tmp_path))
     assert seen["panned"] == [-30, -50, 1]
@@ -259,6 +270,7 @@ def test_the_drawing_moves_zooms_and_shows_cards(tmp_path: Path) -> None:
     assert again == moved
 
 
+@pytest.mark.needs("browser")
 def test_the_drawing_is_saved_as_svg_and_png(tmp_path: Path) -> None:
     seen = seen_by("state.mjs", written(three_steps(hostile()), tmp_path), str(tmp_path))
     assert seen["PNG"]["begins"].startswith("\x89PNG")
@@ -271,6 +283,7 @@ def test_the_drawing_is_saved_as_svg_and_png(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.needs("browser")
 def test_a_narrow_window_has_room_for_the_drawing(page: Path, tmp_path: Path) -> None:
     seen = seen_by("narrow.mjs", page, str(tmp_path / "shots"))
     for state in ("first", "selected"):

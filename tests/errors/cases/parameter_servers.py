@@ -6,7 +6,6 @@ import os
 import signal
 
 import jax.numpy as jnp
-import pytest
 
 import graphdist as gd
 from graphdist.experimental import partitioners
@@ -16,7 +15,6 @@ from tests.errors.refusal import Refused
 
 
 def parameter_server_that_died(refused: Refused) -> None:
-    pytest.importorskip("ray")
     strategy = gd.ParameterServerStrategy(num_workers=1)
     with strategy.scope():
         count = gd.Variable(0.0, name="count")

@@ -69,7 +69,6 @@ def main_that(does: str, type: str = "tensor<4xf32>") -> str:
     return f"func.func public @main(%x: {type}) -> {type} {{ {does} return %x : {type} }}"
 
 
-@pytest.mark.slow
 def test_a_module_is_read_elsewhere_once(saved: Path, runs: list[Any]) -> None:
     for _ in range(2):
         assert gd.aot.load(saved)(jnp.ones(4))["twice"].tolist() == [2] * 4
@@ -79,14 +78,12 @@ def test_a_module_is_read_elsewhere_once(saved: Path, runs: list[Any]) -> None:
     assert len(runs) == 1
 
 
-@pytest.mark.slow
 def test_what_was_written_by_jax_comes_back(saved: Path, runs: list[Any]) -> None:
     module = read_artifact(saved)[1]["module.mlir"]
     assert checked_module(module, "step.gdx", UNKNOWN) == module
     assert len(runs) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -108,7 +105,6 @@ def test_what_no_step_has_is_refused(saved: Path, tmp_path: Path, text: str, say
         gd.aot.load(path)
 
 
-@pytest.mark.slow
 def test_an_unknown_custom_call_is_refused_by_name(saved: Path, tmp_path: Path) -> None:
     call = jax.ffi.ffi_call("launch", AVAL)
     allowed = [export.DisabledSafetyCheck.custom_call("launch")]
@@ -135,7 +131,6 @@ def decompositions(x: jax.Array) -> list[jax.Array]:
     ]
 
 
-@pytest.mark.slow
 def test_linear_algebra_of_every_platform_is_known(tmp_path: Path) -> None:
     path = tmp_path / "step.gdx"
     step = gd.function(decompositions)
@@ -182,7 +177,6 @@ def test_a_reader_that_does_not_end_is_ended(
         gd.aot.load(saved)
 
 
-@pytest.mark.slow
 def test_the_reader_keeps_to_its_memory(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_check, "_limits", lambda size: (2**16, 20))
     monkeypatch.setattr(module_check, "_safe", set())

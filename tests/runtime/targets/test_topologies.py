@@ -16,7 +16,7 @@ import graphdist.compat.v1 as gd1
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.gpu_targets import GPU_TARGETS
 from graphdist.runtime.targets.topologies import absent_devices, find_topology
-from tests.aot.steps import make_step, needs_cuda, needs_tpu
+from tests.aot.steps import make_step
 
 
 @pytest.mark.parametrize("name", [name for chip in CHIPS.values() for name in chip.examples])
@@ -26,7 +26,7 @@ def test_every_example_of_the_table_is_a_topology(name: str) -> None:
     assert topology.num_devices == topology.num_chips * topology.chip.devices
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize(
     "name", [name for chip in CHIPS.values() if chip.platform == "tpu" for name in chip.examples]
 )
@@ -105,7 +105,7 @@ def test_a_strategy_of_no_tpus_says_how_to_compile_for_some() -> None:
         gd.TPUStrategy()
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_replicas_go_slice_by_slice() -> None:
     strategy = gd.TPUStrategy(topology="v5e:4x4", num_slices=2)
     assert strategy.num_replicas_in_sync == 32
@@ -117,7 +117,7 @@ def test_replicas_go_slice_by_slice() -> None:
     assert hosts == sorted(hosts)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize(
     ("name", "devices"), [("v4:2x2x1", 4), ("v4:4x4x4", 64), ("v5p:2x2x1", 4), ("tpu7x:2x2x1", 8)]
 )
@@ -125,7 +125,7 @@ def test_chips_are_as_many_devices_as_tpu_hosts_report(name: str, devices: int) 
     assert gd.TPUStrategy(topology=name).num_replicas_in_sync == devices
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_device_of_v4_has_the_memory_of_a_chip() -> None:
     strategy = gd.TPUStrategy(topology="v4:2x2x1")
     step, _, batch = make_step(strategy, width=32_768, layers=7)
@@ -135,7 +135,7 @@ def test_a_device_of_v4_has_the_memory_of_a_chip() -> None:
     assert caught.value.available_bytes == stated
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_an_assignment_chooses_cores() -> None:
     cores = [(1, 1, 0, 0), (0, 0, 0, 0)]
     strategy = gd.TPUStrategy(None, cores, topology="v5e:2x2")
@@ -148,7 +148,7 @@ def test_an_assignment_chooses_cores() -> None:
         gd.TPUStrategy(None, [(0, 0)], topology="v5e:2x2")
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 @pytest.mark.filterwarnings("ignore:experimental.TPUStrategy:DeprecationWarning")
 def test_the_older_names_make_the_same() -> None:
     newer = gd.TPUStrategy(topology="v5e:2x2")
@@ -166,7 +166,7 @@ def test_the_older_names_make_the_same() -> None:
         gd1.TPUStrategy(steps_per_run=10, topology="v5e:2x2")
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_a_replica_is_split_over_its_one_core() -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2", experimental_spmd_xla_partitioning=True)
     spec = gd.PerReplicaSpec((4, 2), jnp.float32, strategy=strategy)
@@ -187,7 +187,7 @@ def test_a_replica_is_split_over_its_one_core() -> None:
         strategy.experimental_replicate_to_logical_devices(jnp.ones(2))
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_everything_up_to_compile_works_and_running_says_why_not() -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2")
     step, params, _ = make_step(strategy, by_shape=False)
@@ -206,7 +206,7 @@ def test_everything_up_to_compile_works_and_running_says_why_not() -> None:
             use()
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_values_distributed_by_hand_are_shapes_too() -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2")
     x = strategy.experimental_distribute_values_from_function(lambda context: np.ones(2, "f"))
@@ -214,7 +214,7 @@ def test_values_distributed_by_hand_are_shapes_too() -> None:
     assert step.trace(x).lower().graph.inputs[0].type.shape == (2,)
 
 
-@needs_tpu
+@pytest.mark.needs("tpu")
 def test_nothing_is_computed_for_variables_on_absent_devices() -> None:
     with gd.TPUStrategy(topology="v5e:2x2").scope():
         huge = gd.Variable(lambda: jnp.zeros((2**20, 2**20)))  # 4 TiB
@@ -222,7 +222,7 @@ def test_nothing_is_computed_for_variables_on_absent_devices() -> None:
     assert "declared by shape" in repr(huge)
 
 
-@needs_cuda
+@pytest.mark.needs("cuda")
 def test_a_gpu_host_that_is_not_here() -> None:
     strategy = gd.MirroredStrategy(topology="h100:1x4")
     step, _, batch = make_step(strategy)
