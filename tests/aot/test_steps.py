@@ -41,6 +41,7 @@ def path_for_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("two") / "step.gdx", cpus(2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("count", [2, 8])
 def test_a_loaded_step_does_what_the_function_does(

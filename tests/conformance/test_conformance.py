@@ -38,6 +38,7 @@ def case(name: str, **fields: Any) -> dict[str, Any]:
     return {"name": name, **base, **fields}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", RECORDED)
 def test_family(family: str) -> None:
     outcomes = [run_case(one) for one in CASES if one["name"].partition("/")[0] == family]

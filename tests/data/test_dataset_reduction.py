@@ -71,6 +71,7 @@ def distributed(strategy: Any, rows: Any = ROWS) -> Any:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 @pytest.mark.parametrize("steps", [1, 4, 5, None])
 def test_results_are_those_of_the_loop_outside(name: str, steps: int | None) -> None:

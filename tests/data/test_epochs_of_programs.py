@@ -20,6 +20,7 @@ from graphdist.tools.bench.systems import Graphdist
 REPLICAS = 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(TINY))
 def test_an_epoch_is_the_loop_outside(name: str) -> None:
     program = TINY[name]

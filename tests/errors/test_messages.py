@@ -52,6 +52,7 @@ def test_every_golden_has_a_case(update_golden: bool) -> None:
         assert not left_over, f"delete {', '.join(path.name for path in left_over)}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_message(name: str, update_golden: bool) -> None:
     refused = Refused()

@@ -38,6 +38,7 @@ def normal(*shape: int) -> jax.Array:
     return jnp.asarray(numbers.standard_normal(shape), jnp.float32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("length", "heads", "kv_heads"), [(128, 2, 2), (256, 4, 2), (640, 2, 1)])
 def test_the_kernel_is_attention(length: int, heads: int, kv_heads: int) -> None:
     arguments = normal(1, length, heads, 128), *(normal(1, length, kv_heads, 128),) * 2
@@ -55,6 +56,7 @@ def test_the_kernel_is_attention(length: int, heads: int, kv_heads: int) -> None
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", [8, 1024, 1030])
 def test_the_loss_in_chunks_is_the_loss_and_holds_no_logits_of_all_positions(length: int) -> None:
     x, unembedding, labels = normal(2, length, 4), normal(9, 4), jnp.arange(2 * length) % 9
@@ -120,10 +122,12 @@ def losses(attention: str) -> list[float]:
     return [float(step(batch)) for _ in range(2)]
 
 
+@pytest.mark.long
 def test_training_with_the_kernel_is_training_without_it() -> None:
     np.testing.assert_allclose(losses("flash"), losses("plain"), rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.needs("tpu")
 def test_the_kernel_is_compiled_for_absent_tpus_and_holds_no_scores() -> None:
     strategy = gd.TPUStrategy(topology="v5e:2x2")

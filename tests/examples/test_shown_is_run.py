@@ -61,6 +61,7 @@ STEPS: dict[str, Callable[[], Step]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STEPS)
 def test_what_is_shown_is_what_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     step, arguments = STEPS[name]()

@@ -38,6 +38,7 @@ def train_plain(settings: Settings, steps: int) -> list[float]:
     return bits
 
 
+@pytest.mark.long
 def test_bits_fall_as_on_one_device(capsys: pytest.CaptureFixture[str]) -> None:
     bits, params = train_text.train(gd.MirroredStrategy(["cpu:0", "cpu:1"]), SMALL)
     assert len(bits) == SMALL.steps
@@ -51,6 +52,7 @@ def test_bits_fall_as_on_one_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert written.shape == (3,)
 
 
+@pytest.mark.long
 def test_first_steps_are_synchronous_and_the_variables_go_on() -> None:
     settings = replace(SMALL, steps=10)
     devices = ["cpu:0", "cpu:1"]
@@ -67,6 +69,7 @@ def test_first_steps_are_synchronous_and_the_variables_go_on() -> None:
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), params))
 
 
+@pytest.mark.long
 def test_a_place_is_predicted_from_those_before_it() -> None:
     params = train_text.init_params(jax.random.key(1), SMALL, characters=10)
     text = jax.random.randint(jax.random.key(2), (1, 8), 0, 10)

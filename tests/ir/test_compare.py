@@ -199,6 +199,7 @@ print(content_hash(parse(text, (frozenset("abcdef"), Opaque()))))
 """
 
 
+@pytest.mark.long
 def test_another_process_finds_the_same_hash() -> None:
     path = os.pathsep.join(sys.path)
     hashes = {

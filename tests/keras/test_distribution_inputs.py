@@ -95,6 +95,7 @@ def test_arrays(pair: Pair) -> None:
     pair.same(program)
 
 
+@pytest.mark.long
 @covers(
     "test_calling_model_with_nested_numpy_arrays",
     "test_flatten_predict_outputs",
@@ -310,6 +311,7 @@ def test_distributed_datasets(pair: Pair, is_from_function: bool) -> None:
     pair.same(program)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("targets", ["numbers", "a column of numbers", "scores"])
 def test_weights_of_classes_hold_for_datasets(targets: str) -> None:
     x, classes = numbers(20, 3), np.arange(20) % 3

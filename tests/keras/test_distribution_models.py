@@ -92,6 +92,7 @@ def test_a_weight_that_is_not_used_stays() -> None:
     Pair(make, optimizer="adam", loss="mse").same(program)
 
 
+@pytest.mark.long
 @covers("test_fit_eval_and_predict_with_optimizer")
 @pytest.mark.parametrize(
     "name",
@@ -253,6 +254,7 @@ class Measured(keras.Model):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
 
+@pytest.mark.long
 @covers(
     "test_distribution_strategy_with_add_metric_in_call",
     "test_distribution_strategy_with_add_metric_object",

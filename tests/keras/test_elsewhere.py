@@ -93,6 +93,7 @@ def trains(model: Any, x: Any, y: Any) -> None:
     assert any((old != new).any() for old, new in zip(before, model.get_weights(), strict=True))
 
 
+@pytest.mark.long
 def test_an_application_of_keras_trains() -> None:
     with mirrored(2).scope():
         model = keras.applications.MobileNet(

@@ -49,6 +49,7 @@ def test_on_batch() -> None:
     same(program)
 
 
+@pytest.mark.long
 def test_class_weight_and_validation() -> None:
     def program() -> Result:
         weights = {0: 1.0, 1: 2.0, 2: 0.5}
@@ -57,6 +58,7 @@ def test_class_weight_and_validation() -> None:
     same(program)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [2, 3])
 def test_steps_per_execution(steps: int) -> None:
     def program() -> Result:
@@ -66,6 +68,7 @@ def test_steps_per_execution(steps: int) -> None:
     same(program)
 
 
+@pytest.mark.long
 def test_callbacks(tmp_path: Path) -> None:
     def program() -> Result:
         folder = tmp_path / gd.get_strategy().__class__.__name__
@@ -87,6 +90,7 @@ def test_callbacks(tmp_path: Path) -> None:
     same(program)
 
 
+@pytest.mark.long
 def test_callbacks_that_set_weights_and_rates() -> None:
     def program() -> Result:
         average = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
@@ -129,6 +133,7 @@ def test_tensorboard_writes_what_it_writes_on_one_device(tmp_path: Path) -> None
     assert any("kernel/histogram" in tag for tag in tags)
 
 
+@pytest.mark.long
 def test_training_is_resumed_from_a_backup(tmp_path: Path) -> None:
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -160,6 +165,7 @@ def test_a_callback_reads_and_writes_weights_after_each_batch() -> None:
     same(program)
 
 
+@pytest.mark.long
 def test_weights_optimizer_and_layers_may_change_between_fits() -> None:
     def program() -> Result:
         model = classifier()
@@ -184,6 +190,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_see_the_gradient_of_the_global_batch(name: str) -> None:
     def program() -> Result:
@@ -193,6 +200,7 @@ def test_optimizers_see_the_gradient_of_the_global_batch(name: str) -> None:
     same(program)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(policy: str) -> None:
     def program() -> Result:
@@ -213,6 +221,7 @@ class Addition(layers.Layer):
         return inputs
 
 
+@pytest.mark.long
 def test_losses_of_layers() -> None:
     same(lambda: fitted(classifier(Addition(), layers.ActivityRegularization(l2=0.1))))
 
@@ -241,6 +250,7 @@ def test_datasets_of_keras_and_generators() -> None:
     same(program)
 
 
+@pytest.mark.long
 def test_inputs_by_name_and_numbers_of_steps() -> None:
     x, y = rows()
 
@@ -288,6 +298,7 @@ class OwnStep(keras.Model):
         return {"mine": loss * 2}, (trainable, others, optimizer, metrics)
 
 
+@pytest.mark.long
 def test_a_custom_train_step() -> None:
     def program() -> Result:
         keras.utils.set_random_seed(1)

@@ -75,6 +75,7 @@ def test_a_keras_without_the_class_of_data_is_told() -> None:
         unpublished_names.data_adapter("keras.gone")
 
 
+@pytest.mark.long
 def test_values_are_copied_where_keras_reads_the_state_elsewhere() -> None:
     """`fit` works without the method, as it would with a Keras that has none."""
     models = []

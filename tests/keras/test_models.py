@@ -162,6 +162,7 @@ def test_run_eagerly_is_told() -> None:
         model.train_on_batch(*rows(4))
 
 
+@pytest.mark.long
 def test_a_saved_model_is_a_plain_one_and_trains_where_it_is_loaded(tmp_path: Path) -> None:
     x, y = rows()
     with mirrored().scope():

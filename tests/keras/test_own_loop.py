@@ -86,6 +86,7 @@ def split(values: Any, strategy: Any) -> Any:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", optimizers())
 def test_a_loop_is_the_same_on_replicas_as_on_one_device(name: str) -> None:
     loops = [Loop(strategy, optimizers()[name]) for strategy in (None, mirrored(2))]
@@ -219,6 +220,7 @@ def test_losses_that_layers_add_are_seen() -> None:
     assert [float(part) for part in found.values] == [1.0, 5.0]
 
 
+@pytest.mark.long
 def test_a_recurrent_layer_runs_in_a_replica() -> None:
     strategy = mirrored(2)
     with strategy.scope():

@@ -26,6 +26,7 @@ PAIRS = [(name, "mirrored") for name in MODELS] + [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "strategy"), PAIRS)
 def test_training_is_the_same(name: str, strategy: str) -> None:
     alone = trained(MODELS[name], None)

@@ -57,6 +57,7 @@ def takes_memory(value: Any) -> bool:
     return isinstance(value, jax.Array) and not value.is_deleted()
 
 
+@pytest.mark.long
 def test_keras_copies_no_value_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     with mirrored().scope():
         model = classifier()

@@ -23,6 +23,7 @@ def errors_of(outcome: Outcome, worker: int) -> str:
     return "\n".join(lines[starts[-1] :]) if starts else ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_is_named(victim: int) -> None:
     outcome = run(2, "faulty", "kill", str(victim), variables=TIMEOUTS)
@@ -35,6 +36,7 @@ def test_a_killed_worker_is_named(victim: int) -> None:
     assert f"[graphdist-run] worker {victim} was ended by SIGKILL" in outcome.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stopped_worker_is_a_timeout(victim: int) -> None:
     limit = {} if victim else {"GRAPHDIST_WORKER_STEP_SECONDS": "4"}
@@ -48,6 +50,7 @@ def test_a_stopped_worker_is_a_timeout(victim: int) -> None:
     assert "all_reduce" in error
 
 
+@pytest.mark.long
 def test_a_silent_worker_is_noticed_without_a_timeout() -> None:
     patience = {**TIMEOUTS, "GRAPHDIST_WORKER_SILENCE_SECONDS": "4"}
     outcome = run(2, "faulty", "silent", "1", variables=patience)
@@ -55,6 +58,7 @@ def test_a_silent_worker_is_noticed_without_a_timeout() -> None:
     assert re.search(r"worker 1 .* was not heard of for \d s", errors_of(outcome, 0))
 
 
+@pytest.mark.long
 def test_an_exception_is_told_to_the_others_and_shown_last() -> None:
     outcome = run(2, "faulty", "raise", "1", variables=TIMEOUTS)
     assert outcome.status == 1
@@ -63,12 +67,14 @@ def test_an_exception_is_told_to_the_others_and_shown_last() -> None:
     assert outcome.err.endswith('KeyError: "the user\'s own"\n')
 
 
+@pytest.mark.long
 def test_a_worker_that_leaves_early_is_named() -> None:
     outcome = run(2, "faulty", "leave", "1", variables=TIMEOUTS)
     assert outcome.status == 1
     assert re.search("worker 1 .* ended its program before the others", errors_of(outcome, 0))
 
 
+@pytest.mark.long
 def test_a_job_goes_on_among_strangers() -> None:
     said = job_among_strangers(num_idle=400)
     assert said[0] == said[1]
@@ -76,6 +82,7 @@ def test_a_job_goes_on_among_strangers() -> None:
     assert steps == total / 2 == saved / 2
 
 
+@pytest.mark.long
 def test_programs_that_differ_are_shown_on_every_worker() -> None:
     outcome = run(2, "faulty", "differ", "1", variables=TIMEOUTS)
     assert outcome.status == 1
@@ -88,6 +95,7 @@ def test_programs_that_differ_are_shown_on_every_worker() -> None:
         assert "worker 1: %1 = jax.add(%0" in error
 
 
+@pytest.mark.long
 def test_variables_that_differ() -> None:
     outcome = run(2, "faulty", "variable", "1", variables=TIMEOUTS)
     assert outcome.status == 1

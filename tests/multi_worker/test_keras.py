@@ -19,6 +19,7 @@ PROGRAMS: dict[str, Callable[[gd.Strategy], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [(), ("in slices",)])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_two_processes_train_as_one_does(program: str, options: tuple[str, ...]) -> None:

@@ -24,6 +24,7 @@ def saved(path: Path, replicas: int, *, shard_update: bool = False) -> str:
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("doing", "devices"), [("run", 1), ("run", 2), ("sliced", 2)])
 def test_losses_are_those_of_one_process(tmp_path: Path, doing: str, devices: int) -> None:
     replicas = 2 * devices
@@ -39,6 +40,7 @@ def test_losses_are_those_of_one_process(tmp_path: Path, doing: str, devices: in
         np.testing.assert_allclose(values, weights.read_value(), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_workers_with_different_files_are_told(tmp_path: Path) -> None:
     one, other = (
         saved(tmp_path / "step.gdx", 2),
@@ -50,12 +52,14 @@ def test_workers_with_different_files_are_told(tmp_path: Path) -> None:
     assert "give all workers the same file" in errors_of(outcome, 1)
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_ends_the_steps_of_the_others(tmp_path: Path) -> None:
     outcome = run(2, "loaded", "die", saved(tmp_path / "step.gdx", 2))
     assert outcome.status != 0
     assert "WorkerError" in errors_of(outcome, 0)
 
 
+@pytest.mark.long
 def test_an_executable_is_for_the_cpus_of_one_process(tmp_path: Path) -> None:
     outcome = run(2, "loaded", "native", saved(tmp_path / "step.gdx", 2))
     assert outcome.status != 0

@@ -10,12 +10,14 @@ import pytest
 from tests.multi_worker.drill import Training, run_drill
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_slices", [False, True])
 def test_nothing_is_lost_when_workers_are_killed(in_slices: bool) -> None:
     drill = run_drill(4, num_kills=3, steps_a_checkpoint=5, in_slices=in_slices)
     drill.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_slices", [False, True])
 def test_fewer_workers_go_on(tmp_path: Path, in_slices: bool) -> None:
     arguments = ("--steps-a-checkpoint", "5", "--steps", "40", *["--in-slices"] * in_slices)

@@ -30,6 +30,7 @@ def numbers_of(losses: list[str]) -> list[float]:
     return [float.fromhex(loss) for loss in losses]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "devices"), SHAPES)
 def test_losses_are_those_of_full_state_and_of_one_process(workers: int, devices: int) -> None:
     replicas = workers * devices
@@ -54,6 +55,7 @@ def test_losses_are_those_of_full_state_and_of_one_process(workers: int, devices
             np.testing.assert_allclose(numbers_of(sliced["losses"]), numbers_of(others), rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "devices"), SHAPES[1:])
 def test_methods_of_a_variable(workers: int, devices: int) -> None:
     outcome = run(workers, "sliced", "values", devices=devices)
@@ -72,6 +74,7 @@ def test_methods_of_a_variable(workers: int, devices: int) -> None:
             )
 
 
+@pytest.mark.long
 def test_a_worker_that_does_not_read_is_named() -> None:
     limit = {"GRAPHDIST_WORKER_START_SECONDS": "6"}
     outcome = run(2, "sliced", "alone", devices=2, variables=limit)
@@ -86,6 +89,7 @@ def test_a_worker_that_does_not_read_is_named() -> None:
     assert "let all workers do it" in error
 
 
+@pytest.mark.long
 def test_workers_that_read_different_variables_are_named() -> None:
     outcome = run(2, "sliced", "others", devices=2)
     assert outcome.status == 1
@@ -97,6 +101,7 @@ def test_workers_that_read_different_variables_are_named() -> None:
         )
 
 
+@pytest.mark.long
 def test_a_checkpoint_holds_each_byte_once_and_fits_any_workers(tmp_path: Path) -> None:
     path = tmp_path / "ckpt"
     outcome = run(2, "sliced", "save", str(path), devices=2)
@@ -129,6 +134,7 @@ def test_a_checkpoint_holds_each_byte_once_and_fits_any_workers(tmp_path: Path) 
     assert np.asarray(slot).any()
 
 
+@pytest.mark.long
 def test_a_slice_that_one_worker_cannot_read_stops_all(tmp_path: Path) -> None:
     outcome = run(2, "sliced", "damaged", str(tmp_path / "ckpt"), devices=2)
     assert outcome.status == 0, outcome.err
@@ -137,6 +143,7 @@ def test_a_slice_that_one_worker_cannot_read_stops_all(tmp_path: Path) -> None:
     assert first == f"worker 1: {second}"
 
 
+@pytest.mark.long
 def test_a_backup_goes_on_with_other_workers(tmp_path: Path) -> None:
     whole = run(2, "sliced", "backup", str(tmp_path / "whole"), "99", devices=2)
     assert whole.status == 0, whole.err
@@ -152,6 +159,7 @@ def test_a_backup_goes_on_with_other_workers(tmp_path: Path) -> None:
     np.testing.assert_allclose(numbers_of(made + rest), numbers_of(expected["losses"]), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_preempted_job_goes_on(tmp_path: Path) -> None:
     whole = run(2, "sliced", "preempted", str(tmp_path / "whole"), "99", devices=2)
     assert whole.status == 0, whole.err
@@ -166,6 +174,7 @@ def test_a_preempted_job_goes_on(tmp_path: Path) -> None:
         assert len(made) >= len(expected) - 1  # the step of the signal may go unsaid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("workers", "devices", "group", "share"),
     [(2, 2, 4, 1 / 2), (4, 1, 4, 1 / 4), (2, 2, 2, 1), (4, 1, 2, 1 / 2)],
@@ -194,6 +203,7 @@ def test_parameters_are_made_in_slices(
     assert float(np.asarray(called, np.float64).sum()) == expected["sums"]["called"]
 
 
+@pytest.mark.long
 def test_an_initial_value_that_depends_on_the_worker_is_refused() -> None:
     outcome = run(2, "sliced", "seeds", devices=2)
     assert outcome.status == 1

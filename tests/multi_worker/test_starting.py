@@ -38,6 +38,7 @@ def free_address() -> str:
         return f"127.0.0.1:{one.getsockname()[1]}"
 
 
+@pytest.mark.long
 def test_a_worker_that_never_starts_is_named() -> None:
     addresses = [free_address(), free_address()]
     status, error = start_alone(0, addresses)
@@ -46,6 +47,7 @@ def test_a_worker_that_never_starts_is_named() -> None:
     assert "starting.py:13" in error
 
 
+@pytest.mark.long
 def test_an_address_where_nobody_is() -> None:
     addresses = [free_address(), free_address()]
     status, error = start_alone(1, addresses)
@@ -54,12 +56,14 @@ def test_an_address_where_nobody_is() -> None:
     assert "Connection refused" in error
 
 
+@pytest.mark.long
 def test_a_name_that_is_none() -> None:
     status, error = start_alone(1, ["nobody.invalid:2222", free_address()])
     assert status == 1
     assert "cannot reach worker 0 (nobody.invalid:2222) within 2 s" in error
 
 
+@pytest.mark.long
 def test_two_jobs_at_the_same_addresses() -> None:
     addresses = [free_address(), free_address()]
     limits = {"GRAPHDIST_WORKER_START_SECONDS": "15"}
@@ -78,6 +82,7 @@ def test_two_jobs_at_the_same_addresses() -> None:
         assert process.returncode == 0, error
 
 
+@pytest.mark.long
 def test_a_worker_with_another_token() -> None:
     addresses = [free_address(), free_address()]
     limits = {"GRAPHDIST_WORKER_START_SECONDS": "8"}
@@ -98,6 +103,7 @@ def test_a_port_in_use() -> None:
     assert "in use" in error
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("phase", "fault", "victim"),
     [
@@ -124,6 +130,7 @@ def test_a_worker_that_fails_early_is_named(phase: str, fault: str, victim: int)
     assert "Fatal Python error" not in outcome.err
 
 
+@pytest.mark.long
 def test_workers_on_loopback_listen_on_loopback_alone() -> None:
     outcome = run(2, "listening")
     assert outcome.status == 0, outcome.err
@@ -133,12 +140,14 @@ def test_workers_on_loopback_listen_on_loopback_alone() -> None:
         assert addresses == ["127.0.0.1"]
 
 
+@pytest.mark.long
 def test_workers_over_ipv6() -> None:
     outcome = run(2, "listening", options=("--host", "::1"))
     assert outcome.status == 0, outcome.err
     assert [outcome.said[worker][0][0] for worker in range(2)] == [2.0, 2.0]
 
 
+@pytest.mark.long
 def test_workers_with_different_numbers_of_devices() -> None:
     outcome = run(2, "starting", "3", devices=2)
     assert outcome.status == 1

@@ -15,6 +15,7 @@ from tests.multi_worker.programs.training import ROWS, train
 SHAPES = [(2, 1), (2, 2), (4, 1), (4, 2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "devices"), SHAPES)
 def test_losses_are_those_of_one_process(workers: int, devices: int) -> None:
     alone = gd.MirroredStrategy([f"cpu:{device}" for device in range(workers * devices)])
@@ -30,6 +31,7 @@ def test_losses_are_those_of_one_process(workers: int, devices: int) -> None:
         assert said == outcome.said[0][0], "workers differ"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 2])
 def test_local_steps_of_workers_are_those_of_one_process(devices: int) -> None:
     names = [f"cpu:{device}" for device in range(2 * devices)]
@@ -43,6 +45,7 @@ def test_local_steps_of_workers_are_those_of_one_process(devices: int) -> None:
         np.testing.assert_allclose(said[1], read, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [3, None])
 def test_epochs_in_one_call(steps: int | None) -> None:
     """Workers stack the same steps, however long each of them finds a step to take."""
@@ -55,6 +58,7 @@ def test_epochs_in_one_call(steps: int | None) -> None:
     assert outcome.said[1] == outcome.said[0]
 
 
+@pytest.mark.long
 def test_settings_of_one_thread_hold_for_its_steps() -> None:
     outcome = run(2, "settings")
     assert outcome.status == 0, outcome.err
@@ -75,6 +79,7 @@ def merged(outcome: Outcome, worker: int) -> dict[str, Any]:
     return {name: value for facts in outcome.said[worker] for name, value in facts.items()}
 
 
+@pytest.mark.long
 def test_methods_of_the_strategy() -> None:
     outcome = run(2, "api", devices=2)
     assert outcome.status == 0, outcome.err

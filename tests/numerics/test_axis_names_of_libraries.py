@@ -92,6 +92,7 @@ def strategy() -> gd.MirroredStrategy:
     return gd.MirroredStrategy([f"cpu:{i}" for i in range(N)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LAYERS)
 def test_batch_norm_over_replicas_is_that_of_the_whole_batch(
     strategy: gd.MirroredStrategy, name: str

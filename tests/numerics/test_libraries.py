@@ -131,6 +131,7 @@ def values(tree: Any) -> list[Any]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree) if next_value(leaf) is not leaf]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TREES)
 def test_there_and_back(name: str, strategy: gd.Strategy) -> None:
     tree = TREES[name]()

@@ -24,6 +24,7 @@ def counted(total: Total) -> float:
     return float(total.host_value())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", STRATEGIES)
 @pytest.mark.parametrize("start", [STILL - 3, STILL, 2**31 + 1, 2**36 - 40])
 def test_counting_goes_on(where: str, start: int) -> None:
@@ -170,6 +171,7 @@ class Histogram(metrics.Metric):
         return bins
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [mirrored, gd.get_strategy])
 def test_a_metric_of_ones_own(make: Callable[[], gd.Strategy]) -> None:
     with make().scope():

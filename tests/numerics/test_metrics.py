@@ -94,6 +94,7 @@ def test_the_crossentropy_of_certainty_in_few_bits(dtype: str) -> None:
     assert 0 <= float(loss) < 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("make", "updates", "expected"), UPDATES)
 def test_numbers(make: Callable[[], Any], updates: list[tuple[Any, ...]], expected: float) -> None:
     metric = make()
@@ -104,6 +105,7 @@ def test_numbers(make: Callable[[], Any], updates: list[tuple[Any, ...]], expect
     assert float(metric.result()) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("make", "updates", "expected"), UPDATES[1::4])
 def test_replicas_share_the_rows(
     make: Callable[[], Any], updates: list[tuple[Any, ...]], expected: float
@@ -149,6 +151,7 @@ def rows_of(strategy: gd.Strategy) -> Any:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inside", [False, True])
 def test_updated_by_replicas(strategy: gd.Strategy, inside: bool) -> None:
     with strategy.scope():
@@ -173,6 +176,7 @@ def test_updated_by_replicas(strategy: gd.Strategy, inside: bool) -> None:
     assert float(mean.result()) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inside", [False, True])
 def test_updated_outside_replicas(strategy: gd.Strategy, inside: bool) -> None:
     with strategy.scope():
@@ -253,6 +257,7 @@ def test_weights_of_several_dimensions_and_broadcasting() -> None:
     assert float(metric.result()) == 2
 
 
+@pytest.mark.long
 def test_what_is_made_for_a_metric_goes_with_it() -> None:
     strategy = mirrored()
     with strategy.scope():

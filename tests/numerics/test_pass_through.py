@@ -23,6 +23,7 @@ def strategy() -> gd.MirroredStrategy:
     return gd.MirroredStrategy(["cpu:0", "cpu:1"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("feature", FEATURES, ids=str)
 def test_passes_through(feature: Feature, strategy: gd.Strategy) -> None:
     of_replica = [feature.arguments(replica) for replica in range(2)]

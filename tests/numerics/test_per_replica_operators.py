@@ -46,6 +46,7 @@ def in_a_function(operation: Operator) -> Operator:
     return gd.function(lambda *operands: operation(*operands))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [lambda operation: operation, in_a_function])
 @pytest.mark.parametrize("operation", [*ARITHMETIC, *COMPARISONS], ids=lambda one: one.__name__)
 def test_with_numbers_arrays_and_each_other(

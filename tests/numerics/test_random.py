@@ -77,6 +77,7 @@ def test_the_same_inside_a_function_and_a_loop() -> None:
     assert lists(step(key)) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_a_generator_draws_other_numbers_each_time_on_each_replica(
     draw: Callable[[gd.random.Generator], jax.Array],

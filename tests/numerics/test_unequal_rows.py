@@ -77,6 +77,7 @@ def means_step(strategy: gd.Strategy) -> Callable[[Any], Any]:
     return step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [gd.function, lambda step: step])
 @pytest.mark.parametrize(("rows", "replicas"), [(3, 2), (1, 2), (5, 4), (4, 2), (3, 1)])
 def test_average_losses_are_those_of_the_whole_batch(rows: int, replicas: int, make: Any) -> None:
@@ -96,6 +97,7 @@ def test_average_losses_of_microbatches_are_those_of_the_whole_batch() -> None:
     np.testing.assert_allclose(gradient.values[0], whole[1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_each_line_with_a_mean_over_unequal_replicas_is_warned_of_once() -> None:
     with warned("2 and 1 rows", "2 and 1 rows"):
         for strategy in (devices(2), devices(2)):

@@ -33,6 +33,7 @@ def slices_of_replica() -> gd.IndexedSlices:
     return gd.IndexedSlices(jnp.array([10.0]) * (number + 1), jnp.array([1]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "cross", "by_sum", "by_mean"),
     [
@@ -161,6 +162,7 @@ def test_a_variable_is_iterated_as_its_value(strategy: gd.Strategy) -> None:
 OPERATORS = ["+", "-", "*", "//", "%", "**", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">="]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_operators_are_those_of_the_value(strategy: gd.Strategy, operator: str) -> None:
     values = {"v": variable(strategy, [5, 2]), "a": jnp.array([5, 2]), "n": np.array([3, 1])}

@@ -43,6 +43,7 @@ def values_of(dtype: str) -> Any:
     return jnp.where(jnp.abs(array) < limits.tiny, 0, array)  # CPUs take these for zero
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [2, 3, 7])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_assigned_reads_back(dtype: str, replicas: int) -> None:

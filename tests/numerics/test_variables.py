@@ -62,6 +62,7 @@ REPLICA_WRITES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("case", REPLICA_WRITES, ids=lambda case: f"{case[0].name}-{case[1].name}")
 def test_writes_in_replica_context(strategy: gd.Strategy, case: Any, inside: bool) -> None:
@@ -100,6 +101,7 @@ CROSS_WRITES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("case", CROSS_WRITES, ids=lambda case: f"{case[0].name}-{case[1].name}")
 def test_writes_in_cross_replica_context(strategy: gd.Strategy, case: Any, inside: bool) -> None:
@@ -157,6 +159,7 @@ def test_only_the_first_replicas_flag(strategy: gd.Strategy) -> None:
     assert of.read_value().tolist() == [False, True]
 
 
+@pytest.mark.long
 def test_a_variable_is_an_array(strategy: gd.Strategy) -> None:
     with strategy.scope():
         w = gd.Variable(jnp.arange(6.0).reshape(2, 3), name="w")
@@ -178,6 +181,7 @@ def test_a_variable_is_an_array(strategy: gd.Strategy) -> None:
     assert float(inside.values[0]) == (expected**2).sum() + 5 + 15
 
 
+@pytest.mark.long
 def test_pytrees_of_variables(strategy: gd.Strategy) -> None:
     tree = {"layer": [jnp.zeros(2), {"bias": jnp.ones(3)}], "step": jnp.int32(0)}
     with strategy.scope():

@@ -95,6 +95,7 @@ def test_a_flag_of_the_first_replica_is_sliced(strategy: gd.Strategy) -> None:
     np.testing.assert_array_equal(given, [[True], [False]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("largest", [jnp.max, jnp.min])
 @pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf, 7, -7, -0.0])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -151,6 +152,7 @@ def test_effects_in_a_loop_stay_and_keep_their_order(strategy: gd.Strategy) -> N
         assert of_replica == [f"before{replica}", *[f"in{replica}"] * 4]
 
 
+@pytest.mark.long
 def test_a_long_chain_between_reduction_and_sum(strategy: gd.Strategy) -> None:
     def replica_fn(x: Any, w: Any) -> Any:
         value = summed(x)

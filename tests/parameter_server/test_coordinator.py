@@ -39,6 +39,7 @@ def one() -> Any:
     return jnp.float32(1)
 
 
+@pytest.mark.long
 def test_results_come_as_arrays_of_numpy_and_of_jax(coordinator: ClusterCoordinator) -> None:
     result = coordinator.schedule(
         gd.function(lambda x, y: {"s": x + y, "n": None}), (1.0,), {"y": 2}
@@ -79,6 +80,7 @@ def test_all_dtypes_are_stored(strategy: Strategy) -> None:
         assert w.read_value().dtype == dtype
 
 
+@pytest.mark.long
 def test_increments_are_added_up(strategy: Strategy, coordinator: ClusterCoordinator) -> None:
     v = variable(strategy, 0.0)
     add = gd.function(lambda x: v.assign_add(x, read_value=False))
@@ -117,6 +119,7 @@ def test_the_error_of_a_function_is_raised_once(coordinator: ClusterCoordinator)
     assert coordinator.schedule(one).fetch() == 1
 
 
+@pytest.mark.long
 def test_an_error_cancels_what_waits_and_leaves_what_ran(
     strategy: Strategy, coordinator: ClusterCoordinator
 ) -> None:
@@ -176,12 +179,14 @@ def test_variables_are_not_made_by_workers(coordinator: ClusterCoordinator) -> N
         coordinator.join()
 
 
+@pytest.mark.long
 def test_a_function_that_exits_fails(coordinator: ClusterCoordinator) -> None:
     coordinator.schedule(gd.function(lambda: sys.exit(3)))
     with pytest.raises(RuntimeError, match=r"sys\.exit: 3"):
         coordinator.join()
 
 
+@pytest.mark.long
 def test_variables_of_servers_do_not_mix(strategy: Strategy) -> None:
     v, other = variable(strategy, 1.0), gd.Variable(2.0, name="other")
     with pytest.raises(RuntimeError, match="'other', which is on no server"):

@@ -39,6 +39,7 @@ def counter(strategy: Any, name: str = "count") -> gd.Variable:
         return gd.Variable(0.0, name=name)
 
 
+@pytest.mark.long
 def test_a_killed_worker_loses_no_function(strategy: gd.ParameterServerStrategy) -> None:
     coordinator = ClusterCoordinator(strategy)
     count = counter(strategy)
@@ -72,6 +73,7 @@ def test_a_killed_worker_loses_no_function(strategy: gd.ParameterServerStrategy)
     assert least < 20
 
 
+@pytest.mark.long
 def test_a_killed_server_is_named_with_its_variables(
     strategy: gd.ParameterServerStrategy, tmp_path: Path
 ) -> None:
@@ -131,6 +133,7 @@ if how == "waits":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["ends", "fails", "interrupted", "killed"])
 def test_nothing_is_left_behind(how: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -23,6 +23,7 @@ def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
         gd.ParameterServerStrategy()
 
 
+@pytest.mark.long
 def test_strategies_share_a_cluster_and_the_last_ends_it() -> None:
     first = gd.ParameterServerStrategy(num_workers=1)
     second = gd1.ParameterServerStrategy(num_workers=1)

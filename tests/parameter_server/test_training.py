@@ -68,6 +68,7 @@ def training(strategy: Any, optimizer: Any) -> tuple[Any, Any]:
     return (params, state), step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
 def test_one_worker_trains_as_one_device(alone: Strategy, name: str) -> None:
     coordinator = ClusterCoordinator(alone)
@@ -83,6 +84,7 @@ def test_one_worker_trains_as_one_device(alone: Strategy, name: str) -> None:
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 def test_one_worker_trains_bit_for_bit_where_nothing_is_rounded(alone: Strategy) -> None:
     def training_of(strategy: Any) -> tuple[Any, Any]:
         with strategy.scope():
@@ -108,6 +110,7 @@ def test_one_worker_trains_bit_for_bit_where_nothing_is_rounded(alone: Strategy)
     np.testing.assert_array_equal(np.asarray(weight), np.asarray(other_weight))
 
 
+@pytest.mark.long
 def test_what_gradients_need_together_stays_on_the_worker(alone: Strategy) -> None:
     # XLA rounds a product and a sum as one or as two, as it fuses them: not the same to the bit.
     coordinator = ClusterCoordinator(alone)
@@ -121,6 +124,7 @@ def test_what_gradients_need_together_stays_on_the_worker(alone: Strategy) -> No
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 def test_what_is_sent_are_the_parameters_read_and_the_gradients_written(alone: Strategy) -> None:
     coordinator = ClusterCoordinator(alone)
     (params, _), step = training(alone, OPTIMIZERS["momentum"])
@@ -157,6 +161,7 @@ def lookups(strategy: Any, optimizer: Any, table: Any) -> Any:
     return step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_rows_that_a_step_looks_up_are_all_that_is_read_and_sent(
     alone: Strategy, name: str
@@ -180,6 +185,7 @@ def test_rows_that_a_step_looks_up_are_all_that_is_read_and_sent(
     np.testing.assert_array_equal(tables[0], tables[1])
 
 
+@pytest.mark.long
 def test_rows_of_a_variable_in_shards_are_read_of_the_shard_that_has_them() -> None:
     partitioner = gd.experimental.partitioners.FixedShardsPartitioner(4)
     strategy = Strategy(num_workers=1, num_servers=2, variable_partitioner=partitioner)
@@ -256,6 +262,7 @@ def test_a_step_says_what_could_not_be_cut(alone: Strategy) -> None:
     assert "test_training.py:" in said
 
 
+@pytest.mark.long
 def test_updates_where_gradients_are_finite_are_made_by_servers(alone: Strategy) -> None:
     coordinator = ClusterCoordinator(alone)
     optimizer = optax.apply_if_finite(OPTIMIZERS["adam"], 3)
@@ -362,6 +369,7 @@ def test_extended_update(alone: Strategy) -> None:
     np.testing.assert_array_equal(v, [0.5, 1.5])
 
 
+@pytest.mark.long
 def test_a_worker_with_several_devices_runs_replicas() -> None:
     strategy = gd.ParameterServerStrategy(num_workers=1, devices_per_worker=2)
     coordinator = ClusterCoordinator(strategy)
@@ -383,6 +391,7 @@ def test_a_worker_with_several_devices_runs_replicas() -> None:
     strategy.shutdown()
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_on_under_another_strategy(alone: Strategy, tmp_path: Any) -> None:
     coordinator = ClusterCoordinator(alone)
     variables, step = training(alone, OPTIMIZERS["adam"])

@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from graphdist.tools.viz_targets import load_target
 from graphdist.viz.formats import render
 
@@ -31,6 +33,7 @@ def make_step(_):
 """
 
 
+@pytest.mark.long
 def test_the_last_stage_has_both_halves(tmp_path: Path) -> None:
     file = tmp_path / "step_on_servers.py"
     file.write_text(STEP)

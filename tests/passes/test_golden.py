@@ -98,6 +98,7 @@ def test_every_file_is_named_after_a_pass() -> None:
     assert {path.stem for path in FOLDER.glob("*.gd")} <= set(OF_FILES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_golden(case: Case, update_golden: bool) -> None:
     run = OF_FILES[case.path.stem]

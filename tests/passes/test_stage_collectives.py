@@ -30,6 +30,7 @@ def test_large_gathers_are_staged_in_three_dimensions_alone() -> None:
     assert StageCollectives(2, is_three_dimensional=True)(graph) is graph
 
 
+@pytest.mark.long
 @pytest.mark.needs("tpu")
 @pytest.mark.parametrize(
     ("topology", "is_three_dimensional"), [("v5p:4x4x4", True), ("v6e:8x8", False)]

@@ -72,6 +72,7 @@ class Training:
         return total, batches
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_an_epoch_is_that_of_the_loop_outside(name: str) -> None:
     strategy = STRATEGIES[name]()

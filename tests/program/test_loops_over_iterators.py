@@ -82,6 +82,7 @@ class Loops(Training):
 WAYS = [name for name in vars(Loops) if not name.startswith("_") and name != "train"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["mirrored", "one"])
 @pytest.mark.parametrize("steps", [5, jnp.int32(5)], ids=["number", "array"])
 @pytest.mark.parametrize("name", WAYS)

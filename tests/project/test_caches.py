@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:  # pytest alone imports a conftest
     from tests.project.conftest import Module
 
@@ -37,6 +39,7 @@ def unlimited(module: Module) -> Iterator[str]:
                 yield node.name
 
 
+@pytest.mark.long
 def test_caches_without_a_limit_are_known(modules: list[Module]) -> None:
     ours = [
         module for module in modules if module.is_ours and not module.name.startswith(SHOWN_ONCE)

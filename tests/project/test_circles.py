@@ -73,6 +73,7 @@ def found(modules: list[Module]) -> list[frozenset[str]]:
     return [circle for circle in circles(imports(ours)) if len(circle) > LARGEST]
 
 
+@pytest.mark.long
 def test_circles_are_small(found: list[frozenset[str]]) -> None:
     large = [", ".join(sorted(circle)) for circle in found]
     assert not large, "\n".join(large)

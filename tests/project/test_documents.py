@@ -83,6 +83,7 @@ def outputs() -> dict[str, Any]:
     return results
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_run_and_print_what_is_shown(
     page: str, outputs: dict[str, Any], update_golden: bool

@@ -60,6 +60,7 @@ def copied(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+@pytest.mark.long
 @pytest.mark.needs("pip")
 def test_the_wheel_holds_what_is_no_module(copied: Path, tmp_path: Path) -> None:
     pip("wheel", "--no-deps", "-q", "-w", tmp_path, copied)
@@ -73,6 +74,7 @@ def test_the_wheel_holds_what_is_no_module(copied: Path, tmp_path: Path) -> None
     assert not [name for name in names if "/web/" in name or name.startswith(("tests/", "src/"))]
 
 
+@pytest.mark.long
 @pytest.mark.needs("mypy", "pip")
 def test_type_checkers_find_what_is_installed_editable(copied: Path, tmp_path: Path) -> None:
     # They read a path in a `.pth` file, and never run the finder that setuptools makes instead.

@@ -125,6 +125,7 @@ def test_documents_use_plain_words() -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.long
 def test_sources_use_plain_words() -> None:
     found = []
     for path in sources():

@@ -114,6 +114,7 @@ def test_a_warning_names_the_line_of_the_call() -> None:
     assert "mode was '6', is '7'" in str(warning.message)
 
 
+@pytest.mark.long
 def test_what_a_lambda_holds_goes_with_it(strategy: gd.Strategy) -> None:
     def train() -> weakref.ref[gd.Variable]:
         with strategy.scope():
@@ -139,6 +140,7 @@ class Model:
         return self.weight * x * times
 
 
+@pytest.mark.long
 def test_a_method_is_compiled_for_each_instance_and_goes_with_it() -> None:
     models = [Model(1.0), Model(2.0)]
     assert [float(model.step(jnp.float32(3), times=2)) for model in models] == [6, 12]

@@ -34,6 +34,7 @@ def line_of(error: gd.GraphdistError) -> str:
     return error.source.frame.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_disabled", [False, True])
 def test_the_node_the_replica_and_the_line(strategy: gd.Strategy, is_disabled: bool) -> None:
     with strategy.scope():

@@ -55,6 +55,7 @@ def test_what_was_not_called_for_longest_makes_room(traces: list[int]) -> None:
     assert traces == [1, 2, 3, 2]
 
 
+@pytest.mark.long
 def test_many_shapes_leave_few_executables(strategy: gd.MirroredStrategy) -> None:
     with strategy.scope():
         total = gd.Variable(0.0)
@@ -73,6 +74,7 @@ def test_many_shapes_leave_few_executables(strategy: gd.MirroredStrategy) -> Non
     assert float(total) == sum(range(1, 52))
 
 
+@pytest.mark.long
 def test_the_limit_of_a_function_that_names_none(traces: list[int]) -> None:
     @gd.function
     def step(x: jax.Array, number: int) -> jax.Array:
@@ -87,6 +89,7 @@ def test_the_limit_of_a_function_that_names_none(traces: list[int]) -> None:
     assert traces == [*range(MOST + 1), 0]
 
 
+@pytest.mark.long
 def test_all_are_kept_if_asked(traces: list[int]) -> None:
     @gd.function(static_argnames="number", max_programs=None)
     def step(x: jax.Array, number: int) -> jax.Array:
@@ -111,6 +114,7 @@ def test_a_method_has_the_limit_of_its_function(traces: list[int]) -> None:
     assert traces == [1, 2, 1]
 
 
+@pytest.mark.long
 def test_other_settings_and_forgotten_ones_count(traces: list[int]) -> None:
     @gd.function(max_programs=2)
     def step(x: jax.Array) -> jax.Array:

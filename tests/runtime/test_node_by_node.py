@@ -64,6 +64,7 @@ class Training:
         return jax.tree.map(np.asarray, [results, state, self.mean.result()])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_training_is_the_same(name: str) -> None:
     compiled = Training(STRATEGIES[name]()).steps([False] * 2, 5)
@@ -114,6 +115,7 @@ def test_a_callback_that_fails_names_the_node_and_harms_nothing() -> None:
     assert w.read_value().tolist() == [1, 1]
 
 
+@pytest.mark.long
 def test_keys_are_variables_too() -> None:
     strategy = STRATEGIES["mirrored"]()
     with strategy.scope():

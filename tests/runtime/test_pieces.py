@@ -19,6 +19,7 @@ INEXACT = ("f4", "bfloat16", "f2", "c8", "float8_e4m3fn")
 DTYPES = (*INEXACT, "i4", "u1", "i2", "bool")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("dtype", "first"),
     [*product(DTYPES, (0, 1, -1)), *product(INEXACT, ("nan",))],

@@ -27,6 +27,7 @@ def sliced_bits(shape: tuple[int, ...], width: int, axis: int, count: int) -> An
     return np.concatenate(slices, axis)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("shape", "axis"), [((4, 8), 0), ((8, 3), 0), ((2, 4, 4), 2), ((8,), 0)])
 @pytest.mark.parametrize("width", [8, 16, 32])
 def test_bits_are_those_of_jax(shape: tuple[int, ...], axis: int, width: int) -> None:
@@ -40,6 +41,7 @@ def test_wide_bits_are_those_of_jax() -> None:
         np.testing.assert_array_equal(sliced_bits((4, 8), 64, 1, 4), expected)
 
 
+@pytest.mark.long
 @given(
     st.lists(st.integers(1, 2**20), min_size=1, max_size=4).filter(lambda s: prod(s) < 2**64),
     st.data(),
@@ -72,6 +74,7 @@ INITIALIZERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(INITIALIZERS))
 def test_initializing_functions_make_slices(name: str) -> None:
     make, key = INITIALIZERS[name], jax.random.key(0)

@@ -88,6 +88,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_state_that_divides_is_in_slices_and_training_the_same(name: str) -> None:
     whole, cut = (Training(OPTIMIZERS[name], 2, shards) for shards in (False, True))
@@ -111,6 +112,7 @@ def test_all_state_that_divides_is_in_slices_and_training_the_same(name: str) ->
     assert 0.5 < cut.held < 0.53  # a bias of three elements and the numbers stay whole
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [4, 8])
 def test_more_replicas_hold_less(replicas: int) -> None:
     whole, cut = (
@@ -136,6 +138,7 @@ def test_what_stays_whole_says_why_and_the_rest_is_shared_out() -> None:
     assert "needs all of it" in reason
 
 
+@pytest.mark.long
 def test_a_step_compiled_for_slices_sends_no_more_than_the_first() -> None:
     training = Training(optax.contrib.muon(0.01), 2, True)
     (batch,) = training.batches(1)

@@ -34,6 +34,7 @@ SLOTS = {"sgd": 0, "momentum": 3, "rmsprop": 3, "lion": 3, "adafactor": 2}
 CASES = [(name, 4) for name in OPTIMIZERS] + [("adamw, clipped", 2), ("adam", 8)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "replicas"), CASES)
 def test_training_is_the_same_shared_out(name: str, replicas: int) -> None:
     whole, cut = (Training(OPTIMIZERS[name], replicas, shards) for shards in (False, True))
@@ -49,6 +50,7 @@ def adam(replicas: int = 4, shard_update: bool | str = True) -> Training:
     return Training(optax.adam(0.01), replicas, shard_update)
 
 
+@pytest.mark.long
 def test_a_slot_takes_a_replicas_part_of_the_memory() -> None:
     training = adam()
     (batch,) = training.batches(1)
@@ -64,6 +66,7 @@ def test_a_slot_takes_a_replicas_part_of_the_memory() -> None:
     assert all_of_it.argument_bytes - memory.argument_bytes == cut * 3 // 4
 
 
+@pytest.mark.long
 def test_reading_printing_and_copying_see_the_whole_value() -> None:
     training, plain = adam(), adam(shard_update=False)
     for mine, theirs in zip(training.batches(2), plain.batches(2), strict=True):
@@ -82,6 +85,7 @@ def test_reading_printing_and_copying_see_the_whole_value() -> None:
     assert not np.array_equal(twin.read_value(), slot.read_value())
 
 
+@pytest.mark.long
 def test_assigning_keeps_the_slices() -> None:
     training = adam()
     (batch,) = training.batches(1)
@@ -97,6 +101,7 @@ def test_assigning_keeps_the_slices() -> None:
     assert slot.read_value().max() < 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [0.0, 2.0])
 def test_slots_are_set_to_a_number_by_a_function(value: float) -> None:
     training = Training(optax.adam(1e-2), 2, shard_update=True)
@@ -119,6 +124,7 @@ def test_slots_are_set_to_a_number_by_a_function(value: float) -> None:
         np.testing.assert_array_equal(variable.read_value(), np.full(variable.shape, value))
 
 
+@pytest.mark.long
 def test_functions_compiled_before_and_after_see_the_same() -> None:
     training = adam()
     slot = training.state[0].mu["first"]
@@ -141,6 +147,7 @@ def test_functions_compiled_before_and_after_see_the_same() -> None:
     assert float(late()) == pytest.approx(float(total()))
 
 
+@pytest.mark.long
 def test_a_second_step_function_takes_over_the_slices() -> None:
     training, plain = adam(), adam(shard_update=False)
     for one in (training, plain):
@@ -162,6 +169,7 @@ def test_auto_leaves_small_variables_whole() -> None:
         adam(shard_update="yes")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:MEAN over replicas:graphdist.ReplicaWarning")  # alike on both
 def test_unequal_replicas_share_out_too() -> None:
     training, plain = adam(), adam(shard_update=False)
@@ -224,6 +232,7 @@ def report_of_stacked_layers(shard_update: bool) -> Any:
     return step.trace(x).lower().compile().report()
 
 
+@pytest.mark.long
 def test_gradients_that_a_scan_stacks_up_are_scattered_in_it() -> None:
     report, in_full = report_of_stacked_layers(True), report_of_stacked_layers(False)
     layer = WIDTH * WIDTH * 4
@@ -235,6 +244,7 @@ def test_gradients_that_a_scan_stacks_up_are_scattered_in_it() -> None:
     assert in_full.temp_bytes - report.temp_bytes > LAYERS * layer * 0.7
 
 
+@pytest.mark.long
 def test_a_file_of_a_step_takes_its_variables_in_slices(tmp_path: Path) -> None:
     training, fresh = adam(), adam()
     (batch,) = training.batches(1)
@@ -253,6 +263,7 @@ def test_a_file_of_a_step_takes_its_variables_in_slices(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_declared_by_shape_and_assigned_later() -> None:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_update=True)
     with strategy.scope():

@@ -42,6 +42,7 @@ class Counters:
         self.step = step
 
 
+@pytest.mark.long
 def test_a_step_packs_what_is_small(strategy: gd.Strategy) -> None:
     counters = Counters(strategy)
     buffers = sum(one is not None for one in strategy.buffers.buffers)
@@ -193,6 +194,7 @@ def test_a_step_of_another_strategy_sees_them_packed(
         np.testing.assert_array_equal(variable.read_value(), [100.0, 100.0])
 
 
+@pytest.mark.long
 def test_a_variable_can_go(strategy: gd.Strategy) -> None:
     counters = Counters(strategy)
     counters.step(1.0)
@@ -207,6 +209,7 @@ def test_a_variable_can_go(strategy: gd.Strategy) -> None:
     assert strategy.buffers.buffers[place] is None
 
 
+@pytest.mark.long
 def test_a_step_from_a_file_takes_them_alone(strategy: gd.Strategy, tmp_path: Path) -> None:
     counters, others = Counters(strategy), Counters(strategy)
     compiled = counters.step.trace(1.0).lower().compile()
@@ -262,6 +265,7 @@ def test_keys_and_central_storage_are_left_alone() -> None:
     assert [float(one) for one in homed] == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
+@pytest.mark.long
 def test_variables_updated_alike_are_updated_as_one(strategy: gd.Strategy) -> None:
     with strategy.scope():
         variables = [gd.Variable(np.full((3, i + 1), i + 1.0, "f")) for i in range(12)]

@@ -89,6 +89,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_make_the_same_bits(name: str) -> None:
     w = cut_variable(FUNCTIONS[name])

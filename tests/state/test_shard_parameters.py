@@ -207,6 +207,7 @@ OPTIMIZERS = {
 CASES = [(name, 2) for name in OPTIMIZERS] + [("momentum", 4), ("clipped", 8)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["momentum", "clipped", "every two"])
 @pytest.mark.parametrize("group", [2, 4])
 def test_training_in_groups_gives_the_same(name: str, group: int) -> None:
@@ -219,6 +220,7 @@ def test_training_in_groups_gives_the_same(name: str, group: int) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "replicas"), CASES)
 def test_training_gives_the_same(name: str, replicas: int) -> None:
     cut = Model(OPTIMIZERS[name], replicas, shard_parameters=True)
@@ -235,6 +237,7 @@ def test_training_gives_the_same(name: str, replicas: int) -> None:
         assert (variable.storage.sharded_along == 0) == (variable.size >= 2**15), variable
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:MEAN over replicas:graphdist.ReplicaWarning")  # alike on both
 def test_ragged_batches_and_accumulated_gradients() -> None:
     for rows, microbatches in (((16, 13, 3), 1), ((16, 16), 2)):
@@ -332,6 +335,7 @@ def test_embeddings_are_changed_by_rows() -> None:
 # Files
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -359,6 +363,7 @@ def test_checkpoints(tmp_path: Path, before: dict[str, Any], after: dict[str, An
     new.train(12 if after["replicas"] == 3 else 16)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_cut", [True, False], ids=["into slices", "into full"])
 def test_saved_steps(tmp_path: Path, is_cut: bool) -> None:
     made = Model(optax.adam(0.01), 2, shard_parameters=not is_cut)
@@ -374,6 +379,7 @@ def test_saved_steps(tmp_path: Path, is_cut: bool) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_saved_steps_of_groups(tmp_path: Path) -> None:
     made = Model(optax.adam(0.01), 4, shard_parameters=2)
     (batch,) = made.batches(ROWS)

@@ -50,6 +50,7 @@ def replica_id() -> Any:
     return gd.get_replica_context().replica_id_in_sync_group
 
 
+@pytest.mark.long
 def test_experimental_run(strategy: Any, alone: Any) -> None:
     assert lists(strategy.experimental_run(replica_id)) == [0, 1]
     assert alone.experimental_run(replica_id) == 0

@@ -37,6 +37,7 @@ def test_one_local_step_of_plain_sgd_is_the_synchronous_step(replicas: int, redu
     assert_close(given, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "inner",
     [

@@ -79,6 +79,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_systems_run_one_program(name: str) -> None:
     strategy = gd.MirroredStrategy(DEVICES)
@@ -103,6 +104,7 @@ def test_parameters_in_slices_by_hand_are_gathered_twice_and_scattered_once() ->
     assert lowered.count("stablehlo.reduce_scatter") == 2
 
 
+@pytest.mark.long
 def test_measurements_are_complete() -> None:
     found = measured(TINY["small"], gd.MirroredStrategy(DEVICES), list(SYSTEMS), QUICK)
     assert [one.system for one in found] == list(SYSTEMS)
@@ -181,6 +183,7 @@ def test_the_process_of_a_system_that_ends_is_named(monkeypatch: pytest.MonkeyPa
     process.close()
 
 
+@pytest.mark.long
 def test_command_writes_json_and_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,6 +301,7 @@ def test_a_pass_that_a_target_does_without_is_not_shown() -> None:
         assert effects("8", [ON_TPU]) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [one.pass_name for one in SHOWCASES if one.pass_name != ON_TPU])
 def test_each_pass_saves_something(name: str) -> None:
     showcase = next(one for one in SHOWCASES if one.pass_name == name)
@@ -352,6 +356,7 @@ def test_fields_of_the_file_are_documented() -> None:
     assert {one.name for one in fields(Run)} - {"titles"} <= set(said)
 
 
+@pytest.mark.long
 @pytest.mark.needs("tpu")
 @pytest.mark.parametrize("topology", ["v5e:4x4", "v5e:8x8"])
 def test_a_sharded_update_sends_no_more_than_is_asked(topology: str) -> None:

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.multi_worker.launch import environment
 
 
@@ -14,6 +16,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
 
 
+@pytest.mark.long
 def test_each_model_is_trained_by_both_systems() -> None:
     done = bench("--rounds", "1", "--steps", "2")
     assert done.returncode == 0, done.stderr

@@ -57,6 +57,7 @@ def on_one_device(example: Any, form: Any, params: Any, state: Any, count: Any, 
     return *form.update(params, state, count, gradients), loss
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_by_hand_is_the_step_in_slices(name: str, example: Any) -> None:
     form = FORMS[name](example, SETTINGS, tuple(jax.devices()[:4]))
@@ -98,6 +99,7 @@ def test_a_form_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str
     assert "there is no form 'pmap'" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.needs("tpu")
 def test_forms_are_compiled_for_absent_chips(
     example: Any, capsys: pytest.CaptureFixture[str]
@@ -132,6 +134,7 @@ def exposed_in_loops(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.needs("tpu")
 def test_what_the_schedule_leaves_exposed_in_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     forward, backward = exposed_in_loops("v5e:4x4", {}, monkeypatch)
@@ -141,6 +144,7 @@ def test_what_the_schedule_leaves_exposed_in_loops(monkeypatch: pytest.MonkeyPat
     assert set(backward) - {"all_gather"} == {"reduce_scatter"}
 
 
+@pytest.mark.long
 @pytest.mark.needs("tpu")
 def test_the_options_that_the_docs_name_leave_little_exposed(
     monkeypatch: pytest.MonkeyPatch,

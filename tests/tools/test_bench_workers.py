@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.multi_worker.launch import environment
 
 
+@pytest.mark.long
 def test_each_program_is_compared() -> None:
     command = [sys.executable, "-m", "graphdist.tools.bench.workers", "--rounds", "1"]
     done = subprocess.run(

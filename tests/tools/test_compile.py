@@ -110,6 +110,7 @@ def make_step(strategy):
 """
 
 
+@pytest.mark.long
 @pytest.mark.needs("tpu")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
 def test_ctrl_c_ends_the_command_at_once_with_one_line(tmp_path: Path) -> None:

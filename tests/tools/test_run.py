@@ -28,6 +28,7 @@ def test_every_worker_knows_its_task() -> None:
         assert f"[worker {index}] to stderr" in outcome.err
 
 
+@pytest.mark.long
 def test_what_failed_is_shown_last_and_ends_the_others() -> None:
     began = time.monotonic()
     outcome = run(2, "plain", "fail")
@@ -51,6 +52,7 @@ def test_a_restart_with_fewer_workers(tmp_path: Path) -> None:
     assert outcome.said == {0: [2, 1], 1: [2]}
 
 
+@pytest.mark.long
 def test_restarts_are_counted(tmp_path: Path) -> None:
     outcome = run(2, "plain", "fail", options=("--max-restarts", "1"))
     assert outcome.status == 1
@@ -77,6 +79,7 @@ def started(what: str) -> tuple[subprocess.Popen[str], list[int]]:
     return job, pids
 
 
+@pytest.mark.long
 def test_a_worker_too_slow_for_an_interrupt_ends_with_its_status() -> None:
     job = launched("plain", "deaf", grace="0.2")
     assert job.stdout is not None
@@ -88,6 +91,7 @@ def test_a_worker_too_slow_for_an_interrupt_ends_with_its_status() -> None:
     assert re.search(r"\[graphdist-run\] worker [01] was ended by SIGTERM\n\Z", err)
 
 
+@pytest.mark.long
 def test_signals_reach_the_workers() -> None:
     job, _ = started("catch")
     job.send_signal(signal.SIGUSR1)
@@ -96,6 +100,7 @@ def test_signals_reach_the_workers() -> None:
     assert out.count('SAYS "caught"') == 2
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_all() -> None:
     job, pids = started("child")
     job.send_signal(signal.SIGINT)
@@ -106,6 +111,7 @@ def test_an_interrupt_ends_all() -> None:
     assert_gone(pids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["all", "one"])
 def test_an_interrupt_in_a_step_stays_one(which: str) -> None:
     job = launched("interrupted", which, grace="50")

@@ -162,6 +162,7 @@ def _by_hand() -> dict[str, Any]:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_numbers_are_those_of_shard_map(name: str) -> None:
     ours, by_hand = _ours()[name], _by_hand()[name]

@@ -328,6 +328,7 @@ def test_gradients_and_batches_pass_through() -> None:
 SOURCES = ("argument", "variable", "constant", "own", "number")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_any_arithmetic(seed: int) -> None:
     """A mean is an integer exactly where nothing in it is a replica's own, and its value is right.

@@ -125,6 +125,7 @@ def numbers(value: Any) -> list[float]:
     return [float(part) for part in value.values]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rows", "by_number"), [(UNEQUAL, False), (EQUAL, True), (UNEQUAL, True), (EQUAL, False)]
 )
@@ -137,6 +138,7 @@ def test_gradients(strategy: gd.Strategy, name: str, rows: Rows, by_number: bool
     np.testing.assert_allclose(numbers(found), expected, rtol=2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["total", "own"])
 def test_jvps(strategy: gd.Strategy, name: str) -> None:
     merge_fn, of_all = MERGED[name]
@@ -151,6 +153,7 @@ def test_jvps(strategy: gd.Strategy, name: str) -> None:
     assert sum(numbers(found)) == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["total", "own"])
 def test_second_derivatives(strategy: gd.Strategy, name: str) -> None:
     """The gradient of the sum of all replicas' squared gradients."""
@@ -230,6 +233,7 @@ def test_collectives_are_not_done_twice(strategy: gd.Strategy) -> None:
     assert [one.kind for one in lowered.collectives] == ["all_reduce", "all_reduce"]
 
 
+@pytest.mark.long
 def test_integers_and_python_values_beside(strategy: gd.Strategy) -> None:
     def merge_fn(strategy: gd.Strategy, x: Any, count: Any, scale: float) -> Any:
         rows = strategy.reduce("SUM", count, axis=None)

@@ -334,6 +334,7 @@ def by_hand(plan: list[Step], arrays: list[Any]) -> tuple[list[Any], list[float]
     return [[before, x] for before, x in zip(kept, xs, strict=True)], v
 
 
+@pytest.mark.long
 @given(steps, st.lists(st.integers(0, 3), min_size=3, max_size=3))
 def test_any_variants_compute_what_they_would_one_by_one(
     plan: list[Step], lengths: list[int]

@@ -48,6 +48,7 @@ def train(
                 raise Stopped
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [shuffled, distributed, listed])
 @pytest.mark.parametrize("stop_after", [0, 3, 5, 6, 8, 17])
 def test_every_batch_once_and_in_its_order(

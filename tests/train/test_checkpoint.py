@@ -338,6 +338,7 @@ def test_saving_in_place_of_another(prefix: str) -> None:
     assert [entry.name for entry in Path(prefix).parent.iterdir()] == ["ckpt"]
 
 
+@pytest.mark.long
 def test_the_package_is_imported_when_it_is_needed() -> None:
     program = """
 import sys

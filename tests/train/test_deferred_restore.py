@@ -100,6 +100,7 @@ def test_an_object_given_to_a_checkpoint_inside_another(prefix: str) -> None:
     newer.assert_consumed()
 
 
+@pytest.mark.long
 def test_a_status_keeps_no_variable_alive(prefix: str) -> None:
     checkpoint = gd.train.Checkpoint(v=gd.Variable(7.0))
     checkpoint.restore(checkpoint.save(prefix))

@@ -72,6 +72,7 @@ HOSTILE: dict[str, Change] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_indices(path: Path, name: str) -> None:
     index = json.loads((path / INDEX).read_text())

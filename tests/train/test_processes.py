@@ -17,6 +17,7 @@ import graphdist as gd
 from tests.train.processes import SIZES, finished, start
 
 
+@pytest.mark.long
 def test_a_kill_at_any_moment_leaves_the_last_complete_checkpoint(tmp_path: Path) -> None:
     chosen = random.Random(0)
     partial = 0
@@ -41,6 +42,7 @@ def test_a_kill_at_any_moment_leaves_the_last_complete_checkpoint(tmp_path: Path
     assert partial, "no kill was inside a write"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [3])
 def test_each_worker_writes_its_part_once(tmp_path: Path, count: int) -> None:
     path = tmp_path / "ckpt"
@@ -84,6 +86,7 @@ def test_a_worker_killed_in_a_write_leaves_the_checkpoint_before(tmp_path: Path)
     assert checkpoint.step == 3
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_write_is_named_on_the_others(tmp_path: Path) -> None:
     path = tmp_path / "ckpt"
     first, second = (start("fail_to_write", tmp_path / "meeting", i, 2, path) for i in range(2))
@@ -94,11 +97,13 @@ def test_a_worker_that_cannot_write_is_named_on_the_others(tmp_path: Path) -> No
     gd.train.Checkpoint(step=0).restore(path).assert_consumed()
 
 
+@pytest.mark.long
 def test_the_end_of_the_program_waits(tmp_path: Path) -> None:
     finished(start("save_and_end", tmp_path / "ckpt"))
     assert (gd.train.load_variable(tmp_path / "ckpt", "array") == 1).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 3])
 def test_all_save_the_same_step_and_leave(tmp_path: Path, count: int) -> None:
     directory, steps = tmp_path / "saved", 1000

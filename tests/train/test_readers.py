@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.train import readers
 
 
+@pytest.mark.long
 def test_one_saves_while_others_read() -> None:
     outcome = readers.run(saves=20)
     assert outcome.train == 20

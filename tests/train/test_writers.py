@@ -118,6 +118,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
     assert again.step == 3
 
 
+@pytest.mark.long
 def test_managers_of_one_process_share(tmp_path: Path) -> None:
     first, second = manager_of(tmp_path), manager_of(tmp_path)
     first.save()

@@ -21,6 +21,7 @@ MODELS: dict[str, tuple[Callable[[], Any], set[str]]] = {
 """By name a model, and parts of the titles of its groups."""
 
 
+@pytest.mark.long
 @pytest.mark.needs("browser")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_page_of_a_model(

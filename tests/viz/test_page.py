@@ -117,6 +117,7 @@ def test_groups_open_within_groups_of_ten_thousand_nodes(tmp_path: Path) -> None
     assert len(seen["keys"]) == 3
 
 
+@pytest.mark.long
 @pytest.mark.needs("browser")
 def test_groups_of_one_long_scope_open_in_parts(tmp_path: Path) -> None:
     page = tmp_path / "page.html"

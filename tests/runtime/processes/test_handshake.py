@@ -33,6 +33,7 @@ def started(job: JobIdentity = JOB, seconds: float = 1.0) -> Iterator[tuple[list
         yield addresses, pool.submit(first.rendezvous)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "message"),
     [
