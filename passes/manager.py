@@ -22,6 +22,7 @@ from pathlib import Path
 
 from graphdist.ir.errors import DistributionError, ParseError, TypeRuleError, VerifyError
 from graphdist.ir.graph import Graph, Op, Stage
+from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify
@@ -117,13 +118,12 @@ def write_reproducer(graph: Graph, pass_name: str, folder: Path) -> Path:
 def replay(path: Path, passes: dict[str, Pass], ops: Callable[[str], Op] | None = None) -> Graph:
     """Run the failing pass of a reproducer again on its graph.
 
-    Parameters without a text form are lost in the file and stand in as None. Raises what the pass
-    raises, `ParseError` when the file names no pass.
+    Placeholders stand for parameters without a text form, which are lost in the file. Raises what
+    the pass raises, `ParseError` when the file names no pass.
     """
     text = path.read_text()
     header, _, _ = text.partition("\n")
     name = header.removeprefix("# pass: ")
     if name not in passes:
         raise ParseError(f"{path} does not begin with '# pass: NAME' of a known pass")
-    lost = text.count("\n# parameter ")
-    return passes[name](parse(text, opaques=(None,) * lost, ops=ops))
+    return passes[name](parse(text, opaques=PLACEHOLDERS, ops=ops))

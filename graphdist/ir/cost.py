@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, cast  # Any: parameters of JAX's operations
 from graphdist.ir.analyses import producers
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.kernels import KERNEL, kernel_flops
+from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.ops import ALL_REDUCE, EVERY, REDUCE_SCATTER, num_copies_of
 
 _HEAVY = {
@@ -186,7 +187,7 @@ def _count(node: Node, total: Cost) -> None:
     name = node.op.name
     if name in _HEAVY or node.op.is_collective:
         total.bytes += sum(value.type.bytes for value in (*node.operands, *node.results))
-    if node.params.get(_COUNTED_BY.get(name, ""), ()) is None:
+    if isinstance(node.params.get(_COUNTED_BY.get(name, ""), ()), Placeholder | None):
         return  # it was read from a text, which does not hold the parameter
     if name == "jax.dot_general":
         total.flops[node.operands[0].type.dtype] += _of_matmul(node)

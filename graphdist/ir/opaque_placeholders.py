@@ -1,8 +1,8 @@
 """Stand-ins for the parameters that the text of a graph does not hold.
 
 The text has a number and a label of each, such as `<5: ndarray f32[64]>`. A graph that is parsed to
-be looked at, and not to be run, has an `ArrayPlaceholder` for an array, whose type the graph's own
-types depend on, and None for anything else.
+be looked at, and not to be run, has a `Placeholder` in the place of each, which prints as the
+parameter did. Placeholders with one label are equal: nothing else is known of what they stand for.
 """
 
 from __future__ import annotations
@@ -10,35 +10,42 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_ARRAY = re.compile(r"<\d+: (?P<kind>[\w.]+) (?P<dtype>\w+)\[(?P<shape>[\d,]*)\]>")
+_ARRAY = re.compile(r"[\w.]+ (?P<dtype>\w+(?:<\w+>)?)\[(?P<shape>[\d,]*)\]")
 _MOST_DIGITS = 18
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayPlaceholder:
-    """An array of which the text has the type alone."""
+@dataclass(frozen=True)
+class Placeholder:
+    """A parameter of which the text has a label alone."""
 
-    kind: str
+    label: str
+
+
+@dataclass(frozen=True)
+class ArrayPlaceholder(Placeholder):
+    """An array of which the text has the type alone, on which types of the graph depend."""
+
     dtype: str
     shape: tuple[int, ...]
 
 
 class OpaquePlaceholders:
-    """A side table for any text: it has a stand-in for every label."""
+    """A side table for any text: it has a stand-in for every token."""
 
-    def of(self, text: str) -> ArrayPlaceholder | None:
+    def of(self, text: str) -> Placeholder:
         """Return the stand-in for a parameter that is written so.
 
         >>> OpaquePlaceholders().of("<5: ndarray f32[64,2]>")
-        ArrayPlaceholder(kind='ndarray', dtype='f32', shape=(64, 2))
+        ArrayPlaceholder(label='ndarray f32[64,2]', dtype='f32', shape=(64, 2))
+        >>> OpaquePlaceholders().of("<0: GatherDimensionNumbers>")
+        Placeholder(label='GatherDimensionNumbers')
         """
-        match = _ARRAY.fullmatch(text)
-        if match is None:
-            return None
-        sizes = [size for size in match["shape"].split(",") if size]
-        if any(len(size) > _MOST_DIGITS for size in sizes):
-            return None
-        return ArrayPlaceholder(match["kind"], match["dtype"], tuple(map(int, sizes)))
+        label = text[1:-1].partition(":")[2].strip()
+        match = _ARRAY.fullmatch(label)
+        sizes = [size for size in match["shape"].split(",") if size] if match else []
+        if match is None or any(len(size) > _MOST_DIGITS for size in sizes):
+            return Placeholder(label)
+        return ArrayPlaceholder(label, match["dtype"], tuple(map(int, sizes)))
 
 
 PLACEHOLDERS = OpaquePlaceholders()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from graphdist.ir.errors import ParseError
 from graphdist.ir.graph import GraphVariable, Literal
 from graphdist.ir.numerals import Array, array_from_numbers, rounded_to
-from graphdist.ir.opaque_placeholders import OpaquePlaceholders
+from graphdist.ir.opaque_placeholders import OpaquePlaceholders, Placeholder
 from graphdist.ir.tokens import Cursor
 from graphdist.ir.types import Type, is_dtype, numpy_dtype
 
@@ -36,6 +36,7 @@ class ParameterReader:
         self.cursor = cursor
         self.opaques = opaques
         self.variables: dict[str, GraphVariable] = {}
+        self._placeholders: dict[str, Placeholder] = {}
         self._types: dict[str, Type] = {}
 
     def items(self) -> dict[str, object]:
@@ -101,7 +102,8 @@ class ParameterReader:
             return cursor.unquote(text)
         if kind == "opaque":
             if isinstance(self.opaques, OpaquePlaceholders):
-                return self.opaques.of(text)
+                # One token is one object, as it was when it was printed.
+                return self._placeholders.setdefault(text, self.opaques.of(text))
             number = cursor.integer_of(text[1:].partition(":")[0])
             if number >= len(self.opaques):
                 count = len(self.opaques)

@@ -2,7 +2,8 @@
 
 1. Recursive descent over nested graphs and nested parameters; a loop over lines.
 2. Nodes are made by the builder, so type rules run. The types in the text are explicit: they must
-   be what the rule says, distribution included.
+   be what the rule says, distribution included. JAX's operations know how their results are
+   distributed; a reader that is not given them, such as the viewer, believes the text.
 3. Bad text of any kind is a `ParseError` that shows the line.
 4. Names become hints, unless they are numbers.
 """
@@ -59,7 +60,7 @@ def parse(
         opaques: the side table of parameters without a text form, as `printer.opaques` returns it,
             or `PLACEHOLDERS`, for a graph that is not to be run.
         ops: finds the operation of a name such as `jax.add`. Without it, each such name gets one
-            that has no primitive, no effect, and whose result varies only with its operands.
+            that has no primitive and no effect, and results are distributed as the text says.
         first_line: what errors call the first line, of a text that is a part of another.
         max_characters: the longest text that is read.
 
@@ -258,8 +259,10 @@ class _Parser:
             cursor.fail(problem, start)
         for value, (name, place), type in zip(values, head.results, head.types, strict=True):
             if value.type != type:
-                problem = f"{name} is {value.type} by the rule of {op.name}, the text says {type}"
-                cursor.fail(problem, place)
+                if op.rule or self.ops:
+                    rule = f"the rule of {op.name}"
+                    cursor.fail(f"{name} is {value.type} by {rule}, the text says {type}", place)
+                value.type = type  # nobody has seen the value yet
             self._define(scope, name, value, place)
 
     def _head(self, scope: Mapping[str, Value]) -> _Head:

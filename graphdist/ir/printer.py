@@ -21,7 +21,7 @@ import numpy as np
 
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Operand, Value
 from graphdist.ir.numerals import array_text, number_text, scalar_text
-from graphdist.ir.opaque_placeholders import ArrayPlaceholder
+from graphdist.ir.opaque_placeholders import Placeholder
 from graphdist.ir.types import dtype_name, numpy_dtype
 
 __all__ = [
@@ -47,6 +47,7 @@ _SCALARS: dict[type, Callable[[object], str]] = {
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OPERATION = re.compile(r"[A-Za-z_][\w.-]*")
 _VARIABLE = re.compile(r"[\w./-]+")
+_NOT_IN_LABELS = re.compile(r"(<\w+>)|[^\w.,\[\]() /-]")  # the group is: of key<fry>[2]
 
 
 def print_graph(graph: Graph, sources: bool = False) -> str:
@@ -344,14 +345,16 @@ class Printer:
 
 
 def _label(value: object) -> str:
-    """Describe an opaque parameter in a few words, without `<`, `>` and line ends."""
-    label = value.kind if isinstance(value, ArrayPlaceholder) else type(value).__name__
-    if isinstance(value, GraphVariable):
-        label += f" {value.name}"
+    """Describe an opaque parameter in a few words, with `<` and `>` around a name alone."""
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
-    if dtype is not None and isinstance(shape, tuple):
+    label = type(value).__name__
+    if isinstance(value, Placeholder):
+        label = value.label
+    elif isinstance(value, GraphVariable):
+        label += f" {value.name}"
+    elif dtype is not None and isinstance(shape, tuple):
         label += f" {dtype_name(dtype)}[{','.join(map(str, shape))}]"
-    return re.sub(r"[^\w.,\[\]() /-]", "_", label)
+    return _NOT_IN_LABELS.sub(lambda match: match[1] or "_", label)
 
 
 @lru_cache(maxsize=4096)

@@ -1,8 +1,8 @@
 """A program that was written as JSON, read again: its last graph, and the report on it.
 
 The JSON has the text of the last graph. The text has no user's lines and no scopes: the records of
-the document have them, in the same order. Parameters without a text are lost, so that a graph that
-such a program is compared with must be taken through its text too: `as_saved`.
+the document have them, in the same order. Placeholders stand for parameters without a text, so that
+a graph that such a program is compared with must be taken through its text too: `as_saved`.
 """
 
 from __future__ import annotations

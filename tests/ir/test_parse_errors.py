@@ -64,10 +64,18 @@ CASES = {
         "         ^",
     ),
     "type of another distribution": (
-        "{axis=0} : f32[4] per_replica",
-        "{axis=0} : f32[4]",
-        "line 4, column 3: %y is f32[4] per_replica by the rule of jax.add, the text says f32[4]\n"
-        "    %y = jax.add(%x, 1.0:f32) {axis=0} : f32[4]\n"
+        "%c = cond(0:i32, %y) : f32[4] per_replica",
+        "%c = cond(0:i32, %y) : f32[4]",
+        "line 5, column 3: %c is f32[4] per_replica by the rule of cond, the text says f32[4]\n"
+        "    %c = cond(0:i32, %y) : f32[4]\n"
+        "    ^",
+    ),
+    "type of another shape": (
+        "%c = cond(0:i32, %y) : f32[4] per_replica",
+        "%c = cond(0:i32, %y) : f32[5] per_replica",
+        "line 5, column 3: %c is f32[4] per_replica by the rule of cond, the text says "
+        "f32[5] per_replica\n"
+        "    %c = cond(0:i32, %y) : f32[5] per_replica\n"
         "    ^",
     ),
     "refused by the rule": (

@@ -16,6 +16,7 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.compare import first_difference
 from graphdist.ir.errors import ParseError
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Stage, Value
+from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import names, opaques, print_graph, print_literal, print_node
 from graphdist.ir.source import UNKNOWN, at_line
@@ -163,6 +164,7 @@ def test_parameters_with_a_text_form(value: object, text: str) -> None:
         (len, "<0: builtin_function_or_method>"),
         (np.dtype([("a", "i4")]), "<0: VoidDType>"),
         (GraphVariable("nobody's", Type("f32", ())), "<0: GraphVariable nobody_s>"),
+        (GraphVariable("<f> -> <", Type("f32", ())), "<0: GraphVariable <f> -_ _>"),
     ],
 )
 def test_parameters_without_one_come_from_the_side_table(value: object, token: str) -> None:
@@ -171,6 +173,16 @@ def test_parameters_without_one_come_from_the_side_table(value: object, token: s
     assert opaques(graph) == (value,)
     (node,) = parse(print_graph(graph), opaques(graph)).nodes
     assert node.params["p"] is value
+    shown = parse(print_graph(graph), PLACEHOLDERS)
+    assert print_graph(shown) == print_graph(graph)
+    assert first_difference(shown, parse(print_graph(graph), PLACEHOLDERS)) is None
+
+
+def test_placeholders_of_other_parameters_differ() -> None:
+    one, other = len, GraphVariable("w", Type("f32", ()))
+    alike = [parse(print_graph(one_node(p=one, q=q)), PLACEHOLDERS) for q in (one, print, other)]
+    assert [first_difference(alike[0], graph) is None for graph in alike] == [True, True, False]
+    assert [print_graph(graph).count("<1: ") for graph in alike] == [0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -284,15 +296,21 @@ def test_a_broken_graph_prints() -> None:
 
 
 def test_operations_of_jax_come_from_the_caller() -> None:
-    varying = Op("jax.rng", varies=True)
+    varying, steady = Op("jax.rng", varies=True), Op("jax.rng")
     text = SPMD.replace("jax.add", "jax.rng").replace(
         "1.0:f32) : f32[4] mirrored", "1.0:f32) : f32[4] per_replica"
     )
-    with pytest.raises(ParseError, match="by the rule of jax"):
-        parse(text)
     assert parse(text, ops={"jax.rng": varying}.__getitem__).nodes[0].op is varying
+    with pytest.raises(ParseError, match="by the rule of jax"):
+        parse(text, ops={"jax.rng": steady}.__getitem__)
     with pytest.raises(ParseError, match="no operation 'jax"):
         parse(SPMD, ops={"jax.rng": varying}.__getitem__)
+
+
+@pytest.mark.parametrize("distribution", ["", " mirrored", " per_replica", " sharded(0)"])
+def test_of_an_unknown_operation_of_jax_the_text_knows_the_distribution(distribution: str) -> None:
+    text = SPMD.replace("1.0:f32) : f32[4] mirrored", f"1.0:f32) : f32[4]{distribution}")
+    assert print_graph(parse(text)) == text
 
 
 def test_an_unknown_operation_of_jax_is_one_object() -> None:

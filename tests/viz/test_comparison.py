@@ -25,6 +25,7 @@ from graphdist.viz.program import ShownProgram, ShownStep
 from graphdist.viz.saved_document import SavedProgram, as_saved, compared, read_document
 from tests.viz.browser import browse
 from tests.viz.graphs import HOSTILE, blocks, chain, hostile, nested
+from tests.viz.models import scanned
 from tests.viz.test_pods import validated
 
 
@@ -45,7 +46,11 @@ def convolution() -> Graph:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: chain(160), nested, hostile, lambda: blocks(600), convolution]
+    "make",
+    [
+        *(lambda: chain(160), nested, hostile, lambda: blocks(600), convolution),
+        lambda: scanned().graph,  # computed again backward, behind a barrier
+    ],
 )
 def test_a_program_is_read_as_it_was_written(make: Callable[[], Graph]) -> None:
     graph = make()
@@ -126,6 +131,22 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--compare writes text, html or json, not dot" in capsys.readouterr().err
     assert main([str(tmp_path / "360.gd"), "--compare", str(tmp_path / "no.json")]) == 2
     assert "no.json" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_compares_an_example_with_itself_and_with_another_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parents[2] / "examples" / "aot_transformer.py"
+    settings = ("--strategy", "mirrored:2", "--set", "size=10m", "--set", "length=16")
+    command, old = [f"{example}:make_step", *settings], str(tmp_path / "old.json")
+    assert main([*command, "-o", old]) == 0
+    assert main([*command, "--compare", old]) == 0
+    assert "0 added, 0 removed, 0 rewired, 0 changed" in capsys.readouterr().out
+    changed = ("--set", "recompute=none", "-o", str(tmp_path / "changes.json"))
+    assert main([*command, "--compare", old, *changed]) == 0
+    compared = json.loads((tmp_path / "changes.json").read_text())["comparison"]
+    assert compared["lines"]
 
 
 def seen_of(path: Path, *kind: str) -> Any:
