@@ -1,4 +1,4 @@
-"""The program that runs the README's lines: all of them, in fresh clones, and it tells a failure."""
+"""The program that runs the README's lines: all of them, in fresh clones; it tells a failure."""
 
 from __future__ import annotations
 
