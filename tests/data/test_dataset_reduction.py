@@ -87,6 +87,7 @@ def test_results_are_those_of_the_loop_outside(name: str, steps: int | None) -> 
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.long
 def test_ragged_last_batches_and_rows_that_do_not_divide() -> None:
     strategy = STRATEGIES["four"]()
     for count in (8, 9, 17, 63):

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,6 +116,7 @@ def test_every_batch_reduces_as_one(count: int, rows: int, batch: int, op: str) 
         np.testing.assert_allclose(step(element), expected, rtol=1e-5)
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(st.integers(2, 5), st.integers(1, 14), st.integers(1, 6))
 def test_gradients_over_an_epoch_are_those_of_one_device(count: int, rows: int, batch: int) -> None:

@@ -80,6 +80,7 @@ def test_a_place_is_predicted_from_those_before_it() -> None:
     assert not np.allclose(logits[:, 5:], changed[:, 5:])
 
 
+@pytest.mark.long
 def test_a_step_can_be_traced_for_inspection() -> None:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     step, (batch,) = train_text.make_step(strategy, batch_size=4, context=8, layers=1, width=32)

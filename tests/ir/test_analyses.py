@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import networkx as nx
+import pytest
 from hypothesis import given
 
 from graphdist.ir.analyses import (
@@ -102,6 +103,7 @@ def test_peak_bytes_counts_what_a_nested_graph_needs_beyond_its_inputs() -> None
     assert peak_bytes(small) == 16 + 16 + 32
 
 
+@pytest.mark.long
 @given(graphs())
 def test_peak_bytes_is_at_least_inputs_and_at_least_outputs(graph: Graph) -> None:
     outputs = {output for output in graph.outputs if isinstance(output, Value)}

@@ -16,7 +16,6 @@ from graphdist.tracing.jax_ops import resolve
 from tests.ir.real_programs import PROGRAMS
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_graphs_before_and_after_each_pass_are_read_back(name: str) -> None:
     traced = PROGRAMS[name]()

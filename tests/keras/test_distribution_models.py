@@ -205,6 +205,7 @@ def test_an_optimizer_that_changes_gradients() -> None:
         assert model.get_weights() == [0.0, 0.0]
 
 
+@pytest.mark.long
 @covers("test_distribution_strategy_one_dimensional")
 def test_classes_are_of_one_dimension() -> None:
     def make() -> Any:

@@ -46,6 +46,7 @@ def test_a_step_is_compiled_for_a_topology(
     assert "train_step on v5e:2x2: 4 devices" in printed
 
 
+@pytest.mark.long
 def test_the_step_is_the_one_that_fit_runs() -> None:
     with mirrored(2).scope():
         model = classifier()

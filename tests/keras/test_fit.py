@@ -37,6 +37,7 @@ def fitted(model: Any, **arguments: Any) -> dict[str, Any]:
     return history
 
 
+@pytest.mark.long
 def test_on_batch() -> None:
     def program() -> Result:
         model, (x, y) = classifier(), rows()
@@ -153,6 +154,7 @@ def test_training_is_resumed_from_a_backup(tmp_path: Path) -> None:
     assert len(history["loss"]) < 4
 
 
+@pytest.mark.long
 def test_a_callback_reads_and_writes_weights_after_each_batch() -> None:
     class Shrink(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -226,6 +228,7 @@ def test_losses_of_layers() -> None:
     same(lambda: fitted(classifier(Addition(), layers.ActivityRegularization(l2=0.1))))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*(shuffle=True|ran out of data)")
 def test_datasets_of_keras_and_generators() -> None:
     x, y = rows()

@@ -60,6 +60,7 @@ def test_variables_go_to_the_servers_in_turn(strategy: Strategy) -> None:
         assert [strategy.server_of(gd.Variable(0.0)) for _ in range(2)] == [homes[1]] * 2
 
 
+@pytest.mark.long
 def test_the_coordinator_reads_and_writes_variables(strategy: Strategy) -> None:
     v = variable(strategy, jnp.arange(3.0), name="v")
     v.assign_add(jnp.ones(3))
@@ -91,6 +92,7 @@ def test_increments_are_added_up(strategy: Strategy, coordinator: ClusterCoordin
     assert float(v) == sum(range(60))
 
 
+@pytest.mark.long
 def test_a_function_keeps_what_it_refers_to(strategy: Strategy, coordinator: Any) -> None:
     class Model:
         def __init__(self) -> None:

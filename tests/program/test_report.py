@@ -160,6 +160,7 @@ def test_padded_collectives_are_named_and_counted() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.needs("tpu")
 def test_state_of_adam_at_a_billion_parameters_falls_by_the_number_of_chips() -> None:
     optimizer, layers, width = optax.adam(1e-3), 64, 4096

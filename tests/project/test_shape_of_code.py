@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:  # pytest alone imports a conftest
     from tests.project.conftest import Module
 
-FILE_LINES = 400
+FILE_LINES = 500
 FUNCTION_LINES = 60  # without the docstring
 VAGUE_NAMES = {"utils", "helpers", "common", "misc"}
 FIELDS_OF_THE_GRAPH = {"operands", "params", "results", "nodes"}

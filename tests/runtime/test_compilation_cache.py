@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = Path(__file__).with_name("cached_step.py")
 
 
+@pytest.mark.long
 def test_a_second_process_finds_the_step(tmp_path: Path) -> None:
     first, second = (
         subprocess.run(

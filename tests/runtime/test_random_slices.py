@@ -35,6 +35,7 @@ def test_bits_are_those_of_jax(shape: tuple[int, ...], axis: int, width: int) ->
     np.testing.assert_array_equal(sliced_bits(shape, width, axis, 4), expected)
 
 
+@pytest.mark.long
 def test_wide_bits_are_those_of_jax() -> None:
     with jax.enable_x64(True):
         expected = jax.random.bits(jax.random.key(3), (4, 8), "uint64")

@@ -166,6 +166,7 @@ def test_a_variable_with_an_aggregation_is_updated_without_an_explicit_reduction
     assert_close({name: v.values[1] for name, v in params.items()}, copies[1])
 
 
+@pytest.mark.long
 def test_partial_batches_share_the_count_and_the_slots() -> None:
     data = [*batches(2), *batches(1, rows=6), *batches(3)]
     outer, inner = NESTEROV, optax.sgd(0.1)

@@ -133,7 +133,6 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "no.json" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_the_command_compares_an_example_with_itself_and_with_another_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,7 @@ def test_variables_that_moved_are_a_reason(folder: Path) -> None:
     assert "compiled again: another program has changed how its variables" in rows(folder)[2]
 
 
+@pytest.mark.needs("browser")
 def test_the_index_and_a_retrace_in_a_browser(folder: Path) -> None:
     @gd.function
     def step(x: jax.Array, flag: bool) -> jax.Array:
