@@ -216,7 +216,7 @@ def test_command_writes_json_and_picture(
         (["small", "--rounds", "0"], "0 rounds"),
         (["small", "--turn", "-1"], "turns of -1.0 seconds"),
         (["passes", "--devices", "2,3"], "which 3 devices do not divide"),
-        (["small", "--topology", "v5e:4x4", "--systems", "ddp"], "no system left to measure"),
+        (["small", "--topology", "v5e:4x4", "--systems", "ddp"], "no use for --systems ddp"),
         (["small", "--json", "nowhere/run.json"], "there is no folder 'nowhere'"),
         (["small", "--svg", "nowhere/run.svg"], "there is no folder 'nowhere'"),
     ],

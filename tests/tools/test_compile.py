@@ -102,10 +102,10 @@ def test_the_report_is_printed_though_the_file_cannot_be_written(
 
 
 SLOW = """
-import hashlib
+import hashlib, sys
 
 def make_step(strategy):
-    print("working", flush=True)
+    print("working", file=sys.__stdout__, flush=True)
     hashlib.pbkdf2_hmac("sha256", b"as a compiler does", b"not heed signals", 10**9)
 """
 
@@ -204,7 +204,7 @@ def test_topologies_side_by_side(target: str, capsys: pytest.CaptureFixture[str]
         (["--topology", "v5e:2x2", "--num-slices", "0"], "there must be at least 1"),
         ([], "no topology is given"),
         (["--topology", "v5e:2x2", "--scale", "many"], "'many' is no number of chips"),
-        (["--compare", "v5e:2x2,v6e:2x2", "-o", "x.gdx"], "--output goes with one step"),
+        (["--compare", "v5e:2x2,v6e:2x2", "-o", "x.gdx"], "--compare has no use for --output"),
         (["--topology", "v5e:2x2", "--fit", "batch=9..1"], "is not of the form name=low..high"),
         (["--topology", "v5e:2x2", "-o", "no/x.gdx"], "no/x.gdx cannot be written: there is no"),
         (["--topology", "v5e:2x2", "-o", "x" * 300], "cannot be written: File name too long"),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import graphdist as gd
-from graphdist.tools.targets import load_factory, make_step, parse_settings
+from graphdist.tools.steps import make_step, parse_settings
+from graphdist.tools.targets import load_factory
 
 GOOD = """
 import jax
