@@ -62,7 +62,7 @@ _USES = {
     "list_variables": ("json",),
     "compare": _TABLE,
     "scale": (*_TABLE, "topology"),
-    "fit": (*_TABLE, "topology"),
+    "fit": (*(name for name in _TABLE if name != "args"), "topology"),
 }
 """What the command does in place of compiling one step, and the options that this uses."""
 

@@ -14,6 +14,7 @@ from graphdist.tools.compilation import COMPILATION, add_compilation_options
 from graphdist.tools.given_options import given_options, refuse_unused, require_with, written
 from graphdist.tools.viz_targets import is_saved
 from graphdist.viz.formats import DRAWINGS, FORMATS, MODULES, format_named
+from graphdist.viz.program import TRACE
 
 __all__ = ["command_line", "format_of", "is_compiled_for_topology", "refuse_unused_options"]
 
@@ -131,7 +132,13 @@ def _refuse_for_format(options: argparse.Namespace, form: str, given: frozenset[
                 f"{chosen} has no use for {written(name)}, which is for {', '.join(forms)}: "
                 f"leave one of them out"
             )
-    if vars(options)["pass"] == "all":
+    shown = vars(options)["pass"]
+    if shown == TRACE and options.passes is not None:
+        raise ArgumentError(
+            "--pass trace shows the graph before all passes, which --passes does not change: leave "
+            "one of them out"
+        )
+    if shown == "all":
         view = next((written(view) for view in _VIEWS if view in given), None)
         if view or form not in _HOLD_PASSES:
             raise ArgumentError(f"{view or chosen} shows one graph: name the pass, not --pass all")

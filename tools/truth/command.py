@@ -24,7 +24,7 @@ from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.tools.console import console_tool
-from graphdist.tools.given_options import given_options, refuse_unused, require_with
+from graphdist.tools.given_options import given_options, refuse_unused
 from graphdist.tools.targets import prepare_command
 from graphdist.tools.truth.fit import ENDS, Observed, slowdown_at, slowdown_of
 from graphdist.tools.truth.page import Judged, errors_line, write_page
@@ -117,9 +117,12 @@ def _refuse_unused_options(options: argparse.Namespace) -> None:
     given = given_options(command_line(), options)
     if options.kept:
         refuse_unused(given & {"again"}, "--kept", ())
-    if options.table is not None:  # modules are kept of the rows of our table
-        for name in ("kept", "again"):
-            require_with(given, name, "modules")
+    if options.table is not None and options.modules is None:
+        for name in sorted(given & {"kept", "again"}):
+            raise ArgumentError(
+                f"--{name} is of kept modules, and there are none of --table {options.table}: name "
+                f"their folder with --modules, or leave one of them out"
+            )
 
 
 def command_line() -> argparse.ArgumentParser:
