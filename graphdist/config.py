@@ -58,9 +58,8 @@ def set_logical_cpu_devices(count: int) -> None:
             f"{count!r} logical CPU devices: there must be at least 1", source=here()
         )
     least = _least_cpu_devices.get("count")
-    count = max(count, least or 1)
     try:
-        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update("jax_num_cpu_devices", max(count, least or 1))
     except RuntimeError as error:
         there = jax.local_device_count("cpu")
         if there == count or (least is not None and there > count):

@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphdist.config import at_least_cpu_devices
 from graphdist.errors import ArgumentError
 from graphdist.program.amounts import size_text, time_text
 from graphdist.program.function import Function
@@ -161,7 +162,8 @@ def predicted(target: str, settings: dict[str, Any], chosen: ChosenStrategy) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     options = command_line().parse_args(arguments)
-    found = _found(options)
+    with at_least_cpu_devices(1):
+        found = _found(options)
     print(json.dumps(asdict(found), indent=1) if options.json else found)
     return 0
 

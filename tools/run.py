@@ -170,17 +170,20 @@ class Worker:
             reader.start()
 
     def _read(self, lines: IO[str], out: IO[str]) -> None:
-        for line in lines:
-            if out is sys.stderr:
-                self.last_lines.append(line)
-            if self.has_no_reader:
-                continue  # it is read all the same: the worker would wait
-            try:
-                with _writing:
-                    out.write(f"[worker {self.number}] {line.rstrip()}\n")
-                    out.flush()
-            except BrokenPipeError:
-                self.has_no_reader = True
+        with lines:
+            for line in lines:
+                if out is sys.stderr:
+                    self.last_lines.append(line)
+                if not self.has_no_reader:  # else it is read all the same: the worker would wait
+                    self._print(line, out)
+
+    def _print(self, line: str, out: IO[str]) -> None:
+        try:
+            with _writing:
+                out.write(f"[worker {self.number}] {line.rstrip()}\n")
+                out.flush()
+        except BrokenPipeError:
+            self.has_no_reader = True
 
     @property
     def status(self) -> int | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias  # Any: what is recorded of calls
 
+import jax
 import pytest
 
 from graphdist.ir.printer import print_graph
@@ -109,6 +110,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Place]:
+    jax.devices()  # before that a command sets how many devices there are, also for other tests
     found = {name: Place(tmp_path_factory.mktemp("tool")) for name in TOOLS}
     for name, place in found.items():
         (place.folder / "steps.py").write_text(STEPS)

@@ -110,6 +110,11 @@ def test_a_file_that_fails_is_named_with_its_line(tmp_path: Path, text: str, say
     assert f"{file}:1" in str(caught.value)
 
 
+def test_a_setting_has_one_value() -> None:
+    with pytest.raises(gd.ArgumentError, match="setting 'batch' is given twice"):
+        parse_settings(["batch=3", "rate=1", "batch=4"])
+
+
 @pytest.mark.parametrize("text", ["batch", "=3", "a-b=3"])
 def test_a_setting_has_a_name_and_a_value(text: str) -> None:
     with pytest.raises(gd.ArgumentError, match="not of the form name=value"):
