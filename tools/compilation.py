@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self  # Any: users' settings, options of strategies
 
 from graphdist.errors import ArgumentError
@@ -44,7 +44,7 @@ def add_compilation_options(parser: argparse.ArgumentParser) -> None:
 class StepOptions:
     """What a command line says of a step beside its target and its strategy."""
 
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
     types: str = ""
     passes: str | None = None
     compiler: dict[str, Any] | None = None

@@ -5,8 +5,8 @@ with status 130. Where the reader of the output goes away, as `head` does, the t
 nothing, with status 141: shells report it of programs that SIGPIPE ends. A status of 0 would be a
 verdict that nobody has read, such as `graphdist-compile`'s that a step fits.
 
-Python ignores SIGPIPE and raises `BrokenPipeError`. What is left in the buffers of stdout and
-stderr is flushed here, so that it is raised here too, and not at the exit of the interpreter.
+Python ignores SIGPIPE and raises `BrokenPipeError`. The buffers of stdout and stderr are flushed
+here, so that it is raised here too, and not at the exit of the interpreter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Main(Protocol):
     """The function of a tool: it takes its arguments, and returns the exit status."""
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the tool; without arguments, they are those of the process."""
+        """Run the tool; without arguments, it takes the command line of the process."""
 
 
 def console_tool(name: str) -> Callable[[Main], Main]:
@@ -90,7 +90,7 @@ def _without_our_line(error: GraphdistError) -> GraphdistError:
 
 
 def _write_nowhere() -> None:
-    """Let go of what is left to write: Python would try again when it exits, and complain."""
+    """Let go of output in the buffers: Python would write it again when it exits, and complain."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

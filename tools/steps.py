@@ -32,7 +32,7 @@ from graphdist.program.function import BoundFunction, Function, function
 from graphdist.program.stages import Traced
 from graphdist.strategies.base import CommonStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
-from graphdist.tools.targets import Factory, load_factory, one_line, source_of
+from graphdist.tools.targets import Factory, in_one_line, load_factory, source_of
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
@@ -137,7 +137,7 @@ def make_step(target: str, strategy: CommonStrategy, settings: Mapping[str, Any]
         raise
     except Exception as error:
         raise ArgumentError(
-            f"{target} raised {one_line(error)}",
+            f"{target} raised {in_one_line(error)}",
             source=source_of(error, factory),
             hint="its settings are "
             + (", ".join(f"{name}={value!r}" for name, value in settings.items()) or "the defaults")
@@ -164,7 +164,7 @@ def trace_step(
         raise
     except Exception as error:
         raise ArgumentError(
-            f"{target} raised {one_line(error)} when it was traced",
+            f"{target} raised {in_one_line(error)} when it was traced",
             source=source_of(error, getattr(function, "fn", None)),
             hint=f"give it other {others}, or mend it",
         ) from error

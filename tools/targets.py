@@ -102,11 +102,11 @@ def prepare_command() -> None:
 
 def _not_imported(place: str, error: Exception) -> ArgumentError:
     return ArgumentError(
-        f"{place} cannot be imported: it raised {one_line(error)}", source=source_of(error)
+        f"{place} cannot be imported: it raised {in_one_line(error)}", source=source_of(error)
     )
 
 
-def one_line(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
     """Return an error as one line."""
     text = str(error.msg if isinstance(error, SyntaxError) else error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -103,8 +103,12 @@ def _write_all(options: argparse.Namespace) -> None:
             raise ArgumentError(f"--all has no use for --{option}, since {place} has no {kind}")
 
     def load(name: str) -> VizTarget:
-        unused = {"args": ""} if functions[name] else {"set": []}
-        return _target(argparse.Namespace(**{**vars(options), **unused}), f"{place}:{name}", "html")
+        own = argparse.Namespace(**vars(options))
+        if functions[name]:
+            own.args = ""
+        else:
+            own.set = []
+        return _target(own, f"{place}:{name}", "html")
 
     index = write_index(place, folder, load, list(functions))
     print(index)

@@ -1,6 +1,6 @@
 """The options of `graphdist-viz`: their parser, and which of them go together.
 
-What is shown takes some options, and so does each format. An option that would change nothing is
+Each view takes some options, and so does each format. An option that would change nothing is
 refused, with the option that leaves no use for it.
 """
 

@@ -17,9 +17,11 @@ from graphdist.program.report import Report
 from graphdist.program.stages import Lowered
 from graphdist.tools import compile, measure, run, viz
 from graphdist.tools.bench import command as bench
+from graphdist.tools.bench import history
 from graphdist.tools.bench.overheads import OVERHEADS
 from graphdist.tools.chosen_strategy import ChosenStrategy
 from graphdist.tools.truth import command as truth
+from graphdist.viz.formats import render
 
 
 class StubReport(Report):
@@ -85,10 +87,7 @@ def without_browser(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
     patch.setattr(Lowered, "compile", compiled)
     patch.setattr(Lowered, "report", reported)
     patch.setattr(viz, "chosen_for", chosen_here(seen))
-    render = viz.render
-    patch.setattr(
-        viz, "render", lambda stage, form: f"{form} " + render(stage, "stablehlo" if form else "")
-    )
+    patch.setattr(viz, "render", lambda stage, form: f"{form} " + render(stage, "stablehlo"))
     patch.setattr(viz, "open_page", opened)
     patch.setattr(viz, "open_file", opened)
 
@@ -160,9 +159,9 @@ def without_benchmarks(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
     patch.setattr(bench, "strategy_for", lambda topology, **options: strategy)
     patch.setattr(bench, "program_table", lambda *_: "")
     patch.setattr(bench, "passes_table", lambda *_: "")
-    patch.setattr(bench.history, "FIGURES", Path("figures.jsonl"))
-    patch.setattr(bench.history, "record_of", lambda found: found.to_json())
-    patch.setattr(bench.history, "append", lambda path, record: seen.append((path, record)))
+    patch.setattr(history, "FIGURES", Path("figures.jsonl"))
+    patch.setattr(history, "record_of", lambda found: found.to_json())
+    patch.setattr(history, "append", lambda path, record: seen.append((path, record)))
 
 
 def without_workers(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:

@@ -335,7 +335,7 @@ def test_effects_survive_json() -> None:
 @pytest.mark.slow
 def test_topologies_are_compiled_for() -> None:
     from graphdist.runtime.targets.topologies import find_topology
-    from graphdist.tools.compile import strategy_for
+    from graphdist.tools.compilation import strategy_for
 
     strategy = strategy_for(find_topology("v5e:2x2"))
     _, found = compiled_on(TINY["accumulation"], strategy, ["graphdist", "shard_map"])

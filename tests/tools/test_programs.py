@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -16,6 +15,7 @@ import graphdist as gd
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.tools import compile, measure, viz
 from graphdist.tools.chosen_strategy import ChosenStrategy
+from graphdist.tools.console import Main
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,7 +102,7 @@ def test_a_function_is_shown_as_its_program_called_it(
     ],
 )
 def test_no_other_strategy_is_chosen_for_a_function_that_its_program_has_called(
-    main: Callable[[list[str]], int],
+    main: Main,
     option: str,
     value: str,
     programs: Path,
@@ -135,7 +135,7 @@ def test_devices_in_use_are_enough_only_inside_a_command() -> None:
     ],
 )
 def test_a_factory_may_return_more_than_a_step(
-    main: Callable[[list[str]], int],
+    main: Main,
     target: str,
     programs: Path,
     capsys: pytest.CaptureFixture[str],

@@ -128,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"({said / by_hand - 1:+.2%}), peak {peak:,}",
                 flush=True,
             )
+    return 0
 
 
 if __name__ == "__main__":

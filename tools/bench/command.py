@@ -124,7 +124,7 @@ def _refuse_unused_options(options: argparse.Namespace, names: Sequence[str]) ->
 
 
 def _refuse_what_runs(options: argparse.Namespace, names: Sequence[str]) -> None:
-    """Raise `ArgumentError` for what is measured by running it, where programs are compiled."""
+    """Raise `ArgumentError` for measurements that run, where programs are compiled alone."""
     systems = [] if options.systems is None else options.systems.split(",")
     for what, asked, compiled in (("", names, PROGRAMS), ("--systems ", systems, HERE)):
         others = [name for name in asked if name not in compiled]
