@@ -25,7 +25,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any  # Any: JSON
 
@@ -56,17 +57,40 @@ def set_logical_cpu_devices(count: int) -> None:
         raise ArgumentError(
             f"{count!r} logical CPU devices: there must be at least 1", source=here()
         )
+    least = _least_cpu_devices.get("count")
     try:
-        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update("jax_num_cpu_devices", max(count, least or 1))
     except RuntimeError as error:
-        if jax.local_device_count("cpu") == count:
+        there = jax.local_device_count("cpu")
+        if there == count or (least is not None and there > count):
             return
         raise DeviceError(
-            f"{count} logical CPU devices asked for, "
-            f"{jax.local_device_count('cpu')} are already in use",
+            f"{count} logical CPU devices asked for, {there} are already in use",
             source=here(),
             hint="call gd.config.set_logical_cpu_devices first, before any array is made",
         ) from error
+
+
+@contextmanager
+def at_least_cpu_devices(count: int) -> Iterator[None]:
+    """Have so many logical CPU devices in the `with` block, also if a program there asks for fewer.
+
+    It is for commands that load a program and need devices of their own for it. JAX may have been
+    started with fewer.
+    """
+    before = dict(_least_cpu_devices)
+    _least_cpu_devices["count"] = count
+    try:
+        if count > 1:
+            with suppress(DeviceError):
+                set_logical_cpu_devices(count)
+        yield
+    finally:
+        _least_cpu_devices.clear()
+        _least_cpu_devices.update(before)
+
+
+_least_cpu_devices: dict[str, int] = {}
 
 
 def set_max_steps_in_flight(platform: str, count: int) -> None:

@@ -42,6 +42,13 @@ class StepTarget(Protocol):
         """Return whether variables are stored in slices, which steps gather."""
 
 
+HOW_TO_FIT = (
+    "a smaller batch, jax.checkpoint or state of a smaller dtype makes it fit; "
+    "graphdist-compile --fit finds the largest batch"
+)
+"""What to do where a program needs more memory than a device has."""
+
+
 class DeviceMemoryError(GraphdistError, MemoryError):
     """A program that needs more memory than a device has; 0 bytes mean unknown."""
 
@@ -138,8 +145,7 @@ def refused(text: str, devices: Devices) -> GraphdistError | None:
         f"{available / 2**30:.2f} GiB: {(needed - available) / 2**30:.2f} GiB too much"
         if needed
         else f"the program needs more memory than a device of {devices} has: {first}",
-        hint="a smaller batch, jax.checkpoint or state of a smaller dtype makes it fit; "
-        "graphdist-compile --fit finds the largest batch",
+        hint=HOW_TO_FIT,
     )
     error.needed_bytes, error.available_bytes = needed, available
     return error

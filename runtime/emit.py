@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from pathlib import PurePath
 from typing import Any, TypeAlias, cast  # Any: arrays and tracers have no common public type
 
 import jax
@@ -27,6 +26,7 @@ from graphdist.ir.ops import STARTS_AT_RUN_TIME
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.evaluate import bind_jax_node
 from graphdist.runtime.extremes import extreme
+from graphdist.runtime.line_labels import phase_and_line
 from graphdist.runtime.pieces import cut_apart
 from graphdist.runtime.random_slices import needed_in_slices, random_slice
 from graphdist.runtime.scheduled_module import every_scope
@@ -96,7 +96,7 @@ def _scope(node: Node) -> Any:  # Any: the two context managers share no public 
     frame = node.source.frame if node.op.is_collective else None
     if frame is None:
         return nullcontext()
-    return jax.named_scope(f"{node.op.name}({PurePath(frame.file).name}:{frame.line})")
+    return jax.named_scope(f"{node.op.name}({phase_and_line(node.source)[1]})")
 
 
 @contextmanager
@@ -115,21 +115,11 @@ def lines_named(names_lines: bool) -> Iterator[None]:
 _names_lines: ContextVar[bool] = ContextVar("_names_lines", default=False)
 _NO_SCOPE = nullcontext()
 
-PHASES = {"rematted_computation": "again", "transpose(": "backward", "jvp(": "forward"}
-"""What a scope of JAX says of an operation's part in a step, by a part of its name.
-
-The first that is found counts: recomputed operations are in the scope of the backward pass too.
-"""
-
 
 def _line_of(node: Node) -> Any:  # Any: the two context managers share no public type
     """Return a scope of the user's line and of the node's part in the step."""
-    frame = node.source.frame
-    if frame is None:
-        return _NO_SCOPE
-    scope = node.source.scope
-    phase = next((phase for part, phase in PHASES.items() if part in scope), "step")
-    return jax.named_scope(f"{phase}({PurePath(frame.file).name}:{frame.line})")
+    phase, line = phase_and_line(node.source)
+    return jax.named_scope(f"{phase}({line})") if line else _NO_SCOPE
 
 
 def _replicas() -> str | tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias  # Any: JSON
 from graphdist.errors import ArgumentError
 from graphdist.program.amounts import count_text, size_text, time_text
 from graphdist.program.report import Report
+from graphdist.program.report_text import why_not
 from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tracing.user_lines import here
@@ -44,6 +45,7 @@ class Survey:
                 *lines,
                 _METHOD if all(r.timeline for _, r in self.reports) else _FROM_PEAKS,
                 *([self.verdict] if self.verdict else []),
+                *([] if self.fits else why_not(self.reports[0][1])),
             ]
         )
 
@@ -93,24 +95,29 @@ def compare_topologies(names: Sequence[str], num_slices: int, report: Reporter) 
     return Survey("one step on several topologies", reports, any(r.fits for _, r in reports))
 
 
-def compare_sizes(chip: Chip, sizes: Sequence[str], report: Reporter) -> Survey:
+def compare_sizes(chip: Chip, sizes: Sequence[str], num_slices: int, report: Reporter) -> Survey:
     """Return the step on several numbers of chips; the survey fits if the step fits on any."""
-    topologies = [topology_of(chip, size) for size in sizes]
+    topologies = [topology_of(chip, size, num_slices) for size in sizes]
     reports = tuple((str(topology), report(topology)) for topology in topologies)
     title = f"one step on more and more chips of {chip.name}"
     return Survey(title, reports, any(r.fits for _, r in reports))
 
 
-def topology_of(chip: Chip, size: str) -> Topology:
-    """Return the topology of that many chips whose sides differ least.
+def topology_of(chip: Chip, size: str, num_slices: int = 1) -> Topology:
+    """Return the topology of that many chips whose sides differ least, in slices of equal size.
 
     >>> from graphdist.runtime.targets.chips import CHIPS
-    >>> str(topology_of(CHIPS["v5e"], "128")), str(topology_of(CHIPS["v5p"], "128"))
-    ('v5e:8x16', 'v5p:4x4x8')
+    >>> str(topology_of(CHIPS["v5e"], "128")), str(topology_of(CHIPS["v5p"], "128", 2))
+    ('v5e:8x16', '2 slices of v5p:4x4x4')
     """
-    if not size.isdigit() or int(size) < 1:
+    if not size.isdecimal() or int(size) < 1:
         raise ArgumentError(f"{size!r} is no number of chips", source=here())
-    count = int(size)
+    count, rest = divmod(int(size), max(num_slices, 1))
+    if rest:
+        raise ArgumentError(
+            f"--scale {size} does not divide by --num-slices {num_slices}: it says how many chips "
+            f"all slices have together, so give multiples of {num_slices}"
+        )
     if chip.platform == "gpu":
         hosts = max(count // chip.chips_per_host, 1)
         shapes: list[tuple[int, ...]] = [(hosts, count // hosts)] if count % hosts == 0 else []
@@ -118,12 +125,12 @@ def topology_of(chip: Chip, size: str) -> Topology:
         shapes = [shape for shape in _shapes(count, chip.dimensions) if _has_full_hosts(shape)]
     if not shapes:
         raise ArgumentError(
-            f"there is no topology of {count} chips of {chip.name}",
+            f"there is no shape of {count} chips of {chip.name}",
             source=here(),
             hint="give powers of 2",
         )
     best = min(shapes, key=lambda shape: (max(shape) - min(shape), -min(*shape[:2], 2), shape))
-    return find_topology(f"{chip.name}:{'x'.join(map(str, best))}", at=here())
+    return find_topology(f"{chip.name}:{'x'.join(map(str, best))}", num_slices, at=here())
 
 
 def _shapes(count: int, dimensions: int) -> list[tuple[int, ...]]:

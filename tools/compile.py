@@ -19,24 +19,30 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any  # Any: users' settings, JSON
 
 from graphdist import aot
 from graphdist.aot.saving import require_writable
-from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
-from graphdist.passes import PASSES
+from graphdist.errors import ArgumentError, DeviceMemoryError
 from graphdist.program.report import Report, report_of_refused
-from graphdist.program.stages import Compiled, Lowered, Traced
+from graphdist.program.stages import Compiled, Lowered
 from graphdist.program.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
-from graphdist.strategies.base import Strategy
-from graphdist.strategies.mirrored import MirroredStrategy
-from graphdist.strategies.tpu import TPUStrategy
-from graphdist.tools.comparisons import compare_sizes, compare_topologies
-from graphdist.tools.interrupts import INTERRUPTED, ending_at_interrupts, say_interrupted
+from graphdist.tools.comparisons import Survey, compare_sizes, compare_topologies
+from graphdist.tools.compilation import (
+    COMPILATION,
+    StepOptions,
+    add_compilation_options,
+    chosen_for,
+    lower_target,
+)
+from graphdist.tools.console import console_tool
+from graphdist.tools.given_options import given_options, refuse_unused, require_with, written
+from graphdist.tools.interrupts import ending_at_interrupts
 from graphdist.tools.largest_fit import find_largest
 from graphdist.tools.regression import (
     Regression,
@@ -44,36 +50,61 @@ from graphdist.tools.regression import (
     parse_allowed,
     read_report,
 )
-from graphdist.tools.targets import (
-    make_step,
-    parse_settings,
-    prepare_command,
-    trace_step,
-    without_our_line,
-)
+from graphdist.tools.targets import prepare_command
 from graphdist.tools.topology_list import topology_table
 from graphdist.tools.variable_list import variable_table
-from graphdist.tracing.user_lines import here
 
-FITS, BAD_INPUT, DOES_NOT_FIT, GREW = 0, 2, 3, 4
+FITS, DOES_NOT_FIT, GREW = 0, 3, 4
+
+_TABLE = ("target", *COMPILATION, "json", "quiet")
+_USES = {
+    "list_topologies": ("json",),
+    "list_variables": ("json",),
+    "compare": _TABLE,
+    "scale": (*_TABLE, "topology"),
+    "fit": (*(name for name in _TABLE if name != "args"), "topology"),
+}
+"""What the command does in place of compiling one step, and the options that this uses."""
 
 
+@console_tool("graphdist-compile")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options = command_line().parse_args(arguments)
     prepare_command()
-    try:
-        return _run(options)
-    except (GraphdistError, OSError) as error:
-        print(f"graphdist-compile: {without_our_line(error)}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        say_interrupted("graphdist-compile")
-        return INTERRUPTED
+    _refuse_unused_options(options)
+    if options.list_topologies:
+        print(topology_table(as_json=options.json))
+        return FITS
+    if options.list_variables is not None:
+        print(variable_table(options.list_variables, as_json=options.json))
+        return FITS
+    if options.target is None:
+        raise ArgumentError(
+            "no target is given", hint="name one: examples/train_digits.py:make_step"
+        )
+    for path in filter(None, (options.output, options.timeline)):
+        require_writable(path)  # not after minutes of compiling
+    step = StepOptions.of(options)
+    reporter = partial(_report, options, step)
+    if options.compare is not None:
+        names = options.compare.split(",")
+        return _print(options, compare_topologies(names, options.num_slices, reporter))
+    if options.topology is None:
+        raise ArgumentError(
+            "no topology is given", hint="such as --topology v5e:16x16; --list-topologies has all"
+        )
+    if options.scale is not None:
+        chip, sizes = find_topology(options.topology).chip, options.scale.split(",")
+        return _print(options, compare_sizes(chip, sizes, options.num_slices, reporter))
+    topology = find_topology(options.topology, options.num_slices)
+    if options.fit is not None:
+        return _print(options, find_largest(options.fit, topology, reporter, step.settings))
+    return _compile(options, step, topology)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="graphdist-compile",
         description="Compile a step for accelerators that are not here, and say what it will do.",
@@ -97,65 +128,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(options: argparse.Namespace) -> int:
-    if options.list_topologies:
-        print(topology_table(as_json=options.json))
-        return FITS
-    if options.list_variables:
-        print(variable_table(options.list_variables, as_json=options.json))
-        return FITS
-    if options.target is None:
-        raise ArgumentError(
-            "no target is given", hint="name one: examples/train_digits.py:make_step"
-        )
-    for option in ("output", "against", "timeline"):
-        if getattr(options, option) and (options.compare or options.scale or options.fit):
-            raise ArgumentError(
-                f"--{option} goes with one step, and --compare, --scale and --fit compile several",
-                hint="leave one of them out",
-            )
-    if options.allow is not None and not options.against:
-        raise ArgumentError(
-            "--allow goes with --against", hint="name the earlier report: --against old.gdx"
-        )
-    for path in filter(None, (options.output, options.timeline)):
-        require_writable(path)  # not after minutes of compiling
-    if options.compare:
-        names = options.compare.split(",")
-        return _print(options, compare_topologies(names, options.num_slices, _reporter(options)))
-    if options.topology is None:
-        raise ArgumentError(
-            "no topology is given", hint="such as --topology v5e:16x16; --list-topologies has all"
-        )
-    topology = find_topology(options.topology, options.num_slices)
-    if options.scale:
-        return _print(
-            options, compare_sizes(topology.chip, options.scale.split(","), _reporter(options))
-        )
-    if options.fit:
-        return _print(options, find_largest(options.fit, topology, _reporter(options)))
-    return _compile(options, topology)
+def _refuse_unused_options(options: argparse.Namespace) -> None:
+    given = given_options(command_line(), options)
+    for mode, uses in _USES.items():
+        if mode in given:
+            refuse_unused(given, written(mode), (mode, *uses))
+    require_with(given, "platforms", "output")
+    require_with(given, "allow", "against")
+    if "quiet" in given:
+        refuse_unused(given & {"json"}, "--quiet", ())
 
 
-def _print(options: argparse.Namespace, survey: Any) -> int:
+def _print(options: argparse.Namespace, survey: Survey) -> int:
     if not options.quiet:
         print(json.dumps(survey.to_json(), indent=1) if options.json else survey)
     return FITS if survey.fits else DOES_NOT_FIT
 
 
-def _compile(options: argparse.Namespace, topology: Topology) -> int:
+def _compile(options: argparse.Namespace, step: StepOptions, topology: Topology) -> int:
     # Read first: the earlier step may be in the file that this one is written to.
-    earlier = read_report(options.against) if options.against else None
+    earlier = read_report(options.against) if options.against is not None else None
     allowed = 0.0 if options.allow is None else parse_allowed(options.allow)
-    compiled, report = _compiled(options, topology, {})
+    compiled, report = _compiled(options, step, topology)
     regression = None
     if earlier is not None:
         regression = compare_reports(options.against, earlier, report, allowed)
     if not options.quiet:  # before the file, which may fail
         _print_report(options, report, regression)
-    if options.output:
+    if options.output is not None:
         _write(options, compiled)
-    if options.timeline:
+    if options.timeline is not None:
         _write_timeline(options, report)
     if not report.fits:
         return DOES_NOT_FIT
@@ -174,97 +176,56 @@ def _print_report(
 
 def _write(options: argparse.Namespace, compiled: Compiled | None) -> None:
     if compiled is not None:
-        platforms = options.platforms and options.platforms.split(",")
+        platforms = None if options.platforms is None else options.platforms.split(",")
         aot.save(options.output, compiled, platforms=platforms)
-    if not options.quiet and not options.json:
-        print(f"written: {options.output}" if compiled else f"not written: {options.output}")
+    _say_written(options, options.output, compiled is not None)
 
 
 def _write_timeline(options: argparse.Namespace, report: Report) -> None:
-    if report.timeline is None:
-        why = report.no_timeline or "the compiler refused the step"
+    if report.timeline is not None:
+        trace = trace_of(report.timeline, report.name)
+        Path(options.timeline).write_text(json.dumps(trace), encoding="utf-8")
+    elif not report.refusal:
+        why = report.no_timeline
         raise ArgumentError(f"there is no timeline to write to {options.timeline}: {why}")
-    trace = trace_of(report.timeline, report.name)
-    Path(options.timeline).write_text(json.dumps(trace), encoding="utf-8")
+    opened = "; open it in https://ui.perfetto.dev"
+    _say_written(options, options.timeline, report.timeline is not None, opened)
+
+
+def _say_written(options: argparse.Namespace, path: str, is_written: bool, more: str = "") -> None:
     if not options.quiet and not options.json:
-        print(f"written: {options.timeline}; open it in https://ui.perfetto.dev")
+        print(f"written: {path}{more}" if is_written else f"not written: {path}")
 
 
-def _reporter(options: argparse.Namespace) -> Any:
-    """Return what makes the report for a topology, with some settings changed."""
-    return lambda topology, **changed: _compiled(options, topology, changed)[1]
+def _report(
+    options: argparse.Namespace, step: StepOptions, topology: Topology, **changed: Any
+) -> Report:
+    """Return the report for a topology, with some settings changed."""
+    return _compiled(options, step, topology, **changed)[1]
 
 
 def _compiled(
-    options: argparse.Namespace, topology: Topology, changed: dict[str, Any]
+    options: argparse.Namespace, step: StepOptions, topology: Topology, **changed: Any
 ) -> tuple[Compiled | None, Report]:
     """Return the compiled step, if it fits the compiler's limits, and its report."""
-    settings = {**parse_settings(options.set), **changed}
     said = ", ".join(f"{name}={value}" for name, value in changed.items())
     _progress(options, f"compiling for {topology}{' with ' if said else ''}{said}")
     with ending_at_interrupts("graphdist-compile"):
-        strategy = strategy_for(topology, **sharding(options.shard_parameters))
-        lowered = lower_step(options.target, strategy, settings, options.passes)
+        step = replace(step, settings={**step.settings, **changed})
+        chosen = chosen_for(topology, options.shard_parameters)
         try:
-            compiled = lowered.compile(parse_settings(options.option) or None)
-        except DeviceMemoryError as error:
-            return None, report_of_refused(lowered, error)
+            lowered = lower_target(options.target, chosen, step)
+            return _compiled_or_refused(lowered, step)
         finally:
             _progress(options, "")
-        return compiled, compiled.report()
 
 
-def lower_step(
-    target: str, strategy: Strategy, settings: Mapping[str, Any], passes: str | None = None
-) -> Lowered:
-    """Return the step of a target after its passes, or after the passes of these names."""
-    traced = trace_step(target, strategy, make_step(target, strategy, settings))
-    return with_passes(traced, passes).lower()
-
-
-def with_passes(traced: Traced, names: str | None) -> Traced:
-    """Return a traced step with the passes of these names, if any are given, with commas."""
-    return traced if names is None else replace(traced, pipeline=_passes(names))
-
-
-def add_compilation_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how a step is compiled for a topology."""
-    add = parser.add_argument
-    add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
-    add(
-        "--shard-parameters",
-        nargs="?",
-        const=True,
-        type=int,
-        metavar="GROUP",
-        help="store parameters in slices, over all devices or over groups of this size",
-    )
-    add("--passes", help="the passes to run in place of the default ones: names with commas")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the step")
-    add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
-
-
-def sharding(asked: int | bool | None) -> dict[str, Any]:
-    """Return the options of a strategy for `--shard-parameters`."""
-    return {} if asked is None else {"shard_parameters": asked}
-
-
-def strategy_for(topology: Topology, **options: Any) -> Strategy:
-    """Return a strategy of a topology's devices, with these options of its class."""
-    name, slices = topology.name, topology.num_slices
-    if topology.chip.platform == "tpu":
-        return TPUStrategy(topology=name, num_slices=slices, **options)
-    return MirroredStrategy(topology=name, **options)
-
-
-def _passes(names: str) -> list[Any]:
-    chosen = [name for name in names.split(",") if name]
-    for name in chosen:
-        if name not in PASSES:
-            raise ArgumentError(
-                f"there is no pass {name!r}", source=here(), hint=f"there are {', '.join(PASSES)}"
-            )
-    return [PASSES[name] for name in chosen]
+def _compiled_or_refused(lowered: Lowered, step: StepOptions) -> tuple[Compiled | None, Report]:
+    try:
+        compiled = lowered.compile(step.compiler)
+    except DeviceMemoryError as error:
+        return None, report_of_refused(lowered, error)
+    return compiled, compiled.report()
 
 
 def _progress(options: argparse.Namespace, text: str) -> None:

@@ -39,6 +39,7 @@ from graphdist.passes import PASSES, manager
 from graphdist.passes.bucket_collectives import Packing
 from graphdist.passes.manager import ANY_STAGE, Pass
 from graphdist.passes.slice_gains import Sharding
+from graphdist.tools.console import console_tool
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = 120
@@ -282,6 +283,7 @@ def stale(folder: Path) -> list[str]:
     return found
 
 
+@console_tool("documents")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the pages, or check them; return the exit status."""
     parser = argparse.ArgumentParser(

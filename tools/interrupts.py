@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit status of a command that was interrupted, as shells have it."""
@@ -53,6 +53,7 @@ def _watch(reader: int, command: str) -> None:
     """Wait for an interrupt, or for the end of the block, which closes the pipe."""
     while received := os.read(reader, 1):
         if received[0] == signal.SIGINT:
-            say_interrupted(command)
-            sys.stdout.flush()
+            with suppress(BrokenPipeError):
+                say_interrupted(command)
+                sys.stdout.flush()
             os._exit(INTERRUPTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from graphdist.errors import ArgumentError
 from graphdist.program.report import Report
@@ -13,10 +14,13 @@ from graphdist.tracing.user_lines import here
 _RANGE = re.compile(r"(\w+)=(\d+)\.\.(\d+)")
 
 
-def find_largest(text: str, topology: Topology, report: Reporter) -> Survey:
+def find_largest(
+    text: str, topology: Topology, report: Reporter, settings: Collection[str] = ()
+) -> Survey:
     """Return the survey of the largest value of a setting with which the step fits, by bisection.
 
-    A step that fits with a value is assumed to fit with every smaller one.
+    A step that fits with a value is assumed to fit with every smaller one. `settings` are those
+    that have values already.
     """
     match = _RANGE.fullmatch(text)
     if match is None or int(match[2]) > int(match[3]) or int(match[2]) < 1:
@@ -24,6 +28,8 @@ def find_largest(text: str, topology: Topology, report: Reporter) -> Survey:
             f"{text!r} is not of the form name=low..high", source=here(), hint="such as batch=1..64"
         )
     name, low, high = match[1], int(match[2]), int(match[3])
+    if name in settings:
+        raise ArgumentError(f"--fit and --set both give {name}: leave one of them out")
     tried: dict[int, Report] = {}
 
     def fits(value: int) -> bool:

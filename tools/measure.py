@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any  # Any: users' arguments and settings
@@ -27,16 +27,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.config import at_least_cpu_devices
+from graphdist.errors import ArgumentError
 from graphdist.program.amounts import size_text, time_text
 from graphdist.program.function import Function
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.state.variable import Variable
-from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
-from graphdist.tools.compile import lower_step, sharding, strategy_for
-from graphdist.tools.interrupts import INTERRUPTED, say_interrupted
-from graphdist.tools.targets import StepCall, make_step, parse_settings, without_our_line
+from graphdist.tools.chosen_strategy import ChosenStrategy
+from graphdist.tools.compilation import StepOptions, chosen_for, lower_target, sharding
+from graphdist.tools.console import console_tool
+from graphdist.tools.steps import StepCall, make_step, parse_settings
+from graphdist.tools.targets import load_factory
 from graphdist.values.specs import ArraySpec, PerReplicaSpec
 
 HIGHEST = 0.02
@@ -146,32 +148,28 @@ def _array(shape: tuple[int, ...], dtype: Any, below: int) -> Any:
     return made if jnp.issubdtype(dtype, jax.dtypes.prng_key) else np.asarray(made)
 
 
-def predicted(target: str, settings: Mapping[str, Any], strategy: Strategy) -> dict[str, Any]:
+def predicted(target: str, settings: dict[str, Any], chosen: ChosenStrategy) -> dict[str, Any]:
     """Return the seconds and bytes that the compiler's module predicts, as of a `MeasuredStep`.
 
     Raises `ArgumentError` for a module that has no timeline.
     """
-    compiled = lower_step(target, strategy, settings).compile()
+    compiled = lower_target(target, chosen, StepOptions(settings)).compile()
     needed = compiled.report().needed_bytes
     return {"predicted_seconds": compiled.timeline.seconds, "predicted_bytes": needed}
 
 
+@console_tool("measure")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    options = _parser().parse_args(arguments)
-    try:
+    options = command_line().parse_args(arguments)
+    with at_least_cpu_devices(1):
         found = _found(options)
-    except GraphdistError as error:
-        print(f"measure: {without_our_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        say_interrupted("measure")
-        return INTERRUPTED
     print(json.dumps(asdict(found), indent=1) if options.json else found)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m graphdist.tools.measure",
         description="Run a step on the accelerators here, beside its prediction.",
@@ -191,6 +189,7 @@ def _found(options: argparse.Namespace) -> MeasuredStep:
         if getattr(options, name) < 1:
             raise ArgumentError(f"--{name.replace('_', '-')} is below 1")
     settings, slices = parse_settings(options.set), sharding(options.shard_parameters)
+    load_factory(options.target)  # first: its program may say how many devices there are
     strategy = MirroredStrategy(**slices)
     expected: dict[str, Any] = {}
     if options.topology is not None:
@@ -201,7 +200,8 @@ def _found(options: argparse.Namespace) -> MeasuredStep:
                 f"{topology} has {topology.num_devices} devices, this machine has {here}",
                 hint="name the topology of the accelerators that are here",
             )
-        expected = predicted(options.target, settings, strategy_for(topology, **slices))
+        chosen = chosen_for(topology, options.shard_parameters)
+        expected = predicted(options.target, settings, chosen)
     step = make_step(options.target, strategy, settings)
     return replace(measure(strategy, step, options.steps, options.integers_below), **expected)
 

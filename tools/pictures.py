@@ -6,6 +6,7 @@ theme and in a dark one: `page.png` and `page-dark.png`. Names as arguments choo
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import graphdist as gd
+from graphdist.tools.console import console_tool
 from graphdist.tools.viz import main as show
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,8 +47,15 @@ THEMES = {"": 1, "-dark": 0}
 _MILLISECONDS_TO_DRAW = 8000
 
 
-def main(names: Sequence[str] = ()) -> int:
+@console_tool("pictures")
+def main(arguments: Sequence[str] | None = None) -> int:
     """Take the pictures of these names, or all; returns 2 where there is no browser."""
+    parser = argparse.ArgumentParser(
+        prog="python -m graphdist.tools.pictures", description="Take the pictures of docs/images."
+    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="name", choices=[[], *PICTURES], help=", ".join(PICTURES))
+    names = parser.parse_args(arguments).names
     browser = shutil.which("chromium")
     if browser is None:
         print("pictures are taken with chromium, which is not installed", file=sys.stderr)
@@ -80,4 +89,4 @@ def take(browser: str, address: str, picture: Path, scheme: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple  # Any: JSON
 
 from graphdist.errors import ArgumentError
@@ -20,6 +21,7 @@ from graphdist.program.amounts import count_text, size_text, time_text
 from graphdist.program.report import Report
 from graphdist.runtime.files.artifact import read_artifact
 from graphdist.tools.comparisons import table
+from graphdist.tools.targets import require_file
 from graphdist.tracing.user_lines import here
 
 _ROUNDING = 1e-9
@@ -160,10 +162,8 @@ def read_report(path: str) -> dict[str, Any]:
     if zipfile.is_zipfile(path):
         text = read_artifact(path, here())[1].get("report.json", b"")
     else:
-        if not os.path.isfile(path):
-            raise ArgumentError(f"there is no file {path}", source=here())
-        with open(path, "rb") as file:
-            text = file.read()
+        require_file(Path(path))
+        text = Path(path).read_bytes()
     try:
         report = json.loads(text)
     except ValueError:

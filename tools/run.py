@@ -2,8 +2,9 @@
 
 The workers get `TF_CONFIG` and communicate over loopback. Their output is printed line by line,
 each line with the number of its worker. When a worker fails, the others get a moment to report it
-and are stopped, and the last output of the failed worker is printed again at the end. No worker
-outlives the launcher: the kernel kills it when the launcher ends for any reason.
+and are stopped, and the last output of the failed worker is printed again at the end. If the reader
+of the output goes away, the workers are told to end. No worker outlives the launcher: the kernel
+kills it when the launcher ends for any reason.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import IO
 from graphdist.config import worker_environment
 from graphdist.runtime.processes.addresses import join_address
 from graphdist.runtime.processes.handshake import JobIdentity
+from graphdist.tools.console import console_tool
 
 SECONDS_TO_END = 3.0
 """How long a worker may take to end after SIGTERM."""
@@ -39,6 +41,7 @@ FOLLOWS_ANOTHER = re.compile(r"graphdist\.[\w.]*(WorkerError|CollectiveTimeoutEr
 PR_SET_PDEATHSIG = 1
 
 
+@console_tool("graphdist-run")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status of the worker that failed, 0 if none did."""
     options = command_line().parse_args(arguments)
@@ -123,6 +126,8 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
     least = options.n if options.min_workers is None else options.min_workers
     if not 1 <= least <= options.n:
         refuse(f"--min-workers is {least}: it is from 1 to the number of workers, {options.n}")
+    if options.min_workers is not None and not options.max_restarts:
+        refuse("--min-workers goes with --max-restarts: give that too, or leave it out")
     if not options.program:
         refuse("no program is given: write for instance graphdist-run -n 2 train.py")
     program = options.program[0]
@@ -138,6 +143,8 @@ class Worker:
         self.number = number
         self.was_stopped = False
         """Whether the launcher stopped it, after another worker had failed."""
+        self.has_no_reader = False
+        """Whether its output could not be printed, since the launcher's reader went away."""
         self.last_lines: deque[str] = deque(maxlen=LINES_SHOWN_LAST)
         self.process = subprocess.Popen(
             command,
@@ -163,12 +170,20 @@ class Worker:
             reader.start()
 
     def _read(self, lines: IO[str], out: IO[str]) -> None:
-        for line in lines:
-            if out is sys.stderr:
-                self.last_lines.append(line)
+        with lines:
+            for line in lines:
+                if out is sys.stderr:
+                    self.last_lines.append(line)
+                if not self.has_no_reader:  # else it is read all the same: the worker would wait
+                    self._print(line, out)
+
+    def _print(self, line: str, out: IO[str]) -> None:
+        try:
             with _writing:
                 out.write(f"[worker {self.number}] {line.rstrip()}\n")
                 out.flush()
+        except BrokenPipeError:
+            self.has_no_reader = True
 
     @property
     def status(self) -> int | None:
@@ -232,9 +247,14 @@ class Job:
         for worker in self._workers:
             worker.process.wait()
             worker.finish_reading()
+        if self._has_no_reader():
+            raise BrokenPipeError
         return self._verdict()
 
-    def _forward(self, number: int, frame: FrameType | None) -> None:
+    def _has_no_reader(self) -> bool:
+        return any(worker.has_no_reader for worker in self._workers)
+
+    def _forward(self, number: int, frame: FrameType | None = None) -> None:
         if number in ENDING and self._signal_to_end is None:
             self._signal_to_end = number
         for worker in self._workers:
@@ -247,6 +267,8 @@ class Job:
                 if worker not in self._ended and worker.status is not None:
                     self._ended.append(worker)
                     worker.was_stopped = is_stopping
+            if self._has_no_reader() and not self.is_asked_to_end:
+                self._forward(signal.SIGTERM)
             has_failed = any(worker.status for worker in self._ended)
             if deadline == float("inf") and (has_failed or self.is_asked_to_end):
                 deadline = time.monotonic() + self._grace_seconds

@@ -14,18 +14,18 @@ from itertools import groupby
 from pathlib import Path
 
 from graphdist.runtime.schedule import LoopCollective, loop_collectives
+from graphdist.tools.console import console_tool
+from graphdist.tools.targets import require_file
 
 
+@console_tool("schedule")
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the collectives of each loop; returns 2 if the file cannot be read."""
+    """Print the collectives of each loop."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("module", type=Path, help="a file with the text of a compiled module")
     path = parser.parse_args(arguments).module
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        print(f"{path} cannot be read: {error}", file=sys.stderr)
-        return 2
+    require_file(path)
+    text = path.read_text(encoding="utf-8")
     for loop, found in groupby(loop_collectives(text), key=lambda each: each.loop):
         print("\n".join(_lines(loop, list(found))))
     return 0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from graphdist.aot import SavedVariable, list_variables
 from graphdist.program.amounts import size_text
 from graphdist.tools.comparisons import table
+from graphdist.tools.targets import require_file
 
 
 def variable_table(path: str, *, as_json: bool) -> str:
     """Return the table of a file's variables; raises `ArtifactError` for a damaged file."""
+    require_file(Path(path))
     found = list_variables(path)
     if as_json:
         return json.dumps([_figures(variable) for variable in found], indent=1)

@@ -13,21 +13,22 @@ from pathlib import Path
 
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.program.function import Function
-from graphdist.tools.targets import import_target, takes_strategy
+from graphdist.tools.steps import is_factory
+from graphdist.tools.targets import import_target
 from graphdist.tools.viz_targets import VizTarget
 from graphdist.tracing.user_lines import here
 from graphdist.viz import page
 from graphdist.viz.index_page import IndexRow, figures_of, file_name, render, report_note
 
-__all__ = ["function_names", "write_index"]
+__all__ = ["shown_functions", "write_index"]
 
 INDEX = "index.html"
 
 
-def function_names(place: str) -> list[str]:
-    """Return the functions of a file or module that can be shown, in the order of their lines.
+def shown_functions(place: str) -> dict[str, bool]:
+    """Return the functions of a file or module that can be shown, and whether each is a factory.
 
-    Raises `ArgumentError` for a place with none.
+    They are in the order of their lines. Raises `ArgumentError` for a place with none.
     """
     module = import_target(place)
     found = {
@@ -41,14 +42,14 @@ def function_names(place: str) -> list[str]:
             source=here(),
             hint="a factory takes the strategy and returns (function, args)",
         )
-    return list(found)
+    return {name: is_factory(value) for name, value in found.items()}
 
 
 def _is_own(value: object, module: str) -> bool:
     if isinstance(value, Function):
         return value.fn.__module__ == module
     is_function = inspect.isfunction(value) and value.__module__ == module
-    return is_function and callable(value) and takes_strategy(value)
+    return is_function and callable(value) and is_factory(value)
 
 
 def write_index(
@@ -62,7 +63,7 @@ def write_index(
     entries: list[IndexRow] = []
     for name in names:
         try:
-            program = load(f"{place}:{name}").program
+            program = load(name).program
         except GraphdistError as error:
             entries.append(IndexRow(name, note=error.what))
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from itertools import chain
 from typing import TypeVar, cast
@@ -15,8 +16,11 @@ from typing import TypeVar, cast
 from graphdist.ir.graph import Graph, Node, Operand, Value
 
 __all__ = [
+    "HeldValues",
+    "bytes_inside",
     "collectives",
     "has_effect",
+    "held_values",
     "kept_analysis",
     "node_count",
     "operations",
@@ -143,30 +147,56 @@ def collectives(graph: Graph) -> tuple[Node, ...]:
     return tuple(node for node in walk(graph) if node.op.is_collective)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldValues:
+    """The bytes of values that are alive on one replica while each node runs, in order.
+
+    `peak` is the most, `position` the number of the node at which it is first reached, -1 before
+    all nodes, and `alive` the values of the graph that are alive there.
+    """
+
+    during: tuple[int, ...]
+    peak: int
+    position: int
+    alive: tuple[Value, ...]
+
+
 @kept_analysis
-def peak_bytes(graph: Graph) -> int:
-    """Return the most bytes of values that are alive at one time on one replica, node by node.
+def held_values(graph: Graph) -> HeldValues:
+    """Return the values that are alive node by node.
 
     A value lives from the node that computes it to its last use, an input from the start, an output
     to the end. A nested graph adds what it needs beyond its inputs. This is a measure of the graph
     as it stands: XLA fuses, reuses buffers and reorders.
     """
-    last = dict.fromkeys(graph.inputs, -1)
+    born, last = dict.fromkeys(graph.inputs, -1), dict.fromkeys(graph.inputs, -1)
     for position, node in enumerate(graph.nodes):
         last.update((v, position) for v in node.operands if isinstance(v, Value))
         last.update(dict.fromkeys(node.results, position))
+        born.update(dict.fromkeys(node.results, position))
     last.update((v, len(graph.nodes)) for v in graph.outputs if isinstance(v, Value))
-    dying: dict[int, int] = {}
+    dying: Counter[int] = Counter()
     for value, position in last.items():
-        dying[position] = dying.get(position, 0) + value.type.bytes
+        dying[position] += value.type.bytes
     alive = peak = sum(value.type.bytes for value in graph.inputs)
-    alive -= dying.get(-1, 0)
+    at = -1
+    alive -= dying[-1]
+    during = []
     for position, node in enumerate(graph.nodes):
         alive += sum(result.type.bytes for result in node.results)
-        peak = max(peak, alive + max(map(_extra_bytes, node.graphs), default=0))
-        alive -= dying.get(position, 0)
-    return peak
+        during.append(alive + max(map(bytes_inside, node.graphs), default=0))
+        if during[-1] > peak:
+            peak, at = during[-1], position
+        alive -= dying[position]
+    there = tuple(value for value in born if born[value] <= at <= last[value])
+    return HeldValues(tuple(during), peak, at, there)
 
 
-def _extra_bytes(nested: Graph) -> int:
+def peak_bytes(graph: Graph) -> int:
+    """Return the most bytes of values that are alive at one time on one replica."""
+    return held_values(graph).peak
+
+
+def bytes_inside(nested: Graph) -> int:
+    """Return the bytes that a nested graph holds at its peak beyond its inputs."""
     return peak_bytes(nested) - sum(value.type.bytes for value in nested.inputs)

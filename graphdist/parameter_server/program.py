@@ -49,7 +49,7 @@ def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[
 
     rows = program(found.numbers, _of_row_numbers(interface, found)) if found.lookups else None
     worker = program(_with_reads_as_arguments(found), _interface(interface, found, cut))
-    return ProgramOnServers(worker, rows, Reads(found, keys), cut, keys, strategy)
+    return ProgramOnServers(traced, worker, rows, Reads(found, keys), cut, keys, strategy)
 
 
 def _halves(traced: Traced) -> tuple[CutStep, list[Pass]]:
@@ -152,6 +152,7 @@ class ProgramOnServers:
 
     def __init__(
         self,
+        traced: Traced,
         worker: RunnableProgram,
         row_numbers: RunnableProgram | None,
         reads: Reads,
@@ -159,8 +160,9 @@ class ProgramOnServers:
         keys: dict[str, Key],
         strategy: Any,
     ) -> None:
-        """Take the programs of the worker's half and of the rows that it looks up, if it does."""
+        """Take the function, and the programs of the worker's half and of the rows it looks up."""
         self.last_call = 0
+        self.traced: Traced | None = traced
         self.cut = cut
         self._worker, self._row_numbers, self._reads = worker, row_numbers, reads
         self._strategy = strategy

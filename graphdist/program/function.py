@@ -43,10 +43,7 @@ from graphdist.program.argument_keys import (
 )
 from graphdist.program.dumping import dump_of, next_function
 from graphdist.program.interface import Interface
-from graphdist.program.jax_settings import (
-    OtherSettings,
-    settings_of_calls,
-)
+from graphdist.program.jax_settings import OtherSettings, settings_of_calls
 from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
 from graphdist.program.looping_function import LoopingFunction, dataset_behind
 from graphdist.program.program import RunnableProgram, compile_program
@@ -232,6 +229,12 @@ class Function(Generic[Parameters, Result_co]):
             drops_first = self._kept.keep(signature, program)
             self._retracing.compiled(signature, args, kwargs, self._kept, drops_first)
         return program
+
+    @property
+    def latest(self) -> Traced | None:
+        """Return the function as it was traced for its latest call; None if it was not called."""
+        program = self._kept.latest
+        return None if program is None else program.traced
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace for these arguments, which may be arrays, distributed values or their shapes.

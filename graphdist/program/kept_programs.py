@@ -48,6 +48,11 @@ class KeptPrograms:
     def __len__(self) -> int:
         return len(self._programs())
 
+    @property
+    def latest(self) -> RunnableProgram | None:
+        """Return the program that was called last, or None."""
+        return max(self._programs(), key=lambda kept: kept.last_call, default=None)
+
     def for_context(self, signature: Hashable) -> RunnableProgram | None:
         """Return the program for the current settings of JAX and make it current; or None."""
         program = self._of_contexts.get((signature, trace_context().reference))

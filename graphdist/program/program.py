@@ -40,6 +40,8 @@ class RunnableProgram(Protocol):
 
     last_call: int
     """The number of the last call; calls of all programs are numbered in order."""
+    traced: Traced | None
+    """The function as it was traced for the program; None if that is not known."""
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments and return the user's result."""
@@ -106,8 +108,8 @@ class Program:
         `require` raises if JAX's settings differ from the settings at the trace. A program without
         a traced function, loaded from a file, cannot be compiled again: it moves the variables.
         """
-        self.name, self._traced, self._require = binding.layout.graph.name, traced, require
-        self._dump = dump
+        self.name, self._require, self._dump = binding.layout.graph.name, require, dump
+        self.traced = traced
         self.last_call = 0
         """The number of the last call; calls of all programs are numbered in order."""
         self._changing = RLock()
@@ -142,7 +144,7 @@ class Program:
                 return
             with BufferStore.lock:
                 is_restored = binding.layout.restore()
-                if not is_restored and self._traced is None:
+                if not is_restored and self.traced is None:
                     binding.layout.apply()
                     is_restored = True
                 if is_restored:
@@ -151,7 +153,7 @@ class Program:
                 self._bind(self._compiled_again(binding.interface))
 
     def _compiled_again(self, interface: Interface) -> Binding:
-        traced, require, dump = self._traced, self._require, self._dump
+        traced, require, dump = self.traced, self._require, self._dump
         assert traced is not None
         assert require is not None
         assert dump is not None
@@ -166,9 +168,9 @@ class Program:
 
     def assignment(self, storage: Storage) -> Source | None:
         """Return the user's line that assigns a variable; None if it is not known."""
-        names = {} if self._traced is None else _storages(self._traced)
+        names = {} if self.traced is None else _storages(self.traced)
         name = next((name for name, found in names.items() if found is storage), None)
-        for node in () if self._traced is None or name is None else walk(self._traced.graph):
+        for node in () if self.traced is None or name is None else walk(self.traced.graph):
             assigned = node.params.get("variable")
             if node.op is ASSIGN and isinstance(assigned, GraphVariable) and assigned.name == name:
                 return node.source

@@ -23,6 +23,7 @@ from graphdist.program.collective_uses import (
 )
 from graphdist.program.memory_parts import MemoryParts, memory_parts
 from graphdist.program.report_text import report_text
+from graphdist.program.step_memory import StepMemory, memory_of_graph
 from graphdist.program.step_timeline import StepTimeline, timeline_of
 from graphdist.runtime.memory import Memory
 from graphdist.runtime.module_collectives import ModuleCollective, module_collectives
@@ -93,6 +94,8 @@ class Report:
     timeline: StepTimeline | None = None
     no_timeline: str = ""
     """Why there is no timeline, where there is an estimate."""
+    memory: StepMemory | None = None
+    """What a program that was refused holds, counted on its graph."""
 
     @property
     def fits(self) -> bool:
@@ -119,8 +122,9 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON."""
         return {
-            **asdict(replace(self, timeline=None)),  # it has the module's instructions
+            **asdict(replace(self, timeline=None, memory=None)),  # they have instructions
             "timeline": self.timeline and self.timeline.to_json(),
+            "memory": self.memory and self.memory.to_json(),
             "fits": self.fits,
             "total_flops": self.total_flops,
             "collective_bytes": self.collective_bytes,
@@ -159,7 +163,8 @@ def report_of_refused(lowered: Lowered, error: DeviceMemoryError) -> Report:
     sizes = boundary_bytes(graph)
     temporary = max(needs - peak_of_boundary(graph), 0)
     memory = Memory(*sizes, temp_bytes=temporary, peak_bytes=needs)
-    return _report(graph, devices, memory, (), error.what, error.available_bytes)
+    report = _report(graph, devices, memory, (), error.what, error.available_bytes)
+    return replace(report, memory=memory_of_graph(graph))
 
 
 def boundary_bytes(graph: Graph) -> tuple[int, int, int]:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from graphdist.program.amounts import count_text, size_text, time_text
+from graphdist.runtime.compilation import HOW_TO_FIT
 
 if TYPE_CHECKING:
     from graphdist.program.collective_uses import CollectiveUse
     from graphdist.program.report import Report
+    from graphdist.program.step_memory import StepMemory
 
 LINES_OF_COLLECTIVES = 24
 LINES_OF_EXPOSED = 5
@@ -50,6 +52,22 @@ def verdict(report: Report) -> str:
     )
 
 
+def why_not(report: Report) -> Iterator[str]:
+    """Yield what to do for a step that does not fit, and the lines that hold most in it."""
+    if not report.fits:
+        yield f"  hint: {HOW_TO_FIT}"
+        if report.memory is not None:
+            yield from _most_memory(report.memory, ", counted on the graph")
+
+
+def _most_memory(memory: StepMemory, counted: str = "") -> Iterator[str]:
+    yield f"most memory is held at {memory.line or 'no line'} ({memory.phase}){counted}, of it"
+    for held in memory.largest[:LINES_OF_MEMORY]:
+        several = f" x {held.count}" if held.count > 1 else ""
+        line = f"  {size_text(held.bytes):>10}  {held.phase:<8}  {held.type}{several}  {held.line}"
+        yield line.rstrip()
+
+
 def _memory(report: Report) -> Iterator[str]:
     yield verdict(report)
     reused = f"{size_text(report.alias_bytes)} of it reused for outputs"
@@ -70,6 +88,7 @@ def _memory(report: Report) -> Iterator[str]:
             f"slices of gradients {size_text(parts.gradients)}, saved for the way back "
             f"{size_text(parts.saved)}, in full {size_text(parts.full)}"
         )
+    yield from why_not(report)
 
 
 def _collectives(report: Report) -> Iterator[str]:
@@ -158,11 +177,7 @@ def _timeline(report: Report) -> Iterator[str]:
             f"  {exposed_text:>10} of {of_text:>10} exposed  "
             f"{collective.kind}{runs}, {collective.name}  {collective.line}".rstrip()
         )
-    memory = timeline.memory
-    yield f"most memory is held at {memory.line or 'no line'} ({memory.phase}), of it"
-    for held in memory.largest[:LINES_OF_MEMORY]:
-        several = f" x {held.count}" if held.count > 1 else ""
-        yield f"  {size_text(held.bytes):>10}  {held.phase:<8}  {held.type}{several}  {held.line}"
+    yield from _most_memory(timeline.memory)
     yield "lines that compute longest"
     for spent in timeline.lines[:LINES_OF_COMPUTE]:
         yield f"  {time_text(spent.seconds):>10}  {spent.phase:<8}  {spent.line or 'no line'}"

@@ -1,16 +1,20 @@
 """When a compiled step holds most memory, and which arrays, by the user's lines.
 
 `graphdist.runtime.module_memory` follows the module's buffers. The compiler's own peak, which the
-report states, is larger by what it pads and by gaps between buffers.
+report states, is larger by what it pads and by gaps between buffers. Of a program that the compiler
+refuses there is no module: the values of its graph are followed instead, node by node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any  # Any: JSON
 
+from graphdist.ir.analyses import bytes_inside, held_values, walk
+from graphdist.ir.graph import Graph, Node, Value
 from graphdist.program.step_labels import Labels
+from graphdist.runtime.line_labels import phase_and_line
 from graphdist.runtime.module_memory import Buffer, ModuleMemory
 from graphdist.runtime.scheduled_module import Instruction, ScheduledModule
 
@@ -58,19 +62,50 @@ def memory_of_step(module: ScheduledModule, text: str, labels: Labels) -> StepMe
     memory = ModuleMemory(module, text)
     instruction, buffers = memory.at_peak()
     phase, line = labels.of(instruction)
-    return StepMemory(memory.entry.peak, phase, line, _largest(buffers, labels), memory.held_at())
+    arrays = ((buffer.bytes, buffer.type, *_made_by(buffer, labels)) for buffer in buffers)
+    return StepMemory(memory.entry.peak, phase, line, _largest(arrays), memory.held_at())
 
 
-def _largest(buffers: list[Buffer], labels: Labels) -> tuple[HeldArrays, ...]:
+def _made_by(buffer: Buffer, labels: Labels) -> tuple[str, str]:
+    return (ARGUMENT, "") if buffer.maker.opcode == "parameter" else labels.of(buffer.maker)
+
+
+def memory_of_graph(graph: Graph) -> StepMemory:
+    """Return the memory that a step holds node by node, where there is no compiled module."""
+    node, alive = _at_peak(graph)
+    made = {result: each for each in walk(graph) for result in each.results}
+    arrays = (
+        (
+            value.type.bytes,
+            str(value.type._replace(distribution=None)),
+            *((ARGUMENT, "") if value not in made else phase_and_line(made[value].source)),
+        )
+        for value in alive
+    )
+    phase, line = (ARGUMENT, "") if node is None else phase_and_line(node.source)
+    return StepMemory(held_values(graph).peak, phase, line, _largest(arrays), {})
+
+
+def _at_peak(graph: Graph) -> tuple[Node | None, list[Value]]:
+    """Return the innermost node at which most is held, and the values that are alive there."""
+    held = held_values(graph)
+    if held.position < 0:
+        return None, list(held.alive)
+    node, alive = graph.nodes[held.position], list(held.alive)
+    if node.graphs:
+        nested = max(node.graphs, key=bytes_inside)
+        inner, inside = _at_peak(nested)
+        node = inner or node
+        alive += [value for value in inside if value not in nested.inputs]
+    return node, alive
+
+
+def _largest(arrays: Iterable[tuple[int, str, str, str]]) -> tuple[HeldArrays, ...]:
+    """Return arrays, given as bytes, type, phase and line, joined where all but bytes are equal."""
     found: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for buffer in buffers:
-        is_argument = buffer.maker.opcode == "parameter"
-        phase, line = (ARGUMENT, "") if is_argument else labels.of(buffer.maker)
-        key = buffer.type, phase, line
-        total, count = found.get(key, (0, 0))
-        found[key] = total + buffer.bytes, count + 1
-    arrays = [
-        HeldArrays(total, count, type_text, phase, line)
-        for (type_text, phase, line), (total, count) in found.items()
-    ]
-    return tuple(sorted(arrays, key=lambda each: -each.bytes)[:MOST_ARRAYS])
+    for size, *key in arrays:
+        type_text, phase, line = key
+        total, count = found.get((type_text, phase, line), (0, 0))
+        found[type_text, phase, line] = total + size, count + 1
+    joined = [HeldArrays(total, count, *key) for key, (total, count) in found.items()]
+    return tuple(sorted(joined, key=lambda each: -each.bytes)[:MOST_ARRAYS])

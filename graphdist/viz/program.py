@@ -15,7 +15,7 @@ from graphdist.program.stages import FunctionStage, Traced
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.tracing.user_lines import here
 
-__all__ = ["ShownProgram", "ShownStep", "program_of", "with_run_numbers"]
+__all__ = ["TRACE", "ShownProgram", "ShownStep", "program_of", "with_run_numbers"]
 
 TRACE = "trace"
 """The name of the step before all passes."""

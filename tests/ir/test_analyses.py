@@ -10,6 +10,7 @@ from hypothesis import given
 
 from graphdist.ir.analyses import (
     collectives,
+    held_values,
     node_count,
     peak_bytes,
     producers,
@@ -95,12 +96,16 @@ graph f on 1 replica, stage spmd
     assert peak_bytes(graph) == 440
     without = parse(str(graph).replace(", %unused: f32[100] mirrored", ""))
     assert peak_bytes(without) == 4 * (1 + 20 + 25)
+    assert [value.type.size for value in held_values(without).alive] == [1, 20, 25]
 
 
 def test_peak_bytes_counts_what_a_nested_graph_needs_beyond_its_inputs() -> None:
     small = NESTED.replace(inputs=NESTED.inputs[:1])
     # In the cond: a and b, and in its right branch e besides the input r, which is a again.
     assert peak_bytes(small) == 16 + 16 + 32
+    held = held_values(small)
+    assert held.during[held.position] == max(held.during) == held.peak
+    assert sum(value.type.bytes for value in held.alive) <= held.peak
 
 
 @pytest.mark.long

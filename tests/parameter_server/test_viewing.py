@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from graphdist.tools.viz_targets import load_target
+from graphdist.tools.chosen_strategy import DEFAULT
+from graphdist.tools.compilation import StepOptions
+from graphdist.tools.viz_targets import load_step
 from graphdist.viz.formats import render
 
 STEP = """
@@ -37,7 +39,7 @@ def make_step(_):
 def test_the_last_stage_has_both_halves(tmp_path: Path) -> None:
     file = tmp_path / "step_on_servers.py"
     file.write_text(STEP)
-    target = load_target(f"{file}:make_step", "default", (), "")
+    target = load_step(f"{file}:make_step", DEFAULT, StepOptions())
     try:
         document = json.loads(render(target.program, "json"))
         assert "cut_updates" in [step["name"] for step in document["passes"]]

@@ -217,7 +217,7 @@ def test_command_writes_json_and_picture(
         (["small", "--rounds", "0"], "0 rounds"),
         (["small", "--turn", "-1"], "turns of -1.0 seconds"),
         (["passes", "--devices", "2,3"], "which 3 devices do not divide"),
-        (["small", "--topology", "v5e:4x4", "--systems", "ddp"], "no system left to measure"),
+        (["small", "--topology", "v5e:4x4", "--systems", "ddp"], "no use for --systems ddp"),
         (["small", "--json", "nowhere/run.json"], "there is no folder 'nowhere'"),
         (["small", "--svg", "nowhere/run.svg"], "there is no folder 'nowhere'"),
     ],
@@ -334,7 +334,7 @@ def test_effects_survive_json() -> None:
 @pytest.mark.needs("tpu")
 def test_topologies_are_compiled_for() -> None:
     from graphdist.runtime.targets.topologies import find_topology
-    from graphdist.tools.compile import strategy_for
+    from graphdist.tools.compilation import strategy_for
 
     strategy = strategy_for(find_topology("v5e:2x2"))
     _, found = compiled_on(TINY["accumulation"], strategy, ["graphdist", "shard_map"])

@@ -102,10 +102,10 @@ def test_the_report_is_printed_though_the_file_cannot_be_written(
 
 
 SLOW = """
-import hashlib
+import hashlib, sys
 
 def make_step(strategy):
-    print("working", flush=True)
+    print("working", file=sys.__stdout__, flush=True)
     hashlib.pbkdf2_hmac("sha256", b"as a compiler does", b"not heed signals", 10**9)
 """
 
@@ -205,8 +205,14 @@ def test_topologies_side_by_side(target: str, capsys: pytest.CaptureFixture[str]
         (["--topology", "v5e:2x2", "--num-slices", "0"], "there must be at least 1"),
         ([], "no topology is given"),
         (["--topology", "v5e:2x2", "--scale", "many"], "'many' is no number of chips"),
-        (["--compare", "v5e:2x2,v6e:2x2", "-o", "x.gdx"], "--output goes with one step"),
+        (["--compare", "v5e:2x2,v6e:2x2", "-o", "x.gdx"], "--compare has no use for --output"),
         (["--topology", "v5e:2x2", "--fit", "batch=9..1"], "is not of the form name=low..high"),
+        (
+            ["--topology", "v5e:2x2", "--fit", "a=1..2", "--set", "a=3"],
+            "both give a: leave one",
+        ),
+        (["--topology", "v5e:2x2", "--scale", "6", "--num-slices", "4"], "by --num-slices 4: it"),
+        (["--topology", "h100:1x8", "--scale", "8", "--num-slices", "2"], "slices are of TPUs"),
         (["--topology", "v5e:2x2", "-o", "no/x.gdx"], "no/x.gdx cannot be written: there is no"),
         (["--topology", "v5e:2x2", "-o", "x" * 300], "cannot be written: File name too long"),
         (["--topology", "v5e:2x2", "-o", "x\0y"], "cannot be written: embedded null byte"),
@@ -317,3 +323,9 @@ def test_fit_finds_the_largest_that_fits_in_few_tries(limit: int) -> None:
 )
 def test_a_number_of_chips_is_a_topology(chip: str, size: str, name: str) -> None:
     assert topology_of(CHIPS[chip], size).name == name
+
+
+@pytest.mark.parametrize(("size", "name"), [("8", "v5e:2x2"), ("512", "v5e:16x16")])
+def test_a_number_of_chips_is_that_of_all_slices(size: str, name: str) -> None:
+    topology = topology_of(CHIPS["v5e"], size, 2)
+    assert (topology.name, topology.num_slices, topology.num_chips) == (name, 2, int(size))

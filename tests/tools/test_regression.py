@@ -179,7 +179,7 @@ def test_the_output_of_json_is_a_report_to_compare_with(
     [
         (["--against", "nowhere.gdx"], "there is no file nowhere.gdx"),
         (["--against", __file__], "has no report"),
-        (["--against", __file__, "--scale", "4,8"], "--against goes with one step"),
+        (["--against", __file__, "--scale", "4,8"], "--scale has no use for --against"),
         (["--allow", "5%"], "--allow goes with --against"),
     ],
 )

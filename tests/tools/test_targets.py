@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import graphdist as gd
-from graphdist.tools.targets import load_factory, make_step, parse_settings
+from graphdist.tools.steps import make_step, parse_settings
+from graphdist.tools.targets import load_factory
 
 GOOD = """
 import jax
@@ -107,6 +108,11 @@ def test_a_file_that_fails_is_named_with_its_line(tmp_path: Path, text: str, say
         load_factory(str(file))
     assert says in str(caught.value)
     assert f"{file}:1" in str(caught.value)
+
+
+def test_a_setting_has_one_value() -> None:
+    with pytest.raises(gd.ArgumentError, match="setting 'batch' is given twice"):
+        parse_settings(["batch=3", "rate=1", "batch=4"])
 
 
 @pytest.mark.parametrize("text", ["batch", "=3", "a-b=3"])

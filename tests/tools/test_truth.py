@@ -99,7 +99,7 @@ def test_unknown_rows_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["--family", "none"]) == 2
     assert "maxtext-v5e" in capsys.readouterr().err
     assert main(["--table", str(tmp_path / "none.json")]) == 2
-    assert "is no table of published runs" in capsys.readouterr().err
+    assert "there is no table of published runs" in capsys.readouterr().err
     with pytest.raises(gd.ArgumentError):
         read_table(tmp_path / "none.json")
 

@@ -233,11 +233,11 @@ def test_a_difference_begins_at_the_first_run_of_a_pass(capsys: pytest.CaptureFi
         (["--format", "stablehlo"], "stablehlo needs a function, a saved graph has none"),
         (
             ["--format", "json", "--focus", "%5"],
-            "--focus selects for text, dot, svg, mermaid, not for json",
+            "--format json has no use for --focus, which is for text, dot, svg, mermaid",
         ),
         (
             ["--format", "svg", "--collectives"],
-            "--collectives selects for text, not for svg",
+            "--format svg has no use for --collectives, which is for text",
         ),
         (["--format", "perfetto", "--topology", "v5f:2x2"], "v5f"),
     ],

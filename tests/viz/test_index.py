@@ -97,7 +97,10 @@ def test_an_index_of_hostile_names_is_text(tmp_path: Path) -> None:
     [
         (["train.py:make_train", "--all", "-o", "pages"], "of a file or module, not of train.py:"),
         (["train.py", "--all"], "--all writes several pages"),
-        (["train.py", "--all", "-o", "pages", "--compare", "old.json"], "--compare goes with one"),
+        (
+            ["train.py", "--all", "-o", "pages", "--compare", "old.json"],
+            "--all has no use for --compare",
+        ),
         (["empty.py", "--all", "-o", "pages"], "defines no factory of a step"),
         (["broken.py", "--all", "-o", "pages"], "no function of broken.py can be shown"),
         (["no.py", "--all", "-o", "pages"], "there is no file no.py"),

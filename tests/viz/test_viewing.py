@@ -16,8 +16,10 @@ from jax import lax
 import graphdist as gd
 from graphdist.ir.analyses import collectives
 from graphdist.ir.graph import Graph, Node
+from graphdist.tools.chosen_strategy import strategy_named
+from graphdist.tools.compilation import StepOptions
 from graphdist.tools.viz import main
-from graphdist.tools.viz_targets import load_target
+from graphdist.tools.viz_targets import load_step
 from graphdist.viz.graph_diff import diff
 from graphdist.viz.memory import memory_timeline
 from graphdist.viz.model import model_of
@@ -75,7 +77,9 @@ def kept_collectives(program: ShownProgram) -> tuple[int, int]:
 @pytest.mark.needs("browser")
 def test_a_selected_node_is_followed_through_the_passes(page: Path, tmp_path: Path) -> None:
     seen = seen_by("passes.mjs", page, str(tmp_path / "shots"))
-    kept, every = kept_collectives(load_target(DIGITS, "mirrored:2", [], "").program)
+    kept, every = kept_collectives(
+        load_step(DIGITS, strategy_named("mirrored:2"), StepOptions()).program
+    )
     assert (len(seen["kept"]), len(seen["lost"])) == (kept, every - kept)
     assert kept > 0
     for one in seen["kept"]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any  # Any: the example's module, pytrees and jitted functions
@@ -24,7 +24,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from graphdist.errors import DeviceMemoryError
 from graphdist.runtime.targets.topologies import Topology, find_topology
-from graphdist.tools.compile import strategy_for
+from graphdist.tools.compilation import strategy_for
+from graphdist.tools.console import console_tool
 from graphdist.tools.targets import load_factory
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "aot_transformer.py"
@@ -89,7 +90,8 @@ def timed_compilation(compile: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, compiled
 
 
-def main() -> None:
+@console_tool("ahead_of_time")
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("topologies", nargs="+")
@@ -97,7 +99,7 @@ def main() -> None:
     parser.add_argument("--size", default="10m")
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=1)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")
     settings = {"size": options.size, "length": options.length}
     for name in options.topologies:
@@ -126,7 +128,8 @@ def main() -> None:
                 f"({said / by_hand - 1:+.2%}), peak {peak:,}",
                 flush=True,
             )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

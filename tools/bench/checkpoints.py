@@ -13,6 +13,7 @@ import argparse
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
+from graphdist.tools.console import console_tool
 
 _ARRAYS = 16
 
@@ -108,7 +110,8 @@ def measure_steps(checkpoint: gd.train.Checkpoint, folder: Path) -> None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+@console_tool("checkpoints")
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1.0)
@@ -117,7 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         measure_checkpoints(options.gigabytes, options.rounds, Path(folder))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import graphdist as gd
-from graphdist.errors import ArgumentError, GraphdistError
+from graphdist.errors import ArgumentError
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.bench import history
 from graphdist.tools.bench.measurement import Effort, compiled_on, measured
@@ -35,13 +35,16 @@ from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, passes_table, program_table
 from graphdist.tools.bench.sharded_systems import SHARDED_SYSTEMS
 from graphdist.tools.bench.systems import SYSTEMS
-from graphdist.tools.compile import strategy_for
+from graphdist.tools.compilation import strategy_for
+from graphdist.tools.console import console_tool
+from graphdist.tools.given_options import given_options, refuse_unused
 from graphdist.tools.targets import prepare_command
 from graphdist.tracing.user_lines import here
 
 PASSES, KERAS, PARAMETER_SERVER = "passes", "keras", "parameter_server"
 HERE = {**SYSTEMS, **SHARDED_SYSTEMS}
 ALL_SYSTEMS = (*HERE, *ALL_PACKAGES)
+_RECORDED = ("names", "json", "record", "no_record")
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -80,6 +83,7 @@ def command_line() -> argparse.ArgumentParser:
     return found
 
 
+@console_tool("bench")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line names; returns 2 for what cannot be."""
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -88,28 +92,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == [PARAMETER_SERVER]:
         return measure_closures(given[1:])
     options = command_line().parse_args(given)
-    try:
-        names = _checked(options)
-        if PASSES in names:
-            run = _passes(options)
-        elif options.topology:
-            run = _ahead_of_time(options, names)
-        else:
-            run = _here(options, names)
-        if options.json:
-            run.write(options.json)
-        if options.svg:
-            title = f"graphdist and others, {run.target}"
-            drawn = draw_picture(title, run.titles, run.measurements)
-            options.svg.write_text(drawn, encoding="utf-8")
-        _record(options, run)
-    except GraphdistError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted: no file is written", file=sys.stderr)
-        return 130
+    names = _checked(options)
+    _refuse_unused_options(options, names)
+    if PASSES in names:
+        run = _passes(options)
+    elif options.topology:
+        run = _ahead_of_time(options, names)
+    else:
+        run = _here(options, names)
+    if options.json:
+        run.write(options.json)
+    if options.svg:
+        title = f"graphdist and others, {run.target}"
+        drawn = draw_picture(title, run.titles, run.measurements)
+        options.svg.write_text(drawn, encoding="utf-8")
+    _record(options, run)
     return 0
+
+
+def _refuse_unused_options(options: argparse.Namespace, names: Sequence[str]) -> None:
+    given = given_options(command_line(), options)
+    if options.no_record:
+        refuse_unused(given & {"record"}, "--no-record", ())
+    if PASSES in names:
+        refuse_unused(given, PASSES, (*_RECORDED, "devices", "topology"))
+    elif options.topology:
+        refuse_unused(given, "--topology", (*_RECORDED, "topology", "systems", "tiny", "svg"))
+        _refuse_what_runs(options, names)
+    elif not set(names).intersection(PROGRAMS):
+        refuse_unused(given, " and ".join(names), _RECORDED)
+
+
+def _refuse_what_runs(options: argparse.Namespace, names: Sequence[str]) -> None:
+    """Raise `ArgumentError` for measurements that run, where programs are compiled alone."""
+    systems = [] if options.systems is None else options.systems.split(",")
+    for what, asked, compiled in (("", names, PROGRAMS), ("--systems ", systems, HERE)):
+        others = [name for name in asked if name not in compiled]
+        if others:
+            raise ArgumentError(
+                f"--topology has no use for {what}{','.join(others)}: leave one of them out",
+                hint=f"compiled ahead of time are {', '.join(compiled)}",
+            )
 
 
 def _keras(arguments: Sequence[str]) -> int:
@@ -231,15 +254,14 @@ def _devices(asked: str) -> list[str]:
 
 def _ahead_of_time(options: argparse.Namespace, names: Sequence[str]) -> Run:
     """Compile for a topology: counts, bytes and memory, and nothing that needs to run."""
-    systems = [name for name in _systems(options) if name in HERE]
-    _require_one(systems, f"compiled ahead of time are {', '.join(HERE)}")
+    systems = list(HERE) if options.systems is None else options.systems.split(",")
     prepare_command()
     (name,) = options.topology
     topology = find_topology(name)
     strategy = strategy_for(topology)
     run = Run(str(topology), strategy.num_replicas_in_sync)
     compiled_on(TINY["small"], strategy, list(SYSTEMS)[:1])  # the compiler is loaded once
-    for chosen in [name for name in names if name in PROGRAMS]:
+    for chosen in names:
         program = (TINY if options.tiny else PROGRAMS)[chosen]
         strategy = strategy_for(topology, **program.strategy_options)
         _, found = compiled_on(program, strategy, systems)

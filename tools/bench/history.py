@@ -33,6 +33,7 @@ from typing import Any  # Any: JSON
 from graphdist.tools.bench.measurement import OURS, Measurement
 from graphdist.tools.bench.programs import PROGRAMS
 from graphdist.tools.bench.report import Run, package_versions
+from graphdist.tools.console import console_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "docs" / "figures" / "benchmarks.jsonl"
@@ -208,6 +209,7 @@ def _style() -> str:
     )
 
 
+@console_tool("history")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw the picture, or compare it with the one that is there."""
     parser = argparse.ArgumentParser(

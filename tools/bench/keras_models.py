@@ -20,6 +20,7 @@ import numpy as np
 
 import graphdist as gd
 import graphdist.keras  # before keras: it chooses the JAX backend
+from graphdist.tools.console import console_tool
 
 # isort: split
 import keras
@@ -153,6 +154,7 @@ def measured_models(
         yield name, {system: statistics.median(found) for system, found in seconds.items()}
 
 
+@console_tool("bench keras")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import graphdist as gd
+from graphdist.tools.console import console_tool
 
 _OF_TENSORFLOW = Path(__file__).with_name("parameter_servers_on_tensorflow.py")
 
@@ -84,7 +85,8 @@ def in_a_process(command: Sequence[str], load: Load) -> float:
     return float(done.stdout.split()[-1])
 
 
-def main(arguments: Sequence[str]) -> int:
+@console_tool("bench parameter_server")
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure in turns and print the medians."""
     parser = argparse.ArgumentParser(prog="python -m graphdist.tools.bench parameter_server")
     parser.add_argument("--rounds", type=int, default=3)

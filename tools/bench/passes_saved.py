@@ -29,7 +29,7 @@ from graphdist.tools.bench.measurement import Module, module_of
 from graphdist.tools.bench.models import Mlp, ReplicaOperations, Tree
 from graphdist.tools.bench.programs import PROGRAMS, RATE, BenchProgram
 from graphdist.tools.bench.systems import Graphdist
-from graphdist.tools.compile import strategy_for
+from graphdist.tools.compilation import strategy_for
 from graphdist.tools.targets import prepare_command
 from graphdist.tracing.user_lines import here
 

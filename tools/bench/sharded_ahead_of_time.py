@@ -21,15 +21,17 @@ from typing import Any  # Any: the example's module and settings
 
 import jax
 
-from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
+from graphdist.errors import ArgumentError, DeviceMemoryError
 from graphdist.program.amounts import size_text
 from graphdist.runtime.schedule import exposed_by_loop
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.bench.measurement import Module, module_of
 from graphdist.tools.bench.sharded_by_hand import FORMS
 from graphdist.tools.comparisons import table
-from graphdist.tools.compile import strategy_for
-from graphdist.tools.targets import load_factory, parse_settings, prepare_command
+from graphdist.tools.compilation import strategy_for
+from graphdist.tools.console import console_tool
+from graphdist.tools.steps import parse_settings
+from graphdist.tools.targets import load_factory, prepare_command
 from graphdist.tracing.user_lines import here
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "aot_transformer.py"
@@ -108,6 +110,7 @@ def _ratio(form: CompiledForm, ours: CompiledForm | None, of: Callable[[Module],
     return f"{of(ours.module) / of(form.module):.2f}x" if of(form.module) else ""
 
 
+@console_tool("sharded_ahead_of_time")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile the forms one after the other and print the table; returns 2 for invalid input."""
     names = [*OURS, *FORMS]
@@ -120,21 +123,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--forms", action="append", help=f"of {'; '.join(names)}; all if none")
     options = parser.parse_args(arguments)
     prepare_command()
-    try:
-        topology = find_topology(options.topology)
-        chosen = options.forms or names
-        for name in chosen:
-            if name not in names:
-                raise ArgumentError(
-                    f"there is no form {name!r}",
-                    source=here(),
-                    hint=f"choose from {'; '.join(names)}",
-                )
-        settings = {"size": options.size, **parse_settings(options.set)}
-        forms = [compiled_form(name, topology, settings) for name in chosen]
-    except GraphdistError as error:
-        print(error, file=sys.stderr)
-        return 2
+    topology = find_topology(options.topology)
+    chosen = options.forms or names
+    for name in chosen:
+        if name not in names:
+            raise ArgumentError(
+                f"there is no form {name!r}",
+                source=here(),
+                hint=f"choose from {'; '.join(names)}",
+            )
+    settings = parse_settings(options.set)
+    if "size" in settings:
+        raise ArgumentError("--set size and --size both give the size: leave --set size out")
+    settings["size"] = options.size
+    forms = [compiled_form(name, topology, settings) for name in chosen]
     print(f"{options.size} on {topology}\n{table_of(forms)}")
     return 0
 

@@ -21,6 +21,7 @@ from graphdist.tools.bench.measurement import OURS, ratio_by_round, seconds_of
 from graphdist.tools.bench.models import Mlp
 from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.systems import Graphdist, Running, ShardMap
+from graphdist.tools.console import console_tool
 
 BY_HAND = "shard_map"
 FIRST_STEPS = 5
@@ -70,6 +71,7 @@ def _line(program: BenchProgram, strategy: gd.Strategy, turns: dict[str, list[li
     )
 
 
+@console_tool("workers")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start the workers, or be one of them."""
     parser = argparse.ArgumentParser(description="Measure a step of several workers.")

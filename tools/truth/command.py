@@ -23,6 +23,8 @@ from pathlib import Path
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.chips import CHIPS
+from graphdist.tools.console import console_tool
+from graphdist.tools.given_options import given_options, refuse_unused
 from graphdist.tools.targets import prepare_command
 from graphdist.tools.truth.fit import ENDS, Observed, slowdown_at, slowdown_of
 from graphdist.tools.truth.page import Judged, errors_line, write_page
@@ -66,18 +68,16 @@ def _observed(compiled: CompiledRun) -> Observed:
     return Observed(run.family, run.chip.name, run.chip.platform, slowdown)
 
 
+@console_tool("truth")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = command_line().parse_args(arguments)
     prepare_command()
-    try:
-        runs = list(_compiled(options))
-        found = judged(runs)
-        if options.write is not None:
-            write_page(options.write, found)
-    except GraphdistError as error:
-        print(f"truth: {error}", file=sys.stderr)
-        return 2
+    _refuse_unused_options(options)
+    runs = list(_compiled(options))
+    found = judged(runs)
+    if options.write is not None:
+        write_page(options.write, found)
     _print(found, fitted(runs), as_json=options.json)
     return 0
 
@@ -113,7 +113,20 @@ def _say_not_predicted(run: PublishedRun, why: str) -> None:
     print(f"row {run.row}, {run.title}: not predicted: {why}", file=sys.stderr)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _refuse_unused_options(options: argparse.Namespace) -> None:
+    given = given_options(command_line(), options)
+    if options.kept:
+        refuse_unused(given & {"again"}, "--kept", ())
+    if options.table is not None and options.modules is None:
+        for name in sorted(given & {"kept", "again"}):
+            raise ArgumentError(
+                f"--{name} is of kept modules, and there are none of --table {options.table}: name "
+                f"their folder with --modules, or leave one of them out"
+            )
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m graphdist.tools.truth",
         description="Predicted steps against published training runs.",

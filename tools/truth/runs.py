@@ -90,13 +90,13 @@ class CompiledRun:
 
 def read_table(path: Path) -> tuple[PublishedRun, ...]:
     """Return the rows of a table; raises `ArgumentError` if there is none."""
+    hint = "run the command in a checkout, or name a table with --table"
+    if not path.is_file():
+        raise ArgumentError(f"there is no table of published runs {path}", hint=hint)
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ArgumentError(
-            f"{path} is no table of published runs: {error}",
-            hint="run the command in a checkout, or name a table with --table",
-        ) from error
+    except (ValueError, KeyError) as error:
+        raise ArgumentError(f"{path} is no table of published runs: {error}", hint=hint) from error
     return tuple(PublishedRun(**row) for row in rows)
 
 

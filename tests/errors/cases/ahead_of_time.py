@@ -17,7 +17,8 @@ from graphdist.runtime.compilation import refused as refused_by_xla
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.files import module_check
 from graphdist.runtime.files.artifact import read_artifact, write_artifact
-from graphdist.tools.targets import load_factory, make_step
+from graphdist.tools.steps import make_step
+from graphdist.tools.targets import load_factory
 from tests.errors.programs import pair
 from tests.errors.refusal import Refused
 

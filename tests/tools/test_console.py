@@ -1,0 +1,166 @@
+"""How console tools end: without a reader, interrupted, and with a message for bad input."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any  # Any: modules
+
+import pytest
+
+from graphdist import tools
+from graphdist.ir.printer import print_graph
+from graphdist.tools import compile, viz
+from graphdist.tools.console import READER_GONE, console_tool
+from graphdist.tools.interrupts import INTERRUPTED
+from tests.viz.graphs import chain
+
+FOLDER = Path(tools.__file__).parent
+OF_OTHERS = {
+    *("bench.on_tensorflow", "bench.on_torch", "bench.parameter_servers_on_tensorflow"),
+    *("bench.passes_saved", "bench.unequal_replicas"),
+}
+"""Programs that a benchmark starts, and that write to nobody else."""
+
+
+def console_tools() -> list[str]:
+    """Return the modules that are run as programs, by the names of the modules with a `main`."""
+    names = []
+    for path in sorted(FOLDER.rglob("*.py")):
+        is_program = path.name == "__main__.py" or '__name__ == "__main__"' in path.read_text()
+        if is_program:
+            place = path.relative_to(FOLDER).with_suffix("")
+            names.append(".".join((*place.parts[:-1], place.name.replace("__main__", "command"))))
+    return sorted({*names} - OF_OTHERS)
+
+
+def without_reader(
+    main: Callable[[list[str]], int], arguments: Sequence[str], *streams: str
+) -> int | None:
+    """Return the status of a tool, the reader of whose output has gone away."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as out, pytest.MonkeyPatch.context() as patch:
+        for stream in streams or ("stdout",):
+            patch.setattr(sys, stream, out)
+        return main(list(arguments))
+
+
+@pytest.mark.parametrize("name", console_tools())
+def test_every_tool_ends_quietly_when_its_reader_goes_away(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool: Any = importlib.import_module(f"graphdist.tools.{name}")
+    assert without_reader(tool.main, ["--help"]) == READER_GONE
+    assert capsys.readouterr().err == ""
+
+
+def test_tools_are_found() -> None:
+    assert {"compile", "viz", "run", "bench.command", "truth.command"} <= set(console_tools())
+
+
+@pytest.mark.parametrize("length", [3, 2000])  # it is written at the end, or long before
+def test_output_that_nobody_reads(
+    length: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "chain.gd"
+    path.write_text(print_graph(chain(length)))
+    assert without_reader(viz.main, [str(path)]) == READER_GONE
+    assert capsys.readouterr().err == ""
+
+
+def test_a_message_that_nobody_reads() -> None:
+    assert without_reader(compile.main, ["--allow", "5%"], "stdout", "stderr") == READER_GONE
+
+
+WORKER = """
+import itertools, pathlib, signal, sys, time
+
+def ended(*_):
+    pathlib.Path(sys.argv[0] + ".ended").touch()
+    sys.exit()
+
+signal.signal(signal.SIGTERM, ended)
+for number in itertools.count():
+    print(number)
+    time.sleep(0.01)
+"""
+
+
+def test_a_process_whose_reader_goes_away_ends_with_its_workers(tmp_path: Path) -> None:
+    program = tmp_path / "worker.py"
+    program.write_text(WORKER)
+    commands = (
+        ["compile", "--list-topologies"],
+        ["run", "-n", "1", "--grace", "60", str(program)],
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", f"graphdist.tools.{name}", *arguments],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+        )
+        for name, *arguments in commands
+    ]
+    os.close(writer)
+    for process in started:
+        _, said = process.communicate(timeout=120)
+        assert (process.returncode, said) == (READER_GONE, b"")
+    assert Path(f"{program}.ended").exists()
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (KeyboardInterrupt(), INTERRUPTED, "tool: interrupted\n"),
+        (PermissionError(13, "Permission denied", "x"), 2, "tool: Permission denied: 'x'\n"),
+        (OSError("no network"), 2, "tool: no network\n"),
+    ],
+)
+def test_what_a_tool_says_of_errors(
+    raised: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @console_tool("tool")
+    def main(arguments: Sequence[str] | None = None) -> int:
+        raise raised
+
+    assert main([]) == status
+    assert capsys.readouterr().err == said
+
+
+FILES = {
+    "compile --against": ["x.py", "--topology", "v5e:2x2", "--against"],
+    "compile --list-variables": ["--list-variables"],
+    "compile target": ["--topology", "v5e:2x2"],
+    "viz target": [],
+    "viz --compare": ["chain.gd", "--compare"],
+    "viz --all": ["--all", "-o", "pages"],
+    "schedule": [],
+    "measure target": [],
+    "truth.command --table": ["--table"],
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("file", ["no.py", "no.json", "folder.py"])
+def test_a_file_that_is_not_there_is_a_sentence(
+    case: str,
+    file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "chain.gd").write_text(print_graph(chain(3)))
+    tool: Any = importlib.import_module(f"graphdist.tools.{case.split()[0]}")
+    assert tool.main([*FILES[case], file]) == 2
+    message = capsys.readouterr().err
+    assert "[Errno" not in message
+    assert "there is no" in message or f"{file} is a folder" in message

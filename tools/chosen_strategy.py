@@ -1,0 +1,82 @@
+"""The strategy that a command line chooses for the step of a program: one of `--strategy`.
+
+It is made after the program is loaded, since a program may say at its top how many devices there
+are. The devices of `--strategy NAME:N` are asked for before that. A program that asks for fewer is
+loaded with N devices, and one that asks for more has those it asks for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+
+from graphdist.config import set_logical_cpu_devices
+from graphdist.errors import ArgumentError, DeviceError
+from graphdist.strategies.base import CommonStrategy
+from graphdist.strategies.central_storage import CentralStorageStrategy
+from graphdist.strategies.default import default_strategy
+from graphdist.strategies.mirrored import MirroredStrategy
+from graphdist.strategies.one_device import OneDeviceStrategy
+
+_NUMBER_OF_REPLICAS = re.compile("|[1-9][0-9]{0,3}")
+
+
+@dataclass(frozen=True)
+class ChosenStrategy:
+    """How a strategy is made, and the option that chose it, "" for the default strategy."""
+
+    option: str
+    make: Callable[[], CommonStrategy]
+    cpu_devices: int = 1
+
+
+DEFAULT = ChosenStrategy("", default_strategy)
+_MAKERS: dict[str, Callable[[list[str] | None], CommonStrategy]] = {
+    "default": lambda devices: default_strategy(),
+    "one_device": lambda devices: OneDeviceStrategy(devices[0] if devices else None),
+    "mirrored": MirroredStrategy,
+    "central_storage": CentralStorageStrategy,
+}
+
+
+def strategy_named(text: str | None) -> ChosenStrategy:
+    """Return the strategy of a name, or `NAME:N` for N replicas; None is the default strategy.
+
+    Raises `ArgumentError` for other texts.
+    """
+    if text is None:
+        return DEFAULT
+    name, _, number = text.partition(":")
+    if name not in _MAKERS or not _NUMBER_OF_REPLICAS.fullmatch(number):
+        near = difflib.get_close_matches(name, _MAKERS, n=1) or list(_MAKERS)
+        raise ArgumentError(
+            f"--strategy {text!r} is not NAME or NAME:N, for N replicas",
+            hint=f"NAME is {' or '.join(near)}; write for instance mirrored:8",
+        )
+    option = f"--strategy {text}"
+    if not number:
+        return ChosenStrategy(option, partial(_MAKERS[name], None))
+    count = int(number)
+    return ChosenStrategy(option, lambda: _MAKERS[name](_devices(option, count)), count)
+
+
+def _devices(option: str, count: int) -> list[str]:
+    """Return accelerators of this machine if there are enough, else logical CPU devices."""
+    try:
+        set_logical_cpu_devices(count)  # the program may have set another number
+    except DeviceError as error:
+        there = jax.local_device_count("cpu")
+        if there < count:
+            raise ArgumentError(
+                f"{option} takes {count} devices, and there are {there}: JAX was started with them",
+                hint="let the program set their number with gd.config.set_logical_cpu_devices",
+            ) from error
+    platform = jax.default_backend()
+    if platform == "cpu" or jax.local_device_count() < count:
+        platform = "cpu"
+    return [f"{platform}:{number}" for number in range(count)]

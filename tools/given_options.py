@@ -1,0 +1,54 @@
+"""The options of a command line that are given: each is used, or the command is refused.
+
+An option that changes nothing in this combination is a mistake of the user's, who would read the
+output as an answer to it. A tool has a table of what it does and of the options that this uses.
+All others are refused, so that a new option does nothing silently anywhere.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Collection
+
+from graphdist.errors import ArgumentError
+
+
+def given_options(parser: ArgumentParser, options: Namespace) -> frozenset[str]:
+    """Return the names of the options whose values are not their defaults."""
+    values = vars(options).items()
+    return frozenset(name for name, value in values if value != parser.get_default(name))
+
+
+def refuse_unused(given: Collection[str], does: str, uses: Collection[str]) -> None:
+    """Raise `ArgumentError` for an option that is given where `does` stands, which has others.
+
+    >>> refuse_unused({"scale", "fit"}, "--scale", ["scale", "topology"])
+    Traceback (most recent call last):
+    ...
+    graphdist.errors.ArgumentError: --scale has no use for --fit: leave one of them out
+    """
+    for name in sorted(set(given).difference(uses)):
+        raise ArgumentError(f"{does} has no use for {written(name)}: leave one of them out")
+
+
+def require_with(given: Collection[str], name: str, needed: str) -> None:
+    """Raise `ArgumentError` if an option is given without another one that it belongs to.
+
+    >>> require_with({"allow"}, "allow", "against")
+    Traceback (most recent call last):
+    ...
+    graphdist.errors.ArgumentError: --allow goes with --against: give that too, or leave it out
+    """
+    if name in given and needed not in given:
+        raise ArgumentError(
+            f"{written(name)} goes with {written(needed)}: give that too, or leave it out"
+        )
+
+
+def written(name: str) -> str:
+    """Return an option as it is written in a command line, or an argument in words.
+
+    >>> written("num_slices"), written("target")
+    ('--num-slices', 'a target')
+    """
+    return "a target" if name == "target" else f"--{name.replace('_', '-')}"
