@@ -59,7 +59,6 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_a_program_says_how_many_devices_there_are(programs: Path) -> None:
     commands = {
         2: ["train.py:train_step", "--collectives"],
