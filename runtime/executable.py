@@ -83,9 +83,9 @@ def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
 
 
 def in_all_bits(avals: Iterable[jax.ShapeDtypeStruct]) -> list[Any]:
-    """Return the types as JAX has those of arrays: it keeps 64 bits of these where x64 is off.
+    """Return the types as JAX gives an array's type, which keeps 64 bits where x64 is off.
 
-    Of a `ShapeDtypeStruct` of 64 bits it makes one of 32 then.
+    A `ShapeDtypeStruct` of 64 bits becomes one of 32 bits then.
     """
     with jax.enable_x64(True):
         return [jax.typeof(aval) for aval in avals]

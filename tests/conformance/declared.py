@@ -378,7 +378,6 @@ NO_COUNTERPART = (
         "context/legacy_attrs_v1|*",
         at=".experimental_run_v2",
     ),
-    *declare("a TPUStrategy without TPUs is refused", "construct/tpu_without_tpu|*"),
     *declare("a device that is not there is refused", "construct/mirrored_remote_device|*"),
     *declare(
         "update calls its function once, for all copies",

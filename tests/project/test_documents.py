@@ -23,9 +23,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any  # Any: a program's namespace; TOML
 
+import jax
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SHOWN_WITH = "0.10."
+"""The versions of JAX whose output pages show: others trace to other operations of JAX."""
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", *DOCS]
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -97,7 +100,7 @@ def test_blocks_run_and_print_what_is_shown(
     for language, text in blocks_of(page):
         if language == "python":
             number += 1
-        elif language == "text":
+        elif language == "text" and jax.__version__.startswith(SHOWN_WITH):
             assert number >= 0, "a text block before the first python block"
             assert text.rstrip().splitlines() == given[number].rstrip().splitlines()
 
