@@ -20,16 +20,14 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: users' settings, JSON
 
 from graphdist import aot
 from graphdist.aot.saving import require_writable
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
-from graphdist.passes import PASSES
 from graphdist.program.report import Report, report_of_refused
-from graphdist.program.stages import Compiled, Lowered, Traced
+from graphdist.program.stages import Compiled, Lowered
 from graphdist.program.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.strategies.base import Strategy
@@ -38,6 +36,7 @@ from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.comparisons import compare_sizes, compare_topologies
 from graphdist.tools.interrupts import INTERRUPTED, ending_at_interrupts, say_interrupted
 from graphdist.tools.largest_fit import find_largest
+from graphdist.tools.named_passes import with_passes
 from graphdist.tools.regression import (
     Regression,
     compare_reports,
@@ -53,7 +52,6 @@ from graphdist.tools.targets import (
 )
 from graphdist.tools.topology_list import topology_table
 from graphdist.tools.variable_list import variable_table
-from graphdist.tracing.user_lines import here
 
 FITS, BAD_INPUT, DOES_NOT_FIT, GREW = 0, 2, 3, 4
 
@@ -222,11 +220,6 @@ def lower_step(
     return with_passes(traced, passes).lower()
 
 
-def with_passes(traced: Traced, names: str | None) -> Traced:
-    """Return a traced step with the passes of these names, if any are given, with commas."""
-    return traced if names is None else replace(traced, pipeline=_passes(names))
-
-
 def add_compilation_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a step is compiled for a topology."""
     add = parser.add_argument
@@ -255,16 +248,6 @@ def strategy_for(topology: Topology, **options: Any) -> Strategy:
     if topology.chip.platform == "tpu":
         return TPUStrategy(topology=name, num_slices=slices, **options)
     return MirroredStrategy(topology=name, **options)
-
-
-def _passes(names: str) -> list[Any]:
-    chosen = [name for name in names.split(",") if name]
-    for name in chosen:
-        if name not in PASSES:
-            raise ArgumentError(
-                f"there is no pass {name!r}", source=here(), hint=f"there are {', '.join(PASSES)}"
-            )
-    return [PASSES[name] for name in chosen]
 
 
 def _progress(options: argparse.Namespace, text: str) -> None:

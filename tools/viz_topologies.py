@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graphdist.runtime.targets.topologies import Topology
-from graphdist.tools.compile import sharding, strategy_for, with_passes
+from graphdist.tools.compile import sharding, strategy_for
 from graphdist.tools.interrupts import ending_at_interrupts
+from graphdist.tools.named_passes import with_passes
 from graphdist.tools.targets import parse_settings
 from graphdist.tools.viz_targets import VizTarget, trace_target
 from graphdist.viz.program import program_of

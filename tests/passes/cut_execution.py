@@ -19,8 +19,8 @@ from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify
-from graphdist.passes import PASSES, Target, pipeline
-from graphdist.passes.cut_updates import cut_step
+from graphdist.passes import Target, pipeline
+from graphdist.passes.cut_updates import CutUpdates, cut_step
 from graphdist.passes.halves import CutStep, is_cut, joined, parted
 from graphdist.passes.manager import run_passes
 from graphdist.runtime.evaluate import evaluate_jax_node
@@ -115,7 +115,7 @@ def check_cut(graph: Graph, seed: str) -> CutStep:
     check_outcome(interpret(both, arguments, evaluate_jax_node, state), expected)
     if cut.updates or cut.reads:
         assert is_cut(both)
-        assert PASSES["cut_updates"](both) is both
+        assert CutUpdates()(both) is both
     return cut
 
 
