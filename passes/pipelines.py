@@ -107,7 +107,7 @@ class Compilation:
 
     @property
     def packing(self) -> Packing:
-        """Return what is packed."""
+        """Return the limits of packs."""
         packing = PACKING.get(self.target.platform, NO_PACKING).at_most(self.target.bytes_per_pack)
         return packing if self.target.packs_variables else replace(packing, largest_variable=0)
 

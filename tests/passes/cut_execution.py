@@ -48,7 +48,13 @@ def predict(params: Mapping[str, Any], x: Any) -> Any:
 def step_graph(
     names: Sequence[str], optimizer: Any, *, returns: str = "loss", lowered: bool = True
 ) -> Graph:
-    """Return a training step on one replica, which takes rows i32[5], as a graph."""
+    """Return a training step as a graph: placed, or as one device runs it."""
+    entries = pipeline(TARGET) if lowered else pipeline(TARGET)[:2]
+    return run_passes(traced_step(names, optimizer, returns), entries)[-1].graph
+
+
+def traced_step(names: Sequence[str], optimizer: Any, returns: str) -> Graph:
+    """Return a training step on one replica, which takes rows i32[5], as a logical graph."""
     numbers = np.random.default_rng(0)
     initial = {name: jnp.asarray(numbers.normal(size=SHAPES[name]), "f") for name in names}
     strategy = gd.OneDeviceStrategy("cpu:0")
@@ -68,9 +74,7 @@ def step_graph(
         return {"loss": loss, "norm": (loss, norm), "nothing": None}[returns]
 
     with strategy.scope():
-        graph = step.trace(jax.ShapeDtypeStruct((5,), np.int32)).graph
-    entries = pipeline(TARGET) if lowered else pipeline(TARGET)[:2]
-    return run_passes(graph, entries)[-1].graph
+        return step.trace(jax.ShapeDtypeStruct((5,), np.int32)).graph
 
 
 def run_halves(cut: CutStep, arguments: Sequence[Held], state: Mapping[str, Held]) -> Outcome:

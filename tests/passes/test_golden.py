@@ -53,20 +53,9 @@ from graphdist.passes.slice_gains import Sharding
 from graphdist.passes.stage_collectives import StageCollectives
 from graphdist.strategies.local_steps import OuterOptimizer
 from graphdist.tracing.jax_ops import resolve
-from tests.passes.execution import check_same_meaning
+from tests.passes.execution import TO_THE_BIT, check_same_meaning
 
 FOLDER = Path(__file__).parent
-TO_THE_BIT = {
-    "canonicalize",
-    "cut_updates",
-    "eliminate_common_subexpressions",
-    "eliminate_dead_code",
-    "fold_constants",
-    "narrow_gathers",
-    "order_loops",
-    "scatter_in_parts",
-    "simplify",
-}
 OPTIONS: dict[str, Run] = {
     "accumulate_in_slices": AccumulateInSlices(most_bytes=0),
     "bucket_collectives": BucketCollectives(PACKING["cpu"]),

@@ -15,6 +15,8 @@ from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slice_gains import Sharding
 from graphdist.tracing.jax_ops import resolve
 
+SHARD_UPDATE = ShardUpdate(Sharding())
+
 TEXT = """graph f on 2 replicas, stage spmd
   variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", assigned=true}
 (%m: f32[4] mirrored = @m, %x: f32[4] per_replica, %i: i32[] mirrored) {
@@ -46,8 +48,8 @@ def test_one_graph_as_both_branches_is_left_alone() -> None:
     graph = parse(TEXT, ops=resolve)
     twice = with_cond(graph, (the_cond(graph).graphs[0],) * 2)
     verify(twice, full=True)
-    assert ShardUpdate(Sharding())(twice) is twice
-    assert ShardUpdate(Sharding())(graph) is not graph
+    assert SHARD_UPDATE(twice) is twice
+    assert SHARD_UPDATE(graph) is not graph
 
 
 def test_a_branch_may_hold_many_nodes_in_a_row() -> None:
@@ -64,11 +66,11 @@ def test_a_branch_may_hold_many_nodes_in_a_row() -> None:
         )
     long = first.replace(nodes=tuple(builder.nodes), outputs=(value,))
     before = with_cond(graph, (long, second))
-    after = ShardUpdate(Sharding())(before)
+    after = SHARD_UPDATE(before)
     verify(after)
     assert after.variables[0].sharded_along == 0
     assert len(the_cond(after).graphs[0].nodes) == 5001
-    assert ShardUpdate(Sharding())(after) is after
+    assert SHARD_UPDATE(after) is after
 
 
 @pytest.mark.parametrize(

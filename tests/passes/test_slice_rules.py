@@ -16,6 +16,8 @@ from graphdist.passes.slice_rules import RULES, UNSLICED, Forms, Need, SliceRule
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import check_same_meaning
 
+SHARD_UPDATE = ShardUpdate(Sharding())
+
 MODULE = """graph f on 2 replicas, stage spmd
   variable @m: f32[4,3] mirrored {{synchronization="on_write", aggregation="none", assigned=true}}
 (%m: f32[4,3] mirrored = @m, %x: f32[4,3] per_replica) {{
@@ -57,14 +59,14 @@ def test_an_operation_is_added_by_its_rule(
     monkeypatch: pytest.MonkeyPatch, axis: int, is_in_slices: bool
 ) -> None:
     before = graph_along(axis)
-    assert ShardUpdate(Sharding())(before) is before
+    assert SHARD_UPDATE(before) is before
     monkeypatch.setattr(slice_rules, "RULES", {**RULES, "jax.cumsum": Cumulative()})
-    after = ShardUpdate(Sharding())(before)
+    after = SHARD_UPDATE(before)
     verify(after, full=True)
     assert any(node.op is REDUCE_SCATTER for node in after.nodes) == is_in_slices
     assert (after.variables[0].sharded_along == 0) == is_in_slices
     check_same_meaning(before, after, "cumulative", to_the_bit=False)
-    assert ShardUpdate(Sharding())(after) is after
+    assert SHARD_UPDATE(after) is after
 
 
 def test_an_operation_without_a_rule_takes_all_of_its_operands() -> None:

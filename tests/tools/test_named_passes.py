@@ -27,9 +27,8 @@ TARGETS = {
         local_steps=LocalSteps(7) if is_local else None,
         cuts_updates=cuts_updates,
     )
-    for platform, in_slices, is_local, cuts_updates in product(
-        ("cpu", "gpu", "tpu"), *[(False, True)] * 3
-    )
+    for platform in ("cpu", "gpu", "tpu")
+    for in_slices, is_local, cuts_updates in product((False, True), repeat=3)
 }
 
 
