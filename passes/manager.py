@@ -84,7 +84,7 @@ def run_passes(
         # A pass that stands in the pipeline twice has nothing to do on the graph it returned.
         start = time.perf_counter()
         try:
-            result = graph if returned.get(id(step)) is graph else step(graph)
+            result = graph if returned.get(id(step.run)) is graph else step(graph)
             if verifies and result is not graph:
                 verify(result)
         except (DistributionError, TypeRuleError) as error:
@@ -98,7 +98,7 @@ def run_passes(
                     f"the graph before the pass: {path} (graphdist.passes.manager.replay)"
                 )
             raise
-        graph = returned[id(step)] = result
+        graph = returned[id(step.run)] = result
         history.append(PassRecord(step.name, time.perf_counter() - start, graph))
     return tuple(history)
 
@@ -115,8 +115,8 @@ def write_reproducer(graph: Graph, pass_name: str, folder: Path) -> Path:
     return path
 
 
-def replay(path: Path, passes: dict[str, Pass], ops: Callable[[str], Op] | None = None) -> Graph:
-    """Run the failing pass of a reproducer again on its graph.
+def replay(path: Path, passes: Sequence[Pass], ops: Callable[[str], Op] | None = None) -> Graph:
+    """Run the failing pass of a reproducer, one of these passes, again on its graph.
 
     Placeholders stand for parameters without a text form, which are lost in the file. Raises what
     the pass raises, `ParseError` when the file names no pass.
@@ -124,6 +124,7 @@ def replay(path: Path, passes: dict[str, Pass], ops: Callable[[str], Op] | None 
     text = path.read_text()
     header, _, _ = text.partition("\n")
     name = header.removeprefix("# pass: ")
-    if name not in passes:
-        raise ParseError(f"{path} does not begin with '# pass: NAME' of a known pass")
-    return passes[name](parse(text, opaques=PLACEHOLDERS, ops=ops))
+    by_name = {entry.name: entry for entry in passes}
+    if name not in by_name:
+        raise ParseError(f"{path} does not begin with '# pass: NAME' of one of the passes")
+    return by_name[name](parse(text, opaques=PLACEHOLDERS, ops=ops))

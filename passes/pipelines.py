@@ -1,48 +1,46 @@
-"""The table of all passes, and the pipeline that compiles a program for a target.
+"""The pipeline that compiles a program for a target.
 
-This module decides the order of passes, and gives reasons. `PASSES` is the one table that the
-pipeline, the tests, the tools and the documents read.
+`PIPELINE` is the one table of the passes: their names, the stages they take and give, their order
+with its reasons, and the options that they have for a target. The tools, the tests and the
+documents read it. Passes with options come from `pipeline(target)` alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from graphdist.ir.graph import Stage
-from graphdist.passes import (
-    canonicalize,
-    eliminate_common_subexpressions,
-    eliminate_dead_code,
-    fold_constants,
-    gather_again,
-    gather_ahead,
-    infer_distribution,
-    lower_cross_replica,
-    narrow_gathers,
-    order_collectives,
-    order_loops,
-    own_slices,
-    place_variables,
-    reassociate,
-    recompute_residuals,
-    remove_redundant_collectives,
-    shard_inputs,
-    simplify,
-)
+from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.accumulate_in_slices import AccumulateInSlices
-from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives
+from graphdist.passes.bucket_collectives import NO_PACKING, PACKING, BucketCollectives, Packing
 from graphdist.passes.collectives_into_loops import CollectivesIntoLoops
 from graphdist.passes.compute_on_packs import ComputeOnPacks
 from graphdist.passes.cut_updates import CutUpdates
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.gather_again import gather_again
+from graphdist.passes.gather_ahead import gather_ahead
 from graphdist.passes.gathers_of_constants import GathersOfConstants
 from graphdist.passes.halves import on_worker
 from graphdist.passes.hoist_accumulation import HoistAccumulation
+from graphdist.passes.infer_distribution import infer_distribution
 from graphdist.passes.limit_gathered import LimitGathered
 from graphdist.passes.local_steps import LocalSteps
-from graphdist.passes.manager import Pass
+from graphdist.passes.lower_cross_replica import lower_cross_replica
+from graphdist.passes.manager import ANY_STAGE, Pass
+from graphdist.passes.narrow_gathers import narrow_gathers
+from graphdist.passes.order_collectives import order_collectives
+from graphdist.passes.order_loops import order_loops
+from graphdist.passes.own_slices import own_slices
 from graphdist.passes.pack_variables import PackVariables
+from graphdist.passes.place_variables import place_variables
+from graphdist.passes.reassociate import reassociate
+from graphdist.passes.recompute_residuals import recompute_residuals
+from graphdist.passes.remove_redundant_collectives import remove_redundant_collectives
 from graphdist.passes.scatter_in_parts import ScatterInParts
+from graphdist.passes.shard_inputs import shard_inputs
 from graphdist.passes.shard_update import ShardUpdate
+from graphdist.passes.simplify import STEPS, simplify
 from graphdist.passes.slice_gains import SHARDING, Sharding
 from graphdist.passes.stage_collectives import StageCollectives
 
@@ -51,59 +49,6 @@ SMALLEST_IN_LOOPS = 2**16
 
 LARGEST_WIDENED = 2**28
 """The bytes of a value that is widened and reduce_scattered at once, at most."""
-
-_LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
-
-PASSES = {
-    entry.name: entry
-    for entry in (
-        Pass("infer_distribution", infer_distribution.infer_distribution, _LOGICAL),
-        Pass("local_steps", LocalSteps(every=2), _LOGICAL),
-        Pass("place_variables", place_variables.place_variables, _LOGICAL, Stage.PLACED),
-        Pass("cut_updates", CutUpdates(), (Stage.PLACED, Stage.SPMD)),
-        Pass("shard_inputs", shard_inputs.shard_inputs, _PLACED),
-        Pass("lower_cross_replica", lower_cross_replica.lower_cross_replica, _PLACED, Stage.SPMD),
-        Pass("simplify", simplify.simplify),
-        Pass("canonicalize", canonicalize.canonicalize),
-        Pass("fold_constants", fold_constants.fold_constants),
-        Pass(
-            "eliminate_common_subexpressions",
-            eliminate_common_subexpressions.eliminate_common_subexpressions,
-        ),
-        Pass("eliminate_dead_code", eliminate_dead_code.eliminate_dead_code),
-        Pass(
-            "remove_redundant_collectives",
-            remove_redundant_collectives.remove_redundant_collectives,
-            _SPMD,
-        ),
-        Pass("own_slices", own_slices.own_slices, _SPMD),
-        Pass("reassociate", reassociate.reassociate, _SPMD),
-        Pass("hoist_accumulation", HoistAccumulation(), _SPMD),
-        Pass("shard_update", ShardUpdate(Sharding()), _SPMD),
-        Pass("narrow_gathers", narrow_gathers.narrow_gathers, _SPMD),
-        Pass("collectives_into_loops", CollectivesIntoLoops(), _SPMD),
-        Pass("accumulate_in_slices", AccumulateInSlices(0), _SPMD),
-        Pass("gathers_of_constants", GathersOfConstants(32), _SPMD),
-        Pass("recompute_residuals", recompute_residuals.recompute_residuals, _SPMD),
-        Pass("gather_again", gather_again.gather_again, _SPMD),
-        Pass("limit_gathered", LimitGathered(64), _SPMD),
-        Pass("gather_ahead", gather_ahead.gather_ahead, _SPMD),
-        Pass("pack_variables", PackVariables(PACKING["cpu"]), _SPMD),
-        Pass("compute_on_packs", ComputeOnPacks(PACKING["cpu"]), _SPMD),
-        Pass("order_collectives", order_collectives.order_collectives, _SPMD),
-        Pass("bucket_collectives", BucketCollectives(PACKING["cpu"]), _SPMD),
-        Pass("scatter_in_parts", ScatterInParts(64), _SPMD),
-        Pass("order_loops", order_loops.order_loops, _SPMD),
-        Pass("stage_collectives", StageCollectives(), _SPMD),
-    )
-}
-"""Every pass by name; `shard_update` for any size, those that pack for the CPU.
-
-`local_steps` synchronizes every second step, by the mean.
-
-`gathers_of_constants` and `limit_gathered` keep a few bytes gathered, so that examples are small.
-"""
-
 
 GATHERED_BYTES = 2**28
 """The memory for gathered variables beyond their use, on devices of unknown memory."""
@@ -140,6 +85,160 @@ class Target:
         return replace(self, bytes_per_pack=bytes_per_pack) if bytes_per_pack else self
 
 
+Run: TypeAlias = Callable[[Graph], Graph]
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """A target, and whether its passes may change how results are rounded."""
+
+    target: Target
+    reassociates: bool
+
+    @property
+    def sharding(self) -> Sharding:
+        """Return which updates are shared out."""
+        target = self.target
+        sharding = Sharding(bool(target.shard_update))
+        if target.shard_update is None:
+            # Variables that are stored in slices are updated in slices, on any platform.
+            sharding = SHARDING.get(target.platform, Sharding(target.shard_parameters))
+        return replace(sharding, reduces=self.reassociates)
+
+    @property
+    def packing(self) -> Packing:
+        """Return the limits of packs."""
+        packing = PACKING.get(self.target.platform, NO_PACKING).at_most(self.target.bytes_per_pack)
+        return packing if self.target.packs_variables else replace(packing, largest_variable=0)
+
+    @property
+    def staging(self) -> StageCollectives | None:
+        """Return how collectives are divided in stages, which the compiler of TPUs needs."""
+        target = self.target
+        if target.platform != "tpu":
+            return None
+        return StageCollectives(target.num_slices, target.is_three_dimensional)
+
+    @property
+    def saves_memory(self) -> bool:
+        """Return whether the devices' own memory holds variables in slices."""
+        return self.target.shard_parameters and self.target.platform != "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the pipeline: the pass there, the stages it takes and gives.
+
+    `run_for` returns what runs there, with its options, or None where the pass is left out.
+    """
+
+    name: str
+    takes: tuple[Stage, ...]
+    run_for: Callable[[Compilation], Run | None]
+    gives: Stage | None = None
+
+    def holding(self, run: Run) -> Pass:
+        """Return the pass of this place that runs so."""
+        return Pass(self.name, run, self.takes, self.gives)
+
+
+def _always(run: Run, takes: tuple[Stage, ...] = ANY_STAGE, gives: Stage | None = None) -> Place:
+    return Place(run.__name__, takes, lambda _: run, gives)
+
+
+_LOGICAL, _PLACED, _SPMD = (Stage.LOGICAL,), (Stage.PLACED,), (Stage.SPMD,)
+
+_CUT = Place(
+    "cut_updates",
+    (Stage.PLACED, Stage.SPMD),
+    lambda asked: CutUpdates() if asked.target.cuts_updates else None,
+)
+
+PIPELINE = (
+    _always(infer_distribution, _LOGICAL),
+    # Before variables are placed: the synchronization reads and assigns them.
+    Place("local_steps", _LOGICAL, lambda asked: asked.target.local_steps),
+    _always(place_variables, _LOGICAL, Stage.PLACED),
+    # The passes behind it run on the worker's half alone.
+    _CUT,
+    _always(shard_inputs, _PLACED),
+    _always(lower_cross_replica, _PLACED, Stage.SPMD),
+    # All before the graph is simplified: what only fed collectives that are gone is dead then.
+    _always(remove_redundant_collectives, _SPMD),
+    _always(own_slices, _SPMD),
+    # Joined before hoisted: a term made of two reductions is then made of one.
+    Place("reassociate", _SPMD, lambda asked: reassociate if asked.reassociates else None),
+    Place(
+        "hoist_accumulation",
+        _SPMD,
+        lambda asked: HoistAccumulation() if asked.reassociates else None,
+    ),
+    # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
+    Place(
+        "shard_update",
+        _SPMD,
+        lambda asked: ShardUpdate(asked.sharding) if asked.sharding.is_on else None,
+    ),
+    # And reassociated once more, for the scalars that a reduction shared out is made of.
+    Place(
+        "reassociate",
+        _SPMD,
+        lambda asked: reassociate if asked.reassociates and asked.sharding.is_on else None,
+    ),
+    _always(simplify),
+    Place(
+        "accumulate_in_slices",
+        _SPMD,
+        lambda asked: (
+            AccumulateInSlices(asked.target.gathered_bytes)
+            if asked.reassociates and asked.target.shard_parameters
+            else None
+        ),
+    ),
+    # Before stacks are gathered in their loops: a loop around these may have gathered them.
+    Place(
+        "gathers_of_constants",
+        _SPMD,
+        lambda asked: GathersOfConstants(asked.target.gathered_bytes),
+    ),
+    Place("collectives_into_loops", _SPMD, lambda _: CollectivesIntoLoops(SMALLEST_IN_LOOPS)),
+    _always(recompute_residuals, _SPMD),
+    _always(gather_again, _SPMD),
+    # After the graph is simplified: equal conversions of a gathered value are one by then. And
+    # inside of loops, where weights are converted.
+    _always(narrow_gathers, _SPMD),
+    # After gathers are narrow, and those that nobody needs are gone: what they hold is sent.
+    _always(eliminate_dead_code),
+    Place("limit_gathered", _SPMD, lambda asked: LimitGathered(asked.target.gathered_bytes)),
+    # Where devices send while they compute.
+    Place(
+        "gather_ahead",
+        _SPMD,
+        lambda asked: gather_ahead if asked.target.platform != "cpu" else None,
+    ),
+    # Before collectives are packed: gradients are packed as the variables they update.
+    Place("pack_variables", _SPMD, lambda asked: PackVariables(asked.packing)),
+    Place("compute_on_packs", _SPMD, lambda asked: ComputeOnPacks(asked.packing)),
+    _always(eliminate_dead_code),
+    # Last: buckets are filled in the order in which values are ready.
+    _always(order_collectives, _SPMD),
+    Place("bucket_collectives", _SPMD, lambda asked: BucketCollectives(asked.packing)),
+    # After collectives are in order and small ones are packed: a loop over parts takes the place of
+    # a large one, and runs before the loops behind it.
+    Place(
+        "scatter_in_parts",
+        _SPMD,
+        lambda asked: ScatterInParts(LARGEST_WIDENED) if asked.saves_memory else None,
+    ),
+    Place("order_loops", _SPMD, lambda asked: order_loops if asked.saves_memory else None),
+    Place("stage_collectives", _SPMD, lambda asked: asked.staging),
+)
+"""The passes in the order in which they run."""
+
+PASSES = {place.name: place for place in (*PIPELINE, *map(_always, STEPS))}
+"""Every pass by its name, which its module has too: these, and those that `simplify` runs."""
+
+
 def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pass, ...]:
     """Return the passes that compile a logical graph for a target, or a platform, in order.
 
@@ -150,78 +249,22 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
     """
     if isinstance(target, str):
         target = Target(target)
-    if target.cuts_updates:
-        return in_halves(pipeline(replace(target, cuts_updates=False), allow_reassociation))
-    sharding = Sharding(bool(target.shard_update))
-    if target.shard_update is None:
-        # Variables that are stored in slices are updated in slices, on any platform.
-        sharding = SHARDING.get(target.platform, Sharding(target.shard_parameters))
-    sharding = replace(sharding, reduces=allow_reassociation)
-    packing = PACKING.get(target.platform, NO_PACKING).at_most(target.bytes_per_pack)
-    if not target.packs_variables:
-        packing = replace(packing, largest_variable=0)
-    # Joined before hoisted: a term made of two reductions is then made of one.
-    reassociation = (PASSES["reassociate"], PASSES["hoist_accumulation"])
-    # And reassociated once more, for the scalars that a reduction shared out is made of.
-    shared_out = (
-        Pass("shard_update", ShardUpdate(sharding), _SPMD),
-        *((PASSES["reassociate"],) if allow_reassociation else ()),
-    )
-    in_parts = Pass("scatter_in_parts", ScatterInParts(LARGEST_WIDENED), _SPMD)
-    saves_memory = target.shard_parameters and target.platform != "cpu"
-    staging = StageCollectives(target.num_slices, target.is_three_dimensional)
-    in_slices = Pass("accumulate_in_slices", AccumulateInSlices(target.gathered_bytes), _SPMD)
-    return (
-        *_until_spmd(target),
-        # All before the graph is simplified: what only fed collectives that are gone is dead then.
-        PASSES["remove_redundant_collectives"],
-        PASSES["own_slices"],
-        *(reassociation if allow_reassociation else ()),
-        # After hoisting: a gradient accumulated in a loop is reduced behind it, where it is cut.
-        *(shared_out if sharding.is_on else ()),
-        PASSES["simplify"],
-        *((in_slices,) if allow_reassociation and target.shard_parameters else ()),
-        # Before stacks are gathered in their loops: a loop around these may have gathered them.
-        Pass("gathers_of_constants", GathersOfConstants(target.gathered_bytes), _SPMD),
-        Pass("collectives_into_loops", CollectivesIntoLoops(SMALLEST_IN_LOOPS), _SPMD),
-        PASSES["recompute_residuals"],
-        PASSES["gather_again"],
-        # After the graph is simplified: equal conversions of a gathered value are one by then. And
-        # inside of loops, where weights are converted.
-        PASSES["narrow_gathers"],
-        # After gathers are narrow, and those that nobody needs are gone: what they hold is sent.
-        PASSES["eliminate_dead_code"],
-        Pass("limit_gathered", LimitGathered(target.gathered_bytes), _SPMD),
-        # Where devices send while they compute.
-        *((PASSES["gather_ahead"],) if target.platform != "cpu" else ()),
-        # Before collectives are packed: gradients are packed as the variables they update.
-        Pass("pack_variables", PackVariables(packing), _SPMD),
-        Pass("compute_on_packs", ComputeOnPacks(packing), _SPMD),
-        PASSES["eliminate_dead_code"],
-        # Last: buckets are filled in the order in which values are ready.
-        PASSES["order_collectives"],
-        Pass("bucket_collectives", BucketCollectives(packing), _SPMD),
-        # After collectives are in order and small ones are packed: a loop over parts takes the
-        # place of a large one, and runs before the loops behind it.
-        *((in_parts, PASSES["order_loops"]) if saves_memory else ()),
-        *((Pass("stage_collectives", staging, _SPMD),) if target.platform == "tpu" else ()),
-    )
+    asked = Compilation(target, allow_reassociation)
+    runs = ((place, place.run_for(asked)) for place in PIPELINE)
+    return _for_workers([place.holding(run) for place, run in runs if run is not None])
 
 
-def _until_spmd(target: Target) -> tuple[Pass, ...]:
-    """Return the passes that make a logical graph what one device runs."""
-    steps = target.local_steps
-    return (
-        PASSES["infer_distribution"],
-        # Before variables are placed: the synchronization reads and assigns them.
-        *(() if steps is None else (Pass("local_steps", steps, _LOGICAL),)),
-        PASSES["place_variables"],
-        PASSES["shard_inputs"],
-        PASSES["lower_cross_replica"],
-    )
+def in_halves(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Return the user's passes with the cut, which is made after variables are placed."""
+    placed = 1 + next(i for i, entry in enumerate(passes) if entry.gives is Stage.PLACED)
+    return _for_workers([*passes[:placed], _CUT.holding(CutUpdates()), *passes[placed:]])
 
 
-def in_halves(passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
-    """Return passes with the cut after variables are placed; the ones behind it are for workers."""
-    placed = next(i for i, entry in enumerate(passes) if entry.gives is Stage.PLACED) + 1
-    return (*passes[:placed], PASSES["cut_updates"], *map(on_worker, passes[placed:]))
+def _for_workers(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Return the passes; those behind the cut, if it is there, run on the worker's half alone."""
+    is_behind = False
+    found = []
+    for entry in passes:
+        found.append(on_worker(entry) if is_behind else entry)
+        is_behind |= entry.name == _CUT.name
+    return tuple(found)

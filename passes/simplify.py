@@ -27,13 +27,14 @@ __all__ = ["simplify"]
 MAX_ROUNDS = 8
 
 # Folding first: the rules of canonicalize look at constants.
-_STEPS = fold_constants, canonicalize, eliminate_common_subexpressions
+STEPS = fold_constants, canonicalize, eliminate_common_subexpressions
+"""The passes of a round."""
 
 
 def simplify(graph: Graph) -> Graph:
     """Return the graph after as many rounds of clean-up as change it, or `MAX_ROUNDS`."""
     returned: dict[Callable[[Graph], Graph], Graph] = {}
-    for step in islice(cycle(_STEPS), MAX_ROUNDS * len(_STEPS)):
+    for step in islice(cycle(STEPS), MAX_ROUNDS * len(STEPS)):
         if returned.get(step) is graph:  # and none of the others had anything to do since
             break
         graph = returned[step] = step(graph)

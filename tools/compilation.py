@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self  # Any: users' settings, options of strategies
 
-from graphdist.errors import ArgumentError
-from graphdist.passes import PASSES
 from graphdist.program.stages import Lowered
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
+from graphdist.tools.named_passes import with_passes
 from graphdist.tools.steps import parse_settings, trace_target
 
 COMPILATION = ("num_slices", "shard_parameters", "passes", "set", "args", "option")
@@ -59,9 +58,7 @@ class StepOptions:
 def lower_target(target: str, chosen: ChosenStrategy, options: StepOptions) -> Lowered:
     """Return the step of a target after its passes, or after the passes that are named."""
     traced = trace_target(target, chosen, options.settings, options.types)
-    if options.passes is not None:
-        traced = replace(traced, pipeline=_passes(options.passes))
-    return traced.lower()
+    return with_passes(traced, options.passes).lower()
 
 
 def sharding(asked: int | bool | None) -> dict[str, Any]:
@@ -81,11 +78,3 @@ def chosen_for(topology: Topology, shard_parameters: int | bool | None) -> Chose
     """Return the strategy of a topology's devices as a command line chooses it."""
     slices = sharding(shard_parameters)
     return ChosenStrategy(f"--topology {topology}", lambda: strategy_for(topology, **slices))
-
-
-def _passes(names: str) -> list[Any]:
-    chosen = [name for name in names.split(",") if name]
-    for name in chosen:
-        if name not in PASSES:
-            raise ArgumentError(f"there is no pass {name!r}", hint=f"there are {', '.join(PASSES)}")
-    return [PASSES[name] for name in chosen]

@@ -17,8 +17,8 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import graphdist as gd
 from graphdist import errors, passes
@@ -35,9 +35,10 @@ from graphdist.ir.ops import (
     SCAN,
     WHILE,
 )
-from graphdist.passes import PASSES, manager
+from graphdist.passes import manager
 from graphdist.passes.bucket_collectives import Packing
 from graphdist.passes.manager import ANY_STAGE, Pass
+from graphdist.passes.pipelines import PASSES
 from graphdist.passes.slice_gains import Sharding
 from graphdist.tools.console import console_tool
 
@@ -144,20 +145,18 @@ def passes_page() -> str:
     """Return the page of the passes."""
     rows = [
         (
-            f"[`{entry.name}`](#{entry.name})",
-            _stages(entry.takes),
-            entry.gives.value if entry.gives else "the same",
-            summary(_module(entry).__doc__),
+            f"[`{name}`](#{name})",
+            _stages(place.takes),
+            place.gives.value if place.gives else "the same",
+            summary(_docstring(name)),
         )
-        for entry in PASSES.values()
+        for name, place in PASSES.items()
     ]
     pipelines: dict[str, list[str]] = {}
     for platform in PLATFORMS:
         names = " → ".join(f"`{entry.name}`" for entry in passes.pipeline(platform))
         pipelines.setdefault(names, []).append(f"`{platform}`")
-    sections = [
-        f"## {entry.name}\n\n{markdown(rest(_module(entry).__doc__))}" for entry in PASSES.values()
-    ]
+    sections = [f"## {name}\n\n{markdown(rest(_docstring(name)))}" for name in PASSES]
     return _page(
         "The passes",
         markdown(_OF_PASSES),
@@ -174,12 +173,9 @@ def passes_page() -> str:
     )
 
 
-def _module(entry: Pass) -> ModuleType:
-    """Return the module of a pass, whose docstring describes it."""
-    run = entry.run if inspect.isfunction(entry.run) else type(entry.run)
-    module = inspect.getmodule(run)
-    assert module is not None
-    return module
+def _docstring(name: str) -> str | None:
+    """Return the docstring of the module of a pass, which describes it."""
+    return import_module(f"graphdist.passes.{name}").__doc__
 
 
 def _stages(stages: Sequence[Stage]) -> str:

@@ -4,7 +4,7 @@ A metric is made in the scope of its strategy. Its state is sums in ON_READ vari
 adds its examples to its own, and `result` outside replica context combines them. The sums are
 totals and counts of examples, never means, so that replicas with fewer rows, or none, have the
 weight of their rows. Inside a replica function `result` is the replica's own. How sums stay exact
-over billions of examples is in `totals.py`.
+over billions of examples is in `exact_sums.py`.
 
 An update outside replica context counts once. With a `PerReplica` it is an update on each replica.
 """

@@ -1,4 +1,4 @@
 """Asynchronous training: variables on servers, steps on workers, a coordinator that schedules them.
 
-The engine is Ray (extra `ps`): `cluster.py` is the only module that imports it.
+The engine is Ray (extra `ps`), which `ray_cluster.py` imports for the other modules.
 """

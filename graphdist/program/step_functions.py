@@ -129,7 +129,7 @@ def _as_pass(given: Pass | Callable[..., Any]) -> Pass:
         raise ArgumentTypeError(
             f"a pass is a function from graph to graph, not a value of type {type_name(given)}",
             source=here(),
-            hint="take passes from graphdist.passes.PASSES, or write a function",
+            hint="take passes from graphdist.passes.pipeline(strategy.target), or write a function",
         )
     return Pass(getattr(given, "__name__", type(given).__name__), given)
 

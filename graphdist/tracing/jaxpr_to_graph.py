@@ -7,7 +7,7 @@ The jaxpr is walked once, in order, and each equation is imported by the rule of
 * JAX's collectives over the replicas become ours (`named_collectives.py`);
 * `scan`, `while` and `cond` become nodes with nested graphs (`control_flow.py`);
 * reads and writes of refs become reads and writes of variables (`refs.py`);
-* the mark of a mean of integers is noted, and left out (`integer_means.py`);
+* the mark of a mean of integers is noted, and left out (`integer_mean_marks.py`);
 * any other equation, of JAX's own, becomes a `jax.*` node (`importer.py`).
 """
 

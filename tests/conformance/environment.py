@@ -1,4 +1,4 @@
-"""What a recorded case gives its program: strategy, label, input, and the verbs of `cases.py`.
+"""What a recorded case gives its program: strategy, label, input, and the verbs of `cases.json`.
 
 A program is written as a user of graphdist writes it. Where TensorFlow's ran inside a
 `tf.function`, `call` runs it inside a `gd.function`; distributed values are made outside and

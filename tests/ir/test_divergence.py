@@ -12,7 +12,7 @@ import pytest
 import graphdist as gd
 from graphdist.ir.divergence import cause
 from graphdist.ir.graph import Graph
-from graphdist.passes import PASSES
+from graphdist.passes.infer_distribution import infer_distribution
 
 
 def scanned(x: jax.Array) -> jax.Array:
@@ -50,7 +50,7 @@ def inferred(replica_fn: Callable[..., jax.Array]) -> Graph:
     strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
     x = strategy.experimental_distribute_values_from_function(lambda _: np.ones(3, np.float32))
     traced = gd.function(lambda x: strategy.run(replica_fn, args=(x,))).trace(x)
-    return PASSES["infer_distribution"](traced.graph)
+    return infer_distribution(traced.graph)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from graphdist.ir.interpreter import Outcome, interpret
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify
-from graphdist.passes import PASSES, Target, pipeline
-from graphdist.passes.cut_updates import cut_step
+from graphdist.passes import Target, pipeline
+from graphdist.passes.cut_updates import CutUpdates, cut_step
 from graphdist.passes.halves import CutStep, is_cut, joined, parted
 from graphdist.passes.manager import run_passes
 from graphdist.runtime.evaluate import evaluate_jax_node
@@ -48,7 +48,13 @@ def predict(params: Mapping[str, Any], x: Any) -> Any:
 def step_graph(
     names: Sequence[str], optimizer: Any, *, returns: str = "loss", lowered: bool = True
 ) -> Graph:
-    """Return a training step on one replica, which takes rows i32[5], as a graph."""
+    """Return a training step as a graph: placed, or as one device runs it."""
+    entries = pipeline(TARGET) if lowered else pipeline(TARGET)[:2]
+    return run_passes(traced_step(names, optimizer, returns), entries)[-1].graph
+
+
+def traced_step(names: Sequence[str], optimizer: Any, returns: str) -> Graph:
+    """Return a training step on one replica, which takes rows i32[5], as a logical graph."""
     numbers = np.random.default_rng(0)
     initial = {name: jnp.asarray(numbers.normal(size=SHAPES[name]), "f") for name in names}
     strategy = gd.OneDeviceStrategy("cpu:0")
@@ -68,9 +74,7 @@ def step_graph(
         return {"loss": loss, "norm": (loss, norm), "nothing": None}[returns]
 
     with strategy.scope():
-        graph = step.trace(jax.ShapeDtypeStruct((5,), np.int32)).graph
-    entries = pipeline(TARGET) if lowered else pipeline(TARGET)[:2]
-    return run_passes(graph, entries)[-1].graph
+        return step.trace(jax.ShapeDtypeStruct((5,), np.int32)).graph
 
 
 def run_halves(cut: CutStep, arguments: Sequence[Held], state: Mapping[str, Held]) -> Outcome:
@@ -115,7 +119,7 @@ def check_cut(graph: Graph, seed: str) -> CutStep:
     check_outcome(interpret(both, arguments, evaluate_jax_node, state), expected)
     if cut.updates or cut.reads:
         assert is_cut(both)
-        assert PASSES["cut_updates"](both) is both
+        assert CutUpdates()(both) is both
     return cut
 
 

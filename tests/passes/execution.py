@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Self, TypeAlias
 
 import jax
 import numpy as np
@@ -13,46 +14,100 @@ from graphdist.ir.arrays import Array, Held, stack_arrays
 from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.ir.interpreter import Evaluate, Outcome, interpret
 from graphdist.ir.types import MIRRORED, Type, numpy_dtype
+from graphdist.passes.local_variables import ANCHOR, SLOT, STEPS
 from graphdist.runtime.evaluate import evaluate_jax_node
+
+TO_THE_BIT = {
+    "canonicalize",
+    "compute_on_packs",
+    "cut_updates",
+    "eliminate_common_subexpressions",
+    "eliminate_dead_code",
+    "fold_constants",
+    "narrow_gathers",
+    "order_loops",
+    "pack_variables",
+    "scatter_in_parts",
+    "simplify",
+}
+"""The passes that change no bit of what a graph computes."""
+
+Compare: TypeAlias = Callable[[Held, Held], bool]
+Draw: TypeAlias = Callable[[Type, np.random.Generator], Array]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A graph, and what it is run on; so are graphs that passes make of it."""
+
+    graph: Graph
+    arguments: list[Held]
+    state: dict[str, Held]
+
+    @classmethod
+    def at_random(
+        cls, graph: Graph, numbers: np.random.Generator, draw: Draw | None = None
+    ) -> Self:
+        """Return a trial on random numbers."""
+        variables = [variable for variable in graph.variables if not variable.is_local]
+        user_inputs = graph.inputs[len(variables) if graph.is_placed else 0 :]
+        count = graph.num_replicas
+        state = {v.name: random_held(v.type, count, numbers, draw) for v in variables}
+        arguments = [random_held(value.type, count, numbers, draw) for value in user_inputs]
+        return cls(graph, arguments, state)
+
+    def outcome(self, graph: Graph, evaluate: Evaluate = evaluate_jax_node) -> Outcome:
+        """Return what a graph that passes made of this one leaves behind.
+
+        Variables are as the first graph has them: none is in a pack that the passes made.
+        """
+        packed = packed_state(self.graph, graph, self.state)
+        packed |= about_to_synchronize(graph, self.state)
+        given = execute(graph, self.arguments, packed, evaluate)
+        state = unpacked_state(self.graph, graph, packed, given.state)
+        kept_for_others = {variable.name for variable in graph.variables if variable.serves}
+        assert state.keys() == self.state.keys() | kept_for_others
+        return replace(given, state=state)
 
 
 def check_same_meaning(before: Graph, after: Graph, seed: str, *, to_the_bit: bool) -> None:
     """Run both graphs on the same random numbers and compare what they leave behind."""
     numbers = np.random.default_rng(zlib.crc32(seed.encode()))
-    variables = [variable for variable in before.variables if not variable.is_local]
-    state = {
-        variable.name: random_held(variable.type, before.num_replicas, numbers)
-        for variable in variables
-    }
-    user_inputs = before.inputs[len(variables) if before.is_placed else 0 :]
-    arguments = [random_held(value.type, before.num_replicas, numbers) for value in user_inputs]
-    expected = execute(before, arguments, state)
-    packed = {**packed_state(before, after, state, numbers), **about_to_synchronize(after)}
-    given = execute(after, arguments, packed)
-    given = replace(given, state=unpacked_state(before, after, packed, given.state))
-    for variable in after.variables:
-        if variable.serves:
-            given.state.pop(variable.name)
-    assert len(given.outputs) == len(expected.outputs)
-    assert given.state.keys() == expected.state.keys()
+    trial = Trial.at_random(before, numbers)
     compare = same_bits if to_the_bit else close
+    check_outcome(trial.outcome(after), trial.outcome(before), compare)
+
+
+def check_outcome(given: Outcome, expected: Outcome, compare: Compare) -> None:
+    """Compare results and variables; what is kept for other variables may be new in `given`."""
+    assert len(given.outputs) == len(expected.outputs)
     for position, (one, other) in enumerate(zip(expected.outputs, given.outputs, strict=True)):
         assert compare(one, other), f"output {position}: {one}, {other}"
     for name, held in expected.state.items():
         assert compare(held, given.state[name]), f"variable {name}: {held}, {given.state[name]}"
 
 
-def about_to_synchronize(graph: Graph) -> dict[str, Held]:
-    """Return counts of local steps that are reached: the step that is run synchronizes."""
-    counts = [variable.name for variable in graph.variables if variable.role == "steps"]
-    return {name: [np.asarray(2**20, np.int32)] * graph.num_replicas for name in counts}
+def about_to_synchronize(graph: Graph, state: Mapping[str, Held]) -> dict[str, Held]:
+    """Return what local steps keep, as it is before a step that synchronizes for the first time."""
+    kept: dict[str, Held] = {}
+    for variable in graph.variables:
+        held: Array
+        if variable.role == STEPS:
+            held = np.asarray(2**20, np.int32)
+        elif variable.role == ANCHOR:
+            held = state[variable.serves[0]][0]
+        elif variable.role.startswith(SLOT):
+            held = np.zeros(variable.type.shape, numpy_dtype(variable.type.dtype))
+        else:
+            continue
+        kept[variable.name] = [held] * graph.num_replicas
+    return kept
 
 
-def packed_state(
-    before: Graph, after: Graph, state: Mapping[str, Held], numbers: np.random.Generator
-) -> dict[str, Held]:
+def packed_state(before: Graph, after: Graph, state: Mapping[str, Held]) -> dict[str, Held]:
     """Return the state with variables in packs as `after` has them, and random numbers between."""
     packed = dict(state)
+    numbers = np.random.default_rng(0)
     for pack in after.variables if after.is_placed else ():
         if pack.pieces:
             buffer = random_array(pack.type, numbers)
@@ -113,11 +168,21 @@ def execute(
     return interpret(graph, arguments, evaluate, state)
 
 
-def random_held(type: Type, num_replicas: int, numbers: np.random.Generator) -> Held:
+def random_held(
+    type: Type, num_replicas: int, numbers: np.random.Generator, draw: Draw | None = None
+) -> Held:
     """Return random arrays: one for all replicas if the value is mirrored, or may be."""
+    draw = draw or random_array
     if type.distribution in (MIRRORED, None):
-        return [random_array(type, numbers)] * num_replicas
-    return [random_array(type, numbers) for _ in range(num_replicas)]
+        return [draw(type, numbers)] * num_replicas
+    return [draw(type, numbers) for _ in range(num_replicas)]
+
+
+def small_integers(type: Type, numbers: np.random.Generator) -> Array:
+    """Return small integers, of which no sum is rounded, in any dtype but one of keys."""
+    if type.dtype == "bool":
+        return random_array(type, numbers)
+    return random_array(Type("i32", type.shape), numbers).astype(numpy_dtype(type.dtype))
 
 
 def random_array(type: Type, numbers: np.random.Generator) -> Array:
@@ -154,6 +219,19 @@ def bits(array: Array) -> bytes:
     return np.asarray(jax.random.key_data(array) if is_key else array).tobytes()
 
 
+def equal(one: Held, other: Held) -> bool:
+    """Whether values are equal numbers; at the boundary a number may be an array of one."""
+    return all(
+        a.dtype == b.dtype and np.array_equal(wide(a).ravel(), wide(b).ravel(), equal_nan=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def wide(array: Array) -> Array:
+    """Return numbers in a dtype of NumPy that holds them all."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
 def close(one: Held, other: Held) -> bool:
     """Whether values agree as far as their dtype allows when sums are taken in another order."""
     for a, b in zip(one, other, strict=True):
@@ -163,9 +241,8 @@ def close(one: Held, other: Held) -> bool:
             if bits(a) != bits(b):
                 return False
             continue
-        wide = np.complex128 if a.dtype.kind == "c" else np.float64
         tolerance = {8: 1e-12, 4: 1e-5}.get(np.real(a).dtype.itemsize, 2e-2)
-        left, right = a.astype(wide).ravel(), b.astype(wide).ravel()
+        left, right = wide(a).ravel(), wide(b).ravel()
         if not np.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True):
             return False
     return True

@@ -1,6 +1,7 @@
 """Every pass against graphs written down: `<pass>.gd` holds what it takes and what it gives.
 
-A pass with other options than the table's has a file `<pass>.<option>.gd` and a line in `OF_FILES`.
+A pass with options has a line in `OPTIONS`, which chooses them so that cases are small; one with
+several has more files, `<pass>.<option>.gd`.
 
 A file is a list of cases:
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import optax
@@ -33,34 +35,44 @@ from graphdist.ir.compare import first_difference
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import print_graph
 from graphdist.ir.verifier import verify
-from graphdist.passes import PASSES
+from graphdist.passes.accumulate_in_slices import AccumulateInSlices
+from graphdist.passes.bucket_collectives import PACKING, BucketCollectives
+from graphdist.passes.collectives_into_loops import CollectivesIntoLoops
+from graphdist.passes.compute_on_packs import ComputeOnPacks
+from graphdist.passes.cut_updates import CutUpdates
+from graphdist.passes.gathers_of_constants import GathersOfConstants
+from graphdist.passes.hoist_accumulation import HoistAccumulation
+from graphdist.passes.limit_gathered import LimitGathered
 from graphdist.passes.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
+from graphdist.passes.pack_variables import PackVariables
+from graphdist.passes.pipelines import PASSES, Run
+from graphdist.passes.scatter_in_parts import ScatterInParts
+from graphdist.passes.shard_update import ShardUpdate
+from graphdist.passes.slice_gains import Sharding
+from graphdist.passes.stage_collectives import StageCollectives
 from graphdist.strategies.local_steps import OuterOptimizer
 from graphdist.tracing.jax_ops import resolve
-from tests.passes.execution import check_same_meaning
+from tests.passes.execution import TO_THE_BIT, check_same_meaning
 
 FOLDER = Path(__file__).parent
-TO_THE_BIT = {
-    "canonicalize",
-    "cut_updates",
-    "eliminate_common_subexpressions",
-    "eliminate_dead_code",
-    "fold_constants",
-    "narrow_gathers",
-    "order_loops",
-    "scatter_in_parts",
-    "simplify",
+OPTIONS: dict[str, Run] = {
+    "accumulate_in_slices": AccumulateInSlices(most_bytes=0),
+    "bucket_collectives": BucketCollectives(PACKING["cpu"]),
+    "collectives_into_loops": CollectivesIntoLoops(smallest=0),
+    "compute_on_packs": ComputeOnPacks(PACKING["cpu"]),
+    "cut_updates": CutUpdates(),
+    "gathers_of_constants": GathersOfConstants(most_bytes=32),
+    "hoist_accumulation": HoistAccumulation(),
+    "limit_gathered": LimitGathered(most_bytes=64),
+    "local_steps": LocalSteps(every=2),
+    "local_steps.diloco": LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),
+    "pack_variables": PackVariables(PACKING["cpu"]),
+    "scatter_in_parts": ScatterInParts(most_bytes=64),
+    "shard_update": ShardUpdate(Sharding()),
+    "stage_collectives": StageCollectives(),
 }
-OF_FILES = {
-    **PASSES,
-    "local_steps.diloco": Pass(
-        "local_steps",
-        LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),
-        PASSES["local_steps"].takes,
-    ),
-}
-"""The pass of each file: one of the table, or one with other options."""
+"""What the files of passes with options are for; the other passes are functions."""
 MAX_NODES = 12  # of a case: larger ones are not read by anybody
 TITLE = re.compile(r"^# title: ", re.MULTILINE)
 ARROW = "\n-->\n"
@@ -94,14 +106,23 @@ def cases_of(path: Path) -> list[Case]:
 CASES = [case for path in sorted(FOLDER.glob("*.gd")) for case in cases_of(path)]
 
 
-def test_every_file_is_named_after_a_pass() -> None:
-    assert {path.stem for path in FOLDER.glob("*.gd")} <= set(OF_FILES)
+def pass_of(path: Path) -> Pass:
+    """Return the pass that a file is named after, with the options of the file."""
+    name = path.name.partition(".")[0]
+    run = OPTIONS.get(path.stem) or getattr(import_module(f"graphdist.passes.{name}"), name)
+    return PASSES[name].holding(run)
+
+
+def test_every_pass_has_files_and_they_are_named_after_it() -> None:
+    stems = {path.stem for path in FOLDER.glob("*.gd")}
+    assert {stem.partition(".")[0] for stem in stems} == set(PASSES)
+    assert set(OPTIONS) <= stems
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_golden(case: Case, update_golden: bool) -> None:
-    run = OF_FILES[case.path.stem]
+    run = pass_of(case.path)
     before = parse(case.text, ops=resolve)
     verify(before, full=True)
     after = run(before)

@@ -9,7 +9,7 @@ from graphdist.ir.graph import Graph, Literal, Operand, Stage, Value
 from graphdist.ir.ops import ALL_GATHER, REPLICA_ID
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import PER_REPLICA, Type
-from graphdist.passes import PASSES
+from graphdist.passes.own_slices import own_slices
 from graphdist.tracing.jax_ops import resolve
 
 MANY = 3000
@@ -64,6 +64,6 @@ def graph_of(factors: list[int | None]) -> Graph:
 )
 def test_the_start_may_be_computed_in_many_steps(factors: list[int | None], is_own: bool) -> None:
     graph = graph_of(factors)
-    after = PASSES["own_slices"](graph)
+    after = own_slices(graph)
     assert (after.outputs[0] is graph.inputs[0]) == is_own
     assert (after is graph) != is_own

@@ -11,10 +11,11 @@ from graphdist.ir.parser import parse
 from graphdist.ir.rewrite import with_graphs
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Distribution, Type, sharded
 from graphdist.ir.verifier import verify
-from graphdist.passes import PASSES
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slice_gains import Sharding
 from graphdist.tracing.jax_ops import resolve
+
+SHARD_UPDATE = ShardUpdate(Sharding())
 
 TEXT = """graph f on 2 replicas, stage spmd
   variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", assigned=true}
@@ -47,8 +48,8 @@ def test_one_graph_as_both_branches_is_left_alone() -> None:
     graph = parse(TEXT, ops=resolve)
     twice = with_cond(graph, (the_cond(graph).graphs[0],) * 2)
     verify(twice, full=True)
-    assert PASSES["shard_update"](twice) is twice
-    assert PASSES["shard_update"](graph) is not graph
+    assert SHARD_UPDATE(twice) is twice
+    assert SHARD_UPDATE(graph) is not graph
 
 
 def test_a_branch_may_hold_many_nodes_in_a_row() -> None:
@@ -65,11 +66,11 @@ def test_a_branch_may_hold_many_nodes_in_a_row() -> None:
         )
     long = first.replace(nodes=tuple(builder.nodes), outputs=(value,))
     before = with_cond(graph, (long, second))
-    after = PASSES["shard_update"](before)
+    after = SHARD_UPDATE(before)
     verify(after)
     assert after.variables[0].sharded_along == 0
     assert len(the_cond(after).graphs[0].nodes) == 5001
-    assert PASSES["shard_update"](after) is after
+    assert SHARD_UPDATE(after) is after
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,15 @@ from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
-from graphdist.passes import PASSES, slice_rules
+from graphdist.passes import slice_rules
 from graphdist.passes.cuts import Cuts
 from graphdist.passes.shard_update import ShardUpdate
 from graphdist.passes.slice_gains import Sharding
 from graphdist.passes.slice_rules import RULES, UNSLICED, Forms, Need, SliceRule, rule_for
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import check_same_meaning
+
+SHARD_UPDATE = ShardUpdate(Sharding())
 
 MODULE = """graph f on 2 replicas, stage spmd
   variable @m: f32[4,3] mirrored {{synchronization="on_write", aggregation="none", assigned=true}}
@@ -57,14 +59,14 @@ def test_an_operation_is_added_by_its_rule(
     monkeypatch: pytest.MonkeyPatch, axis: int, is_in_slices: bool
 ) -> None:
     before = graph_along(axis)
-    assert PASSES["shard_update"](before) is before
+    assert SHARD_UPDATE(before) is before
     monkeypatch.setattr(slice_rules, "RULES", {**RULES, "jax.cumsum": Cumulative()})
-    after = PASSES["shard_update"](before)
+    after = SHARD_UPDATE(before)
     verify(after, full=True)
     assert any(node.op is REDUCE_SCATTER for node in after.nodes) == is_in_slices
     assert (after.variables[0].sharded_along == 0) == is_in_slices
     check_same_meaning(before, after, "cumulative", to_the_bit=False)
-    assert PASSES["shard_update"](after) is after
+    assert SHARD_UPDATE(after) is after
 
 
 def test_an_operation_without_a_rule_takes_all_of_its_operands() -> None:

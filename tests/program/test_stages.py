@@ -264,4 +264,4 @@ def test_a_failing_pass_leaves_a_reproducer(tmp_path: Any, strategy: gd.Strategy
     (path,) = tmp_path.iterdir()
     assert any(str(path) in note for note in caught.value.__notes__)
     with pytest.raises(ZeroDivisionError):
-        gd.passes.manager.replay(path, {"explode": bad}, resolve)
+        gd.passes.manager.replay(path, [bad], resolve)

@@ -12,7 +12,8 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
 from graphdist.ir.types import numpy_dtype
 from graphdist.ir.verifier import verify
-from graphdist.passes import PASSES
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.narrow_gathers import narrow_gathers
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import check_same_meaning
 from tests.properties.effort import programs
@@ -104,13 +105,13 @@ def test_fewer_bytes_and_the_same_bits(
     steps: list[Step], start: str, replicas: int, returned: int, seed: int
 ) -> None:
     graph = parse(text_of(steps, start, replicas, returned), ops=resolve)
-    graph = PASSES["eliminate_dead_code"](graph)
+    graph = eliminate_dead_code(graph)
     verify(graph, full=True)
-    after = PASSES["narrow_gathers"](graph)
+    after = narrow_gathers(graph)
     verify(after, full=True)
-    assert PASSES["narrow_gathers"](after) is after
-    left = PASSES["eliminate_dead_code"](after)
-    assert PASSES["narrow_gathers"](left) is left
+    assert narrow_gathers(after) is after
+    left = eliminate_dead_code(after)
+    assert narrow_gathers(left) is left
     assert not widened_first(left)
     assert not narrowed_after(left)
     assert (sent(left) < sent(graph)) == (after is not graph)

@@ -14,7 +14,8 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER
 from graphdist.ir.parser import parse
 from graphdist.ir.rewrite import rewrite
-from graphdist.passes import PASSES, Target, pipeline
+from graphdist.passes import Target, pipeline
+from graphdist.passes.stage_collectives import StageCollectives
 from graphdist.runtime.compilation import step_options
 
 VALUES = 8
@@ -127,5 +128,5 @@ def test_all_gathers_of_more_than_16_mib_are_the_compilers(rows: int, is_staged:
   %g = all_gather(%x) {{group_size=64, axis=0}} : f32[{64 * rows},2] mirrored
   return %g
 }}""")
-    (node,) = PASSES["stage_collectives"].run(graph).nodes
+    (node,) = StageCollectives()(graph).nodes
     assert ("stages" in node.params) == is_staged

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
-from graphdist.passes import PASSES
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.viz.graph_diff import diff, diffs
 from tests.viz.graphs import chain
 
@@ -73,12 +73,12 @@ def test_a_node_put_between_rewires_its_user_alone() -> None:
 
 def test_a_pass_that_changes_nothing_has_no_difference() -> None:
     graph = chain(30)
-    assert not diff(graph, PASSES["eliminate_dead_code"](graph))
+    assert not diff(graph, eliminate_dead_code(graph))
 
 
 def test_what_a_pass_removes_is_found() -> None:
     dead = parse(TEXT.replace("  return", "  %e = jax.sin(%a) : f32[3] per_replica\n  return"))
-    change = diff(dead, PASSES["eliminate_dead_code"](dead))
+    change = diff(dead, eliminate_dead_code(dead))
     assert [node.op.name for node in change.removed] == ["jax.sin"]
     assert not change.added
     assert not change.rewired
