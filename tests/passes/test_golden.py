@@ -119,7 +119,6 @@ def test_every_pass_has_files_and_they_are_named_after_it() -> None:
     assert set(OPTIONS) <= stems
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_golden(case: Case, update_golden: bool) -> None:
     run = pass_of(case.path)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-QUICK_SECONDS = 15
+QUICK_SECONDS = 20
 """What the quick tests of a file may take together, on 2 cores that do nothing else."""
 LONG_SECONDS = 120
 """What its long tests may."""

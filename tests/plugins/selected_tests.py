@@ -77,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a part that is none."""
     if config.getoption("--part"):
-        _part(config)
+        part_of(config.getoption("--part"))
 
 
 def leaves_long_out(config: pytest.Config) -> bool:
@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if leaves_long_out(config):
         left = [item for item in left if not item.get_closest_marker("long")]
     if config.getoption("--part"):
-        part, parts = _part(config)
+        part, parts = part_of(config.getoption("--part"))
         left = [item for item in left if crc32(_file(item).encode()) % parts == part - 1]
     kept = set(left)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -114,8 +114,8 @@ def _file(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 
-def _part(config: pytest.Config) -> tuple[int, int]:
-    text = str(config.getoption("--part"))
+def part_of(text: str) -> tuple[int, int]:
+    """Return K and N of "K/N"; raises `UsageError` for anything else."""
     part, slash, parts = text.partition("/")
     if not (slash and part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
         raise pytest.UsageError(f"--part is {text!r}, not one of N parts such as 1/3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def check_equal(given: Any, expected: Any) -> None:
         check_arrays(one, other, f"output {position}")
 
 
+@pytest.mark.long
 @given(programs(), st.integers(0, 9))
 def test_without_a_strategy(program: Body, seed: int) -> None:
     arrays = random_arrays(program.takes, seed)
@@ -28,6 +30,7 @@ def test_without_a_strategy(program: Body, seed: int) -> None:
     check_equal(given, jax.jit(program)(*arrays))
 
 
+@pytest.mark.long
 @given(programs(), st.integers(0, 9))
 def test_on_one_device(program: Body, seed: int) -> None:
     arrays = random_arrays(program.takes, seed)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ TRANSFORMATIONS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @programs(30)
 @given(
     st.lists(st.sampled_from(sorted(SHAPES)), min_size=1, unique=True),

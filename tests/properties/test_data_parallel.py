@@ -14,6 +14,7 @@ from typing import Any  # Any: distributed values
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def check_close(given: Any, expected: Any, loss: Body) -> None:
 replicas, seeds = st.integers(1, 4), st.integers(0, 9)
 
 
+@pytest.mark.long
 @given(losses(), replicas, seeds)
 def test_the_mean_of_gradients_is_the_gradient_of_the_mean(
     loss: Body, num_replicas: int, seed: int
@@ -92,6 +94,7 @@ def test_the_mean_of_gradients_is_the_gradient_of_the_mean(
     check_close(given, plain(batch.weights), loss)
 
 
+@pytest.mark.long
 @given(losses(), replicas, seeds)
 def test_gradients_across_run(loss: Body, num_replicas: int, seed: int) -> None:
     batch = Batch(num_replicas, seed)

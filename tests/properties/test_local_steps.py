@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,6 +156,7 @@ def traced(program: Program, strategy: gd.Strategy) -> tuple[Any, Any, Any]:
     return gd.function(lambda xs: strategy.run(replica_fn, args=(xs,))), w, m
 
 
+@pytest.mark.long
 @programs(30)
 @given(PROGRAMS, st.integers(0, 2**16))
 def test_local_steps_as_replicas_alone(program: Program, seed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ def narrowed_after(graph: Graph) -> int:
     )
 
 
+@pytest.mark.long
 @programs(150)
 @given(
     st.lists(STEPS, min_size=1, max_size=10),

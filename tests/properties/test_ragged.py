@@ -13,6 +13,7 @@ from typing import Any  # Any: distributed values
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
@@ -44,6 +45,7 @@ def split(strategy: gd.Strategy, whole: Any, sizes: Sequence[int]) -> Any:
     )
 
 
+@pytest.mark.long
 @programs(6)  # each compiles a function of up to eight classes
 @given(losses(), SIZES, st.integers(0, 2**16))
 def test_losses_of_unequal_batches(loss: Body, sizes: Sequence[int], seed: int) -> None:
@@ -136,6 +138,7 @@ STAGES = st.lists(
 )
 
 
+@pytest.mark.long
 @programs(8)
 @given(STAGES, SIZES, st.integers(0, 2**16))
 def test_programs_that_meet(stages: Sequence[Stage], sizes: Sequence[int], seed: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias  # Any: distributed values
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,6 +108,7 @@ def lowered(graph: Graph, passes: Sequence[Pass]) -> Graph:
     return run_passes(graph, passes)[-1].graph
 
 
+@pytest.mark.long
 @programs(400)
 @given(TERMS, st.booleans(), st.integers(0, 99))
 def test_fewer_collectives_and_the_same_numbers(term: Term, loops: bool, seed: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any  # Any: results are pytrees
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def check_equal(given: Sequence[Held], expected: Sequence[Held]) -> None:
             check_arrays(one.reshape(other.shape), other, f"value {number} on replica {replica}")
 
 
+@pytest.mark.long
 @programs(13)  # each is compiled, which is dear
 @given(distributed_programs(), st.integers(1, 4), st.integers(0, 9))
 def test_compiled(program: Distributed, num_replicas: int, seed: int) -> None:

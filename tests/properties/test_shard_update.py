@@ -14,6 +14,7 @@ from typing import Any, TypeAlias  # Any: distributed values
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -128,6 +129,7 @@ SHARED_OUT = expressions(sorted({*SCALARS} - {"first"}), [])
 """What can be computed of slices alone."""
 
 
+@pytest.mark.long
 @programs(450)
 @given(
     st.sampled_from(SHAPES),
@@ -177,6 +179,7 @@ def test_updates_mean_the_same_shared_out(
     check(graph, stored, shape, seed)
 
 
+@pytest.mark.long
 @programs(150)
 @given(
     st.sampled_from([(8,), (4, 3), (3, 8), (2, 4, 4)]),
