@@ -31,7 +31,7 @@ from graphdist.passes import pipeline
 from graphdist.program.stages import Traced
 from graphdist.tools.bench.programs import TINY
 from graphdist.tools.bench.systems import Graphdist
-from graphdist.tools.targets import make_step
+from graphdist.tools.steps import make_step
 from tests.ir.traced_training import (
     keras_step,
     locally,

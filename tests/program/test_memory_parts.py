@@ -87,6 +87,7 @@ def test_a_loop_over_microbatches_saves_the_inputs_of_layers_of_one(microbatches
     assert parts.saved == LAYERS * 4 * (ROWS // microbatches) * WIDTH
 
 
+@pytest.mark.needs("tpu")
 def test_a_gradient_that_is_scattered_in_parts_is_not_saved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
