@@ -50,10 +50,11 @@ def pythons() -> Iterator[str]:
     """Yield the interpreters of this machine that start: on the path, and pyenv's."""
     on_path = (shutil.which(f"python3.{minor}") for minor in range(11, 20))
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    for name in (sys.executable, *filter(None, on_path), *pyenv.glob("versions/3.*/bin/python3")):
+    of_pyenv = map(str, pyenv.glob("versions/3.*/bin/python3"))
+    for name in (sys.executable, *filter(None, on_path), *of_pyenv):
         # A name on the path may be pyenv's for a version that is not chosen.
         if not subprocess.run([name, "-V"], capture_output=True, check=False).returncode:
-            yield str(name)
+            yield name
 
 
 def version_of(python: str) -> tuple[int, ...]:

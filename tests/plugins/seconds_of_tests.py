@@ -7,8 +7,9 @@ test that has become a little slower. Seconds are those of the tests and their f
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 import pytest
 
@@ -32,13 +33,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Budget())
 
 
+Key = TypeVar("Key")
+
+
+def slowest(seconds: Mapping[Key, float]) -> list[tuple[Key, float]]:
+    """Return the keys with their seconds, the slowest first."""
+    return sorted(seconds.items(), key=lambda item: -item[1])
+
+
 class Budget:
     """Adds up the seconds of each file, and of each test."""
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._files: Counter[tuple[str, bool]] = Counter()
-        self._tests: Counter[str] = Counter()
+        self._files: dict[tuple[str, bool], float] = defaultdict(float)
+        self._tests: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a phase of a test."""
@@ -47,7 +56,7 @@ class Budget:
         self._tests[report.nodeid] += report.duration
 
     def _beyond(self) -> Iterator[str]:
-        for (file, is_long), seconds in self._files.most_common():
+        for (file, is_long), seconds in slowest(self._files):
             budget = LONG_SECONDS if is_long else QUICK_SECONDS
             if seconds > budget:
                 kind = "long" if is_long else "quick"
@@ -62,9 +71,9 @@ class Budget:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the slowest tests and files, and the files beyond their budget."""
         terminalreporter.section("slowest")
-        for name, seconds in self._tests.most_common(SHOWN):
+        for name, seconds in slowest(self._tests)[:SHOWN]:
             terminalreporter.line(f"{seconds:7.1f} s  {name}")
-        for (file, is_long), seconds in self._files.most_common(SHOWN):
+        for (file, is_long), seconds in slowest(self._files)[:SHOWN]:
             terminalreporter.line(f"{seconds:7.1f} s  {file}{' (long)' * is_long}")
         for line in self._beyond():
             terminalreporter.line(f"BEYOND BUDGET {line}", red=True)
