@@ -148,6 +148,7 @@ def test_several_threads_may_share_an_iterator() -> None:
     assert sorted(found) == list(range(100))
 
 
+@pytest.mark.long
 def test_the_interpreter_exits_with_iterators_at_work() -> None:
     script = """
         import itertools, threading

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import train_multi_worker
 from train_digits import Settings
 from train_multi_worker import Plan
@@ -22,6 +23,7 @@ def losses_of(plan: Plan) -> dict[int, float]:
     return losses
 
 
+@pytest.mark.long
 def test_it_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     whole = losses_of(Plan(str(tmp_path / "whole"), steps=30, steps_a_checkpoint=12))
     first = losses_of(Plan(str(tmp_path / "parts"), steps=26, steps_a_checkpoint=12))

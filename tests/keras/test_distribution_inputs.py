@@ -56,6 +56,7 @@ def evaluated(x: Any, y: Any = None, **options: Any) -> Any:
     return program
 
 
+@pytest.mark.long
 @covers(
     "test_calculating_input_params_no_steps_no_batch_size",
     "test_calculating_input_params_with_steps_no_batch_size",
@@ -165,6 +166,7 @@ def test_weights_of_rows() -> None:
         assert found == (pytest.approx(expected), 2)
 
 
+@pytest.mark.long
 @covers(
     "test_evaluate_with_partial_batch",
     "test_predict_with_partial_batch",

@@ -25,6 +25,7 @@ def dense(**compiled: Any) -> Any:
     return model
 
 
+@pytest.mark.long
 @covers(
     "test_host_training_loop",
     "test_host_training_loop_last_partial_execution",

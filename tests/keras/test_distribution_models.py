@@ -142,6 +142,7 @@ def test_a_loss_of_a_weight_counts_once() -> None:
     assert pair.same(program) == [-1.0]
 
 
+@pytest.mark.long
 @covers(
     "test_distribution_strategy_on_sequential_model",
     "test_distribution_strategy_on_functional_model",

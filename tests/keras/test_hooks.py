@@ -131,6 +131,7 @@ def test_a_variable_of_the_users_own_class_keeps_it() -> None:
     assert weight.doubled().tolist() == [2.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "float32", "bfloat16", "float16"])
 def test_first_values_have_the_precision_of_the_variable(policy: str) -> None:
     """A layer that is used in a function first reads its new weights cast."""

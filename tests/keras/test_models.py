@@ -79,6 +79,7 @@ def test_another_backend_is_refused() -> None:
         require_jax("torch")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
 def test_another_backend_of_the_environment_is_refused(backend: str) -> None:
     command = [sys.executable, "-c", "import graphdist.keras"]

@@ -76,6 +76,7 @@ def test_keras_copies_no_value_that_nobody_reads(monkeypatch: pytest.MonkeyPatch
     assert read == [each.path for each in model.layers[0].weights]
 
 
+@pytest.mark.long
 def test_variables_that_a_model_no_longer_has_are_released() -> None:
     with mirrored().scope():
         model = classifier()

@@ -115,6 +115,7 @@ def test_dtypes_of_few_bits(dtype: str) -> None:
     assert (metric.result().dtype, float(metric.result())) == (jnp.dtype(dtype), 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("restored_on", [1, 2, 3])
 def test_checkpoints_are_exact(tmp_path: Path, restored_on: int) -> None:
     strategy = mirrored(2)

@@ -79,6 +79,7 @@ def mirrored(replicas: int = 2) -> gd.MirroredStrategy:
     return gd.MirroredStrategy([f"cpu:{i}" for i in range(replicas)])
 
 
+@pytest.mark.long
 def test_a_score_that_is_no_number_is_not_among_the_highest() -> None:
     scores = [[np.nan] * 3, [0.1, np.nan, 0.2], [0.3, 0.2, 0.1], [0.3, 0.2, 0.1]]
     metric = metrics.SparseTopKCategoricalAccuracy(k=3)

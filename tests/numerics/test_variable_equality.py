@@ -17,6 +17,7 @@ def variable(value: Any = (1.0, 2.0)) -> gd.Variable:
     return gd.Variable(np.asarray(value, np.float32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("other", "expected"),
     [

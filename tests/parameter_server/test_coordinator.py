@@ -224,6 +224,7 @@ def test_variables_that_nobody_uses_are_dropped(strategy: Strategy) -> None:
     assert other.storage.key in strategy.names
 
 
+@pytest.mark.long
 def test_workers_know_their_number(coordinator: ClusterCoordinator) -> None:
     number = gd.function(experimental_get_current_worker_index)
     assert {int(coordinator.schedule(number).fetch()) for _ in range(20)} <= {0, 1}

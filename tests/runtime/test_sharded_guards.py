@@ -126,6 +126,7 @@ def test_more_replicas_hold_less(replicas: int) -> None:
     assert cut.held == pytest.approx(1 / replicas, abs=0.03)
 
 
+@pytest.mark.long
 def test_what_stays_whole_says_why_and_the_rest_is_shared_out() -> None:
     optimizer = optax.chain(optax.adaptive_grad_clip(0.1), optax.adam(0.01))
     training = Training(optimizer, 2, True)

@@ -191,6 +191,7 @@ def test_code_that_a_step_calls_back_reads_variables_while_the_next_step_waits()
     np.testing.assert_array_equal(weight.read_value(), np.full(3, 7.0))
 
 
+@pytest.mark.long
 def test_a_loaded_step_takes_turns_with_one_that_stores_in_slices(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

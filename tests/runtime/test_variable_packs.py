@@ -322,5 +322,6 @@ def slices_at_constants(variables: int) -> int:
     return str(program._binding.step.compiled.as_text()).count(" slice(")
 
 
+@pytest.mark.long
 def test_all_pieces_of_a_size_are_cut_by_one_kernel() -> None:
     assert slices_at_constants(24) == slices_at_constants(12)

@@ -39,6 +39,7 @@ def train(strategy: gd.Strategy, steps: int) -> tuple[gd.Variable, list[float]]:
     return w, [float(step(batch)) for _ in range(steps)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("home", [None, "cpu:0", "cpu:2", "cpu:5"])
 def test_trains_as_mirrored_does_to_the_last_bit(home: str | None) -> None:
     w, losses = train(gd.CentralStorageStrategy(COMPUTE, home), steps=5)

@@ -59,6 +59,7 @@ def ones(strategy: gd.Strategy) -> Any:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_run", [False, True])
 def test_a_copied_model_trains_by_itself(strategy: gd.Strategy, has_run: bool) -> None:
     model = Model(strategy)

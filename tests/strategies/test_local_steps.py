@@ -28,6 +28,7 @@ from tests.strategies.local_training import (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reduce_op", ["MEAN", "SUM"])
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_one_local_step_of_plain_sgd_is_the_synchronous_step(replicas: int, reduce_op: str) -> None:
@@ -60,6 +61,7 @@ def test_as_by_hand(inner: Any, outer: Any) -> None:
     assert_close(read, jax.tree.map(lambda a, b: (a + b) / 2, *copies))
 
 
+@pytest.mark.long
 def test_an_outer_optimizer_on_one_replica_looks_ahead() -> None:
     data, inner = batches(7), optax.sgd(0.1)
     training = Training(strategy_of(1, sync_every=3, outer_optimizer=NESTEROV), inner)
@@ -174,6 +176,7 @@ def test_other_functions_read_the_mean() -> None:
     np.testing.assert_allclose(training.params["a"] * 2, mean * 2, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("outer", [None, NESTEROV], ids=["mean", "diloco"])
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
 def test_assigned_values_go_to_all_copies_and_to_the_anchor(outer: Any, inside: bool) -> None:

@@ -287,6 +287,7 @@ def test_bounds_are_of_ratios() -> None:
 ON_TPU = "stage_collectives"
 
 
+@pytest.mark.long
 @pytest.mark.needs("tpu")
 def test_stages_halve_what_is_sent() -> None:
     (showcase,) = [one for one in SHOWCASES if one.pass_name == ON_TPU]

@@ -24,6 +24,7 @@ def test_each_model_is_trained_by_both_systems() -> None:
     assert names == ["dense", "convnet", "LSTM", "transformer", "embedding", "two outputs"]
 
 
+@pytest.mark.long
 def test_a_model_that_is_not_there_is_told() -> None:
     done = bench("perceptron")
     assert done.returncode == 2

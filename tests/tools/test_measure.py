@@ -43,6 +43,7 @@ def target(tmp_path: Path) -> str:
     return f"{path}:make_step"
 
 
+@pytest.mark.long
 def test_a_step_is_measured(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([target, "--steps", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

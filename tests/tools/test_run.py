@@ -18,6 +18,7 @@ from tests.multi_worker.launch import command, environment, run
 _SAID = re.compile(r"\[worker (\d)\] SAYS (.*)")
 
 
+@pytest.mark.long
 def test_every_worker_knows_its_task() -> None:
     outcome = run(3, "plain", "say", "--flag", "x", devices=2)
     assert outcome.status == 0
@@ -45,6 +46,7 @@ def test_a_job_is_started_again(tmp_path: Path) -> None:
     assert "restart 1 of 2, with 2 workers" in outcome.err
 
 
+@pytest.mark.long
 def test_a_restart_with_fewer_workers(tmp_path: Path) -> None:
     options = ("--max-restarts", "1", "--min-workers", "1")
     outcome = run(2, "plain", "once", str(tmp_path / "marker"), options=options)

@@ -252,6 +252,7 @@ def test_integers_and_python_values_beside(strategy: gd.Strategy) -> None:
     np.testing.assert_allclose(numbers(found), jax.grad(of_all)(jnp.array(WEIGHTS)), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_result_wider_than_what_is_brought(strategy: gd.Strategy) -> None:
     """What fills a padded corner has no cotangent."""
 

@@ -96,6 +96,7 @@ def test_the_state_of_an_optimizer(prefix: str) -> None:
     jax.tree.map(np.testing.assert_array_equal, checkpoint.state, state)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
 def test_keys_and_generators(prefix: str, pair: gd.Strategy, implementation: str) -> None:
     key = jax.random.key(3, impl=implementation)
@@ -114,6 +115,7 @@ def test_keys_and_generators(prefix: str, pair: gd.Strategy, implementation: str
     assert bool(variable.read_value() == jax.random.key(4, impl=implementation))
 
 
+@pytest.mark.long
 def test_metrics_on_another_number_of_replicas(prefix: str, pair: gd.Strategy) -> None:
     with pair.scope():
         mean = gd.metrics.Mean()

@@ -66,6 +66,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+@pytest.mark.long
 def test_another_process_is_refused_by_name(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     manager = manager_of(tmp_path)
     assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1")
@@ -135,6 +136,7 @@ def test_managers_of_one_process_share(tmp_path: Path) -> None:
     assert not (tmp_path / ".ckpt.writer").exists()
 
 
+@pytest.mark.long
 def test_readers_change_nothing(tmp_path: Path) -> None:
     manager_of(tmp_path).save()
     gd.train.latest_checkpoint(tmp_path)

@@ -46,6 +46,7 @@ def test_the_page_of_a_model(
         assert any(title in shown for shown in frames["titles"]), (title, frames["titles"])
 
 
+@pytest.mark.long
 @pytest.mark.needs("browser")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_picture_of_a_model_stays_through_the_passes(name: str, tmp_path: Path) -> None:

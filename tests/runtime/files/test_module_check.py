@@ -84,6 +84,7 @@ def test_what_was_written_by_jax_comes_back(saved: Path, runs: list[Any]) -> Non
     assert len(runs) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -131,6 +132,7 @@ def decompositions(x: jax.Array) -> list[jax.Array]:
     ]
 
 
+@pytest.mark.long
 def test_linear_algebra_of_every_platform_is_known(tmp_path: Path) -> None:
     path = tmp_path / "step.gdx"
     step = gd.function(decompositions)
