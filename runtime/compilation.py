@@ -8,11 +8,12 @@ does not take.
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol  # Any: compiler options are whatever XLA takes
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 from jax.stages import Compiled, Lowered
 
 from graphdist.ir.errors import GraphdistError
@@ -71,7 +72,8 @@ def compile_lowered(
     options = dict(compiler_options or {}) or None
     try:
         if devices.topology is not None:
-            return _compiled_for_absent_devices(lowered, options)
+            with without_cache():  # from which JAX cannot read executables of absent devices
+                return lowered.compile(options)
         if devices.workers is None:
             return lowered.compile(options)
         return devices.workers.supervise(lambda: lowered.compile(options))
@@ -82,11 +84,20 @@ def compile_lowered(
         raise refusal from error
 
 
-def _compiled_for_absent_devices(lowered: Lowered, options: dict[str, Any] | None) -> Compiled:
-    """Compile; JAX writes the step to its compilation cache, cannot read it there, and warns."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
-        return lowered.compile(options)
+@contextmanager
+def without_cache() -> Iterator[None]:
+    """Compile in the `with` block without JAX's compilation cache, where the user set one."""
+    was_enabled = jax.config.jax_enable_compilation_cache
+    if jax.config.jax_compilation_cache_dir is None or not was_enabled:
+        yield
+        return
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # which remembers the setting
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+        compilation_cache.reset_cache()
 
 
 _COMBINING = {

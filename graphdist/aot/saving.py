@@ -19,7 +19,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any  # Any: users' arguments and results, JSON
+
+import jax
 
 from graphdist.aot.compatibility import check_native, check_versions, strategy_that_runs, target_of
 from graphdist.aot.loaded_step import LoadedStep
@@ -39,6 +42,7 @@ from graphdist.errors import (
 )
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import Compiled
+from graphdist.runtime.compilation import without_cache
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Executable
 from graphdist.runtime.files.artifact import sha256, try_to_write, write_artifact
@@ -113,10 +117,22 @@ def save(
     members = {
         "graph.txt": graphs,
         "module.mlir": _exported(compiled, chosen),
-        "executable.bin": serialize_native(compiled.executable.compiled),
+        "executable.bin": serialize_native(_as_compiled_here(compiled).executable.compiled),
         "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
     }
     write_artifact(path, manifest, members)
+
+
+def _as_compiled_here(compiled: Compiled) -> Compiled:
+    """Return the step with an executable that can be written.
+
+    Of a CPU's executable that JAX read from its compilation cache it writes a part alone: when it
+    is loaded and called, functions are not found.
+    """
+    if compiled.devices.platform != "cpu" or jax.config.jax_compilation_cache_dir is None:
+        return compiled
+    with without_cache():
+        return replace(compiled.lowered).compile(compiled.compiler_options)
 
 
 def require_place(path: str | os.PathLike[str]) -> None:
