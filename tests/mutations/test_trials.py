@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import pytest
 
-from graphdist.runtime.compilation import without_cache
 from tests.mutations import checkpoints
 from tests.mutations.trial import run_trials
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "count"), [("artifacts", 10), ("texts", 250)])
-def test_changed_files_are_used_or_refused(kind: str, count: int) -> None:
-    with without_cache():  # whose files are written while the program of an artifact is compiled
-        result = run_trials(kind, count)
+def test_changed_files_are_used_or_refused(
+    kind: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whose files are written while the program of an artifact is compiled.
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    result = run_trials(kind, count)
     assert not result.faults, result
     assert result.outcomes.total() == count
     assert len(result.outcomes) > 1, "all were refused, or all used"
