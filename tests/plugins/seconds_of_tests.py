@@ -15,7 +15,7 @@ import pytest
 
 QUICK_SECONDS = 20
 """What the quick tests of a file may take together, on 2 cores that do nothing else."""
-LONG_SECONDS = 120
+LONG_SECONDS = 300
 """What its long tests may."""
 SHOWN = 15
 
