@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import textwrap
 import types
 from collections.abc import Callable
 from typing import Any  # Any: users' functions, syntax trees with annotations
@@ -41,10 +42,8 @@ def converted(fn: Callable[..., Any], operators: object) -> Callable[..., Any]:
         raise _refused(f"{name} is no function with a source that can be read", None)
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise _refused(f"{name} is a generator", function)
-    try:
-        inspect.getsource(function)
-    except (OSError, TypeError) as error:
-        raise _refused(f"the source of {name} cannot be read", function) from error
+    if not _has_source(function):
+        raise _refused(f"the source of {name} cannot be read", function)
     code = _code(_transformed(function), function)
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[_OPERATORS] = types.CellType(operators)
@@ -52,6 +51,22 @@ def converted(fn: Callable[..., Any], operators: object) -> Callable[..., Any]:
     result = types.FunctionType(code, function.__globals__, name, function.__defaults__, closure)
     result.__kwdefaults__ = function.__kwdefaults__
     return result
+
+
+def _has_source(function: types.FunctionType) -> bool:
+    """Return whether Python finds the source of a function, and not another one in its place.
+
+    All code of `exec` is of the file "<string>". Since Python 3.13 so is the code of `python -c`,
+    whose source Python finds for both.
+    """
+    try:
+        statements = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError):
+        return False
+    except SyntaxError:  # a string over several lines, which begin further left
+        return True
+    names = [one.name for one in statements if isinstance(one, ast.FunctionDef)]
+    return names == [function.__code__.co_name]
 
 
 def _transformed(function: types.FunctionType) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 import jax.numpy as jnp
@@ -110,9 +111,15 @@ def test_numbers_of_steps(steps: Any) -> None:
         gd.function(lambda x: x, steps_per_execution=steps)
 
 
-def test_code_without_source_is_refused() -> None:
+@pytest.mark.parametrize("known", [None, "import sys\n", "def g(x):\n    return x\n"])
+def test_code_without_source_is_refused(known: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = STRATEGIES["mirrored"]()
     scope: dict[str, Any] = {}
     exec("def f(dataset):\n    for batch in dataset: pass", scope)
+    if known is None:
+        monkeypatch.delitem(linecache.cache, "<string>", raising=False)
+    else:  # of `python -c`, as Python 3.13 has it
+        lines = known.splitlines(keepends=True)
+        monkeypatch.setitem(linecache.cache, "<string>", (len(known), None, lines, "<string>"))
     with pytest.raises(gd.UnsupportedError, match="the source of f cannot be read"):
         gd.function(scope["f"])(distributed(strategy))
