@@ -15,15 +15,16 @@ After:   %w1 = pull(%w)  %g = jax.dot_general(%x, %w1)
 
 How it works.
 
-1. *Which variables belong together.* A variable that a result of the step depends on, or new values
-   of several such variables, is *read by the worker*: parameters, and the count of steps that many
-   updates take. Any other one is a slot: it goes with the one variable of the first kind whose new
-   value depends on it (`ir/flow.py`).
+1. *Which variables belong together.* A variable is *read by the worker* if a result of the step
+   depends on it, or new values of several such variables do, or if the worker combines it with
+   arguments: parameters, and the count of steps that many updates take. Any other one is a slot: it
+   goes with the one variable of the first kind whose new value depends on it (`ir/flow.py`).
 2. *Which nodes the server computes.* From the new values backwards, a node belongs to an update if
-   it depends on a slot; or on the variables of the update alone; or computes each element by itself
-   (`ir/elementwise.py`, the table by which `shard_update` finds updates) from a variable or from
-   another such node. So an update may reduce or multiply matrices of its slots, and gradients stay
-   on the worker; so do numbers that several gradients give together, such as a global norm.
+   it depends on a slot; or on the variables of the update alone; or changes each element by itself
+   (`passes/by_element.py`) of a variable or of another such node. So an update may reduce or
+   multiply matrices of its slots, and gradients stay on the worker; so do numbers that several
+   gradients give together, such as a global norm. What is added to a variable may be a gradient
+   that is made element by element: if it is smaller than what it is made of, the worker sends it.
 3. *Which values are sent.* An update takes values from outside. A server may run some of the
    operations that make them, too. Of all these values the ones with the fewest bytes are sent: a
    minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
@@ -36,9 +37,11 @@ A count of steps that several updates need is read by the worker, and numbers co
 as a learning rate, are sent; the count has an update of its own. Where several workers run at once
 the numbers may be behind by the steps in flight.
 
-A branch over several variables is split first, one for each (`passes/split_branches.py`). Left
-alone: loops that update several variables at once. The worker reads their slots, and sends new
-values in full. `CutStep.notes` says so, with the user's line.
+A branch over several variables is split first, one for each (`passes/split_branches.py`), and what
+is joined of several is taken apart (`passes/joined_variables.py`). Left alone: loops that update
+several variables at once. The worker reads their slots, and sends new values in full.
+`CutStep.notes` says so, with the user's line, and `passes/lost_writes.py` which of these undo what
+other workers write.
 """
 
 from __future__ import annotations
