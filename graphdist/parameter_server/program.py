@@ -84,10 +84,16 @@ def _require_no_lost_writes(graph: Graph) -> None:
         raise UnsupportedError(
             lost.what,
             source=lost.source,
-            hint="have the server change it, behind the loop or branch that computes the change: "
-            "v.assign_sub(change), or v.assign(jnp.where(condition, v - change, v)); or take the "
-            "loss: gd.ParameterServerStrategy(allow_lost_updates=True)",
+            hint=f"{_BY_ARGUMENTS if lost.is_chosen else _BY_SERVER}; or take the loss: "
+            f"gd.ParameterServerStrategy(allow_lost_updates=True)",
         )
+
+
+_BY_ARGUMENTS = "let an argument of the step decide, or schedule another function in its turn"
+_BY_SERVER = (
+    "have the server change it, behind the loop or branch that computes the change: "
+    "v.assign_sub(change), or v.assign(jnp.where(condition, v - change, v))"
+)
 
 
 def _with_reads_as_arguments(found: RowReads) -> Graph:

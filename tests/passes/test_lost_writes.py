@@ -19,7 +19,7 @@ from graphdist.passes import pipeline
 from graphdist.passes.halves import CutStep, joined
 from graphdist.passes.lost_writes import LostWrite, lost_writes
 from graphdist.passes.manager import run_passes
-from tests.passes.cut_execution import TARGET, check_cut
+from tests.passes.cut_execution import TARGET, check_cut, step_graph
 
 X = jax.ShapeDtypeStruct((5, 3), np.float32)
 
@@ -177,6 +177,47 @@ def test_an_update_that_loses_writes_is_found_with_its_line(step: Callable[..., 
     assert found
     assert all("the worker computes its new value" in str(lost) for lost in found)
     assert all("test_lost_writes.py:" in str(lost) for lost in found)
+
+
+def every_second_step(v: Any, x: Any) -> None:
+    grads = jax.grad(loss_of)({"w": v["w"].read_value(), "b": v["b"].read_value()}, x)
+    for name in "wb":
+        old = v[name].read_value()
+        is_second = v["n"].read_value() % 2 == 1
+        v[name].assign(lax.cond(is_second, lambda a, g: a - g, lambda a, g: a, old, grads[name]))
+    v["n"].assign_add(1)
+
+
+def rate_by_steps(v: Any, x: Any) -> None:
+    grads = jax.grad(loss_of)({"w": v["w"].read_value(), "b": v["b"].read_value()}, x)
+    rate = jnp.where(v["n"].read_value() < 10, 0.1, 0.01)
+    for name in "wb":
+        v[name].assign_sub(rate * grads[name], read_value=False)
+    v["n"].assign_add(1)
+
+
+@pytest.mark.parametrize(
+    ("step", "is_lost"),
+    [(every_second_step, True), (rate_by_steps, False)],
+)
+def test_a_choice_by_a_count_that_the_worker_has_read(
+    step: Callable[..., Any], is_lost: bool
+) -> None:
+    made = variables() | {"n": gd.Variable(0, name="n")}
+    graph = graph_of(step, made, X)
+    found = lost_of(check_cut(graph, step.__name__), graph)
+    assert [lost.variable for lost in found] == (["w", "b"] if is_lost else [])
+    assert all("is changed or not by what the worker has read" in str(lost) for lost in found)
+
+
+@pytest.mark.parametrize("lowered", [True, False])
+def test_gradients_added_up_by_optax_are_lost(lowered: bool) -> None:
+    optimizer = optax.MultiSteps(optax.sgd(0.1), 2)
+    graph = step_graph(("dense", "bias"), optimizer, lowered=lowered)
+    found = lost_of(check_cut(graph, "added up"), graph)
+    assert {lost.variable for lost in found} == {"dense", "bias"}
+    finite = step_graph(("dense", "bias"), optax.apply_if_finite(optax.adam(0.1), 3))
+    assert lost_of(check_cut(finite, "finite"), finite) == ()
 
 
 def test_what_does_not_depend_on_the_variable_replaces_it() -> None:
