@@ -15,15 +15,16 @@ After:   %w1 = pull(%w)  %g = jax.dot_general(%x, %w1)
 
 How it works.
 
-1. *Which variables belong together.* A variable that a result of the step depends on, or new values
-   of several such variables, is *read by the worker*: parameters, and the count of steps that many
-   updates take. Any other one is a slot: it goes with the one variable of the first kind whose new
-   value depends on it (`ir/flow.py`).
+1. *Which variables belong together.* A variable is *read by the worker* if a result of the step
+   depends on it, or new values of several such variables do, or if the worker combines it with
+   arguments: parameters, and the count of steps that many updates take. Any other one is a slot: it
+   goes with the one variable of the first kind whose new value depends on it (`ir/flow.py`).
 2. *Which nodes the server computes.* From the new values backwards, a node belongs to an update if
-   it depends on a slot; or on the variables of the update alone; or computes each element by itself
-   (`ir/elementwise.py`, the table by which `shard_update` finds updates) from a variable or from
-   another such node. So an update may reduce or multiply matrices of its slots, and gradients stay
-   on the worker; so do numbers that several gradients give together, such as a global norm.
+   it depends on a slot; or on the variables of the update alone; or changes each element by itself
+   (`passes/by_element.py`) of a variable or of another such node. So an update may reduce or
+   multiply matrices of its slots, and gradients stay on the worker; so do numbers that several
+   gradients give together, such as a global norm. What is added to a variable may be a gradient
+   that is made element by element: if it is smaller than what it is made of, the worker sends it.
 3. *Which values are sent.* An update takes values from outside. A server may run some of the
    operations that make them, too. Of all these values the ones with the fewest bytes are sent: a
    minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
@@ -36,45 +37,43 @@ A count of steps that several updates need is read by the worker, and numbers co
 as a learning rate, are sent; the count has an update of its own. Where several workers run at once
 the numbers may be behind by the steps in flight.
 
-A branch over several variables is split first, one for each (`passes/split_branches.py`). Left
-alone: loops that update several variables at once. The worker reads their slots, and sends new
-values in full. `CutStep.notes` says so, with the user's line.
+A branch over several variables is split first, one for each (`passes/split_branches.py`), and what
+is joined of several is taken apart (`passes/joined_variables.py`). Left alone: loops that update
+several variables at once. The worker reads their slots, and sends new values in full.
+`CutStep.notes` says so, with the user's line, and `passes/lost_writes.py` which of these undo what
+other workers write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from graphdist.ir.analyses import has_effect, producers
 from graphdist.ir.builder import Builder
-from graphdist.ir.elementwise import ELEMENTWISE
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.flow import reachable, uses
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, REDUCE, TO_REPLICAS
 from graphdist.ir.rewrite import substitute
 from graphdist.ir.types import MIRRORED
+from graphdist.passes.by_element import MOVABLE, is_by_element
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.halves import CutStep, Update, is_cut, joined
+from graphdist.passes.joined_variables import with_parts
+from graphdist.passes.lost_writes import lost_writes
 from graphdist.passes.pulls import with_pulls
 from graphdist.passes.split_branches import split_branches
 from graphdist.passes.update_groups import UpdateGroups
 
 NAME = "cut_updates"
 
-_MOVABLE = ELEMENTWISE | {
-    "constant", "reshape", "pack", "unpack", "concatenate", "jax.broadcast_in_dim",
-    "jax.concatenate", "jax.expand_dims", "jax.iota", "jax.pad", "jax.reshape", "jax.rev",
-    "jax.scatter", "jax.scatter-add", "jax.scatter_add", "jax.squeeze", "jax.transpose",
-}  # fmt: skip
-"""The operations that a server may compute in place of a result that is larger than its operands.
-Matrix products are not among them: servers are there for many workers."""
-
 _NOTHING_ON_ONE_REPLICA = (ALL_REDUCE, REDUCE, TO_REPLICAS)
 """Operations that give their operand where a worker has one replica: the rows of a gradient are
 found behind its reduction."""
+
+_ADDITIONS = ("jax.add", "jax.add_any", "jax.sub")
 
 _UPDATE, _WORKER = "update", "worker"
 """The two ends of a flow whose minimum cut are the sent values."""
@@ -91,8 +90,11 @@ class CutUpdates:
         return joined(cut_step(graph), graph.variables)
 
     def declined(self, graph: Graph) -> Sequence[str]:
-        """Return which variables a worker reads for an update, and why."""
-        return () if not graph.variables or is_cut(graph) else cut_step(graph).notes
+        """Return which variables a worker reads for an update, or replaces, and why."""
+        if not graph.variables or is_cut(graph):
+            return ()
+        cut = cut_step(graph)
+        return (*cut.notes, *map(str, lost_writes(joined(cut, graph.variables))))
 
 
 def cut_step(graph: Graph) -> CutStep:
@@ -103,7 +105,13 @@ def cut_step(graph: Graph) -> CutStep:
     """
     if not graph.is_placed:
         raise VerifyError(f"{NAME} takes a placed or spmd graph, this one is {graph.stage.value}")
-    return _Cut(split_branches(graph)).run()
+    graph = with_parts(graph)
+    found = _Cut(graph).run()
+    other = _Cut(graph, reads_all=True)
+    if other.found.parameters == UpdateGroups(graph).parameters:
+        return found
+    # Of equal cuts the one in which servers do more.
+    return min(found, other.run(), key=lambda cut: cut.bytes_read + cut.bytes_written)
 
 
 @dataclass
@@ -118,12 +126,12 @@ class _Group:
 class _Cut:
     """The cut of one graph."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, *, reads_all: bool = False) -> None:
+        self.graph = graph = split_branches(graph, reads_all=reads_all)
         self.count = len(graph.variables)
         self.is_alone = graph.num_replicas == 1
         self.producers = producers(graph)
-        self.found = UpdateGroups(graph)
+        self.found = UpdateGroups(graph, reads_all=reads_all)
         self.held, self.inputs = self.found.held, self.found.inputs
         self.new, self.results = self.found.new, self.found.results
         self.groups = list(map(_Group, self.found.groups))
@@ -131,8 +139,6 @@ class _Cut:
 
     def run(self) -> CutStep:
         """Return the halves."""
-        for group in self.groups:
-            self._grow(group)
         updates = tuple(map(self._update, self.groups))
         worker = with_pulls(self._worker())
         cut = CutStep(worker, len(self.sent), updates)
@@ -147,19 +153,24 @@ class _Cut:
         values = [value for value in starts if isinstance(value, Value)]
         return {v for v in reachable(uses(self.graph), values) if isinstance(v, Value)}
 
-    def _grow(self, group: _Group) -> None:
-        """Find the nodes of the group's update, from its new values backwards."""
-        candidates = self._candidates(group)
+    def _grow(self, group: _Group, candidates: set[Node], end: Collection[Operand]) -> set[Node]:
+        """Return the nodes of the group's update, from its new values back to those at the end."""
+        region = set[Node]()
         pending: list[Operand] = [self.new[name] for name in group.names]
         while pending:
             value = pending.pop()
             node = self.producers.get(value) if isinstance(value, Value) else None
-            if node in candidates and node not in group.region:
-                group.region.add(node)
+            if node in candidates and node not in region and value not in end:
+                region.add(node)
                 pending += node.operands
+        return region
 
-    def _candidates(self, group: _Group) -> set[Node]:
-        """Return the nodes that the server computes where the group's new values take them."""
+    def _candidates(self, group: _Group) -> tuple[set[Node], set[Operand]]:
+        """Return the nodes that the server computes where the group's new values take them.
+
+        And of their operands those that are added to what is made of the state alone: changes,
+        which the worker may compute too if it reads the variable, but not where slots take part.
+        """
         state = {self.inputs[name] for name in group.names}
         slots = {self.inputs[name] for name in group.names if name in self.found.slots}
         others = [value for value in self.held if value not in state]
@@ -167,28 +178,47 @@ class _Cut:
         of_their_slots = self._reachable(
             value for value in others if self.held[value].name in self.found.slots
         )
-        shapes = {value.type.shape for value in state}
+        sizes = {value.type.size for value in state}
         fresh: set[Operand] = set(state)
-        found = set()
+        alone: set[Operand] = set(state)
+        found, changes = set[Node](), set[Operand]()
         for node in self.graph.nodes:
             if has_effect(node) or node.op.is_collective or not self._is_equal(node):
                 continue
             results = set(node.results)
             is_of_slots = not results.isdisjoint(of_slots) and results.isdisjoint(of_their_slots)
             is_of_state = results.isdisjoint(self.of_arguments) and results.isdisjoint(foreign)
-            is_elementwise = node.op.name in ELEMENTWISE and node.results[0].type.shape in shapes
-            if is_of_slots or (
-                (is_of_state or is_elementwise) and not fresh.isdisjoint(node.operands)
+            if not is_of_slots and (
+                fresh.isdisjoint(node.operands)
+                or not (is_of_state or is_by_element(node, fresh, sizes))
             ):
-                found.add(node)
-                fresh.update(results)
-        return found
+                continue
+            found.add(node)
+            fresh.update(results)
+            if is_of_state:
+                alone.update(results)
+            elif node.op.name in _ADDITIONS and not alone.isdisjoint(node.operands):
+                changes.update(value for value in node.operands if value not in alone | of_slots)
+        return found, changes
 
     def _update(self, group: _Group) -> Update:
-        """Return the group's update; the values that it takes are sent."""
-        inside: set[Operand] = {result for node in group.region for result in node.results}
+        """Return the group's update; the values that it takes are sent.
+
+        The server computes what it can, unless fewer bytes are sent without changes that it can.
+        """
+        candidates, changes = self._candidates(group)
+        regions = [self._grow(group, candidates, ()), self._grow(group, candidates, changes)]
+        found = [self._closed(group, region) for region in regions[: 1 + bool(changes)]]
+        region, sent = min(found, key=lambda plan: sum(value.type.bytes for value in plan[1]))
+        group.region |= region
+        return self._graph_of(group, [value for value in self._in_order if value in sent])
+
+    def _closed(self, group: _Group, region: set[Node]) -> tuple[set[Node], set[Value]]:
+        """Return the nodes of an update with those that make what is not sent, and what is sent."""
+        region = set(region)
+        inside: set[Operand] = {result for node in region for result in node.results}
         inside |= {self.inputs[name] for name in group.names}
-        wanted = [operand for node in group.region for operand in node.operands]
+        wanted = [operand for node in region for operand in node.operands]
         wanted += [self.new[name] for name in group.names]
         outside = {value for value in wanted if isinstance(value, Value) and value not in inside}
         sent = self._fewest_bytes(outside, inside)
@@ -199,9 +229,9 @@ class _Cut:
                 continue
             node = self.producers[value]
             inside.update(node.results)
-            group.region.add(node)
+            region.add(node)
             pending += [operand for operand in node.operands if isinstance(operand, Value)]
-        return self._graph_of(group, [value for value in self._in_order if value in sent])
+        return region, sent
 
     def _fewest_bytes(self, outside: set[Value], inside: set[Operand]) -> set[Value]:
         """Return the values to send so that the server has those `outside`: a minimum cut.
@@ -243,7 +273,7 @@ class _Cut:
         node = self.producers.get(value)
         if node is None or not self._is_equal(node):
             return False
-        plain = node.op.name in _MOVABLE and not node.op.has_effect and not node.op.varies
+        plain = node.op.name in MOVABLE and not node.op.has_effect and not node.op.varies
         return plain or (self.is_alone and node.op in _NOTHING_ON_ONE_REPLICA)
 
     def _is_equal(self, node: Node) -> bool:

@@ -1,7 +1,8 @@
 """What a worker reads of variables on servers: in full, or the rows that its step looks up.
 
 A variable whose only uses are lookups of rows along dimension 0 is read by rows, where these have
-fewer bytes than the variable. Anything else is read in full.
+fewer bytes than the variable. So are the shards of a table, which the step joins and looks rows up
+in: as if they were one. Anything else is read in full.
 
 Before:  (%t = @t, %x) %i = jax.reshape(%x)  %r = jax.gather(%t, %i)
 After:   (%t = @t, %x) %i = jax.reshape(%x)  %r = pull(%t, %i) {bytes=60}
@@ -36,10 +37,14 @@ def with_pulls(half: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class RowLookup:
-    """A lookup of rows of a variable; `fill` is in rows that are not there, None: the nearest."""
+    """A lookup of rows of variables that are one table, in order, and how many rows each has.
 
-    variable: str
-    num_rows: int
+    `row` is the type of one row; `fill` is in rows that are not there, None: the nearest.
+    """
+
+    variables: tuple[str, ...]
+    num_rows: tuple[int, ...]
+    row: Type
     fill: float | int | bool | None
 
 
@@ -61,9 +66,10 @@ def row_reads(half: Graph) -> RowReads:
     """Return a half in which the results of row pulls are inputs."""
     count = len(half.variables)
     names = dict(zip(half.inputs, (variable.name for variable in half.variables), strict=False))
-    pulls = [node for node in half.nodes if node.op is PULL and len(node.operands) == 2]
-    tables = [cast(Value, node.operands[0]) for node in pulls]
-    read = [value for value in half.inputs[:count] if value not in tables]
+    pulls = [node for node in half.nodes if node.op is PULL and len(node.operands) > 1]
+    tables = [node.operands[:-1] for node in pulls]
+    looked_up = {shard for table in tables for shard in table}
+    read = [value for value in half.inputs[:count] if value not in looked_up]
     rows = [result for node in pulls for result in node.results]
     arguments = half.inputs[count:]
     worker = Graph(
@@ -76,7 +82,7 @@ def row_reads(half: Graph) -> RowReads:
         (),
         half.returns_per_replica,
     )
-    numbers = tuple(node.operands[1] for node in pulls)
+    numbers = tuple(node.operands[-1] for node in pulls)
     needed = behind(half, numbers)
     asked = Graph(
         f"{half.name}_rows",
@@ -90,7 +96,12 @@ def row_reads(half: Graph) -> RowReads:
     )
     fills = (cast("float | None", node.params.get("fill")) for node in pulls)
     lookups = tuple(
-        RowLookup(names[table], table.type.shape[0], fill)
+        RowLookup(
+            tuple(names[cast(Value, shard)] for shard in table),
+            tuple(shard.type.shape[0] for shard in table),
+            table[0].type.shaped(table[0].type.shape[1:]),
+            fill,
+        )
         for table, fill in zip(tables, fills, strict=True)
     )
     return RowReads(asked, worker, tuple(names[value] for value in read), lookups)
@@ -118,43 +129,69 @@ class _Reads:
         )
         self.builder = Builder(NAME)
         self.environment: dict[Operand, Operand] = {}
+        self.tables: dict[Operand, tuple[Operand, ...]] = {}
+        """The values that are looked up alone, with the variables that they are made of."""
 
     def pulled(self) -> Graph:
         lookups: dict[Node, _Lookup] = {}
+        for node in self.half.nodes:
+            if self._is_table(node):
+                self._note(node.results[0], node.operands, lookups)
         for value in self.half.inputs[: len(self.half.variables)]:
-            found = self._lookups(value)
-            lookups.update(found)
-            if not found:
-                self.environment[value] = self._pull(value, None, self._first_use(value))
+            self._note(value, (value,), lookups)
+            users = [node for node in self.half.nodes if value in node.operands]
+            is_read = value in self.half.outputs or not all(
+                node in lookups or self._is_taken_apart(node) for node in users
+            )
+            if is_read:
+                self.environment[value] = self._pull((value,), None, self._first_use(value))
         known: dict[tuple[Operand, Value, str], Operand] = {}
         for node in self.half.nodes:
             operands = substitute(self.environment, node.operands)
-            if node not in lookups:
+            if node in lookups:
+                lookup = lookups[node]
+                key = node.operands[0], lookup.numbers, str(lookup.fill)
+                if key not in known:
+                    known[key] = self._pull(self.tables[node.operands[0]], lookup, node.source)
+                self.environment[node.results[0]] = known[key]
+            elif not self._is_taken_apart(node):
                 results = self.builder.keep(node, operands, node.graphs)
                 self.environment.update(zip(node.results, results, strict=True))
-                continue
-            lookup = lookups[node]
-            key = node.operands[0], lookup.numbers, str(lookup.fill)
-            if key not in known:
-                known[key] = self._pull(node.operands[0], lookup, node.source)
-            self.environment[node.results[0]] = known[key]
         outputs = substitute(self.environment, self.half.outputs)
         return self.half.replace(nodes=tuple(self.builder.nodes), outputs=outputs)
 
-    def _pull(self, value: Operand, lookup: _Lookup | None, at: Source) -> Operand:
-        variable = self.variables[value]
-        params: dict[str, object] = {"bytes": value.type.bytes}
-        operands = [value]
+    def _is_table(self, node: Node) -> bool:
+        """Return whether a node joins variables by their rows."""
+        is_joined = node.op.name == "jax.concatenate" and node.params["dimension"] == 0
+        return is_joined and all(operand in self.variables for operand in node.operands)
+
+    def _is_taken_apart(self, node: Node) -> bool:
+        return any(result in self.tables for result in node.results)
+
+    def _note(
+        self, table: Value, shards: tuple[Operand, ...], lookups: dict[Node, _Lookup]
+    ) -> None:
+        """Note a table that is read by rows, with its lookups."""
+        if found := self._lookups(table):
+            self.tables[table] = shards
+            lookups.update(found)
+
+    def _pull(self, table: tuple[Operand, ...], lookup: _Lookup | None, at: Source) -> Operand:
+        variables = [self.variables[shard] for shard in table]
+        params: dict[str, object] = {"bytes": table[0].type.bytes}
+        operands = list(table)
         if lookup is not None:
             (numbers,) = substitute(self.environment, (lookup.numbers,))
             if not numbers.type.shape:  # of a slice of one row
                 (numbers,) = self.builder.add(RESHAPE, [numbers], {"shape": (1, 1)}, at=at)
             operands.append(numbers)
-            size = numbers.type.size * _bytes_of_row(value.type)
+            size = numbers.type.size * _bytes_of_row(table[0].type)
             params = {"bytes": size, **lookup.params}
-        if variable.server is not None:
-            params["server"] = variable.server
-        (found,) = self.builder.add(PULL, operands, params, at=at, hint=variable.name)
+        servers = {variable.server for variable in variables}
+        if len(servers) == 1 and None not in servers:
+            (params["server"],) = servers
+        hint = variables[0].name
+        (found,) = self.builder.add(PULL, operands, params, at=at, hint=hint)
         return found
 
     def _first_use(self, value: Operand) -> Source:
@@ -162,7 +199,7 @@ class _Reads:
         return next(users, UNKNOWN)
 
     def _lookups(self, value: Value) -> Mapping[Node, _Lookup]:
-        """Return the lookups of a variable; none if it is read in full."""
+        """Return the lookups of a table; none if it is read in full."""
         users = [node for node in self.half.nodes if value in node.operands]
         found = {node: lookup for node in users if (lookup := _lookup(node, value)) is not None}
         if value in self.half.outputs or len(found) < len(users):

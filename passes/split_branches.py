@@ -27,9 +27,12 @@ from graphdist.passes.update_groups import UpdateGroups
 NAME = "cut_updates"
 
 
-def split_branches(graph: Graph) -> Graph:
-    """Return the graph with branches over several variables split; the same if there are none."""
-    parts = _Parts(graph).found
+def split_branches(graph: Graph, *, reads_all: bool = False) -> Graph:
+    """Return the graph with branches over several variables split; the same if there are none.
+
+    `reads_all` is that of `UpdateGroups`.
+    """
+    parts = _Parts(graph, reads_all).found
     if not parts:
         return graph
     builder, environment = Builder(NAME), dict[Operand, Operand]()
@@ -50,8 +53,8 @@ def split_branches(graph: Graph) -> Graph:
 class _Parts:
     """The branches of a graph that are split, with the positions of the results of each part."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, reads_all: bool) -> None:
+        self.graph, self.reads_all = graph, reads_all
         branches = [node for node in graph.nodes if _is_splittable(node)]
         self.found: Mapping[Node, Sequence[Sequence[int]]] = {}
         if branches:
@@ -61,7 +64,7 @@ class _Parts:
 
     def _group_of_outputs(self) -> Mapping[Operand, int]:
         """Return the group of variables that each new value belongs to."""
-        found = UpdateGroups(self.graph)
+        found = UpdateGroups(self.graph, reads_all=self.reads_all)
         numbers = {name: number for number, names in enumerate(found.groups) for name in names}
         return {output: numbers[name] for name, output in found.new.items()}
 

@@ -8,16 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from graphdist.ir.flow import reachable, uses
+from graphdist.ir.flow import Vertex, reachable, uses
 from graphdist.ir.graph import Graph, Operand, Value
+from graphdist.ir.ops import COND
+from graphdist.passes.by_element import is_by_element, is_movable
 
 
 class UpdateGroups:
     """The variables of a placed graph, by what depends on them."""
 
-    def __init__(self, graph: Graph) -> None:
-        """Take the graph; all is found when it is asked for."""
+    def __init__(self, graph: Graph, *, reads_all: bool = False) -> None:
+        """Take the graph; all is found when it is asked for.
+
+        With `reads_all` the worker reads all variables that it combines with arguments.
+        """
         self.graph = graph
+        self.reads_all = reads_all
         self.held = dict(zip(graph.inputs, graph.variables, strict=False))
         """The variables by the inputs that are their values."""
         self.inputs = {variable.name: value for value, variable in self.held.items()}
@@ -45,16 +51,49 @@ class UpdateGroups:
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """Return the variables that a result depends on.
+        """Return the variables that the worker reads: results depend on them, or gradients do.
 
-        In a step without such results those that most new values depend on, if not all are alike.
+        A variable that the worker combines with arguments and that serves one of the first kind may
+        be a slot, as the statistics are with which some optimizers multiply gradients.
         """
-        found = {name for name in self.new if "" in self.reached[name]}
-        if not found:
-            sizes = {name: len(self.reached[name]) for name in self.new}
-            most, least = max(sizes.values(), default=0), min(sizes.values(), default=0)
-            found = {name for name, size in sizes.items() if size == most > least}
-        return frozenset(found)
+        of_results = {name for name in self.new if "" in self.reached[name]}
+        return frozenset(
+            name
+            for name in self.new
+            if name in of_results
+            or (
+                (self.reads_all or of_results.isdisjoint(self.reached[name]))
+                and self._meets_arguments(name)
+            )
+        )
+
+    @cached_property
+    def _from_outside(self) -> set[Vertex]:
+        """Return the values that depend on arguments, or on variables that the step only reads."""
+        count = len(self.held)
+        read = [value for value, variable in self.held.items() if variable.name not in self.new]
+        starts = [*self.graph.inputs[count:], *read]
+        return reachable(uses(self.graph), [v for v in starts if isinstance(v, Value)])
+
+    def _meets_arguments(self, name: str) -> bool:
+        """Return whether a node combines a variable and values from outside, as gradients do.
+
+        Otherwise than element by element, that is, where several values come from outside.
+        """
+        after = reachable(uses(self.graph), [self.inputs[name]])
+        values = {value for value in after if isinstance(value, Value)}
+        sizes = {self.new[other].type.size for other in self.reached[name] if other}
+        return any(
+            any(
+                value in self._from_outside and value not in values and value.type.size > 1
+                for value in node.operands
+                if isinstance(value, Value)
+            )
+            for node in self.graph.nodes
+            if not values.isdisjoint(node.results)
+            and not is_by_element(node, values, sizes)
+            and not (node.op is COND and is_movable(node))
+        )
 
     @cached_property
     def slots(self) -> Mapping[str, str]:

@@ -348,7 +348,8 @@ def _cond(node: Node, operands: list[Array]) -> list[Array]:
 def _pull(node: Node, operands: list[Array]) -> list[Array]:
     if len(operands) == 1:
         return operands
-    table, numbers = operands[0], lax.convert_element_type(operands[1][..., 0], jnp.int32)
+    *shards, last = operands
+    table, numbers = jnp.concatenate(shards), lax.convert_element_type(last[..., 0], jnp.int32)
     if "fill" not in node.params:
         return [jnp.take(table, numbers, axis=0, mode="clip")]
     numbers = jnp.where(numbers < 0, len(table), numbers)  # not one from the end, as for JAX

@@ -89,6 +89,7 @@ DESCRIPTIONS = {
     RESHAPE: "The operand with the shape `shape`, of as many elements: as the operand.",
     PULL: "The value of a variable on a parameter server, as a worker reads it: as the operand. "
     "With row numbers i32[.., 1] these rows; for a number out of range the nearest one, or `fill`. "
+    "Of several variables, the shards of a table, the rows are numbered in order. "
     "`bytes` are sent to the worker, of rows at most.",
     PUSH: "The new values of `num_variables` variables, which their parameter server computes with "
     "what the worker sends, `bytes` in all: as the nested graph returns them.",

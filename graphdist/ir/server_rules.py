@@ -1,8 +1,9 @@
 """The traffic between a worker and parameter servers: type rules, and what `pull` gives.
 
-* `pull(variable)` is the value of a variable, as the worker reads it; `pull(variable, rows)` are
-  rows of it along dimension 0. Row numbers are i32[.., 1]. One that is out of range stands for the
-  first or the last row or, with the parameter `fill`, for a row of this number.
+* `pull(variable)` is the value of a variable, as the worker reads it; `pull(variables.., rows)` are
+  rows along dimension 0, of several variables as if they were one: the shards of a table, in order.
+  Row numbers are i32[.., 1]. One that is out of range stands for the first or the last row or, with
+  the parameter `fill`, for a row of this number.
 * `push(variables.., sent..)` is an update that a server makes: its nested graph takes the values of
   `num_variables` variables, and what the worker sends.
 
@@ -27,15 +28,17 @@ def pull_rule(
     operands: Sequence[Type], params: Params, graphs: Sequence[Graph]
 ) -> tuple[Type, ...]:
     """Return the type of the variable, or of some of its rows."""
-    if len(operands) not in (1, 2):
-        raise TypeRuleError(f"pull takes a variable and row numbers, not {len(operands)} operands")
-    found = operands[0]
-    if len(operands) == 2:
-        variable, rows = operands
-        if not variable.shape or rows.dtype[0] not in "iu" or rows.shape[-1:] != (1,):
-            raise TypeRuleError(f"pull of rows {rows} of {variable}: row numbers are i32[.., 1]")
-        shape = (*rows.shape[:-1], *variable.shape[1:])
-        found = Type(variable.dtype, shape, join(type.distribution for type in operands))
+    if not operands:
+        raise TypeRuleError("pull takes variables and row numbers, not 0 operands")
+    found, *shards = operands
+    if shards:
+        rows = shards.pop()
+        if not found.shape or rows.dtype[0] not in "iu" or rows.shape[-1:] != (1,):
+            raise TypeRuleError(f"pull of rows {rows} of {found}: row numbers are i32[.., 1]")
+        if any((s.dtype, s.shape[1:]) != (found.dtype, found.shape[1:]) for s in shards):
+            raise TypeRuleError(f"pull of rows of {found} and {shards}: the rows are of one type")
+        shape = (*rows.shape[:-1], *found.shape[1:])
+        found = Type(found.dtype, shape, join(type.distribution for type in operands))
     _check_bytes("pull", found.bytes, params)
     return (found,)
 
@@ -59,7 +62,7 @@ def _check_bytes(name: str, sent: int, params: Params) -> None:
 
 
 def pull(arrays: list[Array], params: Params) -> list[Array]:
-    """Return a variable, or its rows of these numbers.
+    """Return a variable, or rows of these numbers.
 
     >>> table = np.float32([[1, 2], [3, 4]])
     >>> pull([table, np.int32([[1], [7]])], {"fill": 0})
@@ -68,7 +71,8 @@ def pull(arrays: list[Array], params: Params) -> list[Array]:
     """
     if len(arrays) == 1:
         return arrays
-    table, numbers = arrays[0], arrays[1][..., 0].astype(np.int64)
+    *shards, last = arrays
+    table, numbers = np.concatenate(shards), last[..., 0].astype(np.int64)
     rows = np.asarray(table[np.clip(numbers, 0, len(table) - 1)])
     if "fill" in params:
         rows[(numbers < 0) | (numbers >= len(table))] = cast(float, params["fill"])

@@ -7,20 +7,21 @@ the half looks up rows of a table, another program computes the row numbers befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any  # Any: users' arguments and results, and the strategy
 
 import jax
-import numpy as np
 
-from graphdist.errors import ContextError
+from graphdist.errors import ContextError, UnsupportedError
 from graphdist.ir.graph import Graph
 from graphdist.ir.types import Type, numpy_dtype
-from graphdist.parameter_server.messages import Key, Read
+from graphdist.parameter_server.messages import Key
+from graphdist.parameter_server.reads import Reads
 from graphdist.parameter_server.storage import StorageOnServer
 from graphdist.passes.cut_updates import NAME as CUT
 from graphdist.passes.halves import CutStep, of_worker, parted
+from graphdist.passes.lost_writes import lost_writes
 from graphdist.passes.manager import Pass, run_passes
 from graphdist.passes.pipelines import in_halves
 from graphdist.passes.pulls import RowReads, row_reads
@@ -34,12 +35,12 @@ from graphdist.tracing.user_lines import here
 def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[..., Any]) -> Any:
     """Return the program of a traced function that uses variables on servers."""
     _require_on_servers(traced)
-    cut, rest = _halves(traced)
+    strategy: Any = interface.strategy
+    cut, rest = _halves(traced, strategy.refuses_lost_updates)
     names = [variable.name for variable in traced.graph.variables if not variable.is_local]
     keys = {
         name: variable.storage.key for name, variable in zip(names, traced.variables, strict=True)
     }
-    strategy: Any = interface.strategy
     strategy.keep_together([tuple(keys[name] for name in group) for group in cut.together])
     found = row_reads(cut.worker)
     own = replace(traced, variables=(), pipeline=rest)
@@ -52,14 +53,16 @@ def program_on_servers(traced: Traced, interface: Interface, compiled: Callable[
     return ProgramOnServers(traced, worker, rows, Reads(found, keys), cut, keys, strategy)
 
 
-def _halves(traced: Traced) -> tuple[CutStep, list[Pass]]:
+def _halves(traced: Traced, refuses_lost: bool) -> tuple[CutStep, list[Pass]]:
     """Return the halves of a step, and the passes that are left for the worker's."""
     pipeline = tuple(traced.pipeline)
     if not any(entry.name == CUT for entry in pipeline):  # the user's own passes
         pipeline = in_halves(pipeline)
     until = 1 + [entry.name for entry in pipeline].index(CUT)
-    history = run_passes(traced.graph, pipeline[:until], verifies=False)
-    return parted(history[-1].graph), [of_worker(entry) for entry in pipeline[until:]]
+    graph = run_passes(traced.graph, pipeline[:until], verifies=False)[-1].graph
+    if refuses_lost:
+        _require_no_lost_writes(graph)
+    return parted(graph), [of_worker(entry) for entry in pipeline[until:]]
 
 
 def _require_on_servers(traced: Traced) -> None:
@@ -75,6 +78,24 @@ def _require_on_servers(traced: Traced) -> None:
             )
 
 
+def _require_no_lost_writes(graph: Graph) -> None:
+    """Raise `UnsupportedError` for an update that undoes what other workers have written."""
+    for lost in lost_writes(graph):
+        raise UnsupportedError(
+            lost.what,
+            source=lost.source,
+            hint=f"{_BY_ARGUMENTS if lost.is_chosen else _BY_SERVER}; or take the loss: "
+            f"gd.ParameterServerStrategy(allow_lost_updates=True)",
+        )
+
+
+_BY_ARGUMENTS = "let an argument of the step decide, or schedule another function in its turn"
+_BY_SERVER = (
+    "have the server change it, behind the loop or branch that computes the change: "
+    "v.assign_sub(change), or v.assign(jnp.where(condition, v - change, v))"
+)
+
+
 def _with_reads_as_arguments(found: RowReads) -> Graph:
     """Return the worker's half, which takes the values that it reads after its arguments."""
     count = len(found.reads) + len(found.lookups)
@@ -84,7 +105,7 @@ def _with_reads_as_arguments(found: RowReads) -> Graph:
 
 def _interface(interface: Interface, found: RowReads, cut: CutStep) -> Interface:
     """Return the interface of the worker's half: more arguments, and a list of more results."""
-    names = (*found.reads, *(lookup.variable for lookup in found.lookups))
+    names = (*found.reads, *(lookup.variables[0] for lookup in found.lookups))
     read = [value.type for value in found.worker.inputs[: len(names)]]
     more = cut.num_sent
     structure = jax.tree_util.treedef_tuple((interface.structure, jax.tree.structure([0] * more)))
@@ -116,35 +137,6 @@ def _of_row_numbers(interface: Interface, found: RowReads) -> Interface:
 def _key(type: Type) -> LeafKey:
     """Return the key of an argument of a type."""
     return leaf_key(jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype)), False)
-
-
-class Reads:
-    """What a step reads: variables in full, and rows of tables."""
-
-    def __init__(self, found: RowReads, keys: Mapping[str, Key]) -> None:
-        """Take the reads, and the numbers of the variables by name."""
-        self._full = [Read(keys[name]) for name in found.reads]
-        self._lookups = [(keys[lookup.variable], lookup) for lookup in found.lookups]
-
-    def values(self, strategy: Any, numbers: Sequence[Any]) -> list[Any]:
-        """Return the values of the variables, and the rows of these numbers."""
-        within = [
-            np.clip(np.asarray(asked)[..., 0], 0, lookup.num_rows - 1)
-            for asked, (_, lookup) in zip(numbers, self._lookups, strict=True)
-        ]
-        # Each row once: in a batch of words most are there several times.
-        once = [np.unique(asked).astype(np.int32) for asked in within]
-        tables = [Read(key, asked) for asked, (key, _) in zip(once, self._lookups, strict=True)]
-        read = strategy.read([*self._full, *tables])
-        rows = [
-            found[np.searchsorted(sent, asked)]
-            for found, sent, asked in zip(read[len(self._full) :], once, within, strict=True)
-        ]
-        for found, asked, (_, lookup) in zip(rows, numbers, self._lookups, strict=True):
-            if lookup.fill is not None:
-                beyond = np.asarray(asked)[..., 0]
-                found[(beyond < 0) | (beyond >= lookup.num_rows)] = lookup.fill
-        return [*read[: len(self._full)], *rows]
 
 
 class ProgramOnServers:

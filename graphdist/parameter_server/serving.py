@@ -79,6 +79,7 @@ class WorkerActors:
                     settings.jax_enable_x64,
                     strategy.server_names,
                     strategy.key,
+                    strategy.num_workers > 1 and not strategy.allow_lost_updates,
                     [folder or os.getcwd() for folder in sys.path],
                 )
             )

@@ -57,6 +57,8 @@ class StrategyOnServers(CommonStrategy):
 
     keeps_one_value = True
     servers: Servers
+    refuses_lost_updates = False
+    """Whether functions run beside others, and none may undo what another has written."""
 
     def program_of(self, traced: Any, interface: Any, compiled: Callable[..., Any]) -> Any:
         """Return the program of a traced function, in two halves if it uses variables."""
@@ -116,6 +118,7 @@ class ParameterServerBase(StrategyOnServers):
         devices_per_worker: int = 1,
         address: str | None = None,
         worker_options: Mapping[str, Any] | None = None,
+        allow_lost_updates: bool = False,
     ) -> None:
         """Start the servers."""
         self.num_workers, num_servers = counts_of_tasks(cluster_resolver, num_workers, num_servers)
@@ -132,6 +135,7 @@ class ParameterServerBase(StrategyOnServers):
         self.variable_partitioner = variable_partitioner
         self.devices_per_worker = devices_per_worker
         self.worker_options = dict(worker_options or {})
+        self.allow_lost_updates = allow_lost_updates
         self.address = address
         self.coordinator: Any = None
         """The coordinator of the workers; None until one is made."""
@@ -302,6 +306,10 @@ class ParameterServerStrategy(ParameterServerBase, Strategy):
     or one that is started on this machine. `worker_options` are Ray's options of a worker, such as
     {"num_gpus": 1}. A worker with several devices runs a replica on each: `devices_per_worker`.
 
+    An update that a server cannot make, such as a loop over several variables, is made by the
+    worker, which replaces the variable: of two workers the last one wins. With several workers it
+    is refused; `allow_lost_updates=True` allows it.
+
     Raises `MissingExtraError` without Ray, `ArgumentError` for a cluster without workers or
     servers, or with other jobs.
     """
@@ -310,10 +318,11 @@ class ParameterServerStrategy(ParameterServerBase, Strategy):
 class WorkerStrategy(StrategyOnServers, Strategy):
     """The strategy in a worker: its own devices, and the variables on the servers."""
 
-    def __init__(self, servers: Servers, devices: Devices) -> None:
+    def __init__(self, servers: Servers, devices: Devices, refuses_lost_updates: bool) -> None:
         """Take the servers and the devices."""
         super().__init__(StrategyExtended(devices))
         self.servers = servers
+        self.refuses_lost_updates = refuses_lost_updates
 
     def storage_elsewhere(self, name: str, value: Any) -> Any:
         """Refuse: variables are made by the coordinator."""

@@ -57,6 +57,8 @@ class Settings:
     servers: list[str]
     """The names of the servers' actors."""
     key: bytes
+    refuses_lost_updates: bool
+    """Whether there are other workers, whose writes may not be lost."""
     path: list[str]
     """Where the program that coordinates finds modules."""
 
@@ -75,7 +77,8 @@ class ClosureWorker:
         if len(found) < settings.num_devices:
             found = tuple(jax.devices("cpu"))
         servers = Servers([ray().get_actor(name) for name in settings.servers], settings.key)
-        self.strategy = WorkerStrategy(servers, Devices(found[: settings.num_devices]))
+        devices = Devices(found[: settings.num_devices])
+        self.strategy = WorkerStrategy(servers, devices, settings.refuses_lost_updates)
         self.values: dict[int, Any] = {}
         self.variables: WeakValueDictionary[Key, Variable] = WeakValueDictionary()
         self._functions: dict[int, FunctionOfElements] = {}

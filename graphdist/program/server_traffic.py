@@ -62,7 +62,9 @@ def server_requests(graph: Graph) -> tuple[ServerRequest, ...]:
 def _request(
     node: Node, names: Mapping[Operand, str], server: int | None, sent: set[Operand]
 ) -> ServerRequest:
-    count = cast(int, node.params["num_variables"]) if node.op is PUSH else 1
+    # A read of rows takes their numbers after the variables.
+    of_read = max(1, len(node.operands) - 1)
+    count = cast(int, node.params["num_variables"]) if node.op is PUSH else of_read
     variables = tuple(names[operand] for operand in node.operands[:count])
     given, place = node.operands[count:], str(node.source)
     if node.op is PULL:

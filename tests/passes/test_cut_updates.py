@@ -237,7 +237,7 @@ def test_row_numbers_are_computed_before_the_rest() -> None:
     parts = row_reads(half)
     assert [node.op.name for node in parts.worker.nodes] == []
     assert [value.type.shape for value in parts.worker.inputs] == [(2, 3), (2, 1)]
-    assert (parts.reads, [lookup.variable for lookup in parts.lookups]) == ((), ["t"])
+    assert (parts.reads, [lookup.variables for lookup in parts.lookups]) == ((), [("t",)])
     both = embedding(lambda t, x: jnp.take(t[...], x + x, axis=0))
     parts = row_reads(cut_step(both).worker)
     verify(parts.numbers, full=True)

@@ -1,0 +1,60 @@
+"""Operations that change a variable element by element: the part of a step that servers compute.
+
+An element of the result is made of one element of the variable, and of other values. Beside
+`ir/elementwise.py` these are operations that only rearrange elements, scatters into the variable,
+which leave the other elements as they are, and branches of such operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from graphdist.ir.analyses import has_effect
+from graphdist.ir.elementwise import ELEMENTWISE
+from graphdist.ir.graph import Node, Operand
+from graphdist.ir.ops import COND, RESHAPE
+
+REARRANGING = frozenset({
+    RESHAPE.name, "jax.broadcast_in_dim", "jax.convert_element_type", "jax.copy", "jax.copy_p",
+    "jax.expand_dims", "jax.reshape", "jax.rev", "jax.squeeze", "jax.transpose",
+})  # fmt: skip
+"""Operations that, where they keep the number of elements, give each of them another place."""
+
+MOVABLE = ELEMENTWISE | REARRANGING | {
+    "constant", "pack", "unpack", "concatenate", "jax.concatenate", "jax.iota", "jax.pad",
+    "jax.scatter", "jax.scatter-add", "jax.scatter_add", "jax.slice", "jax.split",
+}  # fmt: skip
+"""The operations that a server may compute in place of a result that is larger than its operands.
+Matrix products are not among them: servers are there for many workers."""
+
+
+def is_scatter(node: Node) -> bool:
+    """Return whether a node changes some elements of its first operand, and keeps the others."""
+    return node.op.name.startswith(("jax.scatter", "jax.dynamic_update_slice"))
+
+
+def is_rearranged(node: Node) -> bool:
+    """Return whether a node has the elements of its operand in other places."""
+    if node.op.name not in REARRANGING:
+        return False
+    return node.operands[0].type.size == node.results[0].type.size
+
+
+def is_by_element(node: Node, of: Collection[Operand], sizes: Collection[int]) -> bool:
+    """Return whether a node changes values `of` variables with so many elements one by one."""
+    if any(result.type.size not in sizes for result in node.results):
+        return False
+    if node.op is COND:
+        return is_movable(node)
+    if is_scatter(node):
+        return node.operands[0] in of
+    return node.op.name in ELEMENTWISE or is_rearranged(node)
+
+
+def is_movable(node: Node) -> bool:
+    """Return whether a server may compute what a node does, or all that its branches do."""
+    if has_effect(node):
+        return False
+    if node.op is COND:
+        return all(is_movable(inner) for branch in node.graphs for inner in branch.nodes)
+    return node.op.name in MOVABLE or is_scatter(node)

@@ -1,0 +1,256 @@
+"""Values joined of several variables are taken apart again: part of the pass `cut_updates.py`.
+
+`ravel_pytree` joins parameters to one vector, and the full value of a variable in shards is its
+shards joined. A new value of such a vector is cut in parts, which are assigned. No server has all
+variables, so each part is computed by itself: what is done element by element to the vector is done
+to its parts.
+
+Before:  %f = jax.concatenate(%w, %v)   %n = jax.sub(%f, %g)   %a, %b = jax.split(%n)
+After:   %g1, %g2 = jax.split(%g)   %a = jax.sub(%w, %g1)   %b = jax.sub(%v, %g2)
+
+The walk goes forward. It keeps the parts of each value that has the shape of a joined one, and
+knows them for concatenations and for elementwise operations. Rows that are added to a table of
+zeros, the gradient of a lookup, are added to each part, with their numbers in it: those that are
+not there are dropped. Of any other value the parts are slices, which are made where a part is
+wanted. The joined values go where nothing takes them any more.
+
+Left alone: loops and branches over joined values, and joined values with parts of equal shape that
+are cut in different places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, cast  # Any: parameters of JAX's operations
+
+from graphdist.ir.builder import Builder
+from graphdist.ir.elementwise import ELEMENTWISE
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.rewrite import substitute
+from graphdist.passes.by_element import is_rearranged
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+
+NAME = "cut_updates"
+_CUTS = ("jax.slice", "jax.split")
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """Where a value is cut: along a dimension, in parts of these lengths."""
+
+    dimension: int
+    lengths: tuple[int, ...]
+
+    @property
+    def ends(self) -> list[int]:
+        return [0, *accumulate(self.lengths)]
+
+    def shape(self, full: Sequence[int], part: int) -> tuple[int, ...]:
+        return _resized(full, self.dimension, self.lengths[part])
+
+
+def with_parts(graph: Graph) -> Graph:
+    """Return the graph with joined variables in parts; the same if there are none."""
+    partitions = _partitions(graph)
+    cuts = [node for node in graph.nodes if node.op.name in _CUTS]
+    if not any(node.operands[0].type.shape in partitions for node in cuts):
+        return graph
+    return _Parts(graph, partitions).run()
+
+
+def _partitions(graph: Graph) -> Mapping[tuple[int, ...], _Partition]:
+    """Return how values are cut that are joined of variables, by their shapes."""
+    own = set(graph.inputs[: len(graph.variables)])
+    found: dict[tuple[int, ...], _Partition] = {}
+    for node in graph.nodes:
+        if is_rearranged(node) and node.operands[0] in own:
+            own.update(node.results)
+        is_joined = node.op.name == "jax.concatenate" and not own.isdisjoint(node.operands)
+        if is_joined and 0 not in _partition(node).lengths:
+            found.setdefault(node.results[0].type.shape, _partition(node))
+    return found
+
+
+def _partition(node: Node) -> _Partition:
+    dimension = cast(int, node.params["dimension"])
+    lengths = tuple(operand.type.shape[dimension] for operand in node.operands)
+    return _Partition(dimension, lengths)
+
+
+class _Parts:
+    """The walk over one graph."""
+
+    def __init__(self, graph: Graph, partitions: Mapping[tuple[int, ...], _Partition]) -> None:
+        self.graph, self.partitions = graph, partitions
+        self.builder = Builder(NAME)
+        self.environment: dict[Operand, Operand] = {}
+        self.parts: dict[Operand, list[Operand]] = {}
+        """The parts of values of the new graph."""
+        named = {node.op.name: node for node in reversed(graph.nodes)}
+        self.cut = next(named[name] for name in _CUTS if name in named)
+        self.adds = next((named[n].op for n in ("jax.add", "jax.sub") if n in named), None)
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            operands = substitute(self.environment, node.operands)
+            found = self._taken(node, operands)
+            if found is None:
+                found = self.builder.keep(node, operands, node.graphs)
+                self._note(node, operands, found)
+            self.environment.update(zip(node.results, found, strict=True))
+        outputs = substitute(self.environment, self.graph.outputs)
+        return eliminate_dead_code(
+            self.graph.replace(nodes=tuple(self.builder.nodes), outputs=outputs)
+        )
+
+    def _note(self, node: Node, operands: Sequence[Operand], results: Sequence[Value]) -> None:
+        """Make the parts of a node's result, where it has the shape of a joined value."""
+        partition = self.partitions.get(results[0].type.shape) if len(results) == 1 else None
+        if partition is None:
+            return
+        (result,) = results
+        if node.op.name == "jax.concatenate":
+            if _partition(node) == partition:
+                self.parts[result] = list(operands)
+        elif node.op.name in ELEMENTWISE:
+            of_operands = [self._parts_of(operand, partition, node) for operand in operands]
+            self.parts[result] = [
+                self._again(node, of_part, partition.shape(result.type.shape, place))
+                for place, of_part in enumerate(zip(*of_operands, strict=True))
+            ]
+        elif node.op.name == "jax.broadcast_in_dim" and not operands[0].type.shape:
+            shapes = [partition.shape(result.type.shape, i) for i in range(len(partition.lengths))]
+            self.parts[result] = [self._again(node, operands, s, {"shape": s}) for s in shapes]
+        elif _adds_rows(node) and partition.dimension == 0 and self.adds is not None:
+            self.parts[result] = self._rows_added(node, operands, partition)
+
+    def _parts_of(self, value: Operand, partition: _Partition, node: Node) -> Sequence[Operand]:
+        """Return the parts of an operand: slices if it has none yet, a scalar for each of them."""
+        count = len(partition.lengths)
+        if not value.type.shape:
+            return [value] * count
+        if value not in self.parts:
+            self.parts[value] = self._split(value, partition.dimension, partition.lengths)
+        return self.parts[value]
+
+    def _again(
+        self,
+        node: Node,
+        operands: Sequence[Operand],
+        shape: tuple[int, ...],
+        changed: Mapping[str, object] | None = None,
+    ) -> Operand:
+        """Add a node that does to a part what another does to the full value."""
+        type = node.results[0].type.shaped(shape)
+        params = {**node.params, **(changed or {})}
+        return self.builder.add(node.op, operands, params, at=node.source, types=[type])[0]
+
+    def _slice(self, value: Operand, dimension: int, start: int, end: int) -> Operand:
+        shape = value.type.shape
+        if (start, end) == (0, shape[dimension]):
+            return value
+        parts = self._split(value, dimension, [start, end - start, shape[dimension] - end])
+        return parts[bool(start)]
+
+    def _split(self, value: Operand, dimension: int, lengths: Sequence[int]) -> list[Operand]:
+        """Return parts of these lengths, by the operation that the program cuts with."""
+        shape = value.type.shape
+        at = self.cut.source
+        if self.cut.op.name == "jax.split":
+            sizes = tuple(length for length in lengths if length)
+            types = [value.type.shaped(_resized(shape, dimension, size)) for size in sizes]
+            params = {"sizes": sizes, "axis": dimension}
+            return list(self.builder.add(self.cut.op, [value], params, at=at, types=types))
+        found: list[Operand] = []
+        for start, end in pairwise([0, *accumulate(lengths)]):
+            if start == end:
+                continue
+            params = {
+                "start_indices": _resized([0] * len(shape), dimension, start),
+                "limit_indices": _resized(shape, dimension, end),
+                "strides": None,
+            }
+            type = value.type.shaped(_resized(shape, dimension, end - start))
+            found += self.builder.add(self.cut.op, [value], params, at=at, types=[type])
+        return found
+
+    def _taken(self, node: Node, operands: Sequence[Operand]) -> Sequence[Operand] | None:
+        """Return the parts that a node cuts off, where these are parts that are known."""
+        if node.op.name not in _CUTS or operands[0] not in self.parts:
+            return None
+        parts = self.parts[operands[0]]
+        partition = self.partitions[operands[0].type.shape]
+        found = [self._part(parts, partition, *range_) for range_ in _ranges(node, partition)]
+        return None if not found or None in found else cast("list[Operand]", found)
+
+    def _part(
+        self, parts: Sequence[Operand], partition: _Partition, start: int, end: int
+    ) -> Operand | None:
+        for part, (first, last) in zip(parts, pairwise(partition.ends), strict=True):
+            if first <= start and end <= last:
+                return self._slice(part, partition.dimension, start - first, end - first)
+        return None
+
+    def _rows_added(
+        self, node: Node, operands: Sequence[Operand], partition: _Partition
+    ) -> list[Operand]:
+        """Add rows to each part: a row that another part has is out of range, and dropped."""
+        full, numbers, rows = operands
+        assert self.adds is not None
+        sign = 1 if self.adds.name == "jax.sub" else -1
+        mode: Any = node.params["mode"]
+        found = []
+        tables = self._parts_of(full, partition, node)
+        for table, start in zip(tables, partition.ends[:-1], strict=True):
+            shift = Literal.of(sign * start, numbers.type.shaped(()))
+            of_part = numbers
+            if start:
+                (of_part,) = self.builder.add(
+                    self.adds, [numbers, shift], at=node.source, types=[numbers.type]
+                )
+            changed = {"mode": type(mode)["FILL_OR_DROP"]}
+            found.append(self._again(node, [table, of_part, rows], table.type.shape, changed))
+        return found
+
+
+def _adds_rows(node: Node) -> bool:
+    """Return whether a node adds full rows, and drops those that are not there."""
+    if not node.op.name.startswith("jax.scatter") or len(node.operands) != 3:
+        return False
+    params: Mapping[str, Any] = node.params
+    table, numbers, rows = node.operands
+    dimensions, leading = params["dimension_numbers"], len(numbers.type.shape) - 1
+    return (
+        params["mode"].name in ("FILL_OR_DROP", "PROMISE_IN_BOUNDS")
+        and numbers.type.dtype[0] == "i"
+        and numbers.type.shape[-1:] == (1,)
+        and not dimensions.operand_batching_dims
+        and tuple(dimensions.inserted_window_dims) == (0,)
+        and tuple(dimensions.scatter_dims_to_operand_dims) == (0,)
+        and tuple(dimensions.update_window_dims) == tuple(range(leading, len(rows.type.shape)))
+        and rows.type.shape[leading:] == table.type.shape[1:]
+    )
+
+
+def _ranges(node: Node, partition: _Partition) -> list[tuple[int, int]]:
+    """Return where the parts begin and end that a node cuts off; none along other dimensions."""
+    params: Mapping[str, Any] = node.params
+    full, dimension = node.operands[0].type.shape, partition.dimension
+    if node.op.name == "jax.split":
+        ends = pairwise([0, *accumulate(params["sizes"])])
+        return list(ends) if params["axis"] == dimension else []
+    starts, limits = params["start_indices"], params["limit_indices"]
+    others = [i for i in range(len(full)) if i != dimension]
+    is_cut_otherwise = any((starts[i], limits[i]) != (0, full[i]) for i in others)
+    if is_cut_otherwise or any(step != 1 for step in params["strides"] or ()):
+        return []
+    return [(starts[dimension], limits[dimension])]
+
+
+def _resized(shape: Sequence[int], dimension: int, length: int) -> tuple[int, ...]:
+    return (*shape[:dimension], length, *shape[dimension + 1 :])
+
+
+__all__ = ["with_parts"]

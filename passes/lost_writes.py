@@ -1,0 +1,189 @@
+"""Finds updates that undo what another worker has written: the analysis of a step in two halves.
+
+A server changes a variable as it is by then, so that the changes of all workers are kept. Where a
+worker computes the new value itself, of the value that it has read, the server can only replace
+the variable by it, and what others have written since the worker has read is lost.
+
+Each value of an update is of one of three kinds. A value *keeps* the variable if the server makes
+it of the variable as it is. One is *old* if the worker has made it of what it has read. Any other
+one is new. Arithmetic with a value that keeps the variable keeps it: a gradient is old, but what
+is subtracted from the variable. Where elements are taken from one of several values, by a choice,
+a branch, a scatter or a concatenation, one that is old makes the result old. If the new value of a
+variable is old, writes are lost. A variable that is assigned what does not depend on it is not
+among them: the last one wins, as the program says.
+
+A choice is another case. Where a worker decides by what it has read, and by no argument, whether a
+variable is changed, such as in every tenth step, other workers change what decides: of two that
+read the same count none may be the tenth, or both. Gradients that were added up are then lost.
+Choices of a number, such as a learning rate, are not among them: it is behind by some steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import cast
+
+from graphdist.ir.analyses import producers, walk
+from graphdist.ir.flow import reachable, uses
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.ops import CONCATENATE, COND, PUSH
+from graphdist.ir.source import Source
+from graphdist.passes.by_element import is_scatter
+
+
+class Kind(IntEnum):
+    """What a value of an update is made of."""
+
+    NEW = 0
+    KEEPS = 1
+    OLD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LostWrite:
+    """A variable that a worker changes by what it has read, and where.
+
+    `is_chosen` says that it only decides so whether the variable is changed.
+    """
+
+    variable: str
+    source: Source
+    is_chosen: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.source}"
+
+    @property
+    def what(self) -> str:
+        """Return what is wrong, without the line."""
+        if self.is_chosen:
+            return (
+                f"variable {self.variable!r} is changed or not by what the worker has read, and "
+                f"other workers change that meanwhile: some changes would be lost, or made twice"
+            )
+        return (
+            f"variable {self.variable!r} loses what other workers write meanwhile: the worker "
+            f"computes its new value, from the value that it has read"
+        )
+
+
+def lost_writes(graph: Graph) -> tuple[LostWrite, ...]:
+    """Return the updates that lose writes, of a graph of both halves."""
+    found = (_of_push(graph, node) for node in graph.nodes if node.op is PUSH)
+    return tuple(lost for of_push in found for lost in of_push)
+
+
+def _of_push(graph: Graph, node: Node) -> Iterator[LostWrite]:
+    count = cast(int, node.params["num_variables"])
+    names = dict(zip(graph.inputs, (v.name for v in graph.variables), strict=False))
+    (update,) = node.graphs
+    found = False
+    for place, variable in enumerate(node.operands[:count]):
+        after = reachable(uses(graph), [cast(Value, variable)])
+        old = [i for i, sent in enumerate(node.operands) if i >= count and sent in after]
+        for i in old:  # one of them is enough
+            kinds = [Kind.NEW] * len(node.operands)
+            kinds[place], kinds[i] = Kind.KEEPS, Kind.OLD
+            if _kinds(update, kinds)[place] is Kind.OLD:
+                source = _line_behind(graph, cast(Value, node.operands[i])) or node.source
+                yield LostWrite(names[cast(Value, variable)], source)
+                found = True
+                break
+    if not found and (source := _choice_by_state(graph, node)) is not None:
+        yield LostWrite(names[cast(Value, node.operands[0])], source, is_chosen=True)
+
+
+def _choice_by_state(graph: Graph, node: Node) -> Source | None:
+    """Return where an update chooses by variables that the worker has read, and by no argument."""
+    count, inputs = len(graph.variables), graph.inputs
+    assigned = [v for v, of in zip(inputs, graph.variables, strict=False) if of.assigned]
+    of_state = reachable(uses(graph), assigned)
+    of_arguments = reachable(uses(graph), inputs[count:])
+    (update,) = node.graphs
+    first = cast(int, node.params["num_variables"])
+    sent = list(zip(update.inputs, node.operands, strict=True))[first:]
+    behind = [i for i, value in sent if value in of_state and value not in of_arguments]
+    decides = reachable(uses(update), behind)
+    decides -= reachable(uses(update), [i for i, value in sent if value in of_arguments])
+    made = {result: inner for inner in walk(graph) for result in inner.results}
+    of_worker: dict[Operand, Operand] = dict(sent)
+    for inner in walk(update):
+        if inner.op.name == "jax.mul":
+            choosing = [v for v in inner.operands if v in decides and _is_mask(v, made, of_worker)]
+        else:
+            is_choice = inner.op is COND or inner.op.name == "jax.select_n"
+            choosing = [v for v in inner.operands[:1] if is_choice and v in decides]
+        if choosing and inner.results[0].type.size > 1:
+            return inner.source if inner.source.frame else node.source
+    return None
+
+
+def _is_mask(
+    value: Operand, made: Mapping[Operand, Node], of_worker: Mapping[Operand, Operand]
+) -> bool:
+    """Return whether a value is 0 or 1 by a comparison: a choice, in arithmetic."""
+    pending = [value]
+    while pending:
+        found = pending.pop()
+        found = of_worker.get(found, found) if isinstance(found, Value) else found
+        if found.type.dtype == "bool":
+            return True
+        node = made.get(found) if isinstance(found, Value) else None
+        if node is not None and node.op.name in _OF_MASKS:
+            pending += node.operands
+    return False
+
+
+def _line_behind(graph: Graph, value: Value) -> Source | None:
+    """Return the nearest line that a value is computed at: functions of JAX may have none."""
+    made, pending = producers(graph), [value]
+    for found in pending:
+        node = made.get(found)
+        if node is not None and node.source.frame is not None:
+            return node.source
+        operands = () if node is None else node.operands
+        pending += [v for v in operands if isinstance(v, Value) and v not in pending]
+    return None
+
+
+def _kinds(graph: Graph, given: Sequence[Kind]) -> list[Kind]:
+    """Return the kinds of a graph's results, for those of its inputs."""
+    kinds: dict[Operand, Kind] = dict(zip(graph.inputs, given, strict=True))
+    for node in graph.nodes:
+        kinds.update(zip(node.results, _of_node(node, kinds), strict=True))
+    return [_kind(kinds, output) for output in graph.outputs]
+
+
+def _kind(kinds: Mapping[Operand, Kind], operand: Operand) -> Kind:
+    return kinds.get(operand, Kind.NEW) if isinstance(operand, Value) else Kind.NEW
+
+
+def _of_node(node: Node, kinds: Mapping[Operand, Kind]) -> Sequence[Kind]:
+    operands = [_kind(kinds, operand) for operand in node.operands]
+    name = node.op.name
+    if node.op is COND:
+        branches = [_kinds(branch, operands[1:]) for branch in node.graphs]
+        return [max(of_result) for of_result in zip(*branches, strict=True)]
+    if name == "jax.select_n":
+        found = max(operands[1:])
+    elif name in ("jax.concatenate", "jax.pad", CONCATENATE.name):
+        found = max(operands)
+    elif name in ("jax.scatter", "jax.dynamic_update_slice"):
+        found = max(operands[0], operands[_PLACE_OF_NEW_ELEMENTS[name]])
+    elif is_scatter(node):
+        found = operands[0]
+    elif name in _WITHOUT_VALUE or name.startswith("jax.reduce_"):
+        found = Kind.NEW
+    else:
+        found = Kind.KEEPS if Kind.KEEPS in operands else max(operands, default=Kind.NEW)
+    return [found] * len(node.results)
+
+
+_PLACE_OF_NEW_ELEMENTS = {"jax.scatter": 2, "jax.dynamic_update_slice": 1}
+_OF_MASKS = ("jax.broadcast_in_dim", "jax.convert_element_type", "jax.mul", "jax.sub")
+_WITHOUT_VALUE = frozenset(
+    f"jax.{name}" for name in ("eq", "ge", "gt", "is_finite", "le", "lt", "ne", "sign")
+)
+"""Operations that say something of a value, and give nothing of it."""
