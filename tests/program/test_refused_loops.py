@@ -83,7 +83,7 @@ class Refusals:
         ("appends_to_a_global", "for batch in dataset:", "changes LOG, a list"),
         ("appends_in_a_function_beside", "for batch in dataset:", "changes LOG, a list"),
         ("adds_to_an_attribute", "for _ in dataset:", "changes self.seen, a set"),
-        ("counts_in_a_method", "for _ in dataset:", "changes self.count, a number of a Python"),
+        ("counts_in_a_method", "for _ in dataset:", "changes self.count, an attribute of a Python"),
         ("makes_text", "for _ in dataset:", "text is a str after a step"),
         ("compares_rows", "if self.strategy", r"a condition has the shape \[6\]"),
         ("defines_in_one_branch", "if sum_of", "found is an array or undefined"),
