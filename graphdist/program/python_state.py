@@ -30,7 +30,8 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any  # Any: users' functions and values
 from weakref import ReferenceType, WeakKeyDictionary
@@ -252,7 +253,7 @@ class PythonState:
             self._push(function.__name__, None, None, wrapped)
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         if names.owner is not CodeOwner.USER:
-            self._add_functions_in(cell for _, cell in cells)
+            self._add_values_of(cells)
             return
         self._attributes |= names.attributes
         if names.reads_any_attribute:
@@ -269,15 +270,11 @@ class PythonState:
             if name in sys.modules:
                 self._push(name, None, None, sys.modules[name])
 
-    def _add_functions_in(self, cells: Iterable[types.CellType]) -> None:
-        """Add the functions that a function of an installed package was given."""
-        for cell in cells:
-            try:
-                value = cell.cell_contents
-            except ValueError:  # it has no value yet
-                continue
-            if callable(value) or isinstance(value, tuple | ReferenceType):
-                self._push("a function", None, None, value)
+    def _add_values_of(self, cells: Iterable[tuple[str, types.CellType]]) -> None:
+        """Add what a function of an installed package was given: it is not looked into."""
+        for name, cell in cells:
+            with suppress(ValueError):  # it has no value yet
+                self._push(name, None, None, cell.cell_contents)
 
     def _add_globals(self, variables: dict[str, Any], names: Sequence[str]) -> None:
         holder = self._globals.get(id(variables))
@@ -298,6 +295,9 @@ class PythonState:
 
     def _add_reference(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
         self._push(name, None, None, value())
+
+    def _add_context(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self._push(name, None, None, value.get(None))
 
     def _add_module(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
         self._key.append(id(value))
@@ -578,6 +578,8 @@ def _new_kind(value: Any) -> _Add:
             return PythonState._add_method
         case functools.partial():
             return PythonState._add_partial
+        case ContextVar():
+            return PythonState._add_context
         case ReferenceType():
             return PythonState._add_reference
         case type():
