@@ -32,7 +32,7 @@ def noticed_needs(can_retry: bool) -> Iterator[None]:
         yield
     except GraphdistError:
         raise
-    except (TypeError, AttributeError, *NEED_VALUES) as error:
+    except (TypeError, ValueError, AttributeError, *NEED_VALUES) as error:
         if can_retry:
             raise NeedsNumbers from error
         found = _need(error)
@@ -64,7 +64,7 @@ def _need(error: Exception) -> tuple[str, str] | None:
             "Python needs the number of a traced value",
             "write the condition with jnp.where, or leave the loop first",
         )
-    if "item assignment" in text:
+    if "item assignment" in text or "setting an array element" in text:
         return "an array is changed in place", "assign a new one: x = x.at[i].set(value)"
     if "unhashable type" in text and "Tracer" in text:
         return (

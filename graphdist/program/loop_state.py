@@ -41,7 +41,7 @@ def place_of(loop: ConvertedLoop, name: str) -> tuple[Any, Any] | None:
     variables = body.__globals__, _variables(body)
     try:
         owner = eval(owner_code, *variables)
-        if attribute is None:
+        if key_code is not None:
             return owner, eval(key_code, *variables)
     except Exception:  # it has no value yet
         return None
