@@ -45,7 +45,7 @@ from graphdist.program.dumping import dump_of, next_function
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import OtherSettings, settings_of_calls
 from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
-from graphdist.program.looping_function import LoopingFunction, dataset_behind
+from graphdist.program.looping_function import LoopingFunction, dataset_behind, undone_if_met
 from graphdist.program.program import RunnableProgram, compile_program
 from graphdist.program.progress import compiling
 from graphdist.program.retracing import Retracing, Signature
@@ -298,7 +298,8 @@ class Function(Generic[Parameters, Result_co]):
             self._pipeline_for,
             self._compiler_options,
         )
-        return trace_program(request, is_first=not self._retracing.num_compiled)
+        with undone_if_met(self.fn, (args, kwargs)):
+            return trace_program(request, is_first=not self._retracing.num_compiled)
 
 
 class BoundFunction(Generic[Parameters, Result_co]):

@@ -25,7 +25,7 @@ from graphdist.program.loop_operators import (
     is_value,
 )
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import is_array
+from graphdist.values.distributed import is_array, structure_text
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class LoopBody:
     def __init__(self, loop: ConvertedLoop, rest: dict[str, Any]) -> None:
         """Take the functions of the loop."""
         self.loop, self.rest = loop, rest
+        self.last: dict[str, Any] = {}
+        """The state after the latest steps."""
 
     def set(self, state: dict[str, Any]) -> None:
         """Give the variables the values of a state."""
@@ -85,6 +87,7 @@ class LoopBody:
 
     def goes_on(self, state: dict[str, Any]) -> bool:
         """Return whether `break` has not left the loop."""
+        self.last = state
         if self.loop.extra_test is None:
             return True
         self.set(state)
@@ -101,7 +104,7 @@ class LoopBody:
         if not is_traced(goes_on):
             if goes_on:  # the host may run several steps, of which one has left the loop
                 loop.body(element)
-            return self._after()
+            return self._after(state)
         loop.operators.if_stmt(
             goes_on,
             lambda: loop.body(element),
@@ -111,23 +114,36 @@ class LoopBody:
             loop.names,
             len(loop.names),
         )
-        return {name: value for name, value in self._after().items() if name in state}
+        return {name: value for name, value in self._after(state).items() if name in state}
 
-    def _after(self) -> dict[str, Any]:
+    def _after(self, state: dict[str, Any]) -> dict[str, Any]:
         found = {}
         for name, value in zip(self.loop.names, self.loop.get_state(), strict=True):
             before = self.rest.get(name)
             if name in self.rest and (value is before or isinstance(value, Undefined)):
                 continue
-            if not is_value(value):
+            if not is_value(value) or isinstance(before, list | dict | set):
                 raise ArgumentError(
                     f"{name} is a {type(value).__name__} after a step of the loop, which is traced "
                     f"once for all elements",
                     source=here(),
                     hint="change arrays and numbers in the loop; build other objects outside of it",
                 )
+            _require_same_structure(name, state.get(name, value), value)
             found[name] = jax.tree.map(as_array, value)
         return found
+
+
+def _require_same_structure(name: str, before: Any, after: Any) -> None:
+    old, new = (structure_text(jax.tree.structure(value)) for value in (before, after))
+    if old != new:
+        raise ArgumentError(
+            f"{name} is {old} before a step of the loop, and {new} after it: the loop is one "
+            f"program for all elements",
+            source=here(),
+            hint="keep its structure: write into an array that is large enough, "
+            "x = x.at[i].set(value), or collect results in a loop outside the function",
+        )
 
 
 def scan(loop: ConvertedLoop, elements: Any) -> None:

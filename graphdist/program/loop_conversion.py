@@ -12,7 +12,7 @@ import ast
 import inspect
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any  # Any: users' functions, syntax trees with annotations
 
 from graphdist.errors import MissingExtraError, UnsupportedError
@@ -120,6 +120,13 @@ def _control_flow(node: Any, context: Any) -> Any:
 
     class Transformer(control_flow.ControlFlowTransformer):  # type: ignore[misc]
         depth = 0
+        outermost: Any = None
+
+        def visit_FunctionDef(self, node: Any) -> Any:
+            self.outermost = self.outermost or node
+            if node is not self.outermost and _returns_early(node):
+                return node  # its statements stay as they are
+            return super().visit_FunctionDef(node)
 
         def visit_For(self, node: Any) -> Any:
             return self._inside(super().visit_For, node)
@@ -166,12 +173,47 @@ class _Iterables(ast.NodeTransformer):
 def _refuse_returns(tree: Any, function: types.FunctionType) -> None:
     from malt.pyct import anno
 
-    for loop in ast.walk(tree):
+    for loop in _own_nodes(tree):
         if isinstance(loop, ast.For | ast.While):
-            found = next((node for node in ast.walk(loop) if isinstance(node, ast.Return)), None)
+            found = next((node for node in _own_nodes(loop) if isinstance(node, ast.Return)), None)
             if found is not None:
                 line = anno.getanno(found, anno.Basic.ORIGIN).loc.lineno
                 raise _refused("a loop is left by return", function, line, "use break")
+    for nested in ast.walk(tree):
+        if isinstance(nested, ast.FunctionDef) and nested is not tree and _returns_early(nested):
+            left = next(
+                (n for n in _own_nodes(nested) if isinstance(n, ast.Break | ast.Continue)), None
+            )
+            if left is not None:
+                line = anno.getanno(left, anno.Basic.ORIGIN).loc.lineno
+                raise _refused(
+                    f"{nested.name} has break or continue, and return in a condition or loop",
+                    function,
+                    line,
+                    f"define {nested.name} outside of the function with the loop",
+                )
+
+
+def _returns_early(function: ast.FunctionDef) -> bool:
+    """Return whether there is a `return` in a condition or loop of a function."""
+    blocks = (ast.For, ast.While, ast.If, ast.With, ast.Try)
+    return any(
+        isinstance(inner, ast.Return)
+        for block in _own_nodes(function)
+        if isinstance(block, blocks)
+        for inner in _own_nodes(block)
+    )
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below one, without the functions that are defined there."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _FUNCTIONS):
+            yield child
+            yield from _own_nodes(child)
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def _code(tree: Any, function: types.FunctionType) -> types.CodeType:

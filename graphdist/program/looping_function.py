@@ -12,8 +12,9 @@ What a body uses and does, and where it goes:
 * Variables of Python that it assigns are the state, if they are arrays and numbers. One without a
   value before the loop gets it in the first step, which runs by itself. Anything else that it
   assigns, or changes, is refused: the trace would change it once, for all elements.
-* Arrays that it reads, also through functions defined beside it, are inputs of the program. Other
-  values are constants: with others, another program is compiled.
+* What it reads of Python's state, also through functions that it calls, is found in each call
+  (`python_state.py`): arrays are inputs of the program; with other values another program is
+  compiled. If Python needs the numbers of arrays, such as a size, they are constants from then on.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' functions and values
 
 import jax
 
+from graphdist.data.chunks import Chunk
 from graphdist.data.dataset_reduction import DatasetReduction, as_array, in_steps
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace, DistributedIterator
 from graphdist.data.stacked_elements import StackedElements
 from graphdist.data.zipped_datasets import ZippedDatasets
 from graphdist.errors import MissingExtraError, OutOfRangeError, UnsupportedError
-from graphdist.program.loop_body import ConvertedLoop, LoopBody, is_carried, scan, with_numbers
+from graphdist.program.loop_body import ConvertedLoop, LoopBody, scan, with_numbers
 from graphdist.program.loop_conversion import converted
-from graphdist.program.loop_objects import WatchedObjects
+from graphdist.program.loop_needs import NEED_VALUES, NeedsNumbers, noticed_needs
 from graphdist.program.loop_operators import (
     GetState,
     LoopOperators,
@@ -42,6 +45,8 @@ from graphdist.program.loop_operators import (
     SetState,
     Undefined,
 )
+from graphdist.program.loop_state import remove_undefined, state_of
+from graphdist.program.python_state import PythonState
 from graphdist.program.retracing import WARN_AT, warn_of_retracing
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import where_raised
@@ -54,12 +59,6 @@ Dataset: TypeAlias = DistributedDataset[Any] | ZippedDatasets
 
 _MOST_PROGRAMS = 16
 """How many programs a loop keeps."""
-_NEED_VALUES = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
-"""The errors of JAX where Python needs a value that a trace has not."""
 
 
 def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
@@ -67,7 +66,7 @@ def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
     if isinstance(error, DatasetInTrace):
         return error
     leaves = jax.tree.leaves(arguments)
-    if isinstance(error, _NEED_VALUES) and any(
+    if isinstance(error, NEED_VALUES) and any(
         isinstance(leaf, DistributedDataset | DistributedIterator) for leaf in leaves
     ):
         return DatasetInTrace(
@@ -75,6 +74,14 @@ def dataset_behind(error: Exception, arguments: Any) -> DatasetInTrace | None:
             source=where_raised(error),
         )
     return None
+
+
+@contextmanager
+def undone_if_met(fn: Callable[..., Any], arguments: Any) -> Iterator[None]:
+    """Undo what a trace changed of Python's state, if it met a dataset: the host does it again."""
+    state = PythonState((), {"fn": fn, "arguments": arguments}, set())
+    with state.undone(lambda error: dataset_behind(error, arguments) is not None):
+        yield
 
 
 class LoopingFunction:
@@ -137,7 +144,8 @@ class _Operators(LoopOperators):
         if isinstance(iterated, Numbered):
             loop_here, elements = with_numbers(loop_here, iterated.start), iterated.elements
         if isinstance(elements, StackedElements):
-            scan(loop_here, elements.elements)
+            with state_of(loop_here, loop_here.values()[1], set()).replaced():
+                scan(loop_here, elements.elements)
             return
         if current_trace() is not None or not isinstance(
             elements, DistributedDataset | ZippedDatasets
@@ -160,137 +168,107 @@ class _Operators(LoopOperators):
 
 
 class _Loop:
-    """One loop of a function: its programs, by the constants that its body uses."""
+    """One loop of a function: its programs, by the Python state that its body reads."""
 
     def __init__(self, name: str, steps: int | None, make: MakeFunction) -> None:
         self.name, self.steps, self._make = name, steps, make
         self._programs: dict[Any, _Program] = {}
         self._num_compiled = 0
+        self._attributes: set[str] = set()
+        self._arrays_are_constants = False
         self._lock = RLock()  # a trace uses the functions of the call that needs it
 
     def run(self, dataset: Dataset, loop: ConvertedLoop) -> None:
         """Run the loop, and give the variables their last values."""
         with self._lock:
-            self._run(dataset, loop)
+            carried, rest = loop.values()
+            body = LoopBody(loop, rest)
+            try:
+                body.last = carried
+                body.last = self._run(dataset, body)
+            finally:  # no variable keeps a value of the trace
+                body.set({**carried, **body.last})
+                remove_undefined(loop.converted_from or loop)
 
-    def _run(self, dataset: Dataset, loop: ConvertedLoop) -> None:
-        captured = _Captured(loop)
-        carried, rest = loop.values()
-        key = (*captured.key, *((name, _key(value)) for name, value in rest.items()))
-        program = self._programs.pop(key, None) or self._compiled(rest, captured)
+    def _run(self, dataset: Dataset, body: LoopBody) -> dict[str, Any]:
+        """Return the state after the loop."""
+        program, state = self._program(body)
+        size = program.reduction.size
+        chunks = iter(dataset.chunks(size))
+        first = next(chunks, None)
+        if first is None:
+            return body.last
+        can_retry = state.has_arrays_for_python and not self._arrays_are_constants
+        try:
+            return program.run(first, chunks, body, state, can_retry)
+        except NeedsNumbers:  # no element has been used
+            self._arrays_are_constants = True
+        program, state = self._program(body)
+        program.reduction.size = size
+        return program.run(first, chunks, body, state, False)
+
+    def _program(self, body: LoopBody) -> tuple[_Program, PythonState]:
+        state = state_of(body.loop, body.rest, self._attributes, self._arrays_are_constants)
+        undefined = [name for name, each in body.rest.items() if isinstance(each, Undefined)]
+        key = (tuple(undefined), *state.key)
+        program = self._programs.pop(key, None) or self._compiled(state)
         self._programs[key] = program  # the last: those used least recently are dropped
         if len(self._programs) > _MOST_PROGRAMS:
             del self._programs[next(iter(self._programs))]
-        body = LoopBody(loop, rest)
-        body.set({**carried, **program.run(dataset, body, carried, captured)})
+        return program, state
 
-    def _compiled(self, rest: dict[str, Any], captured: _Captured) -> _Program:
+    def _compiled(self, state: PythonState) -> _Program:
         self._num_compiled += 1
         if self._num_compiled in WARN_AT:
             warn_of_retracing(
                 f"{self.name} was compiled {self._num_compiled} times: its body reads Python "
                 f"values that changed. Make them arrays, or read them after the loop."
             )
-        return _Program(self, captured.kept, self._make)
+        return _Program(self, state.kept, self._make)
 
 
 class _Program:
-    """The compiled steps of a loop, for certain constants."""
+    """The compiled steps of a loop, for one state of Python."""
 
     def __init__(self, loop: _Loop, kept: list[Any], make: MakeFunction) -> None:
-        self._steps = loop.steps
         self._kept = kept  # alive, since keys name objects by their identity
         self._body: LoopBody | None = None
-        self._captured: _Captured | None = None
+        self._state: PythonState | None = None
+        self._can_retry = False
         self._single = make(lambda args, kwargs: self._step(*args), loop.name)
-        self._several = make(lambda args, kwargs: in_steps(self._step, *args), f"{loop.name}_chunk")
+        several = make(lambda args, kwargs: in_steps(self._step, *args), f"{loop.name}_chunk")
+        self._make_reduction = partial(DatasetReduction, self._single, several, loop.steps)
+        self.reduction = self._make_reduction()
 
     def run(
         self,
-        dataset: Dataset,
+        first: Chunk,
+        chunks: Iterator[Chunk],
         body: LoopBody,
-        carried: dict[str, Any],
-        captured: _Captured,
+        state: PythonState,
+        can_retry: bool,
     ) -> dict[str, Any]:
-        """Return the state after the loop."""
+        """Return the state after the loop.
+
+        Raises `NeedsNumbers` if it can be tried with arrays as constants.
+        """
         # The trace of a new shape calls the body of this call.
-        self._body, self._captured = body, captured
-        reduction = DatasetReduction(self._single, self._several, self._steps)
-        chunks = iter(dataset.chunks(reduction.size))
+        self._body, self._state, self._can_retry = body, state, can_retry
         try:
-            first = next(chunks, None)
-            if first is None:
-                return carried
-            carried = jax.tree.map(as_array, carried)
-            state = self._single((carried, first.element, captured.arrays), {})
-            found: dict[str, Any] = reduction.run(state, chunks, (captured.arrays,), body.goes_on)
+            carried = jax.tree.map(as_array, body.last)
+            body.last = self._single((carried, first.element, state.arrays), {})
+            self._can_retry = False
+            found: dict[str, Any] = self.reduction.run(
+                body.last, chunks, (state.arrays,), body.goes_on
+            )
             return found
         finally:
-            self._body = self._captured = None
+            self._body = self._state = None
+            self.reduction = self._make_reduction()
 
-    def _step(self, state: dict[str, Any], element: Any, arrays: list[Any]) -> dict[str, Any]:
+    def _step(self, carried: dict[str, Any], element: Any, arrays: list[Any]) -> dict[str, Any]:
         """Return the state after a step; it is traced."""
         assert self._body is not None
-        assert self._captured is not None
-        with self._captured.replaced(arrays):
-            return self._body.step(state, element)
-
-
-class _Captured:
-    """What the functions of a loop read of the variables around them."""
-
-    def __init__(self, loop: ConvertedLoop) -> None:
-        """Look through the closures of the functions, and of the functions that they reach."""
-        self.cells: list[types.CellType] = []
-        self.arrays: list[Any] = []
-        self.kept: list[Any] = []
-        self._seen: set[int] = set()
-        of_user = loop.converted_from or loop
-        functions = [function for function in (of_user.body, of_user.extra_test) if function]
-        names = frozenset(of_user.names)
-        self._objects = WatchedObjects(functions, names)
-        self.key = tuple(key for function in functions for key in self._of(function, names))
-
-    def _of(self, function: Any, skipped: frozenset[str]) -> Iterator[Any]:
-        """Yield the key of each variable that a function reads."""
-        if id(function) in self._seen:
-            return
-        self._seen.add(id(function))
-        yield function.__code__
-        for name, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
-            if name in skipped or id(cell) in self._seen:
-                continue
-            self._seen.add(id(cell))
-            try:
-                value = cell.cell_contents
-            except ValueError:  # it has no value yet
-                continue
-            if isinstance(value, types.FunctionType):
-                yield from self._of(value, frozenset())
-            elif is_carried(value) and not isinstance(value, int | float | complex):
-                self.cells.append(cell)
-                self.arrays.append(value)
-            else:
-                self.kept.append(value)
-                yield name, _key(value)
-
-    @contextmanager
-    def replaced(self, arrays: Sequence[Any]) -> Iterator[None]:
-        """Give the variables other arrays for a moment; refuse changes of objects."""
-        for cell, array in zip(self.cells, arrays, strict=True):
-            cell.cell_contents = array
-        try:
-            with self._objects.unchanged():
-                yield
-        finally:
-            for cell, array in zip(self.cells, self.arrays, strict=True):
-                cell.cell_contents = array
-
-
-def _key(value: Any) -> Any:
-    """Return what two values share that make no difference to a program."""
-    if isinstance(value, bool | int | float | complex | str | bytes | type(None)):
-        return type(value), value
-    return type(value) if isinstance(value, Undefined) else id(value)
+        assert self._state is not None
+        with noticed_needs(self._can_retry), self._state.replaced(arrays):
+            return self._body.step(carried, element)

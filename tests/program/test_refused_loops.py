@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
+import random
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 
 import graphdist as gd
 from tests.program.test_looping_functions import STRATEGIES, distributed, sum_of
 
 LOG: list[Any] = []
+CALLS = 0
+BOX = {"n": 0}
+
+
+def call() -> None:
+    global CALLS
+    CALLS += 1
+
+
+def fill() -> None:
+    BOX["n"] += 1
+
+
+class Meter:
+    """Counts by `+=`."""
+
+    kept = 0
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __iadd__(self, other: int) -> Meter:
+        self.count += other
+        return self
 
 
 def logged(value: Any) -> Any:
@@ -26,6 +55,136 @@ class Refusals:
         self.strategy = strategy
         self.seen: set[int] = set()
         self.count = 0
+        self._hidden = 0
+        self.meter = Meter()
+        self.random = np.random.default_rng(0)
+        self.legacy = np.random.RandomState(0)
+        self.python = random.Random(0)
+        self.numbers = itertools.count()
+        self.histogram = np.zeros(4)
+        self.rngs = nnx.Rngs(0)
+
+    def calls(self, dataset: Any) -> Any:
+        for _ in dataset:
+            call()
+
+    def fills(self, dataset: Any) -> Any:
+        for _ in dataset:
+            fill()
+
+    def binds(self, dataset: Any) -> Any:
+        n = 0
+
+        def bump() -> None:
+            nonlocal n
+            n += 1
+
+        for _ in dataset:
+            bump()
+        return n
+
+    def add(self) -> None:
+        self.meter += 1
+
+    def adds(self, dataset: Any) -> Any:
+        for _ in dataset:
+            self.add()
+
+    def hide(self) -> None:
+        self._hidden += 1
+
+    def hides(self, dataset: Any) -> Any:
+        for _ in dataset:
+            self.hide()
+
+    def keep(self) -> None:
+        Meter.kept += 1
+
+    def keeps(self, dataset: Any) -> Any:
+        for _ in dataset:
+            self.keep()
+
+    def makes(self, dataset: Any) -> Any:
+        for _ in dataset:
+            setattr(self, "made", True)  # noqa: B010
+
+    def draws(self, dataset: Any) -> Any:
+        for batch in dataset:
+            sum_of(self.strategy, batch) * self.random.random()
+
+    def draws_as_before(self, dataset: Any) -> Any:
+        for batch in dataset:
+            sum_of(self.strategy, batch) * self.legacy.rand()
+
+    def draws_in_python(self, dataset: Any) -> Any:
+        for batch in dataset:
+            sum_of(self.strategy, batch) * self.python.random()
+
+    def draws_from_numpy(self, dataset: Any) -> Any:
+        for batch in dataset:
+            sum_of(self.strategy, batch) * np.random.rand()
+
+    def draws_from_random(self, dataset: Any) -> Any:
+        for batch in dataset:
+            sum_of(self.strategy, batch) * random.random()
+
+    def draws_keys(self, dataset: Any) -> Any:
+        for batch in dataset:
+            sum_of(self.strategy, batch) * jax.random.uniform(self.rngs())
+
+    def numbers_steps(self, dataset: Any) -> Any:
+        for batch in dataset:
+            sum_of(self.strategy, batch) * next(self.numbers)
+
+    def takes_in_turn(self, dataset: Any) -> Any:
+        factors = iter([1.0, 2.0])
+        for batch in dataset:
+            sum_of(self.strategy, batch) * next(factors)
+
+    def grows(self, dataset: Any) -> Any:
+        found: list[Any] = []
+        for batch in dataset:
+            found = found + [sum_of(self.strategy, batch)]  # noqa: RUF005
+        return found
+
+    def grows_in_place(self, dataset: Any) -> Any:
+        found: list[Any] = []
+        for batch in dataset:
+            found += [sum_of(self.strategy, batch)]
+        return found
+
+    def grows_from_one(self, dataset: Any) -> Any:
+        found: Any = (0.0,)
+        for batch in dataset:
+            found = (*found, sum_of(self.strategy, batch))
+        return found
+
+    def indexes(self, dataset: Any) -> Any:
+        factors, i, total = [1.0, 2.0], 0, 0.0
+        for batch in dataset:
+            total += factors[i] * sum_of(self.strategy, batch)
+            i += 2
+        return total
+
+    def sets_items(self, dataset: Any) -> Any:
+        counts, i = [0, 0], 0
+        for _ in dataset:
+            counts[i] += 1
+            i += 2
+        return counts
+
+    def keys(self, dataset: Any) -> Any:
+        losses: dict[Any, Any] = {}
+        for i, batch in enumerate(dataset):
+            losses[i] = sum_of(self.strategy, batch)
+        return losses
+
+    def count_in_place(self) -> None:
+        self.histogram[1] += 1
+
+    def counts_in_place(self, dataset: Any) -> Any:
+        for _ in dataset:
+            self.count_in_place()
 
     def returns(self, dataset: Any) -> Any:
         for batch in dataset:
@@ -84,7 +243,33 @@ class Refusals:
         ("appends_to_a_global", "for batch in dataset:", "changes LOG, a list"),
         ("appends_in_a_function_beside", "for batch in dataset:", "changes LOG, a list"),
         ("adds_to_an_attribute", "for _ in dataset:", "changes self.seen, a set"),
-        ("counts_in_a_method", "for _ in dataset:", "changes self.count, a number of a Python"),
+        ("counts_in_a_method", "for _ in dataset:", "changes self.count, an attribute of a Python"),
+        ("calls", "for _ in dataset:", "changes CALLS, a variable of the module tests"),
+        ("fills", "for _ in dataset:", r"changes BOX\['n'\], an item of a dict"),
+        ("binds", "for _ in dataset:", "changes n, a variable of the function"),
+        ("adds", "for _ in dataset:", "changes self.meter.count, an attribute of a Python"),
+        ("hides", "for _ in dataset:", "changes self._hidden, an attribute of a Python"),
+        ("keeps", "for _ in dataset:", "changes Meter.kept, an attribute of a class"),
+        ("makes", "for _ in dataset:", "changes self.made, an attribute of a Python"),
+        ("draws", "for batch in dataset:", "the state of self.random, a random generator"),
+        ("draws_as_before", "for batch in dataset:", "the state of self.legacy, a random gen"),
+        ("draws_in_python", "for batch in dataset:", "the state of self.python, a random gen"),
+        ("draws_from_numpy", "for batch in dataset:", "the state of numpy.random, a random gen"),
+        ("draws_from_random", "for batch in dataset:", "the state of random, a random gen"),
+        (
+            "draws_keys",
+            "for batch in dataset:",
+            "changes self.rngs, a Rngs(.|\n)*draw from jax.ran",
+        ),
+        ("numbers_steps", "for batch in dataset:", "asks self.numbers, a count, for elements"),
+        ("takes_in_turn", "for batch in dataset:", "asks factors, a list_iterator, for elem"),
+        ("grows", "for batch in dataset:", "found is a list after a step"),
+        ("grows_in_place", "for batch in dataset:", "changes found, a list"),
+        ("grows_from_one", "for batch in dataset:", r"found is \(\*,\) before a step of the loop"),
+        ("indexes", "total += factors[i]", "a traced value is an index of a Python sequence"),
+        ("sets_items", "for _ in dataset:", r"changes counts\[i\], and its index i"),
+        ("keys", "losses[i] =", "a traced value is a key of a dict or set in a loop"),
+        ("counts_in_place", "for _ in dataset:", "changes self.histogram, a NumPy array, in pl"),
         ("makes_text", "for _ in dataset:", "text is a str after a step"),
         ("compares_rows", "if self.strategy", r"a condition has the shape \[6\]"),
         ("defines_in_one_branch", "if sum_of", "found is an array or undefined"),
@@ -103,6 +288,10 @@ def test_what_cannot_be_a_loop_is_refused(name: str, line: str, says: str) -> No
     with open(__file__) as source:
         assert line in source.read().splitlines()[frame.line - 1]
     assert (LOG, refusals.seen, refusals.count) == ([], set(), 0)
+    assert (CALLS, BOX, refusals.meter.count, Meter.kept) == (0, {"n": 0}, 0, 0)
+    assert (refusals._hidden, sum(refusals.histogram)) == (0, 0)
+    assert not hasattr(refusals, "made")
+    assert refusals.random.random() == np.random.default_rng(0).random()
 
 
 @pytest.mark.parametrize("steps", [0, True, "4"])

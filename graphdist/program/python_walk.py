@@ -1,0 +1,354 @@
+"""A walk over what functions read of Python's state.
+
+It begins with functions and values. By the names in the code of each function it goes on to closure
+cells, globals, attributes of objects and classes, items of containers, and to all functions,
+methods, partials and callable objects that it finds there. Each value is one of:
+
+* an array: an input, whose place can be given another one;
+* a number, string and the like: part of the key, by type and value;
+* a function: part of the key by its code; the walk goes on in it;
+* a container: part of the key by its length and keys; the walk goes on in its items;
+* another object: part of the key by its identity; the walk goes on in the attributes that any of
+  the functions names.
+
+It does not enter the code of installed packages, but what their functions were given. Nor does it
+enter objects whose classes Python's library and `PACKAGES` define: their caches change while a
+function is traced. Attributes of such a base class are watched only if the functions name them.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any  # Any: users' functions and values
+
+import jax
+import numpy as np
+
+from graphdist.program.code_names import names_of
+from graphdist.program.places import (
+    Attributes,
+    Cell,
+    Elements,
+    GeneratorState,
+    Globals,
+    Holder,
+    Items,
+    Numbers,
+    Slots,
+)
+from graphdist.program.python_values import (
+    CONTAINERS,
+    PACKAGES,
+    Kind,
+    functions_of,
+    hashable,
+    is_called,
+    is_of_numbers,
+    is_of_user,
+    kind_of,
+    may_be_constant,
+    package_of,
+    plain_or_id,
+    wrapped_by,
+)
+from graphdist.tracing.user_lines import CodeOwner, owner_of
+
+_MOST_ITEMS = 10_000
+"""How many items of one container are looked at; one that is larger counts as one object."""
+_ANY = "*"
+"""Stands for all names of attributes."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A place with arrays, and the structure that they are the leaves of."""
+
+    name: str
+    holder: Holder
+    key: Any
+    leaves: list[Any]
+    structure: Any
+    places: list[int]
+    """Which leaves are arrays."""
+
+
+class Walk:
+    """What a walk has found."""
+
+    def __init__(
+        self,
+        functions: Iterable[Any],
+        values: Mapping[str, Any],
+        attributes: set[str],
+        local: frozenset[str],
+        carried: frozenset[tuple[int, Any]],
+        arrays_are_constants: bool,
+    ) -> None:
+        """Walk; see `PythonState`. It adds to `attributes` the names that it finds in code."""
+        self._attributes, self._carried = attributes, carried
+        self._arrays_are_constants = arrays_are_constants
+        self.arrays: list[Any] = []
+        self.kept: list[Any] = []
+        self.key: list[Any] = []
+        self.inputs: list[Input] = []
+        self.holders: list[Holder] = []
+        self._globals: dict[int, Globals] = {}
+        self.iterators: list[str] = []
+        self._seen: dict[int, int] = {}
+        self._classes: set[type] = set()
+        self._work: deque[tuple[str, Holder | None, Any, Any]] = deque()
+        for function in functions:
+            self._add_function(function, local)
+        for name, value in values.items():
+            self._push(name, None, None, value)
+        while self._work:
+            self._visit(*self._work.popleft())
+
+    def _visit(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        kind = kind_of(value)
+        if kind in _MADE_WHEN_READ:
+            _ADD[kind](self, name, holder, key, value)
+        elif id(value) in self._seen:
+            self.key.append(self._seen[id(value)])
+        else:
+            self._see(value)
+            _ADD[kind](self, name, holder, key, value)
+
+    def _see(self, value: Any) -> None:
+        self._seen[id(value)] = len(self._seen)
+        self.kept.append(value)
+
+    def _add_plain(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self.key.append((type(value), value.hex() if type(value) is float else value))
+
+    def _push(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self._work.append((name, holder, key, value))
+
+    def _hold(self, holder: Holder) -> Holder:
+        holder.carried = {key for owner, key in self._carried if owner == id(holder.owner)}
+        self.holders.append(holder)
+        return holder
+
+    def _push_all(self, holder: Holder, names: Iterable[Any]) -> None:
+        """Push the values of some places of a holder."""
+        values = holder.values()
+        for key in names:
+            if key in values and key not in holder.carried:
+                self._push(holder.path(key), holder, key, values[key])
+
+    def _add_arrays(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        """Take the arrays of a value as inputs; what else it has is part of the key."""
+        leaves, structure = jax.tree.flatten(value)
+        places = [place for place, leaf in enumerate(leaves) if self._is_input(leaf)]
+        if holder is None or not places:
+            places = []
+        else:
+            self.inputs.append(Input(name, holder, key, leaves, structure, places))
+            self.arrays += [leaves[place] for place in places]
+        self.key.append((type(value), hashable(structure), tuple(places)))
+        taken = set(places)
+        for place, leaf in enumerate(leaves):
+            if place in taken:
+                continue
+            if kind_of(leaf) is Kind.ARRAY:
+                self._add_constant(name, leaf)
+            else:
+                self._push(name, None, None, leaf)
+
+    def _is_input(self, leaf: Any) -> bool:
+        if self._arrays_are_constants and may_be_constant(leaf):
+            return False
+        return kind_of(leaf) is Kind.ARRAY and is_of_numbers(leaf)
+
+    def _add_constant(self, name: str, array: Any) -> None:
+        self.kept.append(array)
+        if isinstance(array, np.ndarray) and array.dtype.hasobject:
+            self.key.append(id(array))
+        elif isinstance(array, np.ndarray | np.generic) or may_be_constant(array):
+            numbers = np.asarray(array)
+            self.key.append((type(array), numbers.dtype, numbers.shape, numbers.tobytes()))
+            if isinstance(array, np.ndarray) and array.flags.writeable:
+                self._hold(Numbers(name, array))
+        else:
+            self.key.append(id(array))
+
+    def _add_tree(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        """Add a pytree that is no list and no dict, such as a tuple or a module of nnx."""
+        if isinstance(value, tuple):
+            if not any(map(self._is_input, jax.tree.leaves(value))):
+                self.key.append((type(value), len(value)))
+                for place, item in enumerate(value):
+                    self._push(f"{name}[{place}]", None, None, item)
+                return
+        else:
+            self._add_class(type(value))
+        self._add_arrays(name, holder, key, value)
+
+    def _add_dict(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        keys = list(value)
+        self.key.append((type(value), tuple(plain_or_id(each) for each in keys)))
+        self.kept += keys
+        if len(keys) <= _MOST_ITEMS:
+            self._push_all(self._hold(Items(name, value)), keys)
+
+    def _add_elements(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self.key.append((type(value), len(value)))
+        if len(value) > _MOST_ITEMS or isinstance(value, frozenset):
+            self.key.append(id(value))
+        elif isinstance(value, set):
+            self._hold(Elements(name, value))
+            self.key.append(frozenset(map(plain_or_id, value)))
+        else:
+            self._push_all(self._hold(Elements(name, value)), range(len(value)))
+
+    def _add_any_function(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self._add_function(value)
+
+    def _add_function(self, function: Any, local: frozenset[str] = frozenset()) -> None:
+        if id(function) not in self._seen:
+            self._see(function)
+        code = function.__code__
+        self.key.append(id(code))
+        names = names_of(code)
+        if vars(function):
+            held = self._hold(Attributes(function.__name__, function))
+            self._push_all(held, self._named(vars(function)))
+        wrapped = vars(function).get("__wrapped__")
+        if wrapped is not None:
+            self._push(function.__name__, None, None, wrapped)
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        if names.owner is not CodeOwner.USER:
+            self._add_values_of(cells)
+            return
+        self._attributes |= names.attributes
+        if names.reads_any_attribute:
+            self._attributes.add(_ANY)
+        for name, cell in cells:
+            if name not in local and id(cell) not in self._seen:
+                self._see(cell)
+                self._push_all(self._hold(Cell(name, cell)), [name])
+        for values in (function.__defaults__ or (), (function.__kwdefaults__ or {}).values()):
+            for value in values:
+                self._push(f"a default value of {function.__name__}", None, None, value)
+        self._add_globals(function.__globals__, names.globals)
+        for name in names.modules:
+            if name in sys.modules:
+                self._push(name, None, None, sys.modules[name])
+
+    def _add_values_of(self, cells: Iterable[tuple[str, types.CellType]]) -> None:
+        """Add what a function of an installed package was given: it is not looked into."""
+        for name, cell in cells:
+            with suppress(ValueError):  # it has no value yet
+                self._push(name, None, None, cell.cell_contents)
+
+    def _add_globals(self, variables: dict[str, Any], names: Sequence[str]) -> None:
+        holder = self._globals.get(id(variables))
+        if holder is None:
+            holder = self._globals[id(variables)] = Globals("", variables)
+            self._hold(holder)
+        added = [name for name in names if name not in holder.names]
+        holder.names.update(added)
+        self._push_all(holder, added)
+
+    def _add_method(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self._push(name, None, None, value.__func__)
+        self._push(name.rpartition(".")[0] or name, None, None, value.__self__)
+
+    def _add_partial(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        for part in (value.func, value.args, value.keywords):
+            self._push(name, None, None, part)
+
+    def _add_reference(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self._push(name, None, None, value())
+
+    def _add_context(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self._push(name, None, None, value.get(None))
+
+    def _add_module(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self.key.append(id(value))
+        file = getattr(value, "__file__", None)
+        if file is not None and owner_of(file) is CodeOwner.USER:
+            self._add_globals(vars(value), self._named(vars(value)))
+
+    def _add_generator(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self.key.append(id(value))
+        self._hold(GeneratorState(name, value))
+
+    def _add_iterator(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self.key.append(id(value))
+        self.iterators.append(f"{name}, a {type(value).__name__}")
+
+    def _add_class_value(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self.key.append(id(value))
+        self._add_class(value)
+        for method in ("__init__", "__new__", "__post_init__"):
+            made = getattr(value, method, None)
+            if isinstance(made, types.FunctionType):
+                self._push(f"{name}.{method}", None, None, made)
+
+    def _add_class(self, kind: type) -> None:
+        for each in kind.__mro__:
+            if each in self._classes or not is_of_user(each):
+                continue
+            self._classes.add(each)
+            held = vars(each)
+            holder = self._hold(Slots(each.__name__, each, self._named(held)))
+            for attribute in [*self._named(held), *filter(is_called, held)]:
+                value = held[attribute]
+                if isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType):
+                    continue
+                for function in functions_of(value):
+                    self._push(f"{each.__name__}.{attribute}", holder, attribute, function)
+
+    def _add_object(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
+        self.key.append(id(value))
+        kind = type(value)
+        if not is_of_user(kind) and kind.__module__ not in CONTAINERS:
+            wrapped = wrapped_by(value)
+            if wrapped is not None:
+                self._push(name, None, None, wrapped)
+            return
+        self._add_class(kind)
+        is_mixed = any(package_of(base) in PACKAGES for base in kind.__mro__)
+        if hasattr(value, "__dict__"):
+            attributes = vars(value)
+            named = self._named(attributes, all_of=not is_of_user(kind))
+            watched = [each for each in named if each[0] != "_"] if is_mixed else None
+            held = Attributes(name, value, watched)
+            self._push_all(self._hold(held), named)
+        slots = [each for base in kind.__mro__ for each in getattr(base, "__slots__", ())]
+        if slots and is_of_user(kind):
+            slots = [each for each in slots if each not in ("__dict__", "__weakref__")]
+            self._push_all(self._hold(Slots(name, value, slots)), self._named(slots))
+
+    def _named(self, names: Iterable[str], all_of: bool = False) -> list[str]:
+        """Return those of some attributes that the functions name."""
+        if all_of or _ANY in self._attributes:
+            return [name for name in names if isinstance(name, str) and name[:2] != "__"]
+        return sorted(self._attributes.intersection(names))
+
+
+_ADD: dict[Kind, Callable[[Walk, str, Any, Any, Any], None]] = {
+    Kind.PLAIN: Walk._add_plain,
+    Kind.ARRAY: Walk._add_arrays,
+    Kind.TREE: Walk._add_tree,
+    Kind.DICT: Walk._add_dict,
+    Kind.ELEMENTS: Walk._add_elements,
+    Kind.FUNCTION: Walk._add_any_function,
+    Kind.METHOD: Walk._add_method,
+    Kind.PARTIAL: Walk._add_partial,
+    Kind.CONTEXT: Walk._add_context,
+    Kind.REFERENCE: Walk._add_reference,
+    Kind.CLASS: Walk._add_class_value,
+    Kind.MODULE: Walk._add_module,
+    Kind.GENERATOR: Walk._add_generator,
+    Kind.ITERATOR: Walk._add_iterator,
+    Kind.OBJECT: Walk._add_object,
+}
+_MADE_WHEN_READ = (Kind.PLAIN, Kind.ARRAY, Kind.TREE, Kind.METHOD)
+"""Values that may be equal and not the same: their identity says nothing."""
