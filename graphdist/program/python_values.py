@@ -30,7 +30,7 @@ CONTAINERS = frozenset(("types", "collections", "argparse", "builtins", "_thread
 """Modules of Python's library whose objects hold users' values."""
 
 
-class Kind(enum.Enum):
+class PythonKind(enum.Enum):
     """How a value is read."""
 
     PLAIN = enum.auto()
@@ -51,28 +51,28 @@ class Kind(enum.Enum):
     OBJECT = enum.auto()
 
 
-_kinds: WeakKeyDictionary[type, Kind] = WeakKeyDictionary()
-_TYPES: tuple[tuple[tuple[type, ...], Kind], ...] = (
-    (PLAIN, Kind.PLAIN),
-    ((PerReplicaArray, Mirrored, np.ndarray, np.generic, jax.Array), Kind.ARRAY),
-    ((dict,), Kind.DICT),
-    ((list, deque, set, frozenset), Kind.ELEMENTS),
-    ((types.FunctionType,), Kind.FUNCTION),
-    ((types.MethodType,), Kind.METHOD),
-    ((functools.partial,), Kind.PARTIAL),
-    ((ContextVar,), Kind.CONTEXT),
-    ((ReferenceType,), Kind.REFERENCE),
-    ((type,), Kind.CLASS),
-    ((types.ModuleType,), Kind.MODULE),
-    ((np.random.Generator, np.random.RandomState, random.Random), Kind.GENERATOR),
+_kinds: WeakKeyDictionary[type, PythonKind] = WeakKeyDictionary()
+_TYPES: tuple[tuple[tuple[type, ...], PythonKind], ...] = (
+    (PLAIN, PythonKind.PLAIN),
+    ((PerReplicaArray, Mirrored, np.ndarray, np.generic, jax.Array), PythonKind.ARRAY),
+    ((dict,), PythonKind.DICT),
+    ((list, deque, set, frozenset), PythonKind.ELEMENTS),
+    ((types.FunctionType,), PythonKind.FUNCTION),
+    ((types.MethodType,), PythonKind.METHOD),
+    ((functools.partial,), PythonKind.PARTIAL),
+    ((ContextVar,), PythonKind.CONTEXT),
+    ((ReferenceType,), PythonKind.REFERENCE),
+    ((type,), PythonKind.CLASS),
+    ((types.ModuleType,), PythonKind.MODULE),
+    ((np.random.Generator, np.random.RandomState, random.Random), PythonKind.GENERATOR),
 )
 
 
-def kind_of(value: Any) -> Kind:
+def kind_of(value: Any) -> PythonKind:
     """Return the kind of a value; all values of a type have one.
 
     >>> kind_of(3), kind_of([3]), kind_of((3,))
-    (<Kind.PLAIN: 1>, <Kind.ELEMENTS: 5>, <Kind.TREE: 3>)
+    (<PythonKind.PLAIN: 1>, <PythonKind.ELEMENTS: 5>, <PythonKind.TREE: 3>)
     """
     kind = _kinds.get(type(value))
     if kind is None:
@@ -80,14 +80,14 @@ def kind_of(value: Any) -> Kind:
     return kind
 
 
-def _new_kind(value: Any) -> Kind:
+def _new_kind(value: Any) -> PythonKind:
     for types_of_kind, kind in _TYPES:
         if isinstance(value, types_of_kind):
             return kind
     if not jax.tree_util.all_leaves([value]):
-        return Kind.TREE
+        return PythonKind.TREE
     is_iterator = hasattr(type(value), "__next__") and type(value).__module__ in _ITERATORS
-    return Kind.ITERATOR if is_iterator else Kind.OBJECT
+    return PythonKind.ITERATOR if is_iterator else PythonKind.OBJECT
 
 
 _ITERATORS = ("builtins", "itertools")

@@ -44,7 +44,7 @@ from graphdist.program.places import (
 from graphdist.program.python_values import (
     CONTAINERS,
     PACKAGES,
-    Kind,
+    PythonKind,
     functions_of,
     hashable,
     is_called,
@@ -155,7 +155,7 @@ class Walk:
         for place, leaf in enumerate(leaves):
             if place in taken:
                 continue
-            if kind_of(leaf) is Kind.ARRAY:
+            if kind_of(leaf) is PythonKind.ARRAY:
                 self._add_constant(name, leaf)
             else:
                 self._push(name, None, None, leaf)
@@ -163,7 +163,7 @@ class Walk:
     def _is_input(self, leaf: Any) -> bool:
         if self._arrays_are_constants and may_be_constant(leaf):
             return False
-        return kind_of(leaf) is Kind.ARRAY and is_of_numbers(leaf)
+        return kind_of(leaf) is PythonKind.ARRAY and is_of_numbers(leaf)
 
     def _add_constant(self, name: str, array: Any) -> None:
         self.kept.append(array)
@@ -333,22 +333,22 @@ class Walk:
         return sorted(self._attributes.intersection(names))
 
 
-_ADD: dict[Kind, Callable[[Walk, str, Any, Any, Any], None]] = {
-    Kind.PLAIN: Walk._add_plain,
-    Kind.ARRAY: Walk._add_arrays,
-    Kind.TREE: Walk._add_tree,
-    Kind.DICT: Walk._add_dict,
-    Kind.ELEMENTS: Walk._add_elements,
-    Kind.FUNCTION: Walk._add_any_function,
-    Kind.METHOD: Walk._add_method,
-    Kind.PARTIAL: Walk._add_partial,
-    Kind.CONTEXT: Walk._add_context,
-    Kind.REFERENCE: Walk._add_reference,
-    Kind.CLASS: Walk._add_class_value,
-    Kind.MODULE: Walk._add_module,
-    Kind.GENERATOR: Walk._add_generator,
-    Kind.ITERATOR: Walk._add_iterator,
-    Kind.OBJECT: Walk._add_object,
+_ADD: dict[PythonKind, Callable[[Walk, str, Any, Any, Any], None]] = {
+    PythonKind.PLAIN: Walk._add_plain,
+    PythonKind.ARRAY: Walk._add_arrays,
+    PythonKind.TREE: Walk._add_tree,
+    PythonKind.DICT: Walk._add_dict,
+    PythonKind.ELEMENTS: Walk._add_elements,
+    PythonKind.FUNCTION: Walk._add_any_function,
+    PythonKind.METHOD: Walk._add_method,
+    PythonKind.PARTIAL: Walk._add_partial,
+    PythonKind.CONTEXT: Walk._add_context,
+    PythonKind.REFERENCE: Walk._add_reference,
+    PythonKind.CLASS: Walk._add_class_value,
+    PythonKind.MODULE: Walk._add_module,
+    PythonKind.GENERATOR: Walk._add_generator,
+    PythonKind.ITERATOR: Walk._add_iterator,
+    PythonKind.OBJECT: Walk._add_object,
 }
-_MADE_WHEN_READ = (Kind.PLAIN, Kind.ARRAY, Kind.TREE, Kind.METHOD)
+_MADE_WHEN_READ = (PythonKind.PLAIN, PythonKind.ARRAY, PythonKind.TREE, PythonKind.METHOD)
 """Values that may be equal and not the same: their identity says nothing."""
