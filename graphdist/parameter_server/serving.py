@@ -80,6 +80,7 @@ class WorkerActors:
                     strategy.server_names,
                     strategy.key,
                     [folder or os.getcwd() for folder in sys.path],
+                    "graphdist.keras" in sys.modules,
                 )
             )
             for index in range(strategy.num_workers)

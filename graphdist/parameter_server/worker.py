@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any  # Any: users' objects, and Ray's handles
 from weakref import WeakValueDictionary
 
@@ -59,6 +60,8 @@ class Settings:
     key: bytes
     path: list[str]
     """Where the program that coordinates finds modules."""
+    has_keras: bool
+    """Whether that program runs models of Keras."""
 
 
 class ClosureWorker:
@@ -71,6 +74,8 @@ class ClosureWorker:
         jax.config.update("jax_enable_x64", settings.enable_x64)
         set_logical_cpu_devices(settings.num_devices)
         self.index = settings.index
+        if settings.has_keras:
+            import_module("graphdist.keras")
         found = working_devices().devices
         if len(found) < settings.num_devices:
             found = tuple(jax.devices("cpu"))
