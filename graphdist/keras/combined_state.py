@@ -167,15 +167,17 @@ def _summed(value: Any) -> Any:
 
 
 _AVERAGES = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
+_OF_LAYERS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+    (keras.layers.BatchNormalization, "mean", _AVERAGES),
+    (SynchronizedBatchNormalization, "mean", _AVERAGES),
+    (keras.layers.SpectralNormalization, "only_first_replica", ("vector_u",)),
+)
+"""The layers of Keras that assign weights in each step, and what becomes of these."""
 
 
 def name_averages_of_keras() -> None:
     """Say of the layers of Keras that assign weights in each step what becomes of these."""
-    for kind, aggregation, weights in (
-        (keras.layers.BatchNormalization, "mean", _AVERAGES),
-        (SynchronizedBatchNormalization, "mean", _AVERAGES),
-        (keras.layers.SpectralNormalization, "only_first_replica", ("vector_u",)),
-    ):
+    for kind, aggregation, weights in _OF_LAYERS:
         if not vars(kind.call).get("says_aggregation"):
             kind.call = _saying(kind.call, aggregation, weights)
 
@@ -208,10 +210,10 @@ def _undeclared(variable: Any) -> DistributionError:
         f"weight {name!r}{of_layer} is assigned by {num_replicas_running()} replicas, each for its "
         f"own rows, and has no aggregation that says how their values become one",
         source=here(),
-        hint=f"say it where the weight is made: self.add_weight(.., aggregation='sum') with "
-        f"self.{name}.assign_add(amount) for amounts that add up over all rows, "
-        f"aggregation='mean' for means over rows, aggregation='only_first_replica' for a value "
-        f"that does not depend on the rows",
+        hint="say it where the weight is made: self.add_weight(.., aggregation='sum') for "
+        "amounts that add up over all rows, assigned by assign_add(amount); aggregation='mean' for "
+        "means over rows; aggregation='only_first_replica' for a value that does not depend on the "
+        "rows",
     )
 
 
@@ -222,7 +224,7 @@ def _no_sum(variable: Any) -> DistributionError:
         f"weight {name!r}{of_layer} has aggregation 'sum', and the value that a replica assigns is "
         f"not seen to be the weight with an amount added",
         source=here(),
-        hint=f"write self.{name}.assign_add(amount)",
+        hint="assign it by assign_add(amount)",
     )
 
 
@@ -233,6 +235,6 @@ def _of_metric(variable: Any) -> DistributionError:
         f"variable {name!r}{of_metric} is added up over the replicas, and the value that a replica "
         f"assigns is not seen to be the variable with an amount added",
         source=here(),
-        hint=f"write self.{name}.assign_add(amount); compute what does not add up, such as a "
-        f"maximum, from what model.predict returns",
+        hint="assign it by assign_add(amount); compute what does not add up, such as a "
+        "maximum, from what model.predict returns",
     )

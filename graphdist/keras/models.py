@@ -19,6 +19,7 @@ from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.keras.datasets import with_adapters
 from graphdist.keras.placed_variables import is_placed, placed_variable, strategy_of
+from graphdist.keras.python_state import layers_of
 from graphdist.keras.steps import Steps
 from graphdist.keras.unpublished_names import STATE_OF_A_STEP, state_of_a_step
 from graphdist.keras.user_warnings import warn_user
@@ -116,6 +117,7 @@ class Placement:
             return getattr(type(self.model), method)(self.model, force)
         if kind == "train":
             self._refuse_parameter_servers()
+        self._refuse_states_of_rows(self.strategy.num_replicas_in_sync)
         self._require_a_step_with_state(f"{kind}_step")
         if self.model.run_eagerly and not self._has_warned:
             self._has_warned = True
@@ -144,6 +146,17 @@ class Placement:
                 hint="train it with strategy = gd.MirroredStrategy(), or write the step as a "
                 "gd.function and give it to ClusterCoordinator(strategy).schedule",
             )
+
+    def _refuse_states_of_rows(self, num_replicas: int) -> None:
+        kinds = keras.layers.RNN, keras.layers.Bidirectional
+        for layer in layers_of(self.model):
+            if num_replicas > 1 and isinstance(layer, kinds) and layer.stateful:
+                raise UnsupportedError(
+                    f"layer {layer.name!r} is stateful: it keeps a state for each row of a batch, "
+                    f"which {num_replicas} replicas do not share",
+                    source=here(),
+                    hint="make it with stateful=False, or train on one device",
+                )
 
     def _require_a_step_with_state(self, method: str) -> None:
         signature = inspect.signature(getattr(self.model, method))

@@ -19,6 +19,7 @@ from graphdist.keras.placed_variables import as_sent
 from graphdist.keras.unpublished_names import number_variables_again
 from graphdist.parameter_server.pickling import of_other_libraries
 from graphdist.parameter_server.strategy import ParameterServerBase
+from graphdist.parameter_server.worker import imported_by_workers
 from graphdist.tracing.user_lines import here
 
 _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
@@ -55,7 +56,7 @@ def _restore(made: Any, attributes: dict[str, Any]) -> None:
 def _not_built(value: Any) -> ArgumentError:
     is_layer = isinstance(value, keras.layers.Layer)
     kind = "layer" if is_layer else "optimizer"
-    how = "model.build(shape)" if is_layer else "optimizer.build(model.trainable_variables)"
+    how = "call the model once, model(x)" if is_layer else "optimizer.build(model.trainable_variables)"
     return ArgumentError(
         f"a scheduled function uses {kind} {value.name!r} of Keras, which has no variables yet",
         source=here(),
@@ -67,3 +68,4 @@ def send_objects_of_keras() -> None:
     """Let scheduled functions use objects of Keras."""
     if reduced not in of_other_libraries:
         of_other_libraries.append(reduced)
+        imported_by_workers.append("graphdist.keras")

@@ -173,7 +173,7 @@ class Steps:
         """Return the names of the metrics that a custom step has left as they were."""
         pairs = zip(self._metrics_variables, old, new, strict=True)
         changed = {id(each.keras) for each, before, after in pairs if after is not before}
-        names = set()
+        names: set[str] = set()
         for metric in self.model.metrics:
             variables = metric.variables
             if variables and not any(id(variable) in changed for variable in variables):

@@ -47,6 +47,9 @@ from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica
 
+imported_by_workers: list[str] = []
+"""Names of modules; higher packages whose objects are sent to workers add theirs."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -60,8 +63,8 @@ class Settings:
     key: bytes
     path: list[str]
     """Where the program that coordinates finds modules."""
-    has_keras: bool
-    """Whether that program runs models of Keras."""
+    modules: tuple[str, ...]
+    """What the worker imports before it is sent anything."""
 
 
 class ClosureWorker:
@@ -74,8 +77,8 @@ class ClosureWorker:
         jax.config.update("jax_enable_x64", settings.enable_x64)
         set_logical_cpu_devices(settings.num_devices)
         self.index = settings.index
-        if settings.has_keras:
-            import_module("graphdist.keras")
+        for module in settings.modules:
+            import_module(module)
         found = working_devices().devices
         if len(found) < settings.num_devices:
             found = tuple(jax.devices("cpu"))
