@@ -18,10 +18,12 @@ import keras
 from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.keras.datasets import with_adapters
-from graphdist.keras.placed_variables import is_placed, placed_variable
+from graphdist.keras.placed_variables import is_placed, placed_variable, strategy_of
+from graphdist.keras.python_state import layers_of
 from graphdist.keras.steps import Steps
 from graphdist.keras.unpublished_names import STATE_OF_A_STEP, state_of_a_step
 from graphdist.keras.user_warnings import warn_user
+from graphdist.parameter_server.strategy import ParameterServerBase
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_strategy
 from graphdist.tracing.user_lines import here
@@ -109,9 +111,13 @@ class Placement:
 
     def _make(self, kind: str, force: bool) -> Any:
         method, attribute = f"make_{kind}_function", f"{kind}_function"
+        self._follow_the_weights()
         if self.strategy is None:
             self._refuse_a_scope()
             return getattr(type(self.model), method)(self.model, force)
+        if kind == "train":
+            self._refuse_parameter_servers()
+        self._refuse_states_of_rows(self.strategy.num_replicas_in_sync)
         self._require_a_step_with_state(f"{kind}_step")
         if self.model.run_eagerly and not self._has_warned:
             self._has_warned = True
@@ -124,6 +130,33 @@ class Placement:
             steps = Steps(kind, self.model, self.strategy)
             setattr(self.model, attribute, steps)
         return steps
+
+    def _follow_the_weights(self) -> None:
+        """Place a model on the strategy that has its weights: it is made of a model's layers."""
+        found = None if self.strategy is not None else strategy_of(self.model.variables)
+        if isinstance(found, Strategy) and not found.is_default:
+            self.place_on(found)
+
+    def _refuse_parameter_servers(self) -> None:
+        if isinstance(self.strategy, ParameterServerBase):
+            raise UnsupportedError(
+                f"model {self.model.name!r} is trained by fit on {self.strategy}: fit is "
+                f"synchronous, and would run in this process and use no worker",
+                source=here(),
+                hint="train it with strategy = gd.MirroredStrategy(), or write the step as a "
+                "gd.function and give it to ClusterCoordinator(strategy).schedule",
+            )
+
+    def _refuse_states_of_rows(self, num_replicas: int) -> None:
+        kinds = keras.layers.RNN, keras.layers.Bidirectional
+        for layer in layers_of(self.model):
+            if num_replicas > 1 and isinstance(layer, kinds) and layer.stateful:
+                raise UnsupportedError(
+                    f"layer {layer.name!r} is stateful: it keeps a state for each row of a batch, "
+                    f"which {num_replicas} replicas do not share",
+                    source=here(),
+                    hint="make it with stateful=False, or train on one device",
+                )
 
     def _require_a_step_with_state(self, method: str) -> None:
         signature = inspect.signature(getattr(self.model, method))
@@ -175,6 +208,17 @@ def placement_of(model: keras.Model) -> Placement:
     """Return the placement of a model, made now if it has none."""
     placement = vars(model).get(_PLACEMENT)
     return placement if isinstance(placement, Placement) else Placement(model)
+
+
+def without_placement(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object of Keras without those that stand for a placement's."""
+    placement = vars(value).get(_PLACEMENT)
+    return {
+        name: attribute
+        for name, attribute in vars(value).items()
+        if placement is None
+        or not (attribute is placement or getattr(attribute, "__self__", None) is placement)
+    }
 
 
 def distribute(model: Model, strategy: Strategy | None = None) -> Model:

@@ -39,6 +39,11 @@ def gradients_summed() -> Iterator[None]:
         _are_summed.reset(token)
 
 
+def are_gradients_summed() -> bool:
+    """Return whether an optimizer is at work on gradients that are summed already."""
+    return _are_summed.get()
+
+
 def sum_gradients_of_replicas() -> None:
     """Make the optimizers of Keras sum gradients over the replicas that apply them."""
     for kind in _KINDS:

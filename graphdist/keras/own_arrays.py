@@ -54,6 +54,11 @@ def release_own_arrays(variables: Sequence[Any]) -> None:
     in_another_thread(replace_and_delete)
 
 
+def is_seed(variable: Any) -> bool:
+    """Return whether a variable is the state of a random generator."""
+    return variable.name == name_of_seeds() and tuple(variable.shape) == (2,)
+
+
 @cache
 def name_of_seeds() -> str:
     """Return the name that Keras gives to the state of its random generators."""

@@ -9,8 +9,8 @@ A Keras variable says itself how replicas write to it (`aggregation`, `synchroni
 
 * parameters and the optimizer's state are mirrored, and the same on all replicas after a step;
 * variables of metrics are ON_READ: each replica counts its own rows, a read adds up;
-* of other state, such as the moving averages of a batch normalization, the mean over the replicas
-  is kept if it is floating, else the first replica's value. Replicas without rows do not count;
+* of other state, such as the moving averages of a batch normalization, the replicas' values are
+  combined before they are assigned (`combined_state.py`): here they are equal;
 * the state of a random generator counts the draws. Each replica reads it with a seed of its own;
   replica 0 has the seed that a model without a strategy has.
 
@@ -33,7 +33,8 @@ import numpy as np
 
 from graphdist.context import Entry, current_strategy, entered, in_replica_context_of_a_run
 from graphdist.errors import ArgumentTypeError, ContextError
-from graphdist.keras.own_arrays import name_of_seeds, own_arrays, release_own_arrays
+from graphdist.keras.own_arrays import is_seed, own_arrays, release_own_arrays
+from graphdist.keras.unpublished_names import ARRAY_OF_A_VARIABLE
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
@@ -56,7 +57,7 @@ class PlacedVariable:
         """Make the strategy's variable, with the value that the Keras variable has."""
         self.keras = variable
         self.is_metric = variable.synchronization == "on_read"
-        self.is_seed = variable.name == name_of_seeds() and tuple(variable.shape) == (2,)
+        self.is_seed = is_seed(variable)
         with outside_traces(), entered(Entry(strategy)):
             self.variable = Variable(
                 value,
@@ -65,28 +66,17 @@ class PlacedVariable:
                 synchronization=VariableSynchronization["ON_READ" if self.is_metric else "AUTO"],
                 aggregation=self._aggregation(),
             )
-        self.is_averaged = self._is_averaged()
         self.is_handed_over = False
         self.handed_back = HandedBack(self)
         self._total: tuple[Any, Any] = (lambda: None, None)
 
-    def _is_floating(self) -> bool:
-        return bool(jnp.issubdtype(self.variable.dtype, jnp.floating))
-
-    def _is_averaged(self) -> bool:
-        """Return whether the mean of the replicas' values is kept."""
-        if self.is_metric or self.is_seed or self.keras.trainable:
-            return False
-        return self.keras.aggregation in ("none", "mean") and self._is_floating()
-
     def _aggregation(self) -> VariableAggregation:
-        variable = self.keras
-        if variable.aggregation != "none":
-            return VariableAggregation[variable.aggregation.upper()]
-        is_float = jnp.issubdtype(jnp.dtype(variable.dtype), jnp.floating)
-        if self.is_metric or self.is_seed or not (variable.trainable or is_float):
+        aggregation = self.keras.aggregation
+        if self.is_seed or (self.is_metric and aggregation == "none"):
             return VariableAggregation.ONLY_FIRST_REPLICA
-        return VariableAggregation.NONE
+        if aggregation == "sum" and not self.is_metric:  # summed are amounts, no values
+            return VariableAggregation.NONE
+        return VariableAggregation[aggregation.upper()]
 
     def read(self) -> jax.Array:
         """Return, inside a function, the value that the calling replica takes, or that all have."""
@@ -96,15 +86,10 @@ class PlacedVariable:
         replica = jnp.asarray(get_replica_context().replica_id_in_sync_group)
         return value.at[0].add(replica.astype(value.dtype) * jnp.asarray(_SEED_STEP, value.dtype))
 
-    def write(self, new: jax.Array, share: float | None = None) -> None:
-        """Store a value inside a function; `share` is the replica's part of a mean."""
-        if in_replica_context_of_a_run():
-            if self.is_seed:
-                new = new.at[0].set(self.variable.read_value()[0])
-            elif self.is_averaged:
-                context = get_replica_context()
-                share = 1 / context.num_replicas_in_sync if share is None else share
-                new = context.all_reduce("SUM", new * jnp.asarray(share, new.dtype))
+    def write(self, new: jax.Array) -> None:
+        """Store a value inside a function."""
+        if in_replica_context_of_a_run() and self.is_seed:
+            new = new.at[0].set(self.variable.read_value()[0])
         self.variable.assign(new, read_value=False)
 
     def note_total(self, total: jax.Array) -> None:
@@ -243,6 +228,12 @@ def handed_over(variable: Any) -> PlacedVariable | None:
     return found if isinstance(found, PlacedVariable) and found.is_handed_over else None
 
 
+def strategy_of(variables: Iterable[Any]) -> StrategyBase | None:
+    """Return the strategy that stores the first of the variables that is on one; None for none."""
+    found = (handed_over(variable) for variable in variables)
+    return next((placed.variable.strategy for placed in found if placed is not None), None)
+
+
 def is_placed(variable: Any) -> bool:
     """Return whether a Keras variable is stored on a strategy."""
     return handed_over(variable) is not None
@@ -255,6 +246,15 @@ def attributes_of_keras(variable: Any) -> dict[str, Any]:
         for name, value in vars(variable).items()
         if name != _PLACED and not isinstance(value, jax.Array)
     }
+
+
+def as_sent(variable: Any, strategy: StrategyBase) -> dict[str, Any]:
+    """Return the attributes of a variable for another process, where it stands for the value.
+
+    The variable is placed on the strategy if it is on none.
+    """
+    placed = placed_variable(variable, strategy)
+    return {**attributes_of_keras(variable), ARRAY_OF_A_VARIABLE: None, _PLACED: placed}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ _BY_KERAS = ("built", "trainable", "supports_masking", "supports_jit", "autocast
 @contextmanager
 def python_state_watched(model: keras.Model) -> Iterator[None]:
     """Warn of each layer whose attributes change in a `with` block that traces a step."""
-    before = [(layer, _attributes(layer)) for layer in _layers(model)]
+    before = [(layer, _attributes(layer)) for layer in layers_of(model)]
     yield
     for layer, attributes in before:
         for name, value in _attributes(layer).items():
@@ -35,11 +35,11 @@ def _differ(before: Any, after: Any) -> bool:
     return bool(before != after)
 
 
-def _layers(layer: Any) -> Iterator[Any]:
+def layers_of(layer: Any) -> Iterator[Any]:
     """Yield a layer and the layers in it."""
     yield layer
     for inner in getattr(layer, "layers", ()):
-        yield from _layers(inner)
+        yield from layers_of(inner)
 
 
 def _attributes(layer: Any) -> dict[str, Any]:

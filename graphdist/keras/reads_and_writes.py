@@ -2,7 +2,8 @@
 
 Keras has no hook for them, so that `store_values_on_strategies` wraps `value` and `assign` of
 `keras.Variable`, and what shows and copies it. A variable that is on no strategy is read and
-written as before.
+written as before. Values that replicas assign are combined first (`combined_state.py`), which asks
+for the sums of variables and amounts.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any  # Any: arrays and objects of Keras
 import keras
 import numpy as np
 
+from graphdist.keras.combined_state import combined, note_sum
+from graphdist.keras.parts import current_part
 from graphdist.keras.placed_variables import (
     HandedBack,
     attributes_of_keras,
     handed_over,
     is_placed,
 )
+from graphdist.keras.traced_state import Differentiated, TracedState
 from graphdist.tracing.state import current_trace
 
 
@@ -53,6 +57,9 @@ def store_values_on_strategies() -> None:
     if not vars(kind.assign).get("writes_to_strategies"):
         kind.value = _reading(kind.value)
         kind.assign = _assigning(kind.assign)
+        kind.__add__ = _summing(kind.__add__)
+        kind.__radd__ = _summing(kind.__radd__)
+        kind.__sub__ = _summing(kind.__sub__, sign=-1)
         kind.__repr__ = _showing(kind.__repr__)
         kind.__reduce_ex__ = _reducing(kind.__reduce_ex__)
         vars(kind.assign)["writes_to_strategies"] = True
@@ -75,14 +82,32 @@ def _assigning(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def assign(self: Any, value: Any) -> Any:
         placed = handed_over(self)
+        if placed is not None and isinstance(value, HandedBack) and value.placed is placed:
+            return value  # it is the value that the variable has
+        if current_part() is not None or _stores_in_the_strategy():
+            value = combined(self, value)
         if placed is None:
             return original(self, value)
-        if isinstance(value, HandedBack) and value.placed is placed:
-            return value  # it is the value that the variable has
         with ValuesOnStrategies():
             return original(self, value)
 
     return assign
+
+
+def _stores_in_the_strategy() -> bool:
+    """Return whether a value that is assigned goes to the strategy, and to no scope of the user."""
+    with keras.StatelessScope(initialize_variables=False) as scope:
+        return isinstance(scope.original_scope, TracedState | Differentiated)
+
+
+def _summing(original: Callable[..., Any], sign: int = 1) -> Callable[..., Any]:
+    @wraps(original)
+    def summed(self: Any, amount: Any) -> Any:
+        result = original(self, amount)
+        note_sum(self, amount, result, sign)
+        return result
+
+    return summed
 
 
 def _showing(original: Callable[[Any], str]) -> Callable[[Any], str]:

@@ -50,6 +50,8 @@ class Steps:
         self.handed_back = tuple(map(HandedBackList, self.lists))
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._has_warned = False
+        self._counted: set[str] = set()
+        """The names of the metrics that the step, once it is traced, updates."""
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
         """Make the steps of one execution, and return the logs or outputs and the state.
@@ -102,20 +104,23 @@ class Steps:
         if self.kind == "predict":
             return result, []
         totals = [metric.read() for metric in self._metrics_variables]
-        return self._logs(result, totals), totals
+        return self._logs(result, self._metrics(totals)), totals
 
-    def _logs(self, logs: dict[str, Any], totals: list[jax.Array]) -> dict[str, Any]:
+    def _logs(self, logs: dict[str, Any], metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics over all replicas, and what a custom step logs besides.
 
         A number that is no metric arrives here as the mean over the rows, equal on all replicas.
+        A custom step may log the metrics of `compile` as one dictionary.
         """
-        own = self._metrics(totals)
-        mean = {
-            name: self.strategy.reduce("MEAN", logs[name], axis=None)
-            for name in logs
-            if name not in own
-        }
-        return {name: own.get(name, mean.get(name)) for name in logs}
+
+        def logged(name: str, value: Any) -> Any:
+            if isinstance(value, dict):
+                return self._logs(value, metrics)
+            if name in self._counted:
+                return metrics[name]
+            return self.strategy.reduce("MEAN", value, axis=None)
+
+        return {name: logged(name, value) for name, value in logs.items()}
 
     def _metrics(self, values: list[jax.Array]) -> dict[str, Any]:
         variables = [metric.keras for metric in self._metrics_variables]
@@ -152,25 +157,48 @@ class Steps:
         old = tuple([each.read() for each in of_list] for of_list in self.lists)
         with part.entered(), python_state_watched(self.model):
             logs, new = step(tuple(list(values) for values in old), part.data)
-        for place, of_list in enumerate(self.lists):
+        self._store(old, new, part)
+        self._counted = self._metrics(old[-1]).keys() - self._not_counted(old[-1], new[-1])
+        return self._shared_logs(logs, part.share)
+
+    def _store(self, old: Any, new: Any, part: Part) -> None:
+        """Store what a step has changed; a replica without rows assigns, as the others do."""
+        for place, (before, after) in enumerate(zip(old, new, strict=True)):
             counts = bool(part.rows) or place != METRICS[self.kind]
-            for each, before, after in zip(of_list, old[place], new[place], strict=True):
-                if after is not before:  # a replica without rows assigns, as the others do
-                    each.write(after if counts else before, part.mean_share)
-        names = self._metrics(old[-1]).keys()
-        context = get_replica_context()
-        return {
-            name: value if name in names else context.all_reduce("SUM", _shared(value, part.share))
-            for name, value in logs.items()
-        }
+            for each, value, changed in zip(self.lists[place], before, after, strict=True):
+                if changed is not value:
+                    each.write(changed if counts else value)
+
+    def _not_counted(self, old: list[Any], new: list[Any]) -> set[str]:
+        """Return the names of the metrics that a custom step has left as they were."""
+        pairs = zip(self._metrics_variables, old, new, strict=True)
+        changed = {id(each.keras) for each, before, after in pairs if after is not before}
+        names: set[str] = set()
+        for metric in self.model.metrics:
+            variables = metric.variables
+            if variables and not any(id(variable) in changed for variable in variables):
+                result = metric.stateless_result(variables)
+                names.update(result if isinstance(result, dict) else [metric.name])
+        return names
+
+    def _shared_logs(self, logs: dict[str, Any], share: float) -> dict[str, Any]:
+        """Return a replica's logs, those that are no metrics as means over the rows of all."""
+        all_reduce = get_replica_context().all_reduce
+
+        def shared(name: str, value: Any) -> Any:
+            if isinstance(value, dict):
+                return self._shared_logs(value, share)
+            return value if name in self._counted else all_reduce("SUM", _shared(value, share))
+
+        return {name: shared(name, value) for name, value in logs.items()}
 
     def _predict(self, data: Any) -> Any:
         part = Part.of(data)
-        state = tuple([each.read() for each in of_list] for of_list in self.lists)
-        outputs, _ = self.model.predict_step(state, part.data)
-        return (
-            jax.tree.map(lambda output: output[: part.rows], outputs) if not part.rows else outputs
-        )
+        old = tuple([each.read() for each in of_list] for of_list in self.lists)
+        with part.entered():
+            outputs, others = self.model.predict_step(old, part.data)
+        self._store(old, (old[0], others), part)
+        return outputs if part.rows else jax.tree.map(lambda output: output[:0], outputs)
 
 
 def _shared(value: Any, share: float) -> jax.Array:

@@ -15,6 +15,7 @@ import jax
 import keras
 
 from graphdist.errors import ArgumentError, ContextError
+from graphdist.keras.combined_state import sums_noted
 from graphdist.keras.placed_variables import handing_over_at_the_end, placed_variable
 from graphdist.program.trace import while_tracing
 from graphdist.tracing.state import current_trace, outside_traces
@@ -41,6 +42,7 @@ class TracedState(keras.StatelessScope):
     def __enter__(self) -> TracedState:
         """Let the variables that are placed wait until Keras has initialized them."""
         self._placing.enter_context(handing_over_at_the_end())
+        self._placing.enter_context(sums_noted())
         super().__enter__()
         return self
 

@@ -13,7 +13,7 @@ import pickle
 import sys
 import sysconfig
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -32,6 +32,8 @@ from graphdist.state.variable import Variable
 from graphdist.strategies.base import CommonStrategy
 from graphdist.tracing.user_lines import here
 
+of_other_libraries: list[Callable[[Any, ParameterServerBase], Any]] = []
+"""Say how objects of other libraries are made again in a worker; higher packages add some."""
 _NOTHING: tuple[Any, Any] = ((), {})
 
 
@@ -91,7 +93,8 @@ def _reduced(value: Any, strategy: ParameterServerBase) -> Any:
         return value_here, (value.number,)
     if isinstance(value, weakref.ReferenceType):
         return _Strong, (value(),)
-    return None
+    found = (reduce(value, strategy) for reduce in of_other_libraries)
+    return next((reduced for reduced in found if reduced is not None), None)
 
 
 def _reference(variable: Variable, strategy: ParameterServerBase) -> tuple[Any, ...]:

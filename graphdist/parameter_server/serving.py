@@ -32,7 +32,7 @@ from graphdist.parameter_server.messages import (
 )
 from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.strategy import ParameterServerBase
-from graphdist.parameter_server.worker import ClosureWorker, Settings
+from graphdist.parameter_server.worker import ClosureWorker, Settings, imported_by_workers
 from graphdist.tracing.user_lines import here
 
 _POLL_SECONDS = 0.05
@@ -81,6 +81,7 @@ class WorkerActors:
                     strategy.key,
                     strategy.num_workers > 1 and not strategy.allow_lost_updates,
                     [folder or os.getcwd() for folder in sys.path],
+                    tuple(imported_by_workers),
                 )
             )
             for index in range(strategy.num_workers)

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any  # Any: users' objects, and Ray's handles
 from weakref import WeakValueDictionary
 
@@ -46,6 +47,9 @@ from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica
 
+imported_by_workers: list[str] = []
+"""Names of modules; higher packages whose objects are sent to workers add theirs."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -61,6 +65,8 @@ class Settings:
     """Whether there are other workers, whose writes may not be lost."""
     path: list[str]
     """Where the program that coordinates finds modules."""
+    modules: tuple[str, ...]
+    """What the worker imports before it is sent anything."""
 
 
 class ClosureWorker:
@@ -73,6 +79,8 @@ class ClosureWorker:
         jax.config.update("jax_enable_x64", settings.enable_x64)
         set_logical_cpu_devices(settings.num_devices)
         self.index = settings.index
+        for module in settings.modules:
+            import_module(module)
         found = working_devices().devices
         if len(found) < settings.num_devices:
             found = tuple(jax.devices("cpu"))

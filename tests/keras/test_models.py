@@ -156,6 +156,16 @@ def test_a_layer_that_keeps_values_in_a_list_is_told() -> None:
         model.train_on_batch(*rows(4))
 
 
+@pytest.mark.parametrize("kind", [layers.LSTM, lambda *_, **s: layers.RNN(layers.GRUCell(2), **s)])
+def test_a_state_for_each_row_is_refused(kind: Any) -> None:
+    with mirrored().scope():
+        inputs = keras.Input((3, 2), batch_size=4)
+        model = keras.Model(inputs, layers.Dense(1)(kind(2, stateful=True, name="rows")(inputs)))
+        model.compile("sgd", "mse")
+    with pytest.raises(gd.errors.UnsupportedError, match="layer 'rows' is stateful"):
+        model.fit(np.ones((4, 3, 2)), np.ones((4, 1)), batch_size=4, verbose=0)
+
+
 def test_run_eagerly_is_told() -> None:
     with mirrored().scope():
         model = classifier(run_eagerly=True)

@@ -118,6 +118,42 @@ def keras_layer_with_state_in_python(refused: Refused) -> None:
         model.fit(X, Y, verbose=0)
 
 
+class Largest(keras.layers.Layer):
+    """Keeps the largest input."""
+
+    def __init__(self, aggregation: str) -> None:
+        super().__init__(name="largest")
+        self.most = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, aggregation=aggregation, name="most"
+        )
+
+    def call(self, inputs: Any) -> Any:
+        self.most.assign(keras.ops.maximum(self.most, keras.ops.max(inputs)))
+        return inputs
+
+
+def keras_weight_without_an_aggregation(refused: Refused) -> None:
+    model = _placed(keras.Sequential, Largest("none"))
+    with refused(ValueError):
+        model.fit(X, Y, verbose=0)
+
+
+def keras_weight_that_is_no_sum(refused: Refused) -> None:
+    model = _placed(keras.Sequential, Largest("sum"))
+    with refused(ValueError):
+        model.fit(X, Y, verbose=0)
+
+
+def keras_metric_that_does_not_add_up(refused: Refused) -> None:
+    class Peak(keras.metrics.Sum):
+        def update_state(self, values: Any, sample_weight: Any = None) -> None:
+            self.total.assign(keras.ops.maximum(self.total, keras.ops.max(values)))
+
+    peak = Peak(name="peak")
+    with refused(ValueError):
+        pair().run(lambda: peak.update_state(X))
+
+
 def keras_model_run_eagerly(refused: Refused) -> None:
     model = _placed()
     model.run_eagerly = True

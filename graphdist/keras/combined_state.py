@@ -1,0 +1,240 @@
+"""What becomes of state that is no parameter when replicas assign it, each a value of its rows.
+
+A layer says it where it makes the weight. The values are combined where they are assigned, so that
+the layer reads the same as on one device:
+
+* `aggregation="sum"`: the amounts that the replicas add are added up. Such a weight is assigned by
+  `assign_add` and `assign_sub`, or as itself with an amount added;
+* `"mean"`: the mean over the replicas that have rows. So are the moving averages of a batch
+  normalization, which is Keras's own and does not say it;
+* `"only_first_replica"`: the value of the first replica.
+
+Nothing else is known of a weight that does not say it. Its value may add up (a running sum), or be
+a mean, or neither (a maximum). A value that is equal on all replicas may be a number of steps, or
+the number of a replica's rows. So a step of `fit` refuses such a weight, but for one that counts
+steps by ones. In the user's own loop, which knows of replicas, it keeps a value that is equal on
+all of them, as any variable; a value that differs is refused when the program is compiled.
+
+Variables of metrics are added up when they are read. So each replica may add to its own, and may
+not replace it: the sum of maxima is no maximum.
+
+A value is "itself with an amount added" if it is what `variable + amount` or `variable - amount`
+has returned: `sums_noted` notes these results while a function is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from itertools import islice
+from traceback import walk_stack
+from typing import Any, NamedTuple  # Any: arrays and objects of Keras
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from graphdist.context import in_replica_context_of_a_run, num_replicas_running
+from graphdist.errors import DistributionError
+from graphdist.keras.batch_normalization import SynchronizedBatchNormalization
+from graphdist.keras.optimizers import are_gradients_summed
+from graphdist.keras.own_arrays import is_seed
+from graphdist.keras.parts import Part, current_part
+from graphdist.strategies.current import get_replica_context
+from graphdist.tracing.user_lines import here
+
+
+class Sum(NamedTuple):
+    """A variable with an amount added, and their sum, which is kept so that its `id` stays."""
+
+    variable: Any
+    amount: Any
+    result: Any
+
+
+_sums: ContextVar[dict[int, Sum] | None] = ContextVar("graphdist_keras_sums", default=None)
+_NOTHING: dict[int, str] = {}
+_of_keras: ContextVar[dict[int, str]] = ContextVar("graphdist_keras_averages", default=_NOTHING)
+"""The aggregations, by `id`, of the weights that a layer of Keras assigns without saying them."""
+
+
+@contextmanager
+def sums_noted() -> Iterator[None]:
+    """Note in a `with` block, which traces a function, the sums of variables and amounts."""
+    token = _sums.set({})
+    try:
+        yield
+    finally:
+        _sums.reset(token)
+
+
+def note_sum(variable: Any, amount: Any, result: Any, sign: int = 1) -> None:
+    """Note that `result` is a variable with an amount added, or taken away for sign -1."""
+    noted = _sums.get()
+    if noted is not None:
+        amount = amount.value if isinstance(amount, keras.Variable) else amount
+        noted[id(result)] = Sum(variable, amount if sign == 1 else -amount, result)
+
+
+def combined(variable: Any, value: Any) -> Any:
+    """Return what a replica's assignment sets a variable to.
+
+    Raises `DistributionError` for a value of which it is not known.
+    """
+    if not _is_combined(variable):
+        return value
+    noted = (_sums.get() or {}).get(id(value))
+    amount = noted.amount if noted is not None and noted.variable is variable else None
+    if variable.synchronization == "on_read":
+        if variable.aggregation == "sum" and amount is None and not _is_reset(value):
+            raise _of_metric(variable)
+        return value
+    aggregation = variable.aggregation
+    match _of_keras.get().get(id(variable)) if aggregation == "none" else aggregation:
+        case "sum" if amount is None:
+            raise _no_sum(variable)
+        case "sum":
+            return variable.value + _total(amount)
+        case "mean":
+            return _mean(jnp.asarray(value, variable.dtype))
+        case "only_first_replica":
+            is_first = jnp.equal(get_replica_context().replica_id_in_sync_group, 0)
+            value = jnp.asarray(value, variable.dtype)
+            return _summed(jnp.where(is_first, value, jnp.zeros_like(value)))
+    _require_known(variable, amount)
+    return value
+
+
+def _is_combined(variable: Any) -> bool:
+    """Return whether a variable is state that is no parameter, and replicas run."""
+    return (
+        in_replica_context_of_a_run()
+        and num_replicas_running() > 1
+        and not (variable.trainable or is_seed(variable) or are_gradients_summed())
+    )
+
+
+def _require_known(variable: Any, amount: Any) -> None:
+    """Raise `DistributionError` unless a value that does not say what it is counts steps.
+
+    One row a replica counts its rows by ones, too.
+    """
+    part = current_part()
+    counts_ones = _is_one(amount)
+    if part is None:
+        if amount is None or counts_ones or isinstance(amount, jax.core.Tracer):
+            return
+    elif counts_ones and part.rows != 1:
+        return
+    raise _undeclared(variable)
+
+
+def _is_one(amount: Any) -> bool:
+    is_known = amount is not None and not isinstance(amount, jax.core.Tracer)
+    return is_known and bool(np.all(np.abs(np.asarray(amount)) == 1))
+
+
+def _is_reset(value: Any) -> bool:
+    """Return whether a value is zero, or is assigned by `reset_state` of a metric."""
+    if not isinstance(value, jax.core.Tracer):
+        return not np.any(np.asarray(value))
+    callers = (frame.f_code.co_name for frame, _ in islice(walk_stack(None), 6))
+    return "reset_state" in callers
+
+
+def _total(amount: Any) -> Any:
+    part = current_part()
+    amount = jnp.asarray(amount)
+    if amount.dtype == jnp.bool_:
+        amount = amount.astype(jnp.int32)
+    return _summed(jnp.zeros_like(amount) if part is not None and not part.rows else amount)
+
+
+def _mean(value: jax.Array) -> Any:
+    part: Part | None = current_part()
+    share = 1 / num_replicas_running() if part is None else part.mean_share
+    if not share:  # of a row that is no row: it may be nan
+        return _summed(jnp.zeros_like(value))
+    wide = jnp.promote_types(value.dtype, jnp.float32)
+    return _summed(value.astype(wide) * share).astype(value.dtype)
+
+
+def _summed(value: Any) -> Any:
+    return get_replica_context().all_reduce("SUM", value)
+
+
+_AVERAGES = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
+_OF_LAYERS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+    (keras.layers.BatchNormalization, "mean", _AVERAGES),
+    (SynchronizedBatchNormalization, "mean", _AVERAGES),
+    (keras.layers.SpectralNormalization, "only_first_replica", ("vector_u",)),
+)
+"""The layers of Keras that assign weights in each step, and what becomes of these."""
+
+
+def name_averages_of_keras() -> None:
+    """Say of the layers of Keras that assign weights in each step what becomes of these."""
+    for kind, aggregation, weights in _OF_LAYERS:
+        if not vars(kind.call).get("says_aggregation"):
+            kind.call = _saying(kind.call, aggregation, weights)
+
+
+def _saying(
+    original: Callable[..., Any], aggregation: str, weights: tuple[str, ...]
+) -> Callable[..., Any]:
+    @wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = _of_keras.set({id(getattr(self, name, None)): aggregation for name in weights})
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _of_keras.reset(token)
+
+    vars(call)["says_aggregation"] = True
+    return call
+
+
+def _names(variable: Any) -> tuple[str, str]:
+    """Return the names of a variable and of its layer or metric, "" if it is not known."""
+    owner, _, name = variable.path.rpartition("/")
+    return name, owner
+
+
+def _undeclared(variable: Any) -> DistributionError:
+    name, layer = _names(variable)
+    of_layer = f" of layer {layer!r}" if layer else ""
+    return DistributionError(
+        f"weight {name!r}{of_layer} is assigned by {num_replicas_running()} replicas, each for its "
+        f"own rows, and has no aggregation that says how their values become one",
+        source=here(),
+        hint="say it where the weight is made: self.add_weight(.., aggregation='sum') for "
+        "amounts that add up over all rows, assigned by assign_add(amount); aggregation='mean' for "
+        "means over rows; aggregation='only_first_replica' for a value that does not depend on the "
+        "rows",
+    )
+
+
+def _no_sum(variable: Any) -> DistributionError:
+    name, layer = _names(variable)
+    of_layer = f" of layer {layer!r}" if layer else ""
+    return DistributionError(
+        f"weight {name!r}{of_layer} has aggregation 'sum', and the value that a replica assigns is "
+        f"not seen to be the weight with an amount added",
+        source=here(),
+        hint="assign it by assign_add(amount)",
+    )
+
+
+def _of_metric(variable: Any) -> DistributionError:
+    name, metric = _names(variable)
+    of_metric = f" of metric {metric!r}" if metric else ""
+    return DistributionError(
+        f"variable {name!r}{of_metric} is added up over the replicas, and the value that a replica "
+        f"assigns is not seen to be the variable with an amount added",
+        source=here(),
+        hint="assign it by assign_add(amount); compute what does not add up, such as a "
+        "maximum, from what model.predict returns",
+    )

@@ -1,0 +1,71 @@
+"""Objects of Keras in functions that workers of parameter servers run.
+
+A worker gets layers, models, metrics, losses and optimizers as they are, with their attributes, and
+not as Keras pickles them: Keras makes other variables then. A Keras variable is placed on a server
+before it is sent. In the worker it stands for the same value: with it goes its `PlacedVariable`,
+whose variable becomes the worker's. So all weights are there before: a layer that is not built and
+an optimizer without variables are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: objects of Keras
+
+import keras
+
+from graphdist.errors import ArgumentError
+from graphdist.keras.models import without_placement
+from graphdist.keras.placed_variables import as_sent
+from graphdist.keras.unpublished_names import number_variables_again
+from graphdist.parameter_server.pickling import of_other_libraries
+from graphdist.parameter_server.strategy import ParameterServerBase
+from graphdist.parameter_server.worker import imported_by_workers
+from graphdist.tracing.user_lines import here
+
+_OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
+_KINDS = (keras.Operation, keras.metrics.Metric, keras.losses.Loss, *_OPTIMIZERS)
+_WRAPPED = ("build", "quantize")
+"""Methods that Keras wraps in each layer, for the making of weights."""
+
+
+def reduced(value: Any, strategy: ParameterServerBase) -> Any:
+    """Return how an object of Keras is made again in a worker; None for other objects."""
+    if isinstance(value, keras.Variable):
+        return object.__new__, (type(value),), as_sent(value, strategy), None, None, _restore
+    if type(value).__module__.partition(".")[0] == "keras":
+        if isinstance(value, list):  # of Keras's own, which note what a layer is made of
+            return list, (), None, iter(value)
+        if isinstance(value, dict):
+            return dict, (), None, None, iter(value.items())
+    if not isinstance(value, _KINDS):
+        return None
+    if not getattr(value, "built", True) and isinstance(value, (keras.layers.Layer, *_OPTIMIZERS)):
+        raise _not_built(value)
+    attributes = without_placement(value)
+    for name in _WRAPPED:
+        attributes.pop(name, None)
+    return object.__new__, (type(value),), attributes, None, None, _restore
+
+
+def _restore(made: Any, attributes: dict[str, Any]) -> None:
+    vars(made).update(attributes)
+    if isinstance(made, _OPTIMIZERS):
+        number_variables_again(made)
+
+
+def _not_built(value: Any) -> ArgumentError:
+    is_layer = isinstance(value, keras.layers.Layer)
+    kind = "layer" if is_layer else "optimizer"
+    how = "call the model once, model(x)" if is_layer else "optimizer.build(model.trainable_variables)"
+    return ArgumentError(
+        f"a scheduled function uses {kind} {value.name!r} of Keras, which has no variables yet",
+        source=here(),
+        hint=f"make them before, inside strategy.scope(): {how}",
+    )
+
+
+def send_objects_of_keras() -> None:
+    """Let scheduled functions use objects of Keras."""
+    if reduced not in of_other_libraries:
+        of_other_libraries.append(reduced)
+        imported_by_workers.append("graphdist.keras")
