@@ -17,6 +17,7 @@ from typing import Any  # Any: users' functions, syntax trees with annotations
 
 from graphdist.errors import MissingExtraError, UnsupportedError
 from graphdist.ir.source import Frame, Source
+from graphdist.program.code_names import names_of
 
 _OPERATORS = "ag__"
 """The name by which converted code finds the operators."""
@@ -99,7 +100,7 @@ def _transformed(function: types.FunctionType) -> Any:
             node = self.initial_analysis(_Iterables().visit(node), context)
             node = break_statements.transform(node, context)
             node = continue_statements.transform(node, context)
-            node = _control_flow(node, context)
+            node = _control_flow(node, context, _names_around(function))
             node = conditional_expressions.transform(node, context)
             node = logical_expressions.transform(node, context)
             return variables.transform(node, context)
@@ -112,8 +113,19 @@ def _transformed(function: types.FunctionType) -> Any:
     return tree
 
 
-def _control_flow(node: Any, context: Any) -> Any:
-    """Convert loops, and the conditions in them."""
+def _names_around(function: types.FunctionType) -> frozenset[str]:
+    """Return the names of variables that a function only reads."""
+    code = function.__code__
+    names = {*code.co_freevars, *names_of(code).globals}
+    return frozenset(names.difference(code.co_varnames, code.co_cellvars))
+
+
+def _control_flow(node: Any, context: Any, around: frozenset[str]) -> Any:
+    """Convert loops, and the conditions in them.
+
+    A parameter of a function in a loop may have the name of a variable around: the loop does not
+    assign that.
+    """
     from malt.converters import control_flow
     from malt.pyct import cfg, qual_names
     from malt.pyct.static_analysis import activity, liveness, reaching_definitions, reaching_fndefs
@@ -121,6 +133,12 @@ def _control_flow(node: Any, context: Any) -> Any:
     class Transformer(control_flow.ControlFlowTransformer):  # type: ignore[misc]
         depth = 0
         outermost: Any = None
+
+        def _get_block_vars(self, node: Any, modified: Any) -> Any:
+            scope = self.state[control_flow._Function].scope
+            read = around.difference(map(str, scope.globals | scope.nonlocals))
+            own = {name for name in modified if str(name) not in read}
+            return super()._get_block_vars(node, own)
 
         def visit_FunctionDef(self, node: Any) -> Any:
             self.outermost = self.outermost or node

@@ -93,6 +93,13 @@ def _new_kind(value: Any) -> PythonKind:
 _ITERATORS = ("builtins", "itertools")
 
 
+def slots_of(kind: type) -> list[str]:
+    """Return the names of attributes that a class keeps in slots."""
+    slots = vars(kind).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
 def functions_of(value: Any) -> list[Any]:
     """Return the functions behind an attribute of a class, or its value."""
     match value:

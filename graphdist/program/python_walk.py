@@ -54,6 +54,7 @@ from graphdist.program.python_values import (
     may_be_constant,
     package_of,
     plain_or_id,
+    slots_of,
     wrapped_by,
 )
 from graphdist.tracing.user_lines import CodeOwner, owner_of
@@ -321,9 +322,8 @@ class Walk:
             watched = [each for each in named if each[0] != "_"] if is_mixed else None
             held = Attributes(name, value, watched)
             self._push_all(self._hold(held), named)
-        slots = [each for base in kind.__mro__ for each in getattr(base, "__slots__", ())]
+        slots = [each for base in kind.__mro__ for each in slots_of(base)]
         if slots and is_of_user(kind):
-            slots = [each for each in slots if each not in ("__dict__", "__weakref__")]
             self._push_all(self._hold(Slots(name, value, slots)), self._named(slots))
 
     def _named(self, names: Iterable[str], all_of: bool = False) -> list[str]:

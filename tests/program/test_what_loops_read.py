@@ -204,6 +204,24 @@ def test_functions_defined_in_a_loop_return() -> None:
     assert float(epoch(distributed(strategy, ROWS))) == np.sum(ROWS**2)
 
 
+def test_parameters_may_have_names_of_variables_around_the_loop() -> None:
+    strategy, w = STRATEGIES["one"](), jnp.float32(2)
+
+    @gd.function
+    def epoch(dataset: Any) -> Any:
+        total: Any = 0.0
+        for batch in dataset:
+
+            def loss(w: Any) -> Any:
+                return w * jnp.mean(batch)  # noqa: B023
+
+            value, gradient = jax.value_and_grad(loss)(w)
+            total += value + gradient + (lambda w: w)(w)
+        return total
+
+    assert float(epoch(distributed(strategy, ROWS))) == 2 * 6 + 6 + 3 * 2
+
+
 def test_an_inner_loop_reads_the_element_of_the_outer_one() -> None:
     strategy = STRATEGIES["mirrored"]()
 
