@@ -1,4 +1,4 @@
-"""Find carries of a loop that become a linear combination of themselves and of what is reduced.
+"""Find carries of a loop that become a linear combination of themselves and of reductions.
 
 A running mean, `mean + (g - mean) / (i + 1)`, and an average that decays, `0.9 * mean + 0.1 * g`,
 read their carry more than once, or scale it. Where every operation from the carry and from the

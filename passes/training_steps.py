@@ -73,7 +73,7 @@ def find_step(graph: Graph) -> TrainingStep | None:
 def gathered_updates(graph: Graph) -> list[Node]:
     """Return the gathers of gradients that parameters are updated by, if nothing is reduced.
 
-    The graph is then no training step, though a mean over what was gathered would make it one.
+    The graph is then no training step, though a mean over the gathered values would make it one.
     """
     if graph.num_replicas == 1 or find_step(graph) is not None:
         return []

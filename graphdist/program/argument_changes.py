@@ -118,7 +118,7 @@ def _ids_below(name: str, tree: Any) -> set[int]:
 def _refused(
     fn: Callable[..., Any], what: str, argument: Any, path: tuple[Any, ...], leaf: Any
 ) -> ArgumentError:
-    name, whole = argument_name(fn, path), argument_name(fn, path[:2])
+    name, parameter = argument_name(fn, path), argument_name(fn, path[:2])
     if _is_of_flax(argument, "State"):
         hint = (
             "return nnx.state of the module that was merged, and give it to the next call; or "
@@ -126,15 +126,17 @@ def _refused(
         )
     elif _is_of_flax(argument, ""):
         hint = (
-            f"give it definition, state = nnx.split({whole}), and inside change "
+            f"give it definition, state = nnx.split({parameter}), and inside change "
             f"nnx.merge(definition, state) and return nnx.state of it; or keep the state in "
             f"gd.variables(state), and assign it with gd.assign"
         )
     else:
-        copy = {"dict": f"dict({whole})", "list": f"list({whole})"}.get(type(argument).__name__)
+        copy = {"dict": f"dict({parameter})", "list": f"list({parameter})"}.get(
+            type(argument).__name__
+        )
         hint = (
-            f"change a copy, such as {copy or f'copy.copy({whole})'}, and return what the caller "
-            f"needs of it; keep state from call to call in a gd.Variable"
+            f"change a copy, such as {copy or f'copy.copy({parameter})'}, and return what the "
+            f"caller needs of it; keep state from call to call in a gd.Variable"
         )
     return ArgumentError(
         f"argument {name!r} of {what} is changed in place: a compiled function gets a copy of the "

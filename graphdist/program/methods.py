@@ -1,9 +1,9 @@
 """Methods: the compiled function of each object, and an object's function as an argument takes it.
 
 A function that is a method is compiled for each object on its own, since the object is part of the
-program. Objects are told apart by identity, as Python's methods are: those of a dataclass may be
+program. Objects are told apart by identity, as Python's methods are: objects of a dataclass may be
 equal and have no hash. The functions are kept as long as their objects: they refer to them weakly,
-and what is looked up on an object, `Method` in `function.py`, holds both.
+and the `Method` of `function.py` that is looked up on an object holds both.
 
 An object that is a pytree is an argument in place of that, and so is one that cannot be referred to
 weakly.

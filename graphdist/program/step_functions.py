@@ -135,7 +135,7 @@ _OF_TENSORFLOW_ALONE = (
 def refuse_others(options: Mapping[str, Any]) -> None:
     """Raise for arguments that `gd.function` does not take.
 
-    Those of `tf.function` are let through with values that mean what a `gd.function` does.
+    Arguments of `tf.function` are let through with values that say how a `gd.function` works.
     """
     for name, value in options.items():
         if name not in _OF_TENSORFLOW and name not in _OF_TENSORFLOW_ALONE:

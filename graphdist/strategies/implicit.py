@@ -55,7 +55,7 @@ class ImplicitFunctions:
         """Return `call(fn, args, kwargs)` compiled, which is forgotten when `fn` is gone."""
         name = getattr(fn, "__name__", "function")
         if isinstance(fn, Function):
-            fn = fn.function  # what is looked up on an object is another one each time
+            fn = fn.function  # a method is another one each time
         held: Callable[[], Any] = _weakly(fn) or (lambda: fn)
 
         def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
