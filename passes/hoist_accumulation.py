@@ -11,7 +11,7 @@ from one all_reduce by linear operations, each value used once. The carry must b
 begins with the same value on all replicas, and no replica has its own factor on the way. In the new
 body, the operand of the reduction takes the place of its result, and the last carry is reduced. The
 initial value stays on all replicas if the reduction is a mean; for a sum it stays on replica 0, and
-the others begin with zeros.
+the others begin with zeros. A running mean is a carry like these: `running_means.py` finds it.
 
 Before:  %c = scan(%zero, %xs) { %g = all_reduce(%x)  %h = jax.mul(%g, 0.25)  %new = %c_in + %h }
 After:   %p = scan(%zero, %xs) { %h = jax.mul(%x, 0.25)  %new = %c_in + %h }  %c = all_reduce(%p)
@@ -31,6 +31,7 @@ from typing import cast
 
 from graphdist.ir.analyses import operations, producers, use_counts, walk
 from graphdist.ir.builder import Builder
+from graphdist.ir.flow import computed_of, reachable
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
 from graphdist.ir.ops import ALL_REDUCE, RESHAPE, SCALE, SCAN, SELECT_REPLICA
 from graphdist.ir.rewrite import rewrite, substitute
@@ -38,6 +39,7 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA
 from graphdist.passes.canonicalize import canonicalize
 from graphdist.passes.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.linear_chains import Chain, is_linear_reduction, keeps_dtype, reduction_behind
+from graphdist.passes.running_means import RunningMean, running_mean
 
 NAME = "hoist_accumulation"
 
@@ -52,6 +54,7 @@ _WIDER = {
 }
 _INEXACT = ("bf16", "f32", "f64", "c64", "c128")
 _INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+_FASTER = "a sum in the loop, divided behind it, or gd.accumulate is reduced once"
 _SMALL = 64 * 2**10
 """Bytes that are sent in about the time that a collective takes to begin."""
 
@@ -65,8 +68,9 @@ class HoistAccumulation:
         return rewrite(graph, _hoist, NAME, {SCAN.name})
 
     def declined(self, graph: Graph) -> list[str]:
-        """Return the carries that reductions are added to in each turn of a loop, and why."""
-        return [reason for node in walk(graph) if node.op is SCAN for reason in _declined(node)]
+        """Return the reductions in each turn of a loop whose results are added up, and why."""
+        scans, summed = [node for node in walk(graph) if node.op is SCAN], _summed(graph)
+        return [reason for node in scans for reason in (*_declined(node), *_stacked(node, summed))]
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class _Accumulation:
 def _hoist(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Sequence[Operand] | None:
     num_consts = cast(int, node.params["num_consts"])
     body = _body(node)
-    found = [carry for carry in _carries(node, body) if isinstance(carry, _Accumulation)]
+    found = [carry for carry in _carries(node, body) if not isinstance(carry, str)]
     if not found:
         return None
     start = list(operands)
@@ -104,7 +108,9 @@ def _hoist(node: Node, operands: tuple[Operand, ...], builder: Builder) -> Seque
     return results
 
 
-def _start(operand: Operand, accumulation: _Accumulation, builder: Builder) -> Operand:
+def _start(
+    operand: Operand, accumulation: _Accumulation | RunningMean, builder: Builder
+) -> Operand:
     """Return what each replica begins with, so that the reduction makes the operand of it."""
     is_zero = type(operand) is Literal and operand.value == 0
     if accumulation.reduction.params["reducer"] == "mean" or is_zero:
@@ -121,14 +127,17 @@ def _body(node: Node) -> Graph:
     return eliminate_dead_code(canonicalize(body))
 
 
-def _carries(node: Node, body: Graph) -> Iterator[_Accumulation | str]:
-    """Return how each carry of a loop is only added to, or why it is not hoisted."""
+def _carries(node: Node, body: Graph) -> Iterator[_Accumulation | RunningMean | str]:
+    """Yield how each carry of a loop is added to or combined, or why it is not hoisted."""
     length, num_carry = cast(int, node.params["length"]), cast(int, node.params["num_carry"])
     if length < 2 or "steps" in node.params or ALL_REDUCE.name not in operations(body):
         return
     inputs = body.inputs[cast(int, node.params["num_consts"]) :]
     for place, carry in enumerate(inputs[:num_carry]):
-        yield _accumulation(body, place, carry, length)
+        found = _accumulation(body, place, carry, length)
+        mean = running_mean(body, place, carry) if isinstance(found, str) else None
+        is_worth_it = mean is not None and carry.type.bytes <= _most_bytes(mean.reductions, length)
+        yield mean if mean is not None and is_worth_it else found
 
 
 def _accumulation(body: Graph, place: int, carry: Value, length: int) -> _Accumulation | str:
@@ -156,10 +165,15 @@ def _accumulation(body: Graph, place: int, carry: Value, length: int) -> _Accumu
     made = reduction_behind(addition.operands[term], followed, _linear_in)
     if made is None:
         return "what is added is not made of one reduction, used once, by linear operations"
-    sent = made[0].operands[0].type.bytes * length
-    if carry.type.bytes > max(sent, _SMALL):
-        return f"its {carry.type.bytes:,} bytes are more than the {sent:,} that the loop reduces"
+    most = _most_bytes(made[:1], length)
+    if carry.type.bytes > most:
+        return f"its {carry.type.bytes:,} bytes are more than the {most:,} that the loop reduces"
     return _Accumulation(place, addition, term, *made)
+
+
+def _most_bytes(reductions: Sequence[Node], length: int) -> int:
+    """Return how large a carry may be that is reduced in place of what a loop reduces."""
+    return max(sum(made.operands[0].type.bytes for made in reductions) * length, _SMALL)
 
 
 def _declined(node: Node) -> Iterator[str]:
@@ -167,11 +181,42 @@ def _declined(node: Node) -> Iterator[str]:
     body = _body(node)
     reductions = list(filter(is_linear_reduction, body.nodes))
     for place, carry in enumerate(_carries(node, body)):
-        if isinstance(carry, _Accumulation):
+        if not isinstance(carry, str):
             continue
         reduction = _behind(body.outputs[place], body, reductions)
         if reduction is not None:
-            yield f"{reduction.op.name} at {reduction.source} into a carry of a loop: {carry}"
+            carried = body.inputs[cast(int, node.params["num_consts"]) + place]
+            reduced = [operand for operand in reduction.operands if type(operand) is Value]
+            is_of_carry = carried in reachable(computed_of(body), reduced)  # as in training steps
+            advice = "" if is_of_carry else f"; {_FASTER}"
+            yield f"{_at(reduction)} into a carry of a loop: {carry}{advice}"
+
+
+def _summed(graph: Graph) -> set[Operand]:
+    """Return the values that are added up along their first dimension, maybe converted before."""
+    summed = {
+        node.operands[0]
+        for node in walk(graph)
+        if node.op.name == "jax.reduce_sum" and 0 in cast(Sequence[int], node.params["axes"])
+    }
+    conversions = [node for node in walk(graph) if node.op.name == "jax.convert_element_type"]
+    return summed | {node.operands[0] for node in conversions if node.results[0] in summed}
+
+
+def _stacked(node: Node, summed: set[Operand]) -> Iterator[str]:
+    """Yield the reductions of which a loop stacks the results, to be added up behind it."""
+    body, num_carry = _body(node), cast(int, node.params["num_carry"])
+    reductions = list(filter(is_linear_reduction, body.nodes))
+    if not reductions or cast(int, node.params["length"]) < 2:
+        return
+    for place, result in enumerate(node.results[num_carry:], num_carry):
+        reduction = _behind(body.outputs[place], body, reductions)
+        if reduction is not None and result in summed:
+            yield f"{_at(reduction)} into a stack that is added up: it runs in each turn; {_FASTER}"
+
+
+def _at(reduction: Node) -> str:
+    return f"{reduction.op.name} at {reduction.source}"
 
 
 def _behind(operand: Operand, body: Graph, reductions: Sequence[Node]) -> Node | None:
@@ -205,7 +250,7 @@ def _linear_in(node: Node) -> Sequence[int]:
     return (0,) if name in linear else ()
 
 
-def _local(body: Graph, num_consts: int, found: Sequence[_Accumulation]) -> Graph:
+def _local(body: Graph, num_consts: int, found: Sequence[_Accumulation | RunningMean]) -> Graph:
     """Return the body with each replica adding up its own."""
     inputs = list(body.inputs)
     environment: dict[Operand, Operand] = {}
@@ -213,9 +258,15 @@ def _local(body: Graph, num_consts: int, found: Sequence[_Accumulation]) -> Grap
         old = inputs[num_consts + carry.place]
         new = Value(old.type.distributed(PER_REPLICA), old.hint)
         inputs[num_consts + carry.place] = environment[old] = new
-    additions = {carry.addition: carry for carry in found}
+    additions = {carry.addition: carry for carry in found if isinstance(carry, _Accumulation)}
+    combined = {
+        node for carry in found if isinstance(carry, RunningMean) for node in carry.reductions
+    }
     builder = Builder(NAME)
     for node in body.nodes:
+        if node in combined:
+            environment[node.results[0]] = substitute(environment, node.operands)[0]
+            continue
         accumulation = additions.get(node)
         if accumulation is not None:
             term = accumulation.reduction.operands[0]

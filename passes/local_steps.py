@@ -41,7 +41,8 @@ front, into a cell that stands for the variable; a value assigned to it goes to 
 the anchor.
 
 Left alone: reductions that only outputs need, such as the mean of the loss; reductions of integers;
-max and min; gathers. `declined` lists those which still run in every step.
+max and min; gathers, but for those whose values are only added up (`sums_of_gathers.py`).
+`declined` lists those which still run in every step.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ from graphdist.passes.local_variables import (
     one_value,
     read_as_means,
 )
+from graphdist.passes.sums_of_gathers import reduced_sums_of_gathers
 from graphdist.passes.training_steps import TrainingStep, find_step, is_mirrored, why_kept
 
 NAME = "local_steps"
@@ -111,6 +113,7 @@ class LocalSteps:
         """Return the graph with local steps; raises `DistributionError` for keys that differ."""
         if graph.num_replicas == 1 and self.outer is None:
             return graph
+        graph = reduced_sums_of_gathers(graph)
         step = find_step(graph)
         if step is None:
             return read_as_means(graph, anchored=self.outer is not None)
@@ -120,6 +123,7 @@ class LocalSteps:
         """Return the reductions that still run in every step, or why the graph takes none."""
         if graph.num_replicas == 1 and self.outer is None:
             return []
+        graph = reduced_sums_of_gathers(graph)
         step = find_step(graph)
         if step is None:
             if any(variable.role == LOCAL for variable in graph.variables):

@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from graphdist.ir.analyses import walk
 from graphdist.ir.flow import computed_of, reachable, variable_named_by
 from graphdist.ir.graph import Graph, GraphVariable, Node, Value
-from graphdist.ir.ops import AGGREGATE, ALL_REDUCE, ASSIGN, COND, READ, REDUCE
+from graphdist.ir.ops import AGGREGATE, ALL_GATHER, ALL_REDUCE, ASSIGN, COND, GATHER, READ, REDUCE
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, Type
+
+OF_GATHERS = (
+    ': write all_reduce("MEAN", x) for the mean of what is gathered, all_reduce("SUM", x) for its '
+    "sum"
+)
+"""What to write in place of a gather whose values are averaged or added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,31 @@ def find_step(graph: Graph) -> TrainingStep | None:
     return TrainingStep(frozenset(removed), redundant, tuple(parameters), bodies, removed[0].source)
 
 
+def gathered_updates(graph: Graph) -> list[Node]:
+    """Return the gathers of gradients that parameters are updated by, if nothing is reduced.
+
+    The graph is then no training step, though a mean over the gathered values would make it one.
+    """
+    if graph.num_replicas == 1 or find_step(graph) is not None:
+        return []
+    edges = computed_of(graph)
+    updates = [
+        node for node in walk(graph) if node.op is ASSIGN and _is_parameter(variable_named_by(node))
+    ]
+    reads = {
+        node.results[0]
+        for node in walk(graph)
+        if node.op is READ and _is_parameter(variable_named_by(node))
+    }
+    needed = reachable(edges, updates)
+    return [
+        node
+        for node in walk(graph)
+        if node.op in (GATHER, ALL_GATHER) and is_float(node.results[0].type)
+        if node.results[0] in needed and not reads.isdisjoint(reachable(edges, node.results))
+    ]
+
+
 def is_mirrored(variable: GraphVariable) -> bool:
     """Return whether a variable of the user holds one value for all replicas."""
     return variable.type.distribution is MIRRORED and not variable.is_local
@@ -93,7 +124,7 @@ def _is_sum_or_mean(node: Node) -> bool:
 def why_kept(node: Node) -> str:
     """Return why a collective of a training step stays in every step."""
     if node.op not in (ALL_REDUCE, REDUCE):
-        return "only sums and means are made local"
+        return f"only sums and means are made local{OF_GATHERS * (node.op in (GATHER, ALL_GATHER))}"
     if node.params["reducer"] not in ("sum", "mean"):
         return f"a {node.params['reducer']} is not made local"
     if not is_float(node.operands[0].type):

@@ -29,7 +29,8 @@ from graphdist.parameter_server.per_worker import (
 from graphdist.parameter_server.pickling import as_bytes
 from graphdist.parameter_server.serving import Sent, Serving, WorkerActors
 from graphdist.parameter_server.strategy import ParameterServerBase
-from graphdist.program.function import BoundFunction, Function
+from graphdist.program.function import Function
+from graphdist.program.methods import BoundFunction
 from graphdist.program.stages import Traced
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
@@ -179,7 +180,7 @@ class ClusterCoordinator:
         return self.workers.processes()
 
     def _function(self, fn: Any) -> int:
-        key = fn._function if isinstance(fn, BoundFunction) else fn
+        key = fn.function
         if isinstance(fn, BoundFunction) or key not in self._functions:
             of_user = key.fn
             number = self._sent.add_function(as_bytes(fn, self.strategy, of_user))

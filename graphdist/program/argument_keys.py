@@ -11,6 +11,7 @@ equal to itself.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias  # Any: arguments are whatever users pass
 
@@ -215,7 +216,10 @@ def _rare_key(leaf: Any) -> LeafKey:
     except TypeError:
         raise UnusableLeaf(
             f"is a {type_name(leaf)}, which is neither an array nor hashable",
-            "pass arrays, pytrees of them, or hashable values such as strings and tuples",
+            "declare the class @dataclass(eq=False), which compares objects by identity, or make "
+            "it a pytree with jax.tree_util.register_dataclass"
+            if dataclasses.is_dataclass(leaf)
+            else "pass arrays, pytrees of them, or hashable values such as strings and tuples",
         ) from None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper, wraps
 from typing import (  # Any: users' functions, arguments and results
@@ -22,9 +21,7 @@ from typing import (  # Any: users' functions, arguments and results
     TypeVar,
     overload,
 )
-from weakref import WeakKeyDictionary
 
-import jax
 from jax.tree_util import tree_flatten, tree_leaves
 
 from graphdist.context import current_entry
@@ -46,6 +43,7 @@ from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import OtherSettings, settings_of_calls
 from graphdist.program.kept_programs import MOST, KeptPrograms, checked_limit, next_call
 from graphdist.program.looping_function import LoopingFunction, dataset_behind, undone_if_met
+from graphdist.program.methods import BoundFunction, Methods
 from graphdist.program.program import RunnableProgram, compile_program
 from graphdist.program.progress import compiling
 from graphdist.program.retracing import Retracing, Signature
@@ -53,6 +51,7 @@ from graphdist.program.stages import Traced
 from graphdist.program.step_functions import (
     hide_static,
     pipeline_of,
+    refuse_others,
     require_function,
     require_options,
     static_positions,
@@ -101,7 +100,7 @@ class Function(Generic[Parameters, Result_co]):
         self._retracing = Retracing(fn, self.name)
         self._number = next_function()
         self._looping: LoopingFunction | None = None
-        self._bound: WeakKeyDictionary[Any, Function[..., Any]] = WeakKeyDictionary()
+        self._methods = Methods(self._bound_to)
 
     def __repr__(self) -> str:
         return f"<gd.function {self.name}>"
@@ -135,22 +134,21 @@ class Function(Generic[Parameters, Result_co]):
         self: Function[Concatenate[Any, Others], Result],
         instance: object,
         owner: type | None = None,
-    ) -> BoundFunction[Others, Result]: ...
+    ) -> Method[Others, Result] | BoundFunction[Others, Result]: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        if not jax.tree_util.all_leaves([instance]):  # a pytree: its arrays are arguments
-            return BoundFunction(self, instance)
-        try:
-            if instance not in self._bound:
-                self._bound[instance] = self._bound_to(weakref.ref(instance))
-        except TypeError:  # it has no hash, or cannot be weakly referenced
-            return BoundFunction(self, instance)
-        return self._bound[instance]
+        function = self._methods.of(instance)
+        return BoundFunction(self, instance) if function is None else Method(function, instance)
+
+    @property
+    def function(self) -> Function[Parameters, Result_co]:
+        """Return the function that keeps the programs: for a method, one for each object."""
+        return self
 
     def _bound_to(self, instance: Callable[[], Any]) -> Function[..., Any]:
-        """Return a function for one instance, held weakly: programs are freed with the instance."""
+        """Return a function for one object, which is held weakly: programs go with the object."""
         fn: Callable[..., Any] = self.fn
 
         @wraps(fn)
@@ -289,35 +287,35 @@ class Function(Generic[Parameters, Result_co]):
     def _trace(self, args: Any, kwargs: Any, signature: Signature) -> tuple[Traced, Interface]:
         if self._static:
             args, kwargs = hide_static(self._static, args, kwargs)
-        request = TraceRequest(
-            self.fn,
-            self.name,
-            args,
-            kwargs,
-            signature[1],
-            self._pipeline_for,
-            self._compiler_options,
-        )
+        passes, options = self._pipeline_for, self._compiler_options
+        request = TraceRequest(self.fn, self.name, args, kwargs, signature[1], passes, options)
         with undone_if_met(self.fn, (args, kwargs)):
             return trace_program(request, is_first=not self._retracing.num_compiled)
 
 
-class BoundFunction(Generic[Parameters, Result_co]):
-    """A `Function` looked up on an instance: the instance is its first argument."""
+class Method(Function[Parameters, Result_co]):
+    """A `Function` looked up on an object, which it holds as Python's methods do."""
 
-    def __init__(self, function: Function[..., Result_co], instance: Any) -> None:
-        """Bind the function."""
+    __slots__ = ("_function", "_instance")
+
+    def __init__(self, function: Function[Parameters, Result_co], instance: Any) -> None:
+        """Stand for the function that is kept for an object: both have one state."""
+        self.__dict__ = function.__dict__
         self._function, self._instance = function, instance
 
-    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
-        """Run the function."""
-        with frames_hidden:
-            return self._function(self._instance, *args, **kwargs)
+    @property
+    def function(self) -> Function[Parameters, Result_co]:
+        """Return the function of the object, which keeps the programs."""
+        return self._function
 
-    def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """Trace the function."""
-        with frames_hidden:
-            return self._function.trace(self._instance, *args, **kwargs)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Method) and self.function is other.function
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+    def _like(self, fn: Callable[..., Any], static_argnames: Sequence[str]) -> Function[..., Any]:
+        return Method(super()._like(fn, static_argnames), self._instance)
 
 
 @overload
@@ -357,6 +355,7 @@ def function(
     name: str | None = None,
     max_programs: int | None = MOST,
     steps_per_execution: int | None = None,
+    **others: Any,
 ) -> Any:
     """Compile a Python function for the strategy it uses.
 
@@ -373,6 +372,7 @@ def function(
     Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before
     anything runs.
 
+    >>> import jax
     >>> @function
     ... def double(x):
     ...     return x * 2
@@ -385,6 +385,7 @@ def function(
       return %0
     }
     """
+    refuse_others(others)
 
     def wrap(fn: Callable[..., Any]) -> Function[..., Any]:
         return Function(

@@ -41,7 +41,7 @@ def require_function(fn: Any, what: str) -> None:
     kind = _kind(fn)
     if kind:
         raise ArgumentTypeError(
-            f"{what} is given {_name(fn)}, which is {kind}", source=here(), hint=_INSTEAD[kind]
+            f"{what} is given {name_of(fn)}, which is {kind}", source=here(), hint=_INSTEAD[kind]
         )
 
 
@@ -92,10 +92,66 @@ def _kind(fn: Any) -> str:
     return _YIELDS if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn) else ""
 
 
-def _name(fn: Any) -> str:
+def name_of(fn: Any) -> str:
+    """Return the name of a function, or of the class of an object that is called."""
     while isinstance(fn, partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+_OF_TENSORFLOW: Mapping[str, tuple[tuple[bool | None, ...], str]] = {
+    "input_signature": (
+        (None,),
+        "leave it out: a program is compiled for each shape and dtype; f.trace(spec) with "
+        "jax.ShapeDtypeStruct or gd.PerReplicaSpec makes one ahead of the first call",
+    ),
+    "jit_compile": (
+        (True, None),
+        "leave it out: every gd.function is compiled by XLA; with jax.disable_jit(): evaluates it "
+        "node by node",
+    ),
+    "autograph": (
+        (False,),
+        "leave it out: loops over distributed datasets are compiled; elsewhere write jax.lax.cond, "
+        "jax.lax.while_loop and jnp.where for if and while on arrays",
+    ),
+    "reduce_retracing": (
+        (False, None),
+        "leave it out: shapes are static; batches of one size, drop_remainder=True or padding, "
+        "save compilations, and max_programs limits how many programs are kept",
+    ),
+}
+"""For arguments of `tf.function`: the values that mean what a `gd.function` does, and a hint."""
+_OF_TENSORFLOW_ALONE = (
+    "experimental_implements",
+    "experimental_autograph_options",
+    "experimental_attributes",
+    "experimental_relax_shapes",
+    "experimental_compile",
+    "experimental_follow_type_hints",
+)
+
+
+def refuse_others(options: Mapping[str, Any]) -> None:
+    """Raise for arguments that `gd.function` does not take.
+
+    Arguments of `tf.function` are let through with values that say how a `gd.function` works.
+    """
+    for name, value in options.items():
+        if name not in _OF_TENSORFLOW and name not in _OF_TENSORFLOW_ALONE:
+            raise ArgumentTypeError(
+                f"gd.function takes no argument {name!r}",
+                source=here(),
+                hint="help(gd.function) lists its arguments",
+            )
+        means_the_same, hint = _OF_TENSORFLOW.get(name, ((), "leave it out: it has no counterpart"))
+        if not any(value is same for same in means_the_same):
+            shown = f"{name}={value}" if isinstance(value, bool) else name
+            raise ArgumentError(
+                f"gd.function takes no {shown}, which is for tf.function",
+                source=here(),
+                hint=hint,
+            )
 
 
 def require_options(name: Any, compiler_options: Any) -> None:

@@ -26,6 +26,7 @@ from graphdist.garbage import collection_put_off
 from graphdist.ir.graph import Graph, Value
 from graphdist.passes import Target
 from graphdist.passes.manager import Pass
+from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.argument_keys import (
     LeafKey,
     StaticArgument,
@@ -51,7 +52,7 @@ from graphdist.tracing.state import Trace, make_jaxpr
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import DistributedValues, Mirrored, PerReplica, PerReplicaArray
 from graphdist.values.pytrees import argument_name, unflatten
-from graphdist.values.replica_warnings import warn_of_unequal_means
+from graphdist.values.replica_warnings import warn_of_gathered_updates, warn_of_unequal_means
 from graphdist.values.specs import PerReplicaSpec
 
 Result = TypeVar("Result")
@@ -102,7 +103,7 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
         for i, tracer in zip(dynamic, tracers, strict=True):
             filled[i] = traced_leaf(keys[i], tracer, replicas)
         call_args, call_kwargs = unflatten(structure, filled)
-        result = fn(*call_args, **call_kwargs)
+        result = call_with_copies(fn, call_args, call_kwargs, name)
         require_result(result, name)
         return take_apart(result, interface)
 
@@ -121,6 +122,8 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
             if not variable.is_mirrored
         ]
         trace.means.equal = proven_equal(graph, trace.means, on_read)
+    if target.local_steps is not None:
+        warn_of_gathered_updates(graph)
     given = [leaves[i] for i in dynamic]
     _note_unequal_rows(interface, graph, zip(given, (keys[i] for i in dynamic), strict=True))
     traced = Traced(

@@ -54,7 +54,9 @@ class ImplicitFunctions:
     def of_function(self, kind: str, fn: Callable[..., Any], call: Callable[..., Any]) -> Function:
         """Return `call(fn, args, kwargs)` compiled, which is forgotten when `fn` is gone."""
         name = getattr(fn, "__name__", "function")
-        held = _weakly(fn) or (lambda: fn)
+        if isinstance(fn, Function):
+            fn = fn.function  # a method is another one each time
+        held: Callable[[], Any] = _weakly(fn) or (lambda: fn)
 
         def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return call(held(), args, kwargs)

@@ -28,7 +28,9 @@ from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, TraceError
 from graphdist.ir.source import Source
 from graphdist.ir.types import dtype_name
+from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.argument_keys import StaticValue
+from graphdist.program.step_functions import name_of
 from graphdist.tracing.axis_name import for_all
 from graphdist.tracing.merge_call import Merged, merge_call_p
 from graphdist.tracing.state import current_trace, fresh_trace
@@ -298,7 +300,9 @@ def _answer(strategy: StrategyBase, merge_fn: Callable[..., Any], of_all: Sequen
             filled[i] = TracedPerReplica(local, unequal([leaf.shape for leaf in rows[i]]))
         args, kwargs = unflatten(structure, filled)
         with fresh_trace(), entered(Entry(strategy)):
-            result = for_all(lambda: merge_fn(strategy, *args, **kwargs))
+            result = for_all(
+                lambda: call_with_copies(merge_fn, (strategy, *args), kwargs, name_of(merge_fn))
+            )
         leaves, shape = jax.tree.flatten(result, is_leaf=_is_leaf)
         found = [TracedPerReplica(jnp.asarray(leaf)) if is_array(leaf) else leaf for leaf in leaves]
         spreads[:] = map(is_array, leaves)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, overload  # Any: users' pytrees
 
 import jax
@@ -12,7 +13,8 @@ import numpy as np
 from graphdist.context import Entry, current_entry, entered
 from graphdist.errors import ArgumentError, ContextError, UnsupportedError
 from graphdist.options import ReduceOp, check_communication_options
-from graphdist.program.step_functions import require_call
+from graphdist.program.argument_changes import call_with_copies
+from graphdist.program.step_functions import name_of, require_call
 from graphdist.state.scatter import IndexedSlices
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.tracing.axis_name import for_all
@@ -234,7 +236,11 @@ class ReplicaContext:
 
         given, named = map_leaves(leave, (tuple(args), dict(kwargs or {})), None)
         with fresh_trace(), entered(Entry(self._strategy)):
-            merged = for_all(lambda: merge_fn(self._strategy, *given, **named))
+            merged = for_all(
+                lambda: call_with_copies(
+                    merge_fn, (self._strategy, *given), named, name_of(merge_fn)
+                )
+            )
         return jax.tree.map(enter, merged, is_leaf=lambda leaf: isinstance(leaf, TracedPerReplica))
 
     def examples_of_all(self, examples: int) -> int:
@@ -263,6 +269,7 @@ class ReplicaContext:
 def _unwrapping(merge_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with the arrays of `Mirrored` results in their place."""
 
+    @wraps(merge_fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         return map_leaves(
             lambda leaf: leaf.array if isinstance(leaf, Mirrored) else leaf,

@@ -19,8 +19,9 @@ import numpy as np
 
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError
+from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.argument_keys import StaticValue
-from graphdist.program.step_functions import require_result
+from graphdist.program.step_functions import name_of, require_result
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.peers import Assumptions, NotKnownYet, Peers, ReplicaVariant
 from graphdist.strategies.replica_context import ReplicaContext
@@ -162,7 +163,7 @@ def _trace(
             Peers(variant, assumptions),
         )
         with trace.means.at("variant"), entered(Entry(strategy, context)):
-            returned = for_replicas(lambda: fn(*args, **kwargs))
+            returned = for_replicas(lambda: call_with_copies(fn, args, kwargs, name_of(fn)))
         require_result(returned, "the function given to run")
         found, shape = jax.tree.flatten(returned, is_leaf=_is_leaf_of_result)
         result[:] = [shape, *(_known(leaf, outside) for leaf in found)]

@@ -14,7 +14,8 @@ import numpy as np
 from graphdist.context import Entry, entered
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.options import ReduceOp
-from graphdist.program.step_functions import require_result
+from graphdist.program.argument_changes import call_with_copies
+from graphdist.program.step_functions import name_of, require_result
 from graphdist.state.scatter import IndexedSlices
 from graphdist.state.variable import Variable
 from graphdist.strategies.abstract_strategy import AbstractStrategy
@@ -124,7 +125,9 @@ def _run_once(
 
     entered_args, entered_kwargs = jax.tree.map(enter, (args, kwargs), is_leaf=is_distributed)
     with fresh_trace(), entered(Entry(strategy, context)):
-        results = for_replicas(lambda: fn(*entered_args, **entered_kwargs))
+        results = for_replicas(
+            lambda: call_with_copies(fn, entered_args, entered_kwargs, name_of(fn))
+        )
     require_result(results, "the function given to run")
     return map_leaves(leave, results, is_distributed)
 

@@ -35,6 +35,7 @@ from graphdist.ir.source import Source
 from graphdist.ir.types import Type
 from graphdist.tracing.axis_name import bound, for_all, unbound_name
 from graphdist.tracing.integer_mean_marks import IntegerMeans
+from graphdist.tracing.missing_values import explain
 from graphdist.tracing.primitives import aggregate_p, read_variable_p, to_replicas
 from graphdist.tracing.user_lines import here, where_raised
 
@@ -43,11 +44,6 @@ Output = TypeVar("Output")
 
 _trace_token = jax.make_user_context(default_value=0)
 _numbers = itertools.count(1)
-NEEDS_A_VALUE = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
 
 
 class TraceError(GraphdistError, RuntimeError):
@@ -270,11 +266,8 @@ class Trace:
         except NameError as error:
             self._raise_if_unbound(error)
             raise
-        except NEEDS_A_VALUE as error:
-            error.add_note(
-                "inside a function arrays have no values yet: choose with jnp.where or "
-                "jax.lax.cond, or pass a static argument"
-            )
+        except (TypeError, IndexError) as error:
+            explain(error)
             raise
         except ValueError as error:
             if not str(error).startswith("Triggering __jax_array__"):

@@ -9,12 +9,14 @@ and tests.
 from __future__ import annotations
 
 import enum
+import inspect
 import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import CodeType
 from typing import Any  # tracebacks of jaxlib have no public type
 
 import jax
@@ -40,6 +42,28 @@ def source_of_equation(equation: Any) -> Source:
         return _users_in(calls) if calls else (), str(source_info.name_stack)
 
     return Source(resolve=resolve)
+
+
+def source_of_value(value: Any) -> Source | None:
+    """Return where a value of a trace was computed; None where JAX does not say."""
+    source_info = getattr(value, "_line_info", None)  # no public name, so it may be missing
+    calls = getattr(source_info, "traceback", None)
+    return Source(resolve=lambda: (_users_in(calls), "")) if calls else None
+
+
+def code_of(fn: Any) -> CodeType | None:
+    """Return the code of a function, or of the one that it wraps; None if it has none."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def source_of_function(fn: Any) -> Source:
+    """Return where a function is defined; the line that is executed if it has none."""
+    code = code_of(fn)
+    if code is None:
+        return here()
+    frame = _frame(code.co_filename, code.co_firstlineno, code.co_name)
+    return Source(resolve=lambda: ((frame,), ""))
 
 
 def within_scope_of(call: Any, equation: Any) -> Any:

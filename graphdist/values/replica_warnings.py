@@ -15,6 +15,8 @@ import jax
 from graphdist.ir.graph import Graph, Operand, Value
 from graphdist.ir.source import Source
 from graphdist.ir.unequal_means import from_unequal_rows
+from graphdist.passes.sums_of_gathers import reduced_sums_of_gathers
+from graphdist.passes.training_steps import OF_GATHERS, gathered_updates
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica, PerReplicaArray, is_array
 from graphdist.values.pytrees import argument_name
@@ -62,6 +64,18 @@ def warn_of_unequal_means(
             _warn_of_mean(rows, node.source if node.source.frame else here())
         found.append((follows.values, rows))
     return found
+
+
+def warn_of_gathered_updates(graph: Graph) -> None:
+    """Warn of a step that gathers gradients and reduces none, where replicas take local steps."""
+    for node in gathered_updates(reduced_sums_of_gathers(graph)):
+        source = node.source if node.source.frame else here()
+        warn_once(
+            "gathered",
+            f"sync_every changes nothing in {graph.name}: it reduces no gradients, and what it "
+            f"gathers it gathers in every step{OF_GATHERS}.",
+            source,
+        )
 
 
 def warn_of_unequal_values(value: Any) -> None:

@@ -66,7 +66,7 @@ VALUES = (
         f"reduce/MEAN/non_distributed/py_zero|*{SEVERAL}",
     ),
     *declare(
-        "a Python number stays one inside a function",
+        "a Python number given to `run` stays one in the replica function",
         f"run/py_int_computed/tf_function_around|*{SEVERAL}",
     ),
     *declare(

@@ -200,3 +200,104 @@ graph f on 2 replicas, stage spmd
     }
   return %c
 }
+
+# title: a running mean, an average that decays, and a scaled total of sums
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %n: f32[4] mirrored, %x: f32[4,2] per_replica) {
+  %c, %d, %e = scan(%c0, %c0, %c0, %n, %x) {num_consts=0, num_carry=3, length=4, reverse=false, unroll=1} : f32[2] mirrored, f32[2] mirrored, f32[2] mirrored
+    body(%mean: f32[2] mirrored, %average: f32[2] mirrored, %total: f32[2] mirrored, %count: f32[] mirrored, %row: f32[2] per_replica) {
+      %g = all_reduce(%row) {reducer="mean", group_size=2} : f32[2] mirrored
+      %difference = jax.sub(%g, %mean) : f32[2] mirrored
+      %divisor = jax.broadcast_in_dim(%count) {shape=(2,), broadcast_dimensions=(), sharding=none} : f32[2] mirrored
+      %part = jax.div(%difference, %divisor) : f32[2] mirrored
+      %next = jax.add(%mean, %part) : f32[2] mirrored
+      %square = jax.mul(%row, %row) {out_dtype=none} : f32[2] per_replica
+      %h = all_reduce(%square) {reducer="mean", group_size=2} : f32[2] mirrored
+      %kept = jax.mul(%average, 0.9:f32) {out_dtype=none} : f32[2] mirrored
+      %taken = jax.mul(%h, 0.1:f32) {out_dtype=none} : f32[2] mirrored
+      %moved = jax.add(%kept, %taken) : f32[2] mirrored
+      %later = jax.add(%moved, 1.0:f32) : f32[2] mirrored
+      %sine = jax.sin(%row) {accuracy=none} : f32[2] per_replica
+      %sum = all_reduce(%sine) {reducer="sum", group_size=2} : f32[2] mirrored
+      %scaled = jax.mul(%total, %divisor) {out_dtype=none} : f32[2] mirrored
+      %more = jax.sub(%scaled, %sum) : f32[2] mirrored
+      return %next, %later, %more
+    }
+  return %c, %d, %e
+}
+-->
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %n: f32[4] mirrored, %x: f32[4,2] per_replica) {
+  %0 = select_replica(%c0) {replica=0, group_size=2} : f32[2] per_replica
+  %c, %d, %e = scan(%c0, %c0, %0, %n, %x) {num_consts=0, num_carry=3, length=4, reverse=false, unroll=1} : f32[2] per_replica, f32[2] per_replica, f32[2] per_replica
+    body(%mean: f32[2] per_replica, %average: f32[2] per_replica, %total: f32[2] per_replica, %count: f32[] mirrored, %row: f32[2] per_replica) {
+      %difference = jax.sub(%row, %mean) : f32[2] per_replica
+      %divisor = jax.broadcast_in_dim(%count) {shape=(2,), broadcast_dimensions=(), sharding=none} : f32[2] mirrored
+      %part = jax.div(%difference, %divisor) : f32[2] per_replica
+      %next = jax.add(%mean, %part) : f32[2] per_replica
+      %square = jax.mul(%row, %row) {out_dtype=none} : f32[2] per_replica
+      %kept = jax.mul(%average, 0.9:f32) {out_dtype=none} : f32[2] per_replica
+      %taken = jax.mul(%square, 0.1:f32) {out_dtype=none} : f32[2] per_replica
+      %moved = jax.add(%kept, %taken) : f32[2] per_replica
+      %later = jax.add(%moved, 1.0:f32) : f32[2] per_replica
+      %sine = jax.sin(%row) {accuracy=none} : f32[2] per_replica
+      %scaled = jax.mul(%total, %divisor) {out_dtype=none} : f32[2] per_replica
+      %more = jax.sub(%scaled, %sine) : f32[2] per_replica
+      return %next, %later, %more
+    }
+  %c_1 = all_reduce(%c) {reducer="mean", group_size=2} : f32[2] mirrored
+  %d_1 = all_reduce(%d) {reducer="mean", group_size=2} : f32[2] mirrored
+  %e_1 = all_reduce(%e) {reducer="sum", group_size=2} : f32[2] mirrored
+  return %c_1, %d_1, %e_1
+}
+
+# title: left alone: a square, a carry that is read, a constant beside a sum, a gradient of the carry
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %x: f32[4,2] per_replica) {
+  %c, %d, %e, %f, %ys = scan(%c0, %c0, %c0, %c0, %x) {num_consts=0, num_carry=4, length=4, reverse=false, unroll=1} : f32[2] mirrored, f32[2] mirrored, f32[2] mirrored, f32[2] mirrored, f32[4,2] mirrored
+    body(%c_in: f32[2] mirrored, %d_in: f32[2] mirrored, %e_in: f32[2] mirrored, %f_in: f32[2] mirrored, %row: f32[2] per_replica) {
+      %g = all_reduce(%row) {reducer="mean", group_size=2} : f32[2] mirrored
+      %square = jax.mul(%c_in, %c_in) {out_dtype=none} : f32[2] mirrored
+      %c_out = jax.add(%square, %g) : f32[2] mirrored
+      %sine = jax.sin(%row) {accuracy=none} : f32[2] per_replica
+      %h = all_reduce(%sine) {reducer="mean", group_size=2} : f32[2] mirrored
+      %kept = jax.mul(%d_in, 0.5:f32) {out_dtype=none} : f32[2] mirrored
+      %d_out = jax.add(%kept, %h) : f32[2] mirrored
+      %cosine = jax.cos(%row) {accuracy=none} : f32[2] per_replica
+      %sum = all_reduce(%cosine) {reducer="sum", group_size=2} : f32[2] mirrored
+      %half = jax.mul(%e_in, 0.5:f32) {out_dtype=none} : f32[2] mirrored
+      %plus = jax.add(%half, 1.0:f32) : f32[2] mirrored
+      %e_out = jax.add(%plus, %sum) : f32[2] mirrored
+      %own = jax.mul(%f_in, %row) {out_dtype=none} : f32[2] per_replica
+      %slope = all_reduce(%own) {reducer="mean", group_size=2} : f32[2] mirrored
+      %less = jax.mul(%f_in, 0.9:f32) {out_dtype=none} : f32[2] mirrored
+      %f_out = jax.sub(%less, %slope) : f32[2] mirrored
+      return %c_out, %d_out, %e_out, %f_out, %d_in
+    }
+  return %c, %d, %e, %f, %ys
+}
+-->
+graph f on 2 replicas, stage spmd
+(%c0: f32[2] mirrored, %x: f32[4,2] per_replica) {
+  %c, %d, %e, %f, %ys = scan(%c0, %c0, %c0, %c0, %x) {num_consts=0, num_carry=4, length=4, reverse=false, unroll=1} : f32[2] mirrored, f32[2] mirrored, f32[2] mirrored, f32[2] mirrored, f32[4,2] mirrored
+    body(%c_in: f32[2] mirrored, %d_in: f32[2] mirrored, %e_in: f32[2] mirrored, %f_in: f32[2] mirrored, %row: f32[2] per_replica) {
+      %g = all_reduce(%row) {reducer="mean", group_size=2} : f32[2] mirrored
+      %square = jax.mul(%c_in, %c_in) {out_dtype=none} : f32[2] mirrored
+      %c_out = jax.add(%square, %g) : f32[2] mirrored
+      %sine = jax.sin(%row) {accuracy=none} : f32[2] per_replica
+      %h = all_reduce(%sine) {reducer="mean", group_size=2} : f32[2] mirrored
+      %kept = jax.mul(%d_in, 0.5:f32) {out_dtype=none} : f32[2] mirrored
+      %d_out = jax.add(%kept, %h) : f32[2] mirrored
+      %cosine = jax.cos(%row) {accuracy=none} : f32[2] per_replica
+      %sum = all_reduce(%cosine) {reducer="sum", group_size=2} : f32[2] mirrored
+      %half = jax.mul(%e_in, 0.5:f32) {out_dtype=none} : f32[2] mirrored
+      %plus = jax.add(%half, 1.0:f32) : f32[2] mirrored
+      %e_out = jax.add(%plus, %sum) : f32[2] mirrored
+      %own = jax.mul(%f_in, %row) {out_dtype=none} : f32[2] per_replica
+      %slope = all_reduce(%own) {reducer="mean", group_size=2} : f32[2] mirrored
+      %less = jax.mul(%f_in, 0.9:f32) {out_dtype=none} : f32[2] mirrored
+      %f_out = jax.sub(%less, %slope) : f32[2] mirrored
+      return %c_out, %d_out, %e_out, %f_out, %d_in
+    }
+  return %c, %d, %e, %f, %ys
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,54 @@ def test_an_estimate_counts_the_branch_by_how_often_it_is_taken() -> None:
         flops.append(cost(graph).total_flops)
     assert sent == [36, 36, 4 + 32 // 4]
     assert flops[2] <= flops[1]
+
+
+def gathered(gather: Callable[[Any], Any]) -> tuple[gd.Variable, Any]:
+    """Return a weight and its step in local steps, with its gradient combined by `gather`."""
+    strategy = strategy_of(2, sync_every=3)
+    with strategy.scope():
+        w = gd.Variable(jnp.zeros(3))
+
+    def replica_fn(x: Any) -> None:
+        gradient = jax.grad(lambda w: jnp.mean((x @ w - x.sum(axis=1)) ** 2))(w[...])
+        w.assign_sub(0.1 * gather(gradient))
+
+    step = gd.function(lambda x: strategy.run(replica_fn, args=(x,)))
+    for batch in strategy.experimental_distribute_dataset(batches(4)):
+        step(batch)
+    return w, step.latest
+
+
+def context() -> gd.ReplicaContext:
+    return gd.get_replica_context()
+
+
+MEANS_OF_GATHERS: list[Callable[[Any], Any]] = [
+    lambda g: context().all_gather(g[None], axis=0).mean(0),
+    lambda g: jax.lax.all_gather(g, "replica").mean(axis=0),
+    lambda g: jax.lax.all_gather(g, "replica", axis=1).sum(1) / 2,
+    lambda g: jax.lax.all_gather(g.astype(jnp.float16), "replica").mean(0).astype(jnp.float32),
+]
+
+
+def test_a_mean_of_what_is_gathered_is_a_reduction() -> None:
+    expected, _ = gathered(lambda g: context().all_reduce("MEAN", g))
+    for mean in MEANS_OF_GATHERS:
+        w, traced = gathered(mean)
+        for copy, other in zip(w.values, expected.values, strict=True):
+            assert np.allclose(copy, other, rtol=1e-2)
+        assert not np.array_equal(w.values[0], w.values[1])
+        assert "all_gather" not in traced.lower().as_text("graph")
+
+
+def test_a_step_that_gathers_and_reduces_nothing_is_told() -> None:
+    with pytest.warns(gd.ReplicaWarning) as caught:
+        w, _ = gathered(lambda g: jax.lax.all_gather(g, "replica").max(axis=0))
+    (warning,) = caught
+    assert str(warning.message).startswith("sync_every changes nothing in lambda: it reduces no")
+    assert 'write all_reduce("MEAN", x) for the mean' in str(warning.message)
+    assert warning.filename == __file__
+    assert np.array_equal(w.values[0], w.values[1])
 
 
 def test_explain_counts_the_branch_by_how_often_it_is_taken() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 import graphdist as gd
 from tests.errors.programs import pair, per_replica
@@ -22,6 +24,47 @@ def argument_unhashable(refused: Refused) -> None:
     with refused(TypeError):
         _double({"x": {1, 2}})
     assert _double({"x": 2})["x"] == 4
+
+
+def argument_changed_in_place(refused: Refused) -> None:
+    @gd.function
+    def halved(batch: dict[str, Any]) -> Any:
+        batch["x"] = batch["x"] / 2
+        return batch["x"]
+
+    with refused(ValueError):
+        halved({"x": jnp.ones(2)})
+    assert _double({"x": 2})["x"] == 4
+
+
+def argument_that_is_a_state_of_flax_changed(refused: Refused) -> None:
+    definition, state = nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
+
+    def replica_fn(state: Any) -> Any:
+        linear: Any = nnx.merge(definition, state)
+        linear.bias[...] += 1.0
+        return linear(jnp.ones(2))
+
+    with refused(ValueError):
+        pair().run(replica_fn, args=(state,))
+
+
+def argument_that_is_a_module_of_flax_changed(refused: Refused) -> None:
+    def replica_fn(linear: Any) -> Any:
+        linear.bias[...] += 1.0
+        return linear(jnp.ones(2))
+
+    with refused(ValueError):
+        pair().run(replica_fn, args=(nnx.Linear(2, 1, rngs=nnx.Rngs(0)),))
+
+
+def argument_of_a_dataclass_without_a_hash(refused: Refused) -> None:
+    @dataclass
+    class Settings:
+        rate: float
+
+    with refused(TypeError):
+        _double(Settings(0.1))
 
 
 def argument_string_array(refused: Refused) -> None:

@@ -117,6 +117,18 @@ def compiler_options_in_one_string(refused: Refused) -> None:
         gd.function(lambda x: x, compiler_options=options)
 
 
+def argument_of_tensorflows_function(refused: Refused) -> None:
+    function: Any = gd.function
+    with refused(ValueError):
+        function(lambda x: x, reduce_retracing=True)
+
+
+def argument_that_no_function_takes(refused: Refused) -> None:
+    function: Any = gd.function
+    with refused(TypeError):
+        function(lambda x: x, static_args="x")
+
+
 def values_from_a_list(refused: Refused) -> None:
     values: Any = [1, 2]
     with refused(TypeError):

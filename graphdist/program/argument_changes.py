@@ -1,0 +1,146 @@
+"""Calls of users' functions that are traced, and the refusal of those that change an argument.
+
+A traced function gets other dicts, lists and modules than its caller has: they are built again
+around values of the trace. Python would change the caller's, and so does `nnx.jit` for the modules
+of flax. Here a change would be lost, and so it is refused, as `tf.function` refuses it.
+
+An argument is changed if its structure is another one after the call, or one of its leaves is
+another object. This is looked at once a trace: calls of a compiled program do without.
+
+One change is none: `nnx.merge` makes a module of the very variables of a state, so that training
+the module changes the state. If the function returns these variables, as `nnx.state(module)`, it
+hands its caller what became of the state, as functions under `jax.jit` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any  # Any: users' functions, arguments and results
+
+import jax
+from jax.tree_util import DictKey, SequenceKey, keystr, tree_flatten_with_path
+
+from graphdist.errors import ArgumentError
+from graphdist.tracing.user_lines import (
+    CodeOwner,
+    code_of,
+    owner_of,
+    source_of_function,
+    source_of_value,
+)
+from graphdist.values.distributed import DistributedValues, type_name
+from graphdist.values.pytrees import argument_name
+
+_PLAIN = (bool, int, float, complex, str, bytes)
+
+
+def call_with_copies(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], what: str
+) -> Any:
+    """Return `fn(*args, **kwargs)` of arguments that are copies of the caller's.
+
+    `what` names the function in the `ArgumentError` that is raised if it changes one of them. A
+    function of graphdist's may change them: it hands on what it is given, to the user's.
+    """
+    code = code_of(fn)
+    if code is not None and owner_of(code.co_filename) is CodeOwner.GRAPHDIST:
+        return fn(*args, **kwargs)
+    paths = [(SequenceKey(0), SequenceKey(place)) for place in range(len(args))]
+    paths += [(SequenceKey(1), DictKey(name)) for name in kwargs]
+    given = [
+        _Contents.of(argument, path)
+        for argument, path in zip((*args, *kwargs.values()), paths, strict=True)
+        if not jax.tree_util.all_leaves([argument])
+    ]
+    result = fn(*args, **kwargs)
+    for before in given:
+        for path, leaf in before.changes(result):
+            raise _refused(fn, what, before.argument, path, leaf)
+    return result
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What an argument holds: its structure, and its leaves by their paths."""
+
+    argument: Any
+    path: tuple[Any, ...]
+    structure: Any
+    leaves: dict[str, tuple[tuple[Any, ...], Any]]
+
+    @classmethod
+    def of(cls, argument: Any, path: tuple[Any, ...]) -> _Contents:
+        """Look at an argument that stands at a path of `(args, kwargs)`."""
+        found, structure = tree_flatten_with_path(
+            argument, is_leaf=lambda leaf: isinstance(leaf, DistributedValues)
+        )
+        return cls(argument, path, structure, {keystr(at): (at, leaf) for at, leaf in found})
+
+    def changes(self, result: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """Yield the path of each change since then, and the leaf there if it is a new one."""
+        now, again = (self.of(self.argument, self.path) for _ in range(2))
+        given = {id(leaf) for _, leaf in self.leaves.values()}
+        returned = _ids_below("State", self.argument) & _ids_below("Variable", result)
+        for name, (path, leaf) in now.leaves.items():
+            if again.leaves[name][1] is not leaf or id(leaf) in returned:
+                continue  # it is made whenever it is asked for, or the caller gets it
+            if name not in self.leaves or not _is_same(self.leaves[name][1], leaf):
+                yield (*self.path, *path), None if id(leaf) in given else leaf
+        for name, (path, _) in self.leaves.items():
+            if name not in now.leaves:
+                yield (*self.path, *path), None
+        if self.structure != now.structure:
+            yield self.path, None
+
+
+def _is_same(leaf: Any, other: Any) -> bool:
+    if leaf is other:
+        return True
+    return isinstance(leaf, _PLAIN) and type(leaf) is type(other) and leaf == other
+
+
+def _is_of_flax(value: Any, name: str) -> bool:
+    """Return whether an object is of a class of flax, or derived from it; "" is any class."""
+    return any(
+        kind.__module__.startswith("flax.") and name in ("", kind.__name__)
+        for kind in type(value).__mro__
+    )
+
+
+def _ids_below(name: str, tree: Any) -> set[int]:
+    """Return the identities of the leaves in the objects of a class of flax in a pytree."""
+    found = jax.tree.leaves(tree, is_leaf=lambda node: _is_of_flax(node, name))
+    of_class = [node for node in found if _is_of_flax(node, name)]
+    return {id(leaf) for leaf in jax.tree.leaves(of_class)}
+
+
+def _refused(
+    fn: Callable[..., Any], what: str, argument: Any, path: tuple[Any, ...], leaf: Any
+) -> ArgumentError:
+    name, parameter = argument_name(fn, path), argument_name(fn, path[:2])
+    if _is_of_flax(argument, "State"):
+        hint = (
+            "return nnx.state of the module that was merged, and give it to the next call; or "
+            "leave the state alone: nnx.merge(definition, state, copy=True)"
+        )
+    elif _is_of_flax(argument, ""):
+        hint = (
+            f"give it definition, state = nnx.split({parameter}), and inside change "
+            f"nnx.merge(definition, state) and return nnx.state of it; or keep the state in "
+            f"gd.variables(state), and assign it with gd.assign"
+        )
+    else:
+        copy = {"dict": f"dict({parameter})", "list": f"list({parameter})"}.get(
+            type(argument).__name__
+        )
+        hint = (
+            f"change a copy, such as {copy or f'copy.copy({parameter})'}, and return what the "
+            f"caller needs of it; keep state from call to call in a gd.Variable"
+        )
+    return ArgumentError(
+        f"argument {name!r} of {what} is changed in place: a compiled function gets a copy of the "
+        f"{type_name(argument)}, and the caller's would stay as it was",
+        source=source_of_value(leaf) or source_of_function(fn),
+        hint=hint,
+    )

@@ -1,0 +1,57 @@
+"""Write a sum over what all replicas gathered as a reduction of their sums.
+
+A step that takes local steps (`local_steps.py`) has to know the reductions of its gradients. A mean
+of gathered gradients, all_gather(g).mean(0), is one of them: adding up along the dimension in which
+values are joined is adding up each replica's part first, and then over the replicas.
+
+Before:  %all = all_gather(%g) {axis=0}   %s = jax.reduce_sum(%all) {axes=(0,)}
+After:   %own = jax.reduce_sum(%g) {axes=(0,)}   %s = all_reduce(%own) {reducer="sum"}
+
+A conversion in between, as in a mean of bfloat16, comes before the reduction. Left alone: gathers
+whose values something else needs, and sums along other dimensions alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, GATHER, REDUCE
+from graphdist.ir.rewrite import Rewriter, rewrite
+from graphdist.ir.types import PER_REPLICA, Type
+from graphdist.passes.eliminate_dead_code import eliminate_dead_code
+
+NAME = "local_steps"
+
+_REDUCTIONS = {GATHER: REDUCE, ALL_GATHER: ALL_REDUCE}
+_CONVERT, _SUM = "jax.convert_element_type", "jax.reduce_sum"
+
+
+def reduced_sums_of_gathers(graph: Graph) -> Graph:
+    """Return the graph with reductions in place of gathers that are only added up."""
+    made = rewrite(graph, _rule, NAME, {_SUM})
+    return graph if made is graph else eliminate_dead_code(made)
+
+
+def _rule(
+    node: Node, operands: tuple[Operand, ...], rewriter: Rewriter
+) -> Sequence[Operand] | None:
+    conversion = rewriter.definition(operands[0], _CONVERT)
+    gathered = operands[0] if conversion is None else conversion.operands[0]
+    gather = rewriter.definition(gathered, GATHER.name, ALL_GATHER.name)
+    if gather is None or rewriter.uses(gathered) > 1 or rewriter.uses(operands[0]) > 1:
+        return None
+    if gather.params["axis"] not in cast(Sequence[int], node.params["axes"]):
+        return None
+    own: Sequence[Operand] = gather.operands
+    if conversion is not None:
+        dtype = conversion.results[0].type.dtype
+        type = Type(dtype, own[0].type.shape, own[0].type.distribution)
+        own = rewriter.add(
+            conversion.op, own, conversion.params, at=conversion.source, types=[type]
+        )
+    type = node.results[0].type.distributed(PER_REPLICA)
+    own = rewriter.add(node.op, own, node.params, at=node.source, types=[type])
+    params = {"reducer": "sum", "group_size": gather.params["group_size"]}
+    return rewriter.add(_REDUCTIONS[gather.op], own, params, at=gather.source)
