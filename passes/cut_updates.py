@@ -23,8 +23,8 @@ How it works.
    it depends on a slot; or on the variables of the update alone; or changes each element by itself
    (`passes/by_element.py`) of a variable or of another such node. So an update may reduce or
    multiply matrices of its slots, and gradients stay on the worker; so do numbers that several
-   gradients give together, such as a global norm. What is added to a variable may be a gradient
-   that is made element by element: if it is smaller than what it is made of, the worker sends it.
+   gradients give together, such as a global norm. A gradient that is made element by element and
+   added to a variable is sent by the worker, if it is smaller than the values it is made of.
 3. *Which values are sent.* An update takes values from outside. A server may run some of the
    operations that make them, too. Of all these values the ones with the fewest bytes are sent: a
    minimum cut. So a gradient that is used twice is sent once, a table of gradients that was
@@ -37,9 +37,9 @@ A count of steps that several updates need is read by the worker, and numbers co
 as a learning rate, are sent; the count has an update of its own. Where several workers run at once
 the numbers may be behind by the steps in flight.
 
-A branch over several variables is split first, one for each (`passes/split_branches.py`), and what
-is joined of several is taken apart (`passes/joined_variables.py`). Left alone: loops that update
-several variables at once. The worker reads their slots, and sends new values in full.
+A branch over several variables is split first, one for each (`passes/split_branches.py`), and
+values joined of several are taken apart (`passes/joined_variables.py`). Left alone: loops that
+update several variables at once. The worker reads their slots, and sends new values in full.
 `CutStep.notes` says so, with the user's line, and `passes/lost_writes.py` which of these undo what
 other workers write.
 """
@@ -168,8 +168,8 @@ class _Cut:
     def _candidates(self, group: _Group) -> tuple[set[Node], set[Operand]]:
         """Return the nodes that the server computes where the group's new values take them.
 
-        And of their operands those that are added to what is made of the state alone: changes,
-        which the worker may compute too if it reads the variable, but not where slots take part.
+        And of their operands the changes: these are added to values made of the state alone. If the
+        worker reads the variable it may compute them too, but not where slots take part.
         """
         state = {self.inputs[name] for name in group.names}
         slots = {self.inputs[name] for name in group.names if name in self.found.slots}
@@ -214,7 +214,7 @@ class _Cut:
         return self._graph_of(group, [value for value in self._in_order if value in sent])
 
     def _closed(self, group: _Group, region: set[Node]) -> tuple[set[Node], set[Value]]:
-        """Return the nodes of an update with those that make what is not sent, and what is sent."""
+        """Return the nodes of an update, with makers of values not sent, and the sent values."""
         region = set(region)
         inside: set[Operand] = {result for node in region for result in node.results}
         inside |= {self.inputs[name] for name in group.names}

@@ -2,8 +2,8 @@
 
 `ravel_pytree` joins parameters to one vector, and the full value of a variable in shards is its
 shards joined. A new value of such a vector is cut in parts, which are assigned. No server has all
-variables, so each part is computed by itself: what is done element by element to the vector is done
-to its parts.
+variables, so each part is computed by itself: an operation that takes the vector element by element
+takes its parts.
 
 Before:  %f = jax.concatenate(%w, %v)   %n = jax.sub(%f, %g)   %a, %b = jax.split(%n)
 After:   %g1, %g2 = jax.split(%g)   %a = jax.sub(%w, %g1)   %b = jax.sub(%v, %g2)

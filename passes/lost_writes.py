@@ -6,11 +6,11 @@ the variable by it, and what others have written since the worker has read is lo
 
 Each value of an update is of one of three kinds. A value *keeps* the variable if the server makes
 it of the variable as it is. One is *old* if the worker has made it of what it has read. Any other
-one is new. Arithmetic with a value that keeps the variable keeps it: a gradient is old, but what
-is subtracted from the variable. Where elements are taken from one of several values, by a choice,
+one is new. Arithmetic with a value that keeps the variable keeps it, as where an old gradient is
+subtracted from it. Where elements are taken from one of several values, by a choice,
 a branch, a scatter or a concatenation, one that is old makes the result old. If the new value of a
-variable is old, writes are lost. A variable that is assigned what does not depend on it is not
-among them: the last one wins, as the program says.
+variable is old, writes are lost. A variable that is assigned a value which does not depend on it
+is not among them: the last one wins, as the program says.
 
 A choice is another case. Where a worker decides by what it has read, and by no argument, whether a
 variable is changed, such as in every tenth step, other workers change what decides: of two that
@@ -87,8 +87,8 @@ def _of_push(graph: Graph, node: Node) -> Iterator[LostWrite]:
             kinds = [Kind.NEW] * len(node.operands)
             kinds[place], kinds[i] = Kind.KEEPS, Kind.OLD
             if _kinds(update, kinds)[place] is Kind.OLD:
-                source = _line_behind(graph, cast(Value, node.operands[i])) or node.source
-                yield LostWrite(names[cast(Value, variable)], source)
+                line = _line_behind(graph, cast(Value, node.operands[i])) or node.source
+                yield LostWrite(names[cast(Value, variable)], line)
                 found = True
                 break
     if not found and (source := _choice_by_state(graph, node)) is not None:
@@ -107,7 +107,7 @@ def _choice_by_state(graph: Graph, node: Node) -> Source | None:
     behind = [i for i, value in sent if value in of_state and value not in of_arguments]
     decides = reachable(uses(update), behind)
     decides -= reachable(uses(update), [i for i, value in sent if value in of_arguments])
-    made = {result: inner for inner in walk(graph) for result in inner.results}
+    made: dict[Operand, Node] = {result: inner for inner in walk(graph) for result in inner.results}
     of_worker: dict[Operand, Operand] = dict(sent)
     for inner in walk(update):
         if inner.op.name == "jax.mul":
@@ -149,7 +149,7 @@ def _line_behind(graph: Graph, value: Value) -> Source | None:
 
 
 def _kinds(graph: Graph, given: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds of a graph's results, for those of its inputs."""
+    """Return the kinds of a graph's results, for the kinds of its inputs."""
     kinds: dict[Operand, Kind] = dict(zip(graph.inputs, given, strict=True))
     for node in graph.nodes:
         kinds.update(zip(node.results, _of_node(node, kinds), strict=True))

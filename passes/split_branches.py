@@ -30,7 +30,7 @@ NAME = "cut_updates"
 def split_branches(graph: Graph, *, reads_all: bool = False) -> Graph:
     """Return the graph with branches over several variables split; the same if there are none.
 
-    `reads_all` is that of `UpdateGroups`.
+    `reads_all` goes to `UpdateGroups`.
     """
     parts = _Parts(graph, reads_all).found
     if not parts:

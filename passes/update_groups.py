@@ -63,7 +63,7 @@ class UpdateGroups:
             if name in of_results
             or (
                 (self.reads_all or of_results.isdisjoint(self.reached[name]))
-                and self._meets_arguments(name)
+                and self._is_combined_with_arguments(name)
             )
         )
 
@@ -75,7 +75,7 @@ class UpdateGroups:
         starts = [*self.graph.inputs[count:], *read]
         return reachable(uses(self.graph), [v for v in starts if isinstance(v, Value)])
 
-    def _meets_arguments(self, name: str) -> bool:
+    def _is_combined_with_arguments(self, name: str) -> bool:
         """Return whether a node combines a variable and values from outside, as gradients do.
 
         Otherwise than element by element, that is, where several values come from outside.

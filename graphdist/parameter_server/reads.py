@@ -32,9 +32,11 @@ class Reads:
         given = [np.asarray(asked)[..., 0].astype(np.int64) for asked in numbers]
         once = [table.numbers(asked) for table, asked in zip(self._tables, given, strict=True)]
         rows = [table.reads(sent) for table, sent in zip(self._tables, once, strict=True)]
-        read = iter(strategy.read([*self._full, *(one for of_table in rows for one in of_table)]))
-        full = [next(read) for _ in self._full]
-        found = [[next(read) for _ in of_table] for of_table in rows]
+        values = iter(
+            strategy.read([*self._full, *(read for of_table in rows for read in of_table)])
+        )
+        full = [next(values) for _ in self._full]
+        found = [[next(values) for _ in of_table] for of_table in rows]
         return [*full, *map(Table.looked_up, self._tables, found, once, given)]
 
 

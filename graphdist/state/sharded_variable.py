@@ -182,7 +182,7 @@ class ShardedVariable(ArrayOperators, InPlaceOperators, ScatterUpdates):
         for shard, start in zip(self.variables, self.starts, strict=True):
             local = rows - start
             is_inside = (local >= 0) & (local < shard.shape[0])
-            # Filled where another shard has the row: parameter servers read what is inside alone.
+            # Filled where another shard has the row: parameter servers read no row for it.
             own = jnp.where(is_inside, local, shard.shape[0])
             found = shard.read_value().at[own].get(mode="fill", fill_value=0)
             mask = is_inside.reshape(rows.shape + (1,) * (self.ndim - 1))

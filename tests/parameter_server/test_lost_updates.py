@@ -123,7 +123,7 @@ def test_shards_stay_where_they_were_placed_and_rows_are_what_is_sent() -> None:
     coordinator = ClusterCoordinator(strategy)
     initial = np.arange(64 * 16, dtype=np.float32).reshape(64, 16) / 100
     with strategy.scope():
-        table = gd.Variable(initial, name="table")
+        table: Any = gd.Variable(initial, name="table")  # a ShardedVariable
 
     @gd.function
     def step(rows: Any) -> None:
