@@ -84,11 +84,17 @@ def compile_lowered(
         raise refusal from error
 
 
+def has_cache() -> bool:
+    """Return whether JAX keeps compiled programs on disk."""
+    settings: Any = jax.config  # Any: its type has no settings
+    enabled, folder = settings.jax_enable_compilation_cache, settings.jax_compilation_cache_dir
+    return bool(enabled and folder)
+
+
 @contextmanager
 def without_cache() -> Iterator[None]:
     """Compile in the `with` block without JAX's compilation cache, where the user set one."""
-    was_enabled = jax.config.jax_enable_compilation_cache
-    if jax.config.jax_compilation_cache_dir is None or not was_enabled:
+    if not has_cache():
         yield
         return
     jax.config.update("jax_enable_compilation_cache", False)

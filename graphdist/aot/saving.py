@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any  # Any: users' arguments and results, JSON
 
-import jax
-
 from graphdist.aot.compatibility import check_native, check_versions, strategy_that_runs, target_of
 from graphdist.aot.loaded_step import LoadedStep
 from graphdist.aot.manifest import (
@@ -42,7 +40,7 @@ from graphdist.errors import (
 )
 from graphdist.ir.graph import Graph
 from graphdist.program.stages import Compiled
-from graphdist.runtime.compilation import without_cache
+from graphdist.runtime.compilation import has_cache, without_cache
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Executable
 from graphdist.runtime.files.artifact import sha256, try_to_write, write_artifact
@@ -129,7 +127,7 @@ def _as_compiled_here(compiled: Compiled) -> Compiled:
     Of a CPU's executable that JAX read from its compilation cache it writes a part alone: when it
     is loaded and called, functions are not found.
     """
-    if compiled.devices.platform != "cpu" or jax.config.jax_compilation_cache_dir is None:
+    if compiled.devices.platform != "cpu" or not has_cache():
         return compiled
     with without_cache():
         return replace(compiled.lowered).compile(compiled.compiler_options)

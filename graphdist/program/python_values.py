@@ -68,10 +68,10 @@ _TYPES: tuple[tuple[tuple[type, ...], PythonKind], ...] = (
 )
 
 
-def kind_of(value: Any) -> PythonKind:
+def python_kind_of(value: Any) -> PythonKind:
     """Return the kind of a value; all values of a type have one.
 
-    >>> kind_of(3), kind_of([3]), kind_of((3,))
+    >>> python_kind_of(3), python_kind_of([3]), python_kind_of((3,))
     (<PythonKind.PLAIN: 1>, <PythonKind.ELEMENTS: 5>, <PythonKind.TREE: 3>)
     """
     kind = _kinds.get(type(value))
@@ -161,6 +161,9 @@ def may_be_constant(array: Any) -> bool:
         return True
     return (
         isinstance(array, jax.Array)
+        and not isinstance(array, jax.core.Tracer)
+        and not array.is_deleted()
+        and array.is_fully_addressable  # by this process, of several
         and array.size <= _MOST_NUMBERS
         and not jax.numpy.issubdtype(array.dtype, jax.dtypes.extended)
     )

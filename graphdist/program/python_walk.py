@@ -50,10 +50,10 @@ from graphdist.program.python_values import (
     is_called,
     is_of_numbers,
     is_of_user,
-    kind_of,
     may_be_constant,
     package_of,
     plain_or_id,
+    python_kind_of,
     slots_of,
     wrapped_by,
 )
@@ -111,7 +111,7 @@ class Walk:
             self._visit(*self._work.popleft())
 
     def _visit(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
-        kind = kind_of(value)
+        kind = python_kind_of(value)
         if kind in _MADE_WHEN_READ:
             _ADD[kind](self, name, holder, key, value)
         elif id(value) in self._seen:
@@ -156,7 +156,7 @@ class Walk:
         for place, leaf in enumerate(leaves):
             if place in taken:
                 continue
-            if kind_of(leaf) is PythonKind.ARRAY:
+            if python_kind_of(leaf) is PythonKind.ARRAY:
                 self._add_constant(name, leaf)
             else:
                 self._push(name, None, None, leaf)
@@ -164,7 +164,7 @@ class Walk:
     def _is_input(self, leaf: Any) -> bool:
         if self._arrays_are_constants and may_be_constant(leaf):
             return False
-        return kind_of(leaf) is PythonKind.ARRAY and is_of_numbers(leaf)
+        return python_kind_of(leaf) is PythonKind.ARRAY and is_of_numbers(leaf)
 
     def _add_constant(self, name: str, array: Any) -> None:
         self.kept.append(array)
