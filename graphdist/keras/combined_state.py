@@ -47,7 +47,7 @@ from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.user_lines import here
 
 
-class Sum(NamedTuple):
+class NotedSum(NamedTuple):
     """A variable with an amount added, and their sum, which is kept so that its `id` stays."""
 
     variable: Any
@@ -55,7 +55,7 @@ class Sum(NamedTuple):
     result: Any
 
 
-_sums: ContextVar[dict[int, Sum] | None] = ContextVar("graphdist_keras_sums", default=None)
+_sums: ContextVar[dict[int, NotedSum] | None] = ContextVar("graphdist_keras_sums", default=None)
 _NOTHING: dict[int, str] = {}
 _of_keras: ContextVar[dict[int, str]] = ContextVar("graphdist_keras_averages", default=_NOTHING)
 """The aggregations, by `id`, of the weights that a layer of Keras assigns without saying them."""
@@ -76,7 +76,7 @@ def note_sum(variable: Any, amount: Any, result: Any, sign: int = 1) -> None:
     noted = _sums.get()
     if noted is not None:
         amount = amount.value if isinstance(amount, keras.Variable) else amount
-        noted[id(result)] = Sum(variable, amount if sign == 1 else -amount, result)
+        noted[id(result)] = NotedSum(variable, amount if sign == 1 else -amount, result)
 
 
 def combined(variable: Any, value: Any) -> Any:

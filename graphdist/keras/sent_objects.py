@@ -56,7 +56,11 @@ def _restore(made: Any, attributes: dict[str, Any]) -> None:
 def _not_built(value: Any) -> ArgumentError:
     is_layer = isinstance(value, keras.layers.Layer)
     kind = "layer" if is_layer else "optimizer"
-    how = "call the model once, model(x)" if is_layer else "optimizer.build(model.trainable_variables)"
+    how = (
+        "call the model once, model(x)"
+        if is_layer
+        else "optimizer.build(model.trainable_variables)"
+    )
     return ArgumentError(
         f"a scheduled function uses {kind} {value.name!r} of Keras, which has no variables yet",
         source=here(),
