@@ -56,6 +56,7 @@ class NotedSum(NamedTuple):
 
 
 _sums: ContextVar[dict[int, NotedSum] | None] = ContextVar("graphdist_keras_sums", default=None)
+_COUNTS_STEPS = "_graphdist_counts_steps"
 _NOTHING: dict[int, str] = {}
 _of_keras: ContextVar[dict[int, str]] = ContextVar("graphdist_keras_averages", default=_NOTHING)
 """The aggregations, by `id`, of the weights that a layer of Keras assigns without saying them."""
@@ -120,14 +121,16 @@ def _is_combined(variable: Any) -> bool:
 def _require_known(variable: Any, amount: Any) -> None:
     """Raise `DistributionError` unless a value that does not say what it is counts steps.
 
-    One row a replica counts its rows by ones, too.
+    A number of rows is one, too, where a replica has one row or none: it is known to be a number of
+    steps once it was one for more rows.
     """
     part = current_part()
     counts_ones = _is_one(amount)
     if part is None:
         if amount is None or counts_ones or isinstance(amount, jax.core.Tracer):
             return
-    elif counts_ones and part.rows != 1:
+    elif counts_ones and (part.rows > 1 or _COUNTS_STEPS in vars(variable)):
+        vars(variable)[_COUNTS_STEPS] = True
         return
     raise _undeclared(variable)
 
