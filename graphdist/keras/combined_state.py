@@ -47,7 +47,7 @@ from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.user_lines import here
 
 
-class ReplicaSum(NamedTuple):
+class NotedSum(NamedTuple):
     """A variable with an amount added, and their sum, which is kept so that its `id` stays."""
 
     variable: Any
@@ -55,7 +55,8 @@ class ReplicaSum(NamedTuple):
     result: Any
 
 
-_sums: ContextVar[dict[int, ReplicaSum] | None] = ContextVar("graphdist_keras_sums", default=None)
+_sums: ContextVar[dict[int, NotedSum] | None] = ContextVar("graphdist_keras_sums", default=None)
+_COUNTS_STEPS = "_graphdist_counts_steps"
 _NOTHING: dict[int, str] = {}
 _of_keras: ContextVar[dict[int, str]] = ContextVar("graphdist_keras_averages", default=_NOTHING)
 """The aggregations, by `id`, of the weights that a layer of Keras assigns without saying them."""
@@ -76,7 +77,7 @@ def note_sum(variable: Any, amount: Any, result: Any, sign: int = 1) -> None:
     noted = _sums.get()
     if noted is not None:
         amount = amount.value if isinstance(amount, keras.Variable) else amount
-        noted[id(result)] = ReplicaSum(variable, amount if sign == 1 else -amount, result)
+        noted[id(result)] = NotedSum(variable, amount if sign == 1 else -amount, result)
 
 
 def combined(variable: Any, value: Any) -> Any:
@@ -120,14 +121,16 @@ def _is_combined(variable: Any) -> bool:
 def _require_known(variable: Any, amount: Any) -> None:
     """Raise `DistributionError` unless a value that does not say what it is counts steps.
 
-    One row a replica counts its rows by ones, too.
+    A number of rows is one, too, where a replica has one row or none: it is known to be a number of
+    steps once it was one for more rows.
     """
     part = current_part()
     counts_ones = _is_one(amount)
     if part is None:
         if amount is None or counts_ones or isinstance(amount, jax.core.Tracer):
             return
-    elif counts_ones and part.rows != 1:
+    elif counts_ones and (part.rows > 1 or _COUNTS_STEPS in vars(variable)):
+        vars(variable)[_COUNTS_STEPS] = True
         return
     raise _undeclared(variable)
 
