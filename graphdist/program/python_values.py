@@ -68,10 +68,10 @@ _TYPES: tuple[tuple[tuple[type, ...], Kind], ...] = (
 )
 
 
-def kind_of(value: Any) -> Kind:
+def kind_of_value(value: Any) -> Kind:
     """Return the kind of a value; all values of a type have one.
 
-    >>> kind_of(3), kind_of([3]), kind_of((3,))
+    >>> kind_of_value(3), kind_of_value([3]), kind_of_value((3,))
     (<Kind.PLAIN: 1>, <Kind.ELEMENTS: 5>, <Kind.TREE: 3>)
     """
     kind = _kinds.get(type(value))
