@@ -47,7 +47,7 @@ def noticed_needs(can_retry: bool) -> Iterator[None]:
 
 
 def _need(error: Exception) -> tuple[str, str] | None:
-    """Return what is needed, and what to write."""
+    """Return the need in words, and a hint."""
     text = str(error)
     if isinstance(error, jax.errors.TracerIntegerConversionError):
         return (

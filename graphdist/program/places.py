@@ -77,7 +77,7 @@ class Holder:
         return None
 
     def restore(self) -> None:
-        """Give all places the values that `begin` found, except those of the loop's state."""
+        """Give all places the values that `begin` found, except places of the loop's state."""
         now = self.values()
         for key in now:
             if key not in self._before and key not in self.carried:
@@ -156,7 +156,7 @@ class Globals(Items):
 
 
 class Attributes(Items):
-    """The attributes in the `__dict__` of an object, or those of `names` alone."""
+    """The attributes in the `__dict__` of an object, or the attributes of `names` alone."""
 
     def __init__(self, name: str, owner: Any, names: Iterable[str] | None = None) -> None:
         """Take the object."""
@@ -225,7 +225,7 @@ class Elements(Holder):
     """The elements of a list, deque or set."""
 
     def values(self) -> dict[Any, Any]:
-        """Return the elements by their number, those of a set by themselves."""
+        """Return the elements by their number, of a set by themselves."""
         if isinstance(self.owner, set):
             return {element: element for element in self.owner}
         return dict(enumerate(self.owner))

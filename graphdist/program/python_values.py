@@ -68,10 +68,10 @@ _TYPES: tuple[tuple[tuple[type, ...], PythonKind], ...] = (
 )
 
 
-def python_kind_of(value: Any) -> PythonKind:
+def kind_of_value(value: Any) -> PythonKind:
     """Return the kind of a value; all values of a type have one.
 
-    >>> python_kind_of(3), python_kind_of([3]), python_kind_of((3,))
+    >>> kind_of_value(3), kind_of_value([3]), kind_of_value((3,))
     (<PythonKind.PLAIN: 1>, <PythonKind.ELEMENTS: 5>, <PythonKind.TREE: 3>)
     """
     kind = _kinds.get(type(value))

@@ -50,10 +50,10 @@ from graphdist.program.python_values import (
     is_called,
     is_of_numbers,
     is_of_user,
+    kind_of_value,
     may_be_constant,
     package_of,
     plain_or_id,
-    python_kind_of,
     slots_of,
     wrapped_by,
 )
@@ -111,7 +111,7 @@ class Walk:
             self._visit(*self._work.popleft())
 
     def _visit(self, name: str, holder: Holder | None, key: Any, value: Any) -> None:
-        kind = python_kind_of(value)
+        kind = kind_of_value(value)
         if kind in _MADE_WHEN_READ:
             _ADD[kind](self, name, holder, key, value)
         elif id(value) in self._seen:
@@ -156,7 +156,7 @@ class Walk:
         for place, leaf in enumerate(leaves):
             if place in taken:
                 continue
-            if python_kind_of(leaf) is PythonKind.ARRAY:
+            if kind_of_value(leaf) is PythonKind.ARRAY:
                 self._add_constant(name, leaf)
             else:
                 self._push(name, None, None, leaf)
@@ -164,7 +164,7 @@ class Walk:
     def _is_input(self, leaf: Any) -> bool:
         if self._arrays_are_constants and may_be_constant(leaf):
             return False
-        return python_kind_of(leaf) is PythonKind.ARRAY and is_of_numbers(leaf)
+        return kind_of_value(leaf) is PythonKind.ARRAY and is_of_numbers(leaf)
 
     def _add_constant(self, name: str, array: Any) -> None:
         self.kept.append(array)
@@ -327,7 +327,7 @@ class Walk:
             self._push_all(self._hold(Slots(name, value, slots)), self._named(slots))
 
     def _named(self, names: Iterable[str], all_of: bool = False) -> list[str]:
-        """Return those of some attributes that the functions name."""
+        """Return which attributes the functions name."""
         if all_of or _ANY in self._attributes:
             return [name for name in names if isinstance(name, str) and name[:2] != "__"]
         return sorted(self._attributes.intersection(names))
