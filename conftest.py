@@ -45,21 +45,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Let tests, and the processes that they start, compile a program once: JAX keeps it on disk.
-
-    Half of the time of the tests would be XLA's. `pytest --cache-clear` empties the folder.
-    """
-    assert config.cache is not None
-    for name, value in {
-        "jax_compilation_cache_dir": str(config.cache.mkdir("xla")),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }.items():
-        jax.config.update(name, value)
-        os.environ.setdefault(name.upper(), str(value))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Rewrite golden files in one process: several tests show parts of one file."""

@@ -118,13 +118,7 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
     strategy = _settle(trace, interface)
     target = strategy.target.packing(trace.bytes_per_pack)
     graph = _imported(closed, _hint(name), trace, interface, inputs)
-    if trace.means.operands:
-        on_read = [
-            spec.name
-            for variable, spec in zip(trace.variables, trace.specs, strict=True)
-            if not variable.is_mirrored
-        ]
-        trace.means.equal = proven_equal(graph, trace.means, on_read)
+    _prove_equal_means(graph, trace)
     if target.local_steps is not None:
         warn_of_gathered_updates(graph)
     given = [leaves[i] for i in dynamic]
@@ -142,6 +136,16 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
         interface=interface,
     )
     return traced, interface
+
+
+def _prove_equal_means(graph: Graph, trace: Trace) -> None:
+    if trace.means.operands:
+        on_read = [
+            spec.name
+            for variable, spec in zip(trace.variables, trace.specs, strict=True)
+            if not variable.is_mirrored
+        ]
+        trace.means.equal = proven_equal(graph, trace.means, on_read)
 
 
 def _imported(

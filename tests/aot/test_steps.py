@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import graphdist as gd
 from graphdist.version import versions
@@ -60,6 +62,37 @@ def test_a_loaded_step_does_what_the_function_does(
             np.testing.assert_array_equal(one, other)
     for one, other in zip(gd.read(params), gd.read(loaded_params), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Iterator[None]:
+    """Switch JAX's compilation cache on."""
+    values = {
+        "jax_compilation_cache_dir": str(tmp_path / "cache"),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in values}
+    for name, value in values.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def test_a_step_from_the_compilation_cache_is_saved_in_full(tmp_path: Path, cached: None) -> None:
+    strategy = cpus(1)
+    step, _, _ = make_step(strategy)
+    _, params, _ = make_step(strategy, by_shape=False)
+    batch = batches(strategy)[0]
+    for name in ("compiled", "from the cache"):
+        with strategy.scope():
+            gd.aot.save(tmp_path / name, step.trace(batch, 0.1).lower().compile())
+        loaded = gd.aot.load(tmp_path / name, strategy=strategy, variables=params, native=True)
+        assert np.isfinite(loaded(batch, 0.1)["loss"])
+    assert list((tmp_path / "cache").iterdir())
 
 
 def test_the_file_describes_itself(tmp_path: Path) -> None:

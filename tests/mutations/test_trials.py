@@ -13,11 +13,7 @@ from tests.mutations.trial import run_trials
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "count"), [("artifacts", 10), ("texts", 250)])
-def test_changed_files_are_used_or_refused(
-    kind: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Whose files are written while the program of an artifact is compiled.
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+def test_changed_files_are_used_or_refused(kind: str, count: int) -> None:
     result = run_trials(kind, count)
     assert not result.faults, result
     assert result.outcomes.total() == count
