@@ -141,7 +141,7 @@ OTHERS: list[tuple[dict[str, Any], str, str]] = [
     ({"autograph": True}, "autograph=True", "jax.lax.cond, jax.lax.while_loop and jnp.where"),
     ({"reduce_retracing": True}, "reduce_retracing=True", "drop_remainder=True"),
     (
-        {"input_signature": [jax.ShapeDtypeStruct((None, 2), "f")]},
+        {"input_signature": [jax.ShapeDtypeStruct((3, 2), "f")]},
         "input_signature",
         "f.trace(spec)",
     ),

@@ -94,13 +94,12 @@ def checkpoint_replayed_after_assignment(refused: Refused) -> None:
 
 
 def value_of_an_earlier_trace(refused: Refused) -> None:
-    kept: list[Any] = []
-    keep, first = kept.append, kept.__getitem__  # which nobody looks into
+    kept = []
 
     @gd.function
     def step(x: jax.Array) -> jax.Array:
-        keep(x * 2)
-        return first(0) + x
+        kept.append(x * 2)
+        return kept[0] + x
 
     step(jnp.ones(2))
     with refused(RuntimeError):
@@ -110,13 +109,12 @@ def value_of_an_earlier_trace(refused: Refused) -> None:
 
 
 def value_of_an_earlier_trace_returned(refused: Refused) -> None:
-    kept: list[Any] = []
-    keep, first = kept.append, kept.__getitem__  # which nobody looks into
+    kept = []
 
     @gd.function
     def step(x: jax.Array) -> jax.Array:
-        keep(x * 2)
-        return first(0)
+        kept.append(x * 2)
+        return kept[0]
 
     step(jnp.ones(2))
     with refused(RuntimeError):
@@ -188,12 +186,11 @@ def mesh_inside_a_replica_function(refused: Refused) -> None:
 
 
 def value_of_a_trace_given_to_a_function(refused: Refused) -> None:
-    kept: list[Any] = []
-    keep = kept.append
+    kept = []
 
     @gd.function
     def step(x: jax.Array) -> jax.Array:
-        keep(x * 2)
+        kept.append(x * 2)
         return x
 
     step(jnp.ones(2))
@@ -202,12 +199,11 @@ def value_of_a_trace_given_to_a_function(refused: Refused) -> None:
 
 
 def value_of_a_trace_assigned(refused: Refused) -> None:
-    w, kept = _weights(), list[Any]()
-    keep = kept.append
+    w, kept = _weights(), []
 
     @gd.function
     def step(x: jax.Array) -> jax.Array:
-        keep(x * 2)
+        kept.append(x * 2)
         return x
 
     step(jnp.ones(2))
