@@ -215,7 +215,7 @@ def test_topologies_side_by_side(target: str, capsys: pytest.CaptureFixture[str]
         (["--topology", "h100:1x8", "--scale", "8", "--num-slices", "2"], "slices are of TPUs"),
         (["--topology", "v5e:2x2", "-o", "no/x.gdx"], "no/x.gdx cannot be written: there is no"),
         (["--topology", "v5e:2x2", "-o", "x" * 300], "cannot be written: File name too long"),
-        (["--topology", "v5e:2x2", "-o", "x\0y"], "cannot be written: "),
+        (["--topology", "v5e:2x2", "-o", "x\0y"], "cannot be written: .. embedded null"),
     ],
 )
 def test_bad_input_exits_with_2(
@@ -223,7 +223,7 @@ def test_bad_input_exits_with_2(
 ) -> None:
     assert main([target, *arguments]) == 2
     captured = capsys.readouterr()
-    assert says in captured.err
+    assert all(words in captured.err for words in says.split(" .. "))  # the rest is Python's
     assert captured.out == ""
 
 
