@@ -95,14 +95,19 @@ def run(lines: Sequence[str], folder: Path, variables: Mapping[str, str]) -> boo
     return True
 
 
-def main() -> int:
-    """Run the README's lines; return 1 if one fails."""
+def options_of(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line; exits with 2 for what it does not take."""
     parser = argparse.ArgumentParser(description="The README's lines in fresh clones.")
     parser.add_argument("--python", default=sys.executable, help="an interpreter, or newest")
     parser.add_argument("--jax", choices=("newest", "oldest"), default="newest")
     parser.add_argument("--pytest", default="", metavar="OPTIONS", help="more options of pytest")
     parser.add_argument("--folder", type=Path, help="where the clones are made, and stay")
-    options = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Run the README's lines; return 1 if one fails."""
+    options = options_of(sys.argv[1:])
     python = options.python
     if python == "newest":
         python = max(pythons(), key=version_of)

@@ -76,6 +76,7 @@ def test_changes_of_two_workers_are_all_kept(coordinator: ClusterCoordinator) ->
         np.testing.assert_array_equal(made["b"], before + COUNT * x[0, :2])
 
 
+@pytest.mark.long
 def test_an_update_in_a_loop_is_refused_where_two_workers_would_lose_writes(
     coordinator: ClusterCoordinator,
 ) -> None:

@@ -201,6 +201,7 @@ def test_rows_of_a_variable_in_shards_are_read_of_the_shard_that_has_them() -> N
     strategy.shutdown()
 
 
+@pytest.mark.long
 def test_rows_that_are_not_there_are_as_without_servers(alone: Strategy) -> None:
     coordinator = ClusterCoordinator(alone)
     with alone.scope():

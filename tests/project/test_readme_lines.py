@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -35,6 +37,16 @@ def test_the_lines_are_those_that_the_readme_begins_with(root: Path) -> None:
         ".venv/bin/pytest",
     ]
     assert lines[0].startswith(readme_lines.MAKES_ENVIRONMENT)
+
+
+@pytest.mark.parametrize("script", [".ci/run", "check"])
+def test_the_scripts_call_it_as_it_is_called(root: Path, script: str) -> None:
+    text = re.sub(r"\$\(part 6\)", "2/6", (root / script).read_text(encoding="utf-8"))
+    calls = re.findall(r"python3? tests/readme_lines\.py(.*?)(?:;|$)", text, re.MULTILINE)
+    assert calls
+    for call in calls:
+        options = readme_lines.options_of(shlex.split(call))
+        assert ("2/6" in call) == (options.pytest == "--part=2/6")
 
 
 def test_an_environment_begins_a_clone_of_what_is_committed(

@@ -65,6 +65,7 @@ def test_long_tests_are_run_when_they_are_asked_for_or_named(folder: Path) -> No
     assert "2 passed, 1 skipped" in run(folder, "test_kinds.py")[1]
 
 
+@pytest.mark.long
 def test_parts_are_whole_files_and_together_everything(folder: Path) -> None:
     seen: list[str] = []
     for part in ("1/3", "2/3", "3/3"):

@@ -246,13 +246,13 @@ _reducers = st.sampled_from(["MEAN", "SUM"])
 
 SOURCES = {
     "replicated": Source(
-        st.builds(replicated, distributed_programs(), st.integers(1, 4), _platforms, SEEDS), 10
+        st.builds(replicated, distributed_programs(), st.integers(1, 4), _platforms, SEEDS), 5
     ),
     "sums": Source(
         st.builds(summed, TERMS, st.booleans(), st.sampled_from(sorted(AFTER)), _platforms, SEEDS),
         30,
     ),
-    "layers": Source(layers(), 8),
+    "layers": Source(layers(), 6),
     "layers that convert weights": Source(
         layers(("narrow",), runs=("loop", "tied"), wrappers=("kept",), **_in_slices), 4
     ),

@@ -88,7 +88,13 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("doing", "longest"), [("compile", 2.0), ("run", 0.3), ("read", 0.4), ("save", 0.4)]
+    ("doing", "longest"),
+    [
+        ("compile", 2.0),
+        ("run", 0.3),
+        pytest.param("read", 0.4, marks=pytest.mark.long),
+        pytest.param("save", 0.4, marks=pytest.mark.long),
+    ],
 )
 def test_ctrl_c_ends_a_program(doing: str, longest: float, tmp_path: Path) -> None:
     ended = subprocess.run(
