@@ -57,6 +57,7 @@ from graphdist.options import (
 )
 from graphdist.parameter_server.strategy import ParameterServerStrategy
 from graphdist.program.accumulation import accumulate
+from graphdist.program.element_by_element import ElementByElementWarning
 from graphdist.program.function import Function, function
 from graphdist.program.retracing import RetraceWarning
 from graphdist.state.scatter import IndexedSlices
@@ -113,6 +114,7 @@ __all__ = [
     "DistributedIterator",
     "DistributedValues",
     "DistributionError",
+    "ElementByElementWarning",
     "FullyShardedStrategy",
     "Function",
     "GraphdistError",

@@ -14,7 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias  # Any: structures of elements, and placed values
+from typing import (  # Any: structures of elements, and placed values
+    Any,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+)
 
 import jax
 import numpy as np
@@ -68,22 +74,37 @@ class Chunk(NamedTuple):
     num_elements: int
 
 
-def by_one_worker(steps: list[Step], wanted: int) -> tuple[list[Step], int]:
+class Stackable(Protocol):
+    """What `grouped` asks of a step."""
+
+    @property
+    def kind(self) -> tuple[Any, ...] | None:
+        """Return a value that steps share which can be stacked; None for one that cannot."""
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all arrays."""
+
+
+AnyStep = TypeVar("AnyStep", bound=Stackable | FailedElement)
+
+
+def by_one_worker(steps: list[AnyStep], wanted: int) -> tuple[list[AnyStep], int]:
     """Return what the workers agree on if there is one worker: its next steps, and their number."""
     return steps, wanted
 
 
 def grouped(
-    steps: Iterator[Step],
+    steps: Iterator[AnyStep],
     size: ChunkSize,
-    agreed: Callable[[list[Step], int], tuple[list[Step], int]] = by_one_worker,
-) -> Iterator[list[Step]]:
+    agreed: Callable[[list[AnyStep], int], tuple[list[AnyStep], int]] = by_one_worker,
+) -> Iterator[list[AnyStep]]:
     """Yield the steps in groups that can be stacked, of `size` or 1; the first by itself.
 
     `agreed` is given this worker's next steps and the size that it wants. It returns the next steps
     of all workers, and their size.
     """
-    ahead: deque[Step] = deque()
+    ahead: deque[AnyStep] = deque()
     wanted = 1
     while True:
         ahead.extend(islice(steps, max(wanted - len(ahead), 0)))
@@ -100,7 +121,7 @@ def grouped(
         wanted = min([size.size, *map(_most, islice(ahead, 1))])
 
 
-def _num_alike(steps: list[Step]) -> int:
+def _num_alike(steps: Sequence[Stackable | FailedElement]) -> int:
     """Return how many of the first steps can be stacked; 1 if the first cannot."""
     first = _kind(steps[0])
     if first is None:
@@ -109,11 +130,11 @@ def _num_alike(steps: list[Step]) -> int:
     return next(others, len(steps))
 
 
-def _kind(step: Step) -> tuple[Any, ...] | None:
+def _kind(step: Stackable | FailedElement) -> tuple[Any, ...] | None:
     return None if isinstance(step, FailedElement) else step.kind
 
 
-def _most(step: Step) -> int:
+def _most(step: Stackable | FailedElement) -> int:
     if isinstance(step, FailedElement):
         return 1
     return max(MOST_BYTES // max(step.bytes, 1), 1)

@@ -182,9 +182,10 @@ class DistributedDataset(Generic[Element_co]):
         reduction = reduction_by(reduce_func, self.strategy, steps_per_execution)
         return reduction.run(initial_state, self.chunks(reduction.size))
 
-    def chunks(self, size: ChunkSize) -> Iterator[Chunk]:
-        """Return the elements, stacked to chunks by a thread."""
-        return self.chunks_of(*self.begin_steps(), size)
+    def chunks(self, size: ChunkSize, most: int | None = None) -> Iterator[Chunk]:
+        """Return the elements, `most` of them at most, stacked to chunks by a thread."""
+        steps, draws = self.begin_steps()
+        return self.chunks_of(islice(steps, most), draws, size)
 
     def begin_steps(self) -> tuple[Iterator[Step], DrawsAhead]:
         """Return this worker's steps from the first, and the orders of the dataset's shuffles."""

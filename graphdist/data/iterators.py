@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import (  # Any: elements, and pytrees of specs
+    TYPE_CHECKING,
     Any,
     Generic,
     NoReturn,
@@ -14,17 +17,23 @@ from typing import (  # Any: elements, and pytrees of specs
 )
 
 from graphdist.context import in_replica_context_of_a_run
+from graphdist.data.chunks import Chunk, ChunkSize
 from graphdist.data.elements import Element, at_the_users_line
 from graphdist.data.failures import element_or_raise
 from graphdist.data.positions import Position, elements_from
 from graphdist.data.prefetch import Prefetched
 from graphdist.data.sources import DatasetNode
+from graphdist.data.taken_elements import stacked_chunks
 from graphdist.errors import ArgumentError, OutOfRangeError, UnsupportedError
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.trace_context import is_jax_tracing
 from graphdist.tracing.user_lines import here
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.type_variables import Element_co
+
+if TYPE_CHECKING:
+    from graphdist.runtime.processes.cluster_workers import ClusterWorkers
+    from graphdist.strategy_base import StrategyBase
 
 _NOTHING = object()
 """Stands for the element after the last."""
@@ -156,6 +165,14 @@ class ResumableDataset(Protocol):
     def has_spec(self) -> bool:
         """Return whether `element_spec` is known without reading the first element."""
 
+    @property
+    def strategy(self) -> StrategyBase:
+        """Return the strategy on whose devices the elements are."""
+
+    @property
+    def workers(self) -> ClusterWorkers | None:
+        """Return the workers that share the elements out; None if there is one."""
+
     def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
         """Return the elements from a position on, in place of those that are left."""
 
@@ -178,9 +195,38 @@ class DistributedIterator(ElementIterator[Element_co]):
 
     def __next__(self) -> Element_co:
         refuse_inside_a_function("an iterator of a distributed dataset is asked for an element")
-        element = self._seen_ahead.pop() if self._seen_ahead else self._next()
+        if _asked.notice is not None:
+            _asked.notice(self)
+        element = self._ahead_or_next()
         self._position.taken += 1
         return cast("Element_co", element)
+
+    def _ahead_or_next(self) -> Element:
+        return self._seen_ahead.pop() if self._seen_ahead else self._next()
+
+    @property
+    def can_be_stacked(self) -> bool:
+        """Return whether there are `chunks`: not where each worker asks for elements by itself."""
+        return self._dataset.workers is None
+
+    def chunks(self, size: ChunkSize, most: int | None = None) -> Iterator[Chunk]:
+        """Yield the next elements, `most` of them at most, stacked on the devices.
+
+        Close it in the end: elements that it took and did not yield come next again.
+        """
+        return stacked_chunks(self, self._dataset.strategy, size, most)
+
+    def take_ahead(self) -> Element:
+        """Return the next element, which does not count as taken before `count` says so."""
+        return self._ahead_or_next()
+
+    def count(self, number: int) -> None:
+        """Count elements that `take_ahead` returned; a negative number takes some back."""
+        self._position.taken += number
+
+    def put_back(self, elements: Iterable[Element]) -> None:
+        """Let elements that `take_ahead` returned, and nobody counted, come next, in order."""
+        self._seen_ahead.extend(reversed(list(elements)))
 
     def _next(self) -> Element:
         """Return the next element. Failures are counted here, elements when they are given out."""
@@ -204,6 +250,30 @@ class DistributedIterator(ElementIterator[Element_co]):
         if not self._dataset.has_spec and not self._seen_ahead:
             self._seen_ahead.extend(islice(iter(self._next, _NOTHING), 1))
         return self._dataset.element_spec
+
+
+Notice = Callable[["DistributedIterator[Any]"], None]
+"""Told of each element that an iterator is asked for."""
+
+
+class _Asked(threading.local):
+    notice: Notice | None = None
+
+
+_asked = _Asked()
+
+
+@contextmanager
+def noticed(notice: Notice) -> Iterator[None]:
+    """Tell `notice`, or the outer one, of elements that this thread asks iterators for."""
+    if _asked.notice is not None:
+        yield
+        return
+    _asked.notice = notice
+    try:
+        yield
+    finally:
+        _asked.notice = None
 
 
 def refuse_inside_a_function(what: str, *, is_loop: bool = True) -> None:

@@ -6,7 +6,7 @@ A loop runs over them in chunks, as over a single dataset: a step's input is the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any  # Any: elements
 
 import jax
@@ -27,10 +27,10 @@ class ZippedDatasets:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return zip(*self._datasets, strict=False)
 
-    def chunks(self, size: ChunkSize) -> Iterator[Chunk]:
-        """Return the tuples, stacked to chunks by a thread."""
+    def chunks(self, size: ChunkSize, most: int | None = None) -> Iterator[Chunk]:
+        """Return the tuples, `most` of them at most, stacked to chunks by a thread."""
         begun = [dataset.begin_steps() for dataset in self._datasets]
-        steps = map(_joined, zip(*(steps for steps, _ in begun), strict=False))
+        steps = map(_joined, islice(zip(*(steps for steps, _ in begun), strict=False), most))
         draws = list(chain.from_iterable(draws for _, draws in begun))
         return self._datasets[0].chunks_of(steps, draws, size)
 

@@ -19,6 +19,7 @@ from graphdist.errors import ArgumentError
 from graphdist.program.loop_operators import (
     GetState,
     LoopOperators,
+    Numbered,
     SetState,
     Undefined,
     is_traced,
@@ -41,6 +42,11 @@ class ConvertedLoop:
     converted_from: ConvertedLoop | None = None
     """The loop that has the user's functions, if this one has others."""
 
+    @property
+    def of_user(self) -> ConvertedLoop:
+        """Return the loop that has the user's functions."""
+        return self.converted_from or self
+
     def values(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the variables as the state and the rest."""
         state: dict[str, Any] = {}
@@ -50,25 +56,50 @@ class ConvertedLoop:
         return state, rest
 
 
-def with_numbers(loop: ConvertedLoop, start: Any) -> ConvertedLoop:
-    """Return a loop that gives the body of `loop` each element with its number."""
-    number = start
+def with_numbers(loop: ConvertedLoop, numbered: Numbered) -> ConvertedLoop:
+    """Return a loop that gives the body of `loop` each element with its numbers."""
+    numbers = [each.first for each in numbered.numbers]
 
     def get() -> tuple[Any, ...]:
-        return (number, *loop.get_state())
+        return (*numbers, *loop.get_state())
 
     def put(state: tuple[Any, ...]) -> None:
-        nonlocal number
-        number, *rest = state
-        loop.set_state(tuple(rest))
+        numbers[:] = state[: len(numbers)]
+        loop.set_state(tuple(state[len(numbers) :]))
 
     def body(element: Any) -> None:
-        nonlocal number
-        loop.body((number, element))
-        number = number + 1
+        items = [element] if numbered.num_others == 1 else list(element)
+        for each, number in zip(numbered.numbers, numbers, strict=True):
+            items.insert(each.place, number)
+        loop.body(tuple(items))
+        numbers[:] = [
+            number + each.step for each, number in zip(numbered.numbers, numbers, strict=True)
+        ]
 
-    names = ("the number", *loop.names)
-    return ConvertedLoop(loop.operators, names, loop.extra_test, body, get, put, loop)
+    names = (*(f"the number at {each.place}" for each in numbered.numbers), *loop.names)
+    return ConvertedLoop(loop.operators, names, loop.extra_test, body, get, put, loop.of_user)
+
+
+def sum_loop(
+    operators: LoopOperators, fn: Callable[[Any], Any], start: Any
+) -> tuple[ConvertedLoop, Callable[[], Any]]:
+    """Return a loop that adds up what a function returns for each element, and the sum so far."""
+    total = start
+
+    def get() -> tuple[Any, ...]:
+        return (total,)
+
+    def put(state: tuple[Any, ...]) -> None:
+        nonlocal total
+        (total,) = state
+
+    def body(element: Any) -> None:
+        nonlocal total
+        total = total + fn(element)
+
+    of_user = ConvertedLoop(operators, (), None, fn, lambda: (), lambda state: None)
+    loop = ConvertedLoop(operators, ("the sum",), None, body, get, put, of_user)
+    return loop, lambda: total
 
 
 class LoopBody:
@@ -79,6 +110,8 @@ class LoopBody:
         self.loop, self.rest = loop, rest
         self.last: dict[str, Any] = {}
         """The state after the latest steps."""
+        self.has_run = False
+        """Whether a step has been run."""
 
     def set(self, state: dict[str, Any]) -> None:
         """Give the variables the values of a state."""

@@ -41,17 +41,47 @@ def converted(fn: Callable[..., Any], operators: object) -> Callable[..., Any]:
         return fn
     if not isinstance(function, types.FunctionType):
         raise _refused(f"{name} is no function with a source that can be read", None)
+    return with_code(function, converted_code(function), operators)
+
+
+def converted_code(function: types.FunctionType) -> types.CodeType:
+    """Return the code of a function with its loops as calls of operators.
+
+    Raises what `converted` raises.
+    """
+    # A decorator's function says that it is the decorated one, whose source Python would find.
+    function = types.FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__code__.co_name,
+        function.__defaults__,
+        function.__closure__,
+    )
+    name = function.__name__
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise _refused(f"{name} is a generator", function)
     if not _has_source(function):
         raise _refused(f"the source of {name} cannot be read", function)
-    code = _code(_transformed(function), function)
+    return _code(_transformed(function), function)
+
+
+def with_code(
+    function: types.FunctionType, code: types.CodeType, operators: object
+) -> types.FunctionType:
+    """Return a function with the code that `converted_code` made of it."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[_OPERATORS] = types.CellType(operators)
     closure = tuple(cells[free] for free in code.co_freevars)
-    result = types.FunctionType(code, function.__globals__, name, function.__defaults__, closure)
+    result = types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, closure
+    )
     result.__kwdefaults__ = function.__kwdefaults__
     return result
+
+
+def has_operators(function: types.FunctionType) -> bool:
+    """Return whether a function has operators in its code."""
+    return _OPERATORS in function.__code__.co_freevars
 
 
 def _has_source(function: types.FunctionType) -> bool:
@@ -97,7 +127,7 @@ def _transformed(function: types.FunctionType) -> Any:
             unsupported_features_checker.verify(node)
             _refuse_returns(node, function)
             node.decorator_list = []
-            node = self.initial_analysis(_Iterables().visit(node), context)
+            node = self.initial_analysis(_Calls(_is_builtin_next(function)).visit(node), context)
             node = break_statements.transform(node, context)
             node = continue_statements.transform(node, context)
             node = _control_flow(node, context, _names_around(function))
@@ -168,24 +198,152 @@ def _control_flow(node: Any, context: Any, around: frozenset[str]) -> Any:
     return Transformer(context).visit(liveness.resolve(node, context, graphs))
 
 
-class _Iterables(ast.NodeTransformer):
-    """Makes `range`, `zip` and `enumerate` of loops operators.
+class _Calls(ast.NodeTransformer):
+    """Makes operators of calls.
 
-    A range may be given traced numbers, the others distributed datasets.
+    What a loop iterates over may be distributed: `range`, `zip`, `enumerate`, `islice`. A function
+    that is called may have a loop over a dataset itself. A loop over a range that asks an iterator
+    for one element each time becomes one over the numbers and the elements.
     """
 
+    def __init__(self, next_is_python: bool) -> None:
+        self._next_is_python = next_is_python
+        self._num_tries = 0
+
     def visit_For(self, node: ast.For) -> Any:
-        self._replace(node.iter)
+        asked = None if self._num_tries else _asked_each_time(node, self._next_is_python)
+        if asked is not None:
+            iterator = asked.args[0] if asked.args else asked.func.value  # type: ignore[attr-defined]
+            element = ast.Name(_ELEMENT, ast.Load())
+            node.body = [_Replaced(asked, element).visit(statement) for statement in node.body]
+            ask = ast.Lambda(ast.arguments([], [], None, [], [], None, []), asked)
+            node.target = ast.Tuple([node.target, ast.Name(_ELEMENT, ast.Store())], ast.Store())
+            self._replace(node.iter)
+            node.iter = _operator_call("in_turn", node.iter, node.iter, iterator, ask)
+        else:
+            self._replace(node.iter)
+        return self.generic_visit(node)
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        self._num_tries += 1
+        found = self.generic_visit(node)
+        self._num_tries -= 1
+        return found
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        match node:
+            case ast.Call(
+                func=ast.Name(id="sum") as add,
+                args=[ast.GeneratorExp(elt=each, generators=[only]), *start],
+                keywords=[],
+            ) if isinstance(only.target, ast.Name) and not (only.ifs or only.is_async):
+                self._replace(only.iter)
+                parameters = ast.arguments([], [ast.arg(only.target.id)], None, [], [], None, [])
+                fn = ast.Lambda(parameters, each)
+                node = _operator_call("sum_of", node, add, only.iter, fn, *start)
+            case ast.Call(func=fn) if not _is_operator(fn):
+                node.func = _operator_call("called", fn, fn)
         return self.generic_visit(node)
 
     def _replace(self, iterable: ast.expr) -> None:
         match iterable:
-            case ast.Call(func=ast.Name(id="range" | "zip" | "enumerate" as name)):
-                operators = ast.Name(_OPERATORS, ast.Load())
-                call = ast.fix_missing_locations(ast.Attribute(operators, f"{name}_", ast.Load()))
-                iterable.func = ast.copy_location(call, iterable.func)
+            case ast.Call(func=ast.Name() | ast.Attribute() as fn):
+                iterable.func = _operator_call("iterating", fn, fn)
                 for argument in iterable.args:
                     self._replace(argument)
+
+
+class _Replaced(ast.NodeTransformer):
+    """Puts an expression in place of another."""
+
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        if node is self._old:
+            return ast.copy_location(self._new, node)
+        return super().visit(node)
+
+
+_ELEMENT = "ag__element"
+"""The name of an element that a loop asks an iterator for."""
+
+
+def _is_operator(fn: ast.expr) -> bool:
+    match fn:
+        case (
+            ast.Attribute(value=ast.Name(id=name))
+            | ast.Call(func=ast.Attribute(value=ast.Name(id=name)))
+        ):
+            return name == _OPERATORS
+    return False
+
+
+def _operator_call(name: str, like: ast.expr, *arguments: ast.expr) -> ast.Call:
+    operator = ast.Attribute(ast.Name(_OPERATORS, ast.Load()), name, ast.Load())
+    call = ast.Call(operator, list(arguments), [])
+    return ast.fix_missing_locations(ast.copy_location(call, like))
+
+
+def _is_builtin_next(function: types.FunctionType) -> bool:
+    code = function.__code__
+    own = {*code.co_varnames, *code.co_freevars, *code.co_cellvars}
+    return "next" not in function.__globals__ and "next" not in own
+
+
+def _asked_each_time(loop: ast.For, next_is_python: bool) -> ast.Call | None:
+    """Return the call by which a loop over a range asks an iterator, once each time; else None."""
+    nodes = [node for statement in loop.body for node in ast.walk(statement)]
+    asking = [node for node in nodes if _asks(node, next_is_python)]
+    leaves = (ast.Break, ast.Continue, ast.Return, ast.Try, ast.Yield, ast.YieldFrom, ast.Await)
+    match loop:
+        case ast.For(
+            target=ast.Name(id=number), iter=ast.Call(func=ast.Name(id="range")), orelse=[]
+        ) if len(asking) == 1:
+            used = {node.id: type(node.ctx) for node in nodes if isinstance(node, ast.Name)}
+            stored = {
+                node.id
+                for node in nodes
+                if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+            }
+            (call,) = asking
+            assert isinstance(call, ast.Call)
+            iterator: Any = call.args[0] if call.args else call.func
+            while isinstance(iterator, ast.Attribute):
+                iterator = iterator.value
+            is_sound = (
+                isinstance(iterator, ast.Name)
+                and iterator.id not in {*stored, number}
+                and number not in used
+                and not any(isinstance(node, leaves) for node in nodes)
+                and any(node is call for each in loop.body for node in _always_run(each))
+            )
+            return call if is_sound else None
+    return None
+
+
+def _asks(node: ast.AST, next_is_python: bool) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="next"), args=[_], keywords=[]):
+            return next_is_python
+        case ast.Call(func=ast.Attribute(attr="get_next"), args=[], keywords=[]):
+            return True
+    return False
+
+
+def _always_run(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below a statement that run once each time that it does."""
+    yield node
+    if not isinstance(node, _SOMETIMES_RUN):
+        for child in ast.iter_child_nodes(node):
+            yield from _always_run(child)
+
+
+_SOMETIMES_RUN = (
+    ast.If, ast.For, ast.While, ast.Match, ast.IfExp, ast.BoolOp, ast.Compare, ast.Lambda,
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assert,
+    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+)  # fmt: skip
 
 
 def _refuse_returns(tree: Any, function: types.FunctionType) -> None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any  # Any: the user's values
+from itertools import islice
+from typing import Any, NamedTuple  # Any: the user's values
 
 import jax
 import jax.numpy as jnp
 
 from graphdist.data.distributed_dataset import DistributedDataset
+from graphdist.data.iterators import DistributedIterator
 from graphdist.data.stacked_elements import StackedElements
+from graphdist.data.taken_elements import TakenElements
 from graphdist.data.zipped_datasets import ZippedDatasets, zipped
 from graphdist.errors import ArgumentError
 from graphdist.tracing.user_lines import here
@@ -25,7 +28,7 @@ GetState = Callable[[], tuple[Any, ...]]
 SetState = Callable[[tuple[Any, ...]], None]
 
 
-DATASETS = (DistributedDataset, ZippedDatasets, StackedElements)
+DATASETS = (DistributedDataset, ZippedDatasets, TakenElements, StackedElements)
 """What loops run over in chunks of steps, or in a graph."""
 
 
@@ -226,15 +229,54 @@ class LoopOperators:
         start, stop, step = {1: (0, *numbers, 1), 2: (*numbers, 1)}.get(len(numbers), numbers)
         return TracedRange(jnp.asarray(start), jnp.asarray(stop), jnp.asarray(step))
 
+    def iterating(self, fn: Any) -> Any:
+        """Return the operator in place of a function that a loop iterates over."""
+        operators = (
+            (range, self.range_),
+            (zip, self.zip_),
+            (enumerate, self.enumerate_),
+            (islice, self.islice_),
+        )
+        return next((operator for of, operator in operators if of is fn), self.called(fn))
+
+    def called(self, fn: Any) -> Any:
+        """Return a function to call in place of one."""
+        return fn
+
+    def sum_of(self, add: Any, iterable: Any, fn: Callable[[Any], Any], *start: Any) -> Any:
+        """Return `add((fn(element) for element in iterable), *start)`; `add` is called `sum`."""
+        return add((fn(element) for element in iterable), *start)
+
+    def in_turn(self, numbers: Any, iterator: Any, ask: Callable[[], Any]) -> InTurn:
+        """Return numbers, each with an element of an iterator."""
+        return InTurn(numbers, iterator, ask)
+
     def zip_(self, *iterables: Any, strict: bool = False) -> Any:
-        """Return tuples of the elements, also of distributed datasets."""
-        return zip(*iterables, strict=True) if strict else zipped(iterables)
+        """Return tuples of the elements, also of distributed datasets and ranges."""
+        if strict:
+            return zip(*iterables, strict=True)
+        ranges = {place: each for place, each in enumerate(iterables) if isinstance(each, range)}
+        others = [each for each in iterables if not isinstance(each, range)]
+        if not ranges or not others:
+            return zipped(iterables)
+        elements = others[0] if len(others) == 1 else zipped(others)
+        # An iterator that comes before a range is asked once more at the end of the range.
+        if not (is_chunked(elements) and (isinstance(elements, DATASETS) or 0 in ranges)):
+            return zip(*iterables, strict=False)
+        numbers = [Counting(place, each.start, each.step) for place, each in ranges.items()]
+        return Numbered(first_of(elements, min(map(len, ranges.values()))), numbers, len(others))
 
     def enumerate_(self, iterable: Any, start: Any = 0) -> Any:
         """Return the elements with their numbers, also of a distributed dataset."""
-        if isinstance(iterable, DATASETS):
-            return Numbered(iterable, start)
+        if is_chunked(iterable) or isinstance(iterable, Numbered):
+            return Numbered(iterable, [Counting(0, start, 1)], 1)
         return enumerate(iterable, start)
+
+    def islice_(self, iterable: Any, *numbers: Any) -> Any:
+        """Return the first elements, also of a distributed dataset."""
+        if is_chunked(iterable) and len(numbers) == 1 and isinstance(numbers[0], int):
+            return first_of(iterable, numbers[0])
+        return islice(iterable, *numbers)
 
     def _concrete(self, value: Any, statement: str) -> bool:
         if is_traced(value):
@@ -254,12 +296,47 @@ class Undefined:
         self.name = name
 
 
+class Counting(NamedTuple):
+    """Numbers that count the elements of a loop: the place in its tuples, the first, the step."""
+
+    place: int
+    first: Any
+    step: int
+
+
 @dataclass(frozen=True)
 class Numbered:
-    """The elements of a dataset with their numbers, from the first one's on."""
+    """Elements with numbers, in tuples; `num_others` of their items are not numbers."""
 
     elements: Any
-    start: Any
+    numbers: Sequence[Counting]
+    num_others: int
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Numbers, each with the element that `ask` returns, which asks the iterator."""
+
+    numbers: Any
+    iterator: Any
+    ask: Callable[[], Any]
+
+
+def is_chunked(elements: Any) -> bool:
+    """Return whether a loop over these elements runs in chunks, if nothing leaves it by `break`."""
+    if isinstance(elements, DistributedIterator):
+        return elements.can_be_stacked
+    return isinstance(elements, DATASETS)
+
+
+def first_of(elements: Any, most: int) -> Any:
+    """Return the first elements of a dataset, or the next ones of an iterator."""
+    if isinstance(elements, StackedElements):
+        return StackedElements(jax.tree.map(lambda leaf: leaf[:most], elements.elements))
+    if isinstance(elements, TakenElements):
+        left = most if elements.most is None else min(most, elements.most)
+        return TakenElements(elements.elements, left)
+    return TakenElements(elements, most)
 
 
 class TracedRange:

@@ -25,7 +25,7 @@ def state_of(
 
     Raises `ArgumentError` for an item of the loop's state whose index the loop changes.
     """
-    of_user = loop.converted_from or loop
+    of_user = loop.of_user
     functions = [function for function in (of_user.body, of_user.extra_test) if function]
     carried = frozenset(_carried_places(of_user))
     given = {name: value for name, value in rest.items() if not isinstance(value, Undefined)}

@@ -19,9 +19,10 @@ What a body uses and does, and where it goes:
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' functions and values
@@ -33,29 +34,41 @@ from graphdist.data.dataset_reduction import DatasetReduction, as_array, in_step
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace, DistributedIterator
 from graphdist.data.stacked_elements import StackedElements
+from graphdist.data.taken_elements import TakenElements, close, past_the_end
 from graphdist.data.zipped_datasets import ZippedDatasets
-from graphdist.errors import MissingExtraError, OutOfRangeError, UnsupportedError
-from graphdist.program.loop_body import ConvertedLoop, LoopBody, scan, with_numbers
-from graphdist.program.loop_conversion import converted
+from graphdist.errors import ArgumentError, MissingExtraError, UnsupportedError
+from graphdist.program.code_names import names_of
+from graphdist.program.element_by_element import ElementNotice
+from graphdist.program.loop_body import ConvertedLoop, LoopBody, scan, sum_loop, with_numbers
+from graphdist.program.loop_conversion import (
+    converted,
+    converted_code,
+    has_operators,
+    with_code,
+)
 from graphdist.program.loop_needs import NEED_VALUES, NeedsNumbers, noticed_needs
 from graphdist.program.loop_operators import (
+    DATASETS,
+    Counting,
     GetState,
+    InTurn,
     LoopOperators,
     Numbered,
     SetState,
     Undefined,
+    is_chunked,
 )
 from graphdist.program.loop_state import remove_undefined, state_of
 from graphdist.program.python_state import PythonState
 from graphdist.program.retracing import WARN_AT, warn_of_retracing
 from graphdist.tracing.state import current_trace
-from graphdist.tracing.user_lines import where_raised
+from graphdist.tracing.user_lines import CodeOwner, where_raised
 
 if TYPE_CHECKING:
     from graphdist.program.function import Function
 
 MakeFunction = Callable[[Callable[..., Any], str], "Function[..., Any]"]
-Dataset: TypeAlias = DistributedDataset[Any] | ZippedDatasets
+Dataset: TypeAlias = DistributedDataset[Any] | ZippedDatasets | TakenElements
 
 _MOST_PROGRAMS = 16
 """How many programs a loop keeps."""
@@ -99,8 +112,11 @@ class LoopingFunction:
 
         Raises what `converted` raises, unless there is no loop to convert.
         """
+        self._notice = ElementNotice(name)
+        if getattr(fn, "__name__", "") == "<lambda>":
+            self._notice.reasons[""] = "a lambda is not converted: write it as def"
         try:
-            self.fn = converted(fn, _Operators(name, steps_per_execution, make))
+            self.fn = converted(fn, _Operators(name, steps_per_execution, make, self._notice))
         except (MissingExtraError, UnsupportedError) as error:
             if met.is_loop:
                 if error.source is None or error.source.frame is None:
@@ -111,22 +127,22 @@ class LoopingFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; raises `OutOfRangeError` for `next` past the end of a dataset."""
         try:
-            return self.fn(*args, **kwargs)
+            with self._notice.watching():
+                return self.fn(*args, **kwargs)
         except StopIteration as error:
-            raise OutOfRangeError(
-                "next past the end: the dataset has no more elements",
-                source=where_raised(error),
-                hint="loop with `for batch in dataset`, or ask get_next_as_optional()",
-            ) from error
+            raise past_the_end(where_raised(error)) from error
 
 
 class _Operators(LoopOperators):
     """The operators of one converted function, with the programs of its loops."""
 
-    def __init__(self, name: str, steps: int | None, make: MakeFunction) -> None:
+    def __init__(
+        self, name: str, steps: int | None, make: MakeFunction, notice: ElementNotice
+    ) -> None:
         super().__init__()
-        self._name, self._steps, self._make = name, steps, make
+        self._name, self._steps, self._make, self._notice = name, steps, make, notice
         self._loops: dict[types.CodeType, _Loop] = {}
+        self._codes: dict[types.CodeType, types.CodeType | None] = {}
 
     def for_stmt(
         self,
@@ -139,32 +155,144 @@ class _Operators(LoopOperators):
         options: Any,
     ) -> None:
         """Run a loop; one over a distributed dataset in compiled chunks."""
-        elements: Any = iterated
-        loop_here = ConvertedLoop(self, tuple(names), extra_test, body, get_state, set_state)
-        if isinstance(iterated, Numbered):
-            loop_here, elements = with_numbers(loop_here, iterated.start), iterated.elements
-        if isinstance(elements, StackedElements):
-            with state_of(loop_here, loop_here.values()[1], set()).replaced():
-                scan(loop_here, elements.elements)
+        loop = ConvertedLoop(self, tuple(names), extra_test, body, get_state, set_state)
+        if not isinstance(iterated, InTurn):
+            self._run(iterated, loop)
             return
-        if current_trace() is not None or not isinstance(
-            elements, DistributedDataset | ZippedDatasets
-        ):
-            super().for_stmt(
-                elements,
-                extra_test,
-                loop_here.body,
-                loop_here.get_state,
-                loop_here.set_state,
-                loop_here.names,
-                options,
+        numbers, iterator = iterated.numbers, iterated.iterator
+
+        def one_by_one() -> None:
+            def ask(number: Any) -> None:
+                body((number, iterated.ask()))
+
+            LoopOperators.for_stmt(
+                self, numbers, extra_test, ask, get_state, set_state, names, options
             )
+
+        is_iterator = isinstance(iterator, DistributedIterator) and is_chunked(iterator)
+        if is_iterator and isinstance(numbers, range) and current_trace() is None:
+            elements = TakenElements(iterator, len(numbers), requires_all=True)
+            counted = Numbered(elements, [Counting(0, numbers.start, numbers.step)], 1)
+            self._run(counted, loop, one_by_one)
+        else:
+            one_by_one()
+
+    def sum_of(self, add: Any, iterable: Any, fn: Any, *start: Any) -> Any:
+        """Return the sum of what a function returns for each element."""
+        if add is not sum or not (is_chunked(iterable) or isinstance(iterable, Numbered)):
+            return super().sum_of(add, iterable, fn, *start)
+        loop, total = sum_loop(self, fn, *(start or (0,)))
+        self._run(iterable, loop)
+        return total()
+
+    def called(self, fn: Any) -> Any:
+        """Return a function to call in place of one: it is converted if it is given a dataset."""
+        function, owner = _function_of(fn)
+        if not isinstance(function, types.FunctionType) or has_operators(function):
+            return fn
+        if function.__name__ == "<lambda>" or (
+            names_of(function.__code__).owner is not CodeOwner.USER
+        ):
+            return fn
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not finds_dataset(function, (*owner, *args, *kwargs.values())):
+                return fn(*args, **kwargs)
+            return self._converted(function)(*owner, *args, **kwargs)
+
+        return call
+
+    def _converted(self, function: types.FunctionType) -> types.FunctionType:
+        """Return a function with its loops converted; itself if it cannot be."""
+        code = function.__code__
+        if code not in self._codes:
+            try:
+                self._codes[code] = converted_code(function)
+            except UnsupportedError as error:
+                self._codes[code] = None
+                why_not = str(error.args[0]).rpartition("cannot be converted: ")[2]
+                self._notice.reasons[function.__name__] = why_not
+        found = self._codes[code]
+        return function if found is None else with_code(function, found, self)
+
+    def _run(
+        self,
+        iterated: Any,
+        loop: ConvertedLoop,
+        otherwise: Callable[[], None] | None = None,
+    ) -> None:
+        """Run a loop: in chunks, in a trace as a loop of the graph, or element by element.
+
+        `otherwise` does the last, for an iterator whose loop cannot be compiled.
+        """
+        elements: Any = iterated
+        body: Any = loop.of_user.body
+        key = body.__code__
+        while isinstance(elements, Numbered):
+            loop, elements = with_numbers(loop, elements), elements.elements
+        if isinstance(elements, StackedElements):
+            with state_of(loop, loop.values()[1], set()).replaced():
+                scan(loop, elements.elements)
             return
-        loop = self._loops.get(body.__code__)
-        if loop is None:
+        if isinstance(elements, DistributedIterator) and is_chunked(elements):
+            elements = TakenElements(elements, None)
+        if current_trace() is not None or not self._is_chunked(elements, loop):
+            self._one_by_one(elements, loop)
+            return
+        if key not in self._loops:
             name = f"{self._name}_loop{len(self._loops) or ''}"
-            loop = self._loops[body.__code__] = _Loop(name, self._steps, self._make)
-        loop.run(elements, loop_here)
+            self._loops[key] = _Loop(name, self._steps, self._make)
+        of_iterator = getattr(elements, "elements", None)
+        iterator = of_iterator if isinstance(of_iterator, DistributedIterator) else None
+        why_not = self._loops[key].run(elements, loop, iterator)
+        if why_not is not None:
+            self._notice.reasons[""] = why_not
+            otherwise() if otherwise is not None else self._one_by_one(elements, loop)
+
+    def _is_chunked(self, elements: Any, loop: ConvertedLoop) -> bool:
+        """Return whether a loop runs in chunks.
+
+        An iterator goes on behind the element with which a loop is left, so no more are taken.
+        """
+        if not isinstance(elements, TakenElements):
+            return isinstance(elements, DistributedDataset | ZippedDatasets)
+        leaves = loop.extra_test is not None and isinstance(elements.elements, DistributedIterator)
+        if leaves:
+            self._notice.reasons[""] = "break leaves a loop over an iterator"
+        return not leaves
+
+    def _one_by_one(self, elements: Any, loop: ConvertedLoop) -> None:
+        super().for_stmt(
+            elements, loop.extra_test, loop.body, loop.get_state, loop.set_state, loop.names, {}
+        )
+
+
+def _function_of(fn: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the function that a call runs, and the object that is its first argument, if any."""
+    if isinstance(fn, types.MethodType):
+        return fn.__func__, (fn.__self__,)
+    if isinstance(fn, types.FunctionType | type):
+        return fn, ()
+    return inspect.getattr_static(type(fn), "__call__", None), (fn,)
+
+
+def finds_dataset(function: types.FunctionType, given: Sequence[Any]) -> bool:
+    """Return whether a function can reach a dataset or an iterator by a name of its own.
+
+    Looked at are its arguments, the attributes of a method's object, its closure and globals.
+    """
+
+    def reached() -> Iterator[Any]:
+        yield from given
+        if given and "." in function.__qualname__ and hasattr(given[0], "__dict__"):
+            yield from vars(given[0]).values()
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # it has no value yet
+                yield cell.cell_contents
+        for name in names_of(function.__code__).globals:
+            yield function.__globals__.get(name)
+
+    return any(isinstance(value, (*DATASETS, DistributedIterator)) for value in reached())
 
 
 class _Loop:
@@ -178,26 +306,55 @@ class _Loop:
         self._arrays_are_constants = False
         self._lock = RLock()  # a trace uses the functions of the call that needs it
 
-    def run(self, dataset: Dataset, loop: ConvertedLoop) -> None:
-        """Run the loop, and give the variables their last values."""
+    def run(
+        self, dataset: Dataset, loop: ConvertedLoop, iterator: DistributedIterator[Any] | None
+    ) -> str | None:
+        """Run the loop, and give the variables their last values.
+
+        Returns why a loop over an iterator has to run element by element, if its first step cannot
+        be traced: then nothing has happened. Other loops raise the error.
+        """
         with self._lock:
             carried, rest = loop.values()
             body = LoopBody(loop, rest)
             try:
                 body.last = carried
-                body.last = self._run(dataset, body)
+                body.last = self._run(dataset, body, iterator)
+            except (ArgumentError, UnsupportedError, *NEED_VALUES) as error:
+                if iterator is None or body.has_run:
+                    raise
+                return str(error.args[0]).partition("\n")[0]
             finally:  # no variable keeps a value of the trace
                 body.set({**carried, **body.last})
-                remove_undefined(loop.converted_from or loop)
+                remove_undefined(loop.of_user)
+        return None
 
-    def _run(self, dataset: Dataset, body: LoopBody) -> dict[str, Any]:
-        """Return the state after the loop."""
+    def _run(
+        self, dataset: Dataset, body: LoopBody, iterator: DistributedIterator[Any] | None
+    ) -> dict[str, Any]:
+        """Return the state after the loop; an iterator gets back what no step was run for."""
         program, state = self._program(body)
-        size = program.reduction.size
-        chunks = iter(dataset.chunks(size))
+        chunks = iter(dataset.chunks(program.reduction.size))
         first = next(chunks, None)
         if first is None:
             return body.last
+        try:
+            return self._run_chunks(program, state, first, chunks, body)
+        finally:
+            close(chunks)
+            if iterator is not None and not body.has_run:
+                iterator.count(-1)
+                iterator.put_back([first.element])
+
+    def _run_chunks(
+        self,
+        program: _Program,
+        state: PythonState,
+        first: Chunk,
+        chunks: Iterator[Chunk],
+        body: LoopBody,
+    ) -> dict[str, Any]:
+        size = program.reduction.size
         can_retry = state.has_arrays_for_python and not self._arrays_are_constants
         try:
             return program.run(first, chunks, body, state, can_retry)
@@ -257,6 +414,7 @@ class _Program:
         try:
             carried = jax.tree.map(as_array, body.last)
             body.last = self._single((carried, first.element, state.arrays), {})
+            body.has_run = True
             self._can_retry = False
             found: dict[str, Any] = self.reduction.run(
                 body.last, chunks, (state.arrays,), body.goes_on

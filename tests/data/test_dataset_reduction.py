@@ -290,7 +290,8 @@ def test_workers_form_the_same_groups() -> None:
     def work(index: int) -> None:
         workers: Any = Workers(index)
         agreement = Agreement(workers, lambda: None)
-        for group in grouped(iter(steps[index]), ChunkSize(wanted[index]), agreement):
+        mine: Iterator[Step] = iter(steps[index])
+        for group in grouped(mine, ChunkSize(wanted[index]), agreement):
             asked[index].append(len(group))
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]

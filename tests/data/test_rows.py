@@ -98,6 +98,7 @@ def test_batches_of_single_replicas_come_in_order(count: int, sizes: list[int]) 
 
 @settings(max_examples=12)
 @given(st.integers(2, 8), st.integers(1, 20), st.integers(1, 12), st.sampled_from(["SUM", "MEAN"]))
+@pytest.mark.long
 def test_every_batch_reduces_as_one(count: int, rows: int, batch: int, op: str) -> None:
     strategy = replicas(count)
     whole = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)

@@ -38,6 +38,7 @@ def train_plain(settings: Settings) -> list[float]:
     return losses
 
 
+@pytest.mark.long
 def test_it_learns_as_on_one_device(
     strategy: gd.Strategy, capsys: pytest.CaptureFixture[str]
 ) -> None:

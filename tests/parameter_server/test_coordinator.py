@@ -109,6 +109,7 @@ def test_a_function_keeps_what_it_refers_to(strategy: Strategy, coordinator: Any
     assert float(model.v) == 4
 
 
+@pytest.mark.long
 def test_the_error_of_a_function_is_raised_once(coordinator: ClusterCoordinator) -> None:
     failed = coordinator.schedule(fails)
     with pytest.raises(KeyError, match="of the user") as raised:

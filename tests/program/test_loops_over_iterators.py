@@ -13,6 +13,9 @@ import pytest
 import graphdist as gd
 from tests.program.test_looping_functions import ROWS, STRATEGIES, Training, distributed
 
+pytestmark = pytest.mark.filterwarnings("ignore::graphdist.ElementByElementWarning")
+"""Most of these ask for elements one by one: `test_element_by_element.py` has what is told."""
+
 
 class Loops(Training):
     """The ways in which programs ask an iterator for elements; each returns the sum of losses."""

@@ -250,6 +250,7 @@ def test_assigned_values_go_to_all_copies_and_to_the_anchor(outer: Any, inside: 
     np.testing.assert_array_equal(copies[0], copies[1])
 
 
+@pytest.mark.long
 def test_checkpoints_save_the_mean_and_restore_on_other_replicas(tmp_path: Path) -> None:
     inner, data = optax.adam(0.05), batches(10)
     training = Training(strategy_of(2, sync_every=4), inner)

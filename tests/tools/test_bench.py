@@ -333,6 +333,7 @@ def test_effects_survive_json() -> None:
 
 
 @pytest.mark.needs("tpu")
+@pytest.mark.long
 def test_topologies_are_compiled_for() -> None:
     from graphdist.runtime.targets.topologies import find_topology
     from graphdist.tools.compilation import strategy_for

@@ -57,6 +57,7 @@ def test_a_step_is_measured(target: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.needs("tpu")
+@pytest.mark.long
 def test_the_prediction_stands_beside_it(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([target, "--topology", "v5e:2x4", "--set", "width=128", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

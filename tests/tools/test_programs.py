@@ -59,6 +59,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_program_says_how_many_devices_there_are(programs: Path) -> None:
     commands = {
         2: ["train.py:train_step", "--collectives"],

@@ -134,6 +134,7 @@ def test_an_interrupt_in_a_step_stays_one(which: str) -> None:
     assert "SIGABRT" not in err
 
 
+@pytest.mark.long
 def test_no_orphans_when_the_launcher_is_killed() -> None:
     job, pids = started("wait")
     assert len(pids) == 2

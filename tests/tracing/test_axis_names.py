@@ -344,6 +344,7 @@ def test_replicas_of_unequal_shapes_meet_in_them() -> None:
         np.testing.assert_allclose(found[name], np.broadcast_to(value, found[name].shape), 1e-5)
 
 
+@pytest.mark.long
 def test_gradients_through_the_meetings_of_unequal_replicas() -> None:
     strategy = strategy_of()
 

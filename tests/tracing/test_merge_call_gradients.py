@@ -185,6 +185,7 @@ def test_a_gradient_across_run(strategy: gd.Strategy, name: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_gradient_inside_a_gradient_across_run(strategy: gd.Strategy) -> None:
     @gd.function
     def gradient(w: Any, x: Any) -> Any:

@@ -96,6 +96,7 @@ def test_a_process_that_ends_lets_go(tmp_path: Path, other: subprocess.Popen[str
     manager_of(tmp_path).save()
 
 
+@pytest.mark.long
 def test_a_fork_neither_writes_nor_holds(tmp_path: Path) -> None:
     process = start("fork_and_save", tmp_path)
     assert said(process) == "True"
@@ -106,6 +107,7 @@ def test_a_fork_neither_writes_nor_holds(tmp_path: Path) -> None:
     process.communicate("\n")
 
 
+@pytest.mark.long
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     before = gd.train.Checkpoint(step=3)
     before.write(tmp_path / "ckpt")

@@ -136,6 +136,7 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "no.json" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_command_compares_an_example_with_itself_and_with_another_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_step_that_a_worker_has_left_before(met: Met) -> None:
         first.check(2)
 
 
+@pytest.mark.long
 def test_workers_behind_a_step(met: Met) -> None:
     first, second, third = met(3)
     first.begin_step()
@@ -140,6 +141,7 @@ def test_ordinals_count_by_kind(met: Met) -> None:
     assert [only.ordinal("a"), only.ordinal("a"), only.ordinal("b")] == [0, 1, 0]
 
 
+@pytest.mark.long
 def test_a_worker_that_was_given_up_learns_of_it(met: Met, monkeypatch: pytest.MonkeyPatch) -> None:
     _, second = met(2, WorkerTimeouts(start=5.0, silence=1.0))
     monkeypatch.setattr(second._connection, "_send", lambda message: None)
@@ -162,6 +164,7 @@ def test_when_the_server_fails_it_alone_is_blamed(met: Met, caplog: Any) -> None
     assert "worker 1" not in str(first.failure) + str(second.failure)
 
 
+@pytest.mark.long
 def test_a_server_that_says_nothing_is_blamed_for_a_timeout(met: Met) -> None:
     first, second = met(2)
     assert first._server is not None

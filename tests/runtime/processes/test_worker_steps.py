@@ -69,6 +69,7 @@ def test_an_error_of_the_step_is_its_own(pair: list[ClusterWorkers]) -> None:
         step_of(pair[0], fails)()
 
 
+@pytest.mark.long
 def test_a_step_that_takes_too_long(pair: list[ClusterWorkers], never: Any) -> None:
     message = r"step 1, 'step', did not end within 0.1 s: worker 1 .* did not arrive"
     with pytest.raises(gd.CollectiveTimeoutError, match=message) as caught:
@@ -111,6 +112,7 @@ def test_a_collective_that_fails_names_who_is_behind_it(pair: list[ClusterWorker
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+@pytest.mark.long
 def test_a_step_on_accelerators_that_never_ends(
     pair: list[ClusterWorkers], never: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
