@@ -9,6 +9,7 @@ of loops stay as they are.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import textwrap
 import types
@@ -216,10 +217,11 @@ class _Calls(ast.NodeTransformer):
             iterator = asked.args[0] if asked.args else asked.func.value  # type: ignore[attr-defined]
             element = ast.Name(_ELEMENT, ast.Load())
             node.body = [_Replaced(asked, element).visit(statement) for statement in node.body]
-            ask = ast.Lambda(ast.arguments([], [], None, [], [], None, []), asked)
             node.target = ast.Tuple([node.target, ast.Name(_ELEMENT, ast.Store())], ast.Store())
             self._replace(node.iter)
-            node.iter = _operator_call("in_turn", node.iter, node.iter, iterator, ask)
+            node.iter = _operator_call(
+                "in_turn", node.iter, node.iter, _lambda(copy.deepcopy(iterator)), _lambda(asked)
+            )
         else:
             self._replace(node.iter)
         return self.generic_visit(node)
@@ -238,8 +240,7 @@ class _Calls(ast.NodeTransformer):
                 keywords=[],
             ) if isinstance(only.target, ast.Name) and not (only.ifs or only.is_async):
                 self._replace(only.iter)
-                parameters = ast.arguments([], [ast.arg(only.target.id)], None, [], [], None, [])
-                fn = ast.Lambda(parameters, each)
+                fn = _lambda(each, only.target.id)
                 node = _operator_call("sum_of", node, add, only.iter, fn, *start)
             case ast.Call(func=fn) if not _is_operator(fn):
                 node.func = _operator_call("called", fn, fn)
@@ -267,6 +268,11 @@ class _Replaced(ast.NodeTransformer):
 
 _ELEMENT = "ag__element"
 """The name of an element that a loop asks an iterator for."""
+
+
+def _lambda(result: ast.expr, *parameters: str) -> ast.Lambda:
+    named = [ast.arg(name) for name in parameters]
+    return ast.Lambda(ast.arguments([], named, None, [], [], None, []), result)
 
 
 def _is_operator(fn: ast.expr) -> bool:

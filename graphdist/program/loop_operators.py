@@ -247,7 +247,7 @@ class LoopOperators:
         """Return `add((fn(element) for element in iterable), *start)`; `add` is called `sum`."""
         return add((fn(element) for element in iterable), *start)
 
-    def in_turn(self, numbers: Any, iterator: Any, ask: Callable[[], Any]) -> InTurn:
+    def in_turn(self, numbers: Any, iterator: Callable[[], Any], ask: Callable[[], Any]) -> InTurn:
         """Return numbers, each with an element of an iterator."""
         return InTurn(numbers, iterator, ask)
 
@@ -315,10 +315,10 @@ class Numbered:
 
 @dataclass(frozen=True)
 class InTurn:
-    """Numbers, each with the element that `ask` returns, which asks the iterator."""
+    """Numbers, each with the element that `ask` returns, which asks what `iterator` returns."""
 
     numbers: Any
-    iterator: Any
+    iterator: Callable[[], Any]
     ask: Callable[[], Any]
 
 

@@ -133,6 +133,10 @@ class LoopingFunction:
             raise past_the_end(where_raised(error)) from error
 
 
+class _NotTraced(Exception):
+    """Why the first step of a loop over an iterator cannot be traced; nothing has happened."""
+
+
 class _Operators(LoopOperators):
     """The operators of one converted function, with the programs of its loops."""
 
@@ -159,7 +163,7 @@ class _Operators(LoopOperators):
         if not isinstance(iterated, InTurn):
             self._run(iterated, loop)
             return
-        numbers, iterator = iterated.numbers, iterated.iterator
+        numbers, iterator = iterated.numbers, iterated.iterator()
 
         def one_by_one() -> None:
             def ask(number: Any) -> None:
@@ -170,7 +174,9 @@ class _Operators(LoopOperators):
             )
 
         is_iterator = isinstance(iterator, DistributedIterator) and is_chunked(iterator)
-        if is_iterator and isinstance(numbers, range) and current_trace() is None:
+        # A property may return another iterator each time.
+        is_one = is_iterator and iterated.iterator() is iterator
+        if is_one and isinstance(numbers, range) and current_trace() is None:
             elements = TakenElements(iterator, len(numbers), requires_all=True)
             counted = Numbered(elements, [Counting(0, numbers.start, numbers.step)], 1)
             self._run(counted, loop, one_by_one)
@@ -208,9 +214,9 @@ class _Operators(LoopOperators):
         if code not in self._codes:
             try:
                 self._codes[code] = converted_code(function)
-            except UnsupportedError as error:
+            except Exception as error:  # of the converter: without it the function is called
                 self._codes[code] = None
-                why_not = str(error.args[0]).rpartition("cannot be converted: ")[2]
+                why_not = str(error).partition("\n")[0].rpartition("cannot be converted: ")[2]
                 self._notice.reasons[function.__name__] = why_not
         found = self._codes[code]
         return function if found is None else with_code(function, found, self)
@@ -244,9 +250,10 @@ class _Operators(LoopOperators):
             self._loops[key] = _Loop(name, self._steps, self._make)
         of_iterator = getattr(elements, "elements", None)
         iterator = of_iterator if isinstance(of_iterator, DistributedIterator) else None
-        why_not = self._loops[key].run(elements, loop, iterator)
-        if why_not is not None:
-            self._notice.reasons[""] = why_not
+        try:
+            self._loops[key].run(elements, loop, iterator)
+        except _NotTraced as why_not:
+            self._notice.reasons[""] = str(why_not)
             otherwise() if otherwise is not None else self._one_by_one(elements, loop)
 
     def _is_chunked(self, elements: Any, loop: ConvertedLoop) -> bool:
@@ -308,11 +315,10 @@ class _Loop:
 
     def run(
         self, dataset: Dataset, loop: ConvertedLoop, iterator: DistributedIterator[Any] | None
-    ) -> str | None:
+    ) -> None:
         """Run the loop, and give the variables their last values.
 
-        Returns why a loop over an iterator has to run element by element, if its first step cannot
-        be traced: then nothing has happened. Other loops raise the error.
+        Raises `_NotTraced` if the first step of a loop over an iterator cannot be traced.
         """
         with self._lock:
             carried, rest = loop.values()
@@ -320,14 +326,9 @@ class _Loop:
             try:
                 body.last = carried
                 body.last = self._run(dataset, body, iterator)
-            except (ArgumentError, UnsupportedError, *NEED_VALUES) as error:
-                if iterator is None or body.has_run:
-                    raise
-                return str(error.args[0]).partition("\n")[0]
             finally:  # no variable keeps a value of the trace
                 body.set({**carried, **body.last})
                 remove_undefined(loop.of_user)
-        return None
 
     def _run(
         self, dataset: Dataset, body: LoopBody, iterator: DistributedIterator[Any] | None
@@ -340,6 +341,10 @@ class _Loop:
             return body.last
         try:
             return self._run_chunks(program, state, first, chunks, body)
+        except (ArgumentError, UnsupportedError, *NEED_VALUES) as error:
+            if iterator is None or body.has_run:
+                raise
+            raise _NotTraced(str(error.args[0]).partition("\n")[0]) from error
         finally:
             close(chunks)
             if iterator is not None and not body.has_run:

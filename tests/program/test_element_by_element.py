@@ -309,8 +309,8 @@ def a_list_of_losses(iterator: Any) -> Any:
 ONE_BY_ONE = {
     with_break: "break leaves a loop over an iterator",
     by_comprehension: "list comprehension",
-    with_a_list: "it asks an iterator for them",
-    two_at_once: "it asks an iterator for them",
+    with_a_list: "with_a_list asks an iterator for them",
+    two_at_once: "two_at_once asks an iterator for them",
     through_what_cannot_be_converted: "found is not converted, since a loop is left by return",
     a_list_of_losses: "losses",
 }
@@ -349,6 +349,37 @@ def test_an_element_a_call_is_no_loop() -> None:
     step = gd.function(lambda iterator: loss(next(iterator)))
     for _ in range(3):
         step(iterator)
+
+
+def test_a_source_that_fails_at_once_fails_once() -> None:
+    def source() -> Iterator[np.ndarray]:
+        yield np.ones((8, 6), np.float32)
+        raise gd.ArgumentError("no such file")
+
+    iterator = iter(STRATEGY.experimental_distribute_dataset(source()))
+    next(iterator)
+    with pytest.raises(gd.ArgumentError, match="no such file"):
+        gd.function(by_next)(iterator)
+
+
+class Fresh:
+    """Has another iterator each time that it is asked for one."""
+
+    @property
+    def iterator(self) -> Any:
+        return iter(DATASET)
+
+    def add_up(self) -> Any:
+        total = 0.0
+        for _ in range(3):
+            total += loss(next(self.iterator))
+        return total
+
+
+def test_a_property_that_makes_iterators_is_read_each_time() -> None:
+    fresh = Fresh()
+    first = loss(next(iter(DATASET)))
+    np.testing.assert_allclose(gd.function(fresh.add_up)(), 3 * first, rtol=1e-4, atol=1e-4)
 
 
 def test_missing_elements_are_told_when_those_before_have_been_used() -> None:

@@ -12,6 +12,7 @@ import random
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import jax
@@ -126,6 +127,43 @@ PLACES: dict[str, tuple[Callable[[World], Any], Callable[[World, Any], Any]]] = 
 """How a place is read and set, by the kind of it."""
 
 
+def over_the_dataset(step: Step, dataset: Any) -> Any:
+    total = jnp.float32(0)
+    for batch in dataset:
+        total = step(total, batch)
+    return total
+
+
+def with_numbers(step: Step, dataset: Any) -> Any:
+    total = jnp.float32(0)
+    for number, batch in zip(range(4), dataset):  # noqa: B905
+        total = step(total, batch) + number
+    return total
+
+
+def of_the_first(step: Step, dataset: Any) -> Any:
+    total = jnp.float32(0)
+    for batch in islice(dataset, 3):
+        total = step(total, batch)
+    return total
+
+
+def by_next(step: Step, dataset: Any) -> Any:
+    total, batches = jnp.float32(0), iter(dataset)
+    for _ in range(4):
+        total = step(total, next(batches))
+    return total + jnp.sum(next(batches))
+
+
+def by_sum(step: Step, dataset: Any) -> Any:
+    return sum(step(jnp.float32(1), batch) for batch in dataset)
+
+
+Step = Callable[[Any, Any], Any]
+LOOPS = (over_the_dataset, over_the_dataset, with_numbers, of_the_first, by_next, by_sum)
+"""In what words the loop is written."""
+
+
 def program(number: int) -> Callable[[Callable[..., Any]], list[Any]]:
     """Return a random program; it is given what wraps its function."""
     draw = random.Random(number)
@@ -136,18 +174,21 @@ def program(number: int) -> Callable[[Callable[..., Any]], list[Any]]:
     inside = [(*PLACES[draw.choice(names)],)] if draw.random() < 0.3 else []
     is_array, value = draw.random() < 0.5, draw.choice((2.0, 3.0, 5.0))
     given = jnp.float32(value) if is_array else value
+    loop = draw.choice(LOOPS)
 
     def run(wrap: Callable[..., Any]) -> list[Any]:
         world = World()
 
+        def step(total: Any, batch: Any) -> Any:
+            for read in reads:
+                total = total * 0.5 + batch[0] * read(world)
+            for read, write in inside:
+                write(world, read(world) + 1)
+            return total
+
         def epoch(dataset: Any) -> Any:
             around[0](world, given)
-            total = jnp.float32(0)
-            for batch in dataset:
-                for read in reads:
-                    total = total * 0.5 + batch[0] * read(world)
-                for read, write in inside:
-                    write(world, read(world) + 1)
+            total = loop(step, dataset)
             around[1](world, given + 1)
             return total
 
