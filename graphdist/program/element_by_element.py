@@ -69,7 +69,7 @@ class ElementNotice:
             return self.reasons[""]
         if function.startswith("<"):
             return f"a {_COMPREHENSIONS.get(function, function)} is no loop that is compiled"
-        return f"{function or 'it'} asks an iterator for them"
+        return "the line asks an iterator for them"
 
 
 _COMPREHENSIONS = {

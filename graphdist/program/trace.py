@@ -39,6 +39,7 @@ from graphdist.program.argument_keys import (
 )
 from graphdist.program.equal_integers import proven_equal
 from graphdist.program.interface import Interface, take_apart
+from graphdist.program.leaked_values import NamedValues
 from graphdist.program.progress import phase
 from graphdist.program.stages import Traced
 from graphdist.program.step_functions import require_result
@@ -103,7 +104,9 @@ def _trace(request: TraceRequest, trace: Trace) -> tuple[Traced, Interface]:
         for i, tracer in zip(dynamic, tracers, strict=True):
             filled[i] = traced_leaf(keys[i], tracer, replicas)
         call_args, call_kwargs = unflatten(structure, filled)
+        named = NamedValues(fn, (*call_args, *call_kwargs.values()))
         result = call_with_copies(fn, call_args, call_kwargs, name)
+        named.refuse_leaks(name)
         require_result(result, name)
         return take_apart(result, interface)
 

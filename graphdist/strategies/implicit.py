@@ -16,6 +16,7 @@ from typing import Any  # Any: users' functions
 from weakref import WeakKeyDictionary
 
 from graphdist.program.function import Function
+from graphdist.program.leaked_values import NamedValues
 from graphdist.program.retracing import WARN_AT, warn_of_retracing
 
 _MOST_FUNCTIONS = 256
@@ -59,7 +60,10 @@ class ImplicitFunctions:
         held: Callable[[], Any] = _weakly(fn) or (lambda: fn)
 
         def body(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return call(held(), args, kwargs)
+            named = NamedValues(held(), (*args, *kwargs.values()))
+            result = call(held(), args, kwargs)
+            named.refuse_leaks(name)
+            return result
 
         if not isinstance(held, weakref.ref):
             return self.of((kind, fn), body, name)

@@ -309,8 +309,8 @@ def a_list_of_losses(iterator: Any) -> Any:
 ONE_BY_ONE = {
     with_break: "break leaves a loop over an iterator",
     by_comprehension: "list comprehension",
-    with_a_list: "with_a_list asks an iterator for them",
-    two_at_once: "two_at_once asks an iterator for them",
+    with_a_list: "the line asks an iterator for them",
+    two_at_once: "the line asks an iterator for them",
     through_what_cannot_be_converted: "found is not converted, since a loop is left by return",
     a_list_of_losses: "losses",
 }
