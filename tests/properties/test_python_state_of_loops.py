@@ -226,5 +226,5 @@ def test_programs_are_as_in_python_or_refused() -> None:
 
 @pytest.mark.long
 def test_more_programs_are_as_in_python_or_refused() -> None:
-    taken = [check(number) for number in range(4, 154)]
-    assert 75 < sum(taken) < 150
+    taken = [check(number) for number in range(4, 504)]
+    assert 250 < sum(taken) < 500
