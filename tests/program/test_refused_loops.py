@@ -72,7 +72,7 @@ class Refusals:
         self.numbers = itertools.count()
         self.histogram = np.zeros(4)
         self.rngs = nnx.Rngs(0)
-        self.linear = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
+        self.linear: Any = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
         self.optimizer = nnx.Optimizer(self.linear, optax.sgd(0.1), wrt=nnx.Param)
 
     def calls(self, dataset: Any) -> Any:

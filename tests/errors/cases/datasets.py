@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import sparse
 
@@ -39,7 +40,7 @@ def batch_of_ragged_rows(refused: Refused) -> None:
 
 
 def batch_of_sparse_rows(refused: Refused) -> None:
-    rows = sparse.BCOO.fromdense(np.eye(4, dtype=np.float32))
+    rows = sparse.BCOO.fromdense(jnp.eye(4))
     with refused(TypeError):
         next(iter(pair().experimental_distribute_dataset([{"x": rows}])))
 
