@@ -99,11 +99,16 @@ def flattened(element: Element) -> Flat:
     [array(1), array(2.5)]
     """
     leaves: list[Any]
-    leaves, structure = jax.tree.flatten(element)
+    leaves, structure = jax.tree.flatten(element, is_leaf=_is_sparse)
     if any(isinstance(leaf, Mapping) for leaf in leaves):
         return flattened(jax.tree.map(_dict_for_mapping, element))
     arrays = [_numbers(leaf, element, place) for place, leaf in enumerate(leaves)]
     return Flat(element, arrays, structure)
+
+
+def _is_sparse(node: Any) -> bool:
+    """Return whether a part of an element is a sparse array; JAX takes one for a pytree."""
+    return hasattr(node, "todense")
 
 
 def _dict_for_mapping(leaf: Any) -> Any:
@@ -114,6 +119,11 @@ def _numbers(leaf: Any, element: Element, place: int) -> Array:
     def name() -> str:
         return leaf_name(element, place)
 
+    if _is_sparse(leaf):
+        raise ArgumentTypeError(
+            f"{name()} is a sparse array, {type(leaf).__name__}: what it stores are not its rows",
+            hint="give a dense array: leaf.todense()",
+        )
     array = leaf if type(leaf) is np.ndarray else leaf_as_array(leaf, name)
     if array.dtype.kind in "OSUMm" or array.dtype.fields:
         raise _no_numbers(leaf, array, name)
@@ -126,7 +136,7 @@ def leaf_name(element: Element, place: int, root: str = "element") -> str:
     >>> leaf_name({"x": (1, 2)}, 1)
     "element['x'][1]"
     """
-    path, _ = tree_flatten_with_path(element)[0][place]
+    path, _ = tree_flatten_with_path(element, is_leaf=_is_sparse)[0][place]
     return root + keystr(path)
 
 

@@ -141,6 +141,14 @@ def test_a_weight_that_says_nothing_is_refused(assign: Assign) -> None:
     assert f"in {assign.__name__}" in str(raised.value)
 
 
+def test_a_weight_that_says_nothing_is_refused_in_evaluate_too() -> None:
+    with mirrored(2).scope():
+        model = keras.Sequential([keras.Input((2,)), Keeps(adds)])
+        model.compile(loss="mse")
+    with pytest.raises(gd.errors.DistributionError, match="weight 'total' of layer 'keeps'"):
+        model.evaluate(X, X, batch_size=3, verbose=0)
+
+
 @pytest.mark.parametrize("assign", [keeps_the_largest, keeps_the_mean, adds_by_a_function])
 def test_a_sum_that_is_not_seen_to_be_one_is_refused(assign: Assign) -> None:
     with pytest.raises(gd.errors.DistributionError) as raised:

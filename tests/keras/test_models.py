@@ -137,6 +137,12 @@ def test_a_layer_with_state_in_python_is_told() -> None:
         model.train_on_batch(*rows(4))
 
 
+def test_a_loop_of_ones_own_tells_nothing_of_state_in_python() -> None:
+    layer = Counter()
+    mirrored().run(lambda: layer(np.ones((2, 4), np.float32)))
+    assert layer.calls
+
+
 class Memory(layers.Layer):
     """Keeps its inputs in a list."""
 

@@ -317,6 +317,17 @@ def test_a_differentiated_variable_is_not_assigned() -> None:
         mirrored(2).run(step)
 
 
+def test_a_variable_is_not_assigned_inside_remat() -> None:
+    weight = keras.Variable(1.0, name="w")
+
+    def assigned(x: Any) -> Any:
+        weight.assign(weight + x)
+        return x * 2
+
+    with pytest.raises(gd.errors.TraceError, match=r"'w' is assigned inside jax\.checkpoint"):
+        mirrored(2).run(lambda: keras.remat(assigned)(jnp.float32(1)))
+
+
 def test_parameters_that_would_differ_are_refused() -> None:
     strategy = mirrored(2)
     weight = keras.Variable([1.0], name="w")

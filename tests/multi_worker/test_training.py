@@ -93,6 +93,7 @@ def test_methods_of_the_strategy() -> None:
         assert facts["gathered"] == [0, 0, 1, 0, 1, 2]
         assert facts["nothing"] == []
         assert facts["first"] == 6
+        assert (facts["three"], facts["told"]) == (36, ["ElementByElementWarning"])
     assert (first["local"], second["local"]) == ([0.0, 1.0], [2.0, 3.0])
     assert (first["names"], second["names"]) == (
         ["replica 0", "replica 1"],

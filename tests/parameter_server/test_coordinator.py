@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any  # Any: what users schedule
 
 import jax
@@ -349,6 +350,24 @@ def test_the_first_error_wins() -> None:
     for cancelled in closures[2:]:
         with pytest.raises(gd.ClosureCancelledError):
             cancelled.result.fetch()
+
+
+ASKED_BY: dict[str, Callable[[ClosureQueue], Any]] = {
+    "join": ClosureQueue.wait,
+    "done": ClosureQueue.is_idle,
+    "schedule": lambda queue: queue.put(closure()),
+}
+
+
+@pytest.mark.parametrize("method", ASKED_BY)
+def test_the_next_that_asks_raises_the_error_once(method: str) -> None:
+    queue = ClosureQueue()
+    queue.put(failing := closure())
+    queue.take()
+    queue.fail(failing, ValueError("first"))
+    with pytest.raises(ValueError, match="first"):
+        ASKED_BY[method](queue)
+    ASKED_BY[method](queue)
 
 
 def test_a_closed_queue_lets_nobody_wait() -> None:

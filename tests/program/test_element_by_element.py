@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from itertools import islice
 from typing import Any
 from unittest.mock import Mock
@@ -299,6 +299,22 @@ def through_what_cannot_be_converted(dataset: Any) -> Any:
     return found(dataset)
 
 
+def losses_of(dataset: Any) -> Iterator[Any]:
+    for batch in dataset:
+        yield loss(batch)
+
+
+def through_a_generator(dataset: Any) -> Any:
+    total = 0.0
+    for value in losses_of(dataset):
+        total += value
+    return total
+
+
+def through_a_partial(dataset: Any) -> Any:
+    return partial(epoch)(dataset)
+
+
 def a_list_of_losses(iterator: Any) -> Any:
     losses = []
     for _ in range(4):
@@ -312,6 +328,8 @@ ONE_BY_ONE = {
     with_a_list: "the line asks an iterator for them",
     two_at_once: "the line asks an iterator for them",
     through_what_cannot_be_converted: "found is not converted, since a loop is left by return",
+    through_a_generator: "losses_of is not converted, since losses_of is a generator",
+    through_a_partial: "the line asks an iterator for them",
     a_list_of_losses: "losses",
 }
 

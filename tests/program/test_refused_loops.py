@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import random
@@ -10,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -19,6 +21,7 @@ from tests.program.test_looping_functions import STRATEGIES, distributed, sum_of
 LOG: list[Any] = []
 CALLS = 0
 BOX = {"n": 0}
+CACHE: dict[int, Any] = {}
 
 
 def call() -> None:
@@ -28,6 +31,12 @@ def call() -> None:
 
 def fill() -> None:
     BOX["n"] += 1
+
+
+def ones(size: int) -> Any:
+    if size not in CACHE:
+        CACHE[size] = jnp.ones(size)
+    return CACHE[size]
 
 
 class Meter:
@@ -63,6 +72,8 @@ class Refusals:
         self.numbers = itertools.count()
         self.histogram = np.zeros(4)
         self.rngs = nnx.Rngs(0)
+        self.linear: Any = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
+        self.optimizer = nnx.Optimizer(self.linear, optax.sgd(0.1), wrt=nnx.Param)
 
     def calls(self, dataset: Any) -> Any:
         for _ in dataset:
@@ -71,6 +82,10 @@ class Refusals:
     def fills(self, dataset: Any) -> Any:
         for _ in dataset:
             fill()
+
+    def fills_a_cache(self, dataset: Any) -> Any:
+        for batch in dataset:
+            sum_of(self.strategy, batch) * ones(1)[0]
 
     def binds(self, dataset: Any) -> Any:
         n = 0
@@ -132,6 +147,14 @@ class Refusals:
         for batch in dataset:
             sum_of(self.strategy, batch) * jax.random.uniform(self.rngs())
 
+    def train(self, value: Any) -> None:
+        gradients = nnx.grad(lambda linear: jnp.sum(linear(value[None])))(self.linear)
+        self.optimizer.update(self.linear, gradients)
+
+    def updates_a_module(self, dataset: Any) -> Any:
+        for batch in dataset:
+            self.train(sum_of(self.strategy, batch))
+
     def numbers_steps(self, dataset: Any) -> Any:
         for batch in dataset:
             sum_of(self.strategy, batch) * next(self.numbers)
@@ -190,6 +213,18 @@ class Refusals:
         for batch in dataset:
             return batch
 
+    def returns_in_a_loop_of_its_own(self, dataset: Any) -> Any:
+        for batch in dataset:
+
+            def replica_fn(x: Any) -> Any:
+                for power in range(3):
+                    if power < 2:
+                        continue
+                    return x**power
+                return x
+
+            self.strategy.run(replica_fn, args=(batch,))
+
     def appends(self, dataset: Any) -> Any:
         found: list[Any] = []
         for batch in dataset:
@@ -239,6 +274,7 @@ class Refusals:
     ("name", "line", "says"),
     [
         ("returns", "return batch", "a loop is left by return"),
+        ("returns_in_a_loop_of_its_own", "continue", "replica_fn has break or continue, and ret"),
         ("appends", "for batch in dataset:", "changes found, a list"),
         ("appends_to_a_global", "for batch in dataset:", "changes LOG, a list"),
         ("appends_in_a_function_beside", "for batch in dataset:", "changes LOG, a list"),
@@ -246,6 +282,7 @@ class Refusals:
         ("counts_in_a_method", "for _ in dataset:", "changes self.count, an attribute of a Python"),
         ("calls", "for _ in dataset:", "changes CALLS, a variable of the module tests"),
         ("fills", "for _ in dataset:", r"changes BOX\['n'\], an item of a dict"),
+        ("fills_a_cache", "for batch in dataset:", r"changes CACHE\[1\], an item of a dict"),
         ("binds", "for _ in dataset:", "changes n, a variable of the function"),
         ("adds", "for _ in dataset:", "changes self.meter.count, an attribute of a Python"),
         ("hides", "for _ in dataset:", "changes self._hidden, an attribute of a Python"),
@@ -261,6 +298,7 @@ class Refusals:
             "for batch in dataset:",
             "changes self.rngs, a Rngs(.|\n)*draw from jax.ran",
         ),
+        ("updates_a_module", "for batch in dataset:", "changes self.linear, a Linear"),
         ("numbers_steps", "for batch in dataset:", "asks self.numbers, a count, for elements"),
         ("takes_in_turn", "for batch in dataset:", "asks factors, a list_iterator, for elem"),
         ("grows", "for batch in dataset:", "found is a list after a step"),
@@ -289,7 +327,8 @@ def test_what_cannot_be_a_loop_is_refused(name: str, line: str, says: str) -> No
         assert line in source.read().splitlines()[frame.line - 1]
     assert (LOG, refusals.seen, refusals.count) == ([], set(), 0)
     assert (CALLS, BOX, refusals.meter.count, Meter.kept) == (0, {"n": 0}, 0, 0)
-    assert (refusals._hidden, sum(refusals.histogram)) == (0, 0)
+    assert (refusals._hidden, sum(refusals.histogram), CACHE) == (0, 0, {})
+    assert float(refusals.linear.bias[0]) == 0
     assert not hasattr(refusals, "made")
     assert refusals.random.random() == np.random.default_rng(0).random()
 
@@ -298,6 +337,20 @@ def test_what_cannot_be_a_loop_is_refused(name: str, line: str, says: str) -> No
 def test_numbers_of_steps(steps: Any) -> None:
     with pytest.raises((gd.ArgumentError, gd.ArgumentTypeError), match="steps_per_execution is"):
         gd.function(lambda x: x, steps_per_execution=steps)
+
+
+def test_a_value_of_the_trace_that_python_caches_is_refused_by_the_next_trace() -> None:
+    strategy, cached = STRATEGIES["mirrored"](), functools.cache(jnp.ones)
+
+    @gd.function
+    def total(dataset: Any) -> Any:
+        found = 0.0
+        for batch in dataset:
+            found += sum_of(strategy, batch) * cached(1)[0]
+        return found
+
+    with pytest.raises(gd.TraceError, match="computed while another function was traced"):
+        total(distributed(strategy))
 
 
 @pytest.mark.parametrize("known", [None, "import sys\n", "def g(x):\n    return x\n"])

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental import sparse
 
 import graphdist as gd
 from tests.errors.programs import pair
@@ -29,6 +31,18 @@ def batch_of_strings(refused: Refused) -> None:
     dataset = pair().experimental_distribute_dataset([{"name": np.array(["a", "b"])}])
     with refused(TypeError):
         print(dataset.element_spec)
+
+
+def batch_of_ragged_rows(refused: Refused) -> None:
+    rows = np.array([[1, 2], [3]], dtype=object)
+    with refused(TypeError):
+        next(iter(pair().experimental_distribute_dataset([{"words": rows}])))
+
+
+def batch_of_sparse_rows(refused: Refused) -> None:
+    rows = sparse.BCOO.fromdense(jnp.eye(4))
+    with refused(TypeError):
+        next(iter(pair().experimental_distribute_dataset([{"x": rows}])))
 
 
 def dataset_is_one_batch(refused: Refused) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,21 @@ for place, file in enumerate(files):
 for count in (3, 1):
     lines = gd.data.Dataset.from_files([str(file) for file in files[:count]]).map(int).batch(4)
     say(files=drained(strategy.experimental_distribute_dataset(lines)))
+
+
+@gd.function
+def sum_of_three(iterator: Any) -> Any:
+    """Return the sum of the rows of three elements."""
+    total = 0
+    for _ in range(3):
+        total += strategy.reduce("SUM", next(iterator), axis=0)
+    return total
+
+
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always", gd.ElementByElementWarning)
+    say(three=sum_of_three(iter(strategy.experimental_distribute_dataset(ten.batch(3)))))
+say(told=[warning.category.__name__ for warning in told])
 
 iterator = iter(strategy.experimental_distribute_dataset(gd.data.Dataset.range(10**6).batch(4)))
 say(first=strategy.reduce("SUM", next(iterator), axis=0))  # and leaves with elements prepared
