@@ -72,7 +72,6 @@ def _limit(memory: int, seconds: int) -> None:
 def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
     """Return the findings on a module, and the module serialized again."""
     from jax import export
-    from jax.extend.mlir import serialize_portable_artifact
     from jax.extend.mlir.dialects import stablehlo
     from jax.interpreters import mlir
 
@@ -86,7 +85,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
             version = stablehlo.get_version_from_compatibility_requirement(
                 stablehlo.StablehloCompatibilityRequirement.WEEK_4
             )
-            written = serialize_portable_artifact(module, version, True)
+            written = stablehlo.serialize_portable_artifact(module, version, True)
         return found, bytes(replace(exported, mlir_module_serialized=written).serialize())
     # Any exception of any library is a finding on the bytes.
     except BaseException as error:

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import export
-from jax.extend.mlir import serialize_portable_artifact
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
@@ -61,7 +60,7 @@ def of_text(saved: Path, text: str) -> bytes:
     with mlir.make_ir_context(), mlir.ir.Location.unknown():
         module = mlir.ir.Module.parse(text)
         version = stablehlo.get_current_version()
-        written = serialize_portable_artifact(module, version, True)
+        written = stablehlo.serialize_portable_artifact(module, version, True)
     return bytes(replace(exported, mlir_module_serialized=written).serialize())
 
 
