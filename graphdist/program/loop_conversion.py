@@ -301,17 +301,12 @@ def _asked_each_time(loop: ast.For, next_is_python: bool) -> ast.Call | None:
     """Return the call by which a loop over a range asks an iterator, once each time; else None."""
     nodes = [node for statement in loop.body for node in ast.walk(statement)]
     asking = [node for node in nodes if _asks(node, next_is_python)]
-    leaves = (ast.Break, ast.Continue, ast.Return, ast.Try, ast.Yield, ast.YieldFrom, ast.Await)
     match loop:
         case ast.For(
             target=ast.Name(id=number), iter=ast.Call(func=ast.Name(id="range")), orelse=[]
         ) if len(asking) == 1:
-            used = {node.id: type(node.ctx) for node in nodes if isinstance(node, ast.Name)}
-            stored = {
-                node.id
-                for node in nodes
-                if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-            }
+            names = [node for node in nodes if isinstance(node, ast.Name)]
+            stored = {name.id for name in names if not isinstance(name.ctx, ast.Load)}
             (call,) = asking
             assert isinstance(call, ast.Call)
             iterator: Any = call.args[0] if call.args else call.func
@@ -320,12 +315,23 @@ def _asked_each_time(loop: ast.For, next_is_python: bool) -> ast.Call | None:
             is_sound = (
                 isinstance(iterator, ast.Name)
                 and iterator.id not in {*stored, number}
-                and number not in used
-                and not any(isinstance(node, leaves) for node in nodes)
+                and number not in {name.id for name in names}
+                and not any(map(_may_leave, loop.body))
                 and any(node is call for each in loop.body for node in _always_run(each))
             )
             return call if is_sound else None
     return None
+
+
+def _may_leave(node: ast.AST, in_inner_loop: bool = False) -> bool:
+    """Return whether a statement may end a time through the loop around it, or catch its errors."""
+    if isinstance(node, ast.Break | ast.Continue):
+        return not in_inner_loop
+    if isinstance(node, ast.Return | ast.Try):
+        return True
+    in_inner_loop = in_inner_loop or isinstance(node, ast.For | ast.While)
+    children = [] if isinstance(node, _FUNCTIONS) else ast.iter_child_nodes(node)
+    return any(_may_leave(child, in_inner_loop) for child in children)
 
 
 def _asks(node: ast.AST, next_is_python: bool) -> bool:

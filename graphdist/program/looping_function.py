@@ -23,7 +23,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias  # Any: users' functions and values
 
@@ -280,7 +280,12 @@ def _function_of(fn: Any) -> tuple[Any, tuple[Any, ...]]:
         return fn.__func__, (fn.__self__,)
     if isinstance(fn, types.FunctionType | type):
         return fn, ()
-    return inspect.getattr_static(type(fn), "__call__", None), (fn,)
+    return _call_of(type(fn)), (fn,)
+
+
+@lru_cache(maxsize=1024)
+def _call_of(kind: type) -> Any:
+    return inspect.getattr_static(kind, "__call__", None)
 
 
 def finds_dataset(function: types.FunctionType, given: Sequence[Any]) -> bool:
