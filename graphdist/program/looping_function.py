@@ -280,11 +280,13 @@ def _function_of(fn: Any) -> tuple[Any, tuple[Any, ...]]:
         return fn.__func__, (fn.__self__,)
     if isinstance(fn, types.FunctionType | type):
         return fn, ()
-    return _call_of(type(fn)), (fn,)
+    kind: Any = type(fn)
+    return _call_of(kind), (fn,)
 
 
 @lru_cache(maxsize=1024)
 def _call_of(kind: type) -> Any:
+    """Return what calls of a class's objects run."""
     return inspect.getattr_static(kind, "__call__", None)
 
 
