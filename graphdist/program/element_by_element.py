@@ -67,15 +67,9 @@ class ElementNotice:
             return f"{function} is not converted, since {self.reasons[function]}"
         if "" in self.reasons:
             return self.reasons[""]
-        if function.startswith("<"):
-            return f"a {_COMPREHENSIONS.get(function, function)} is no loop that is compiled"
+        if function in _EXPRESSIONS:
+            return f"a {_EXPRESSIONS[function]} is no loop that is compiled"
         return "the line asks an iterator for them"
 
 
-_COMPREHENSIONS = {
-    "<genexpr>": "generator expression",
-    "<listcomp>": "list comprehension",
-    "<setcomp>": "set comprehension",
-    "<dictcomp>": "dict comprehension",
-    "<lambda>": "lambda",
-}
+_EXPRESSIONS = {"<genexpr>": "generator expression", "<lambda>": "lambda"}

@@ -284,6 +284,10 @@ def by_comprehension(dataset: Any) -> Any:
     return sum([loss(batch) for batch in dataset])
 
 
+def the_largest(dataset: Any) -> Any:
+    return max(float(loss(batch)) for batch in dataset)
+
+
 def with_a_list(dataset: Any) -> Any:
     total = 0.0
     for weight, batch in zip([0.5, 2.0, 3.0], dataset):  # noqa: B905
@@ -336,7 +340,8 @@ def a_list_of_losses(iterator: Any) -> Any:
 
 ONE_BY_ONE = {
     with_break: "break leaves a loop over an iterator",
-    by_comprehension: "list comprehension",
+    by_comprehension: "the line asks an iterator for them",
+    the_largest: "a generator expression is no loop that is compiled",
     with_a_list: "the line asks an iterator for them",
     two_at_once: "the line asks an iterator for them",
     through_what_cannot_be_converted: "found is not converted, since a loop is left by return",
