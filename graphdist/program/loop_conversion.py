@@ -226,7 +226,18 @@ class _Calls(ast.NodeTransformer):
             self._replace(node.iter)
         return self.generic_visit(node)
 
-    def visit_Try(self, node: ast.Try) -> Any:
+    def visit_Try(self, node: ast.Try | ast.TryStar) -> Any:
+        return self._catching(node)
+
+    visit_TryStar = visit_Try
+
+    def visit_With(self, node: ast.With) -> Any:
+        return (
+            self._catching(node) if any(map(_suppresses, node.items)) else self.generic_visit(node)
+        )
+
+    def _catching(self, node: ast.AST) -> Any:
+        """Visit statements whose `StopIteration` is caught: a loop that ends by it stays."""
         self._num_tries += 1
         found = self.generic_visit(node)
         self._num_tries -= 1
@@ -238,7 +249,7 @@ class _Calls(ast.NodeTransformer):
                 func=ast.Name(id="sum") as add,
                 args=[ast.GeneratorExp(elt=each, generators=[only]), *start],
                 keywords=[],
-            ) if isinstance(only.target, ast.Name) and not (only.ifs or only.is_async):
+            ) if isinstance(only.target, ast.Name) and _is_plain(only, each):
                 self._replace(only.iter)
                 fn = _lambda(each, only.target.id)
                 node = _operator_call("sum_of", node, add, only.iter, fn, *start)
@@ -273,6 +284,17 @@ _ELEMENT = "ag__element"
 def _lambda(result: ast.expr, *parameters: str) -> ast.Lambda:
     named = [ast.arg(name) for name in parameters]
     return ast.Lambda(ast.arguments([], named, None, [], [], None, []), result)
+
+
+def _is_plain(only: ast.comprehension, each: ast.expr) -> bool:
+    """Return whether a generator expression is a function of its elements, and of all of them."""
+    assigns = any(isinstance(node, ast.NamedExpr) for node in ast.walk(each))
+    return not (only.ifs or only.is_async or assigns)
+
+
+def _suppresses(item: ast.withitem) -> bool:
+    names = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(item))
+    return "suppress" in names
 
 
 def _is_operator(fn: ast.expr) -> bool:
@@ -327,7 +349,7 @@ def _may_leave(node: ast.AST, in_inner_loop: bool = False) -> bool:
     """Return whether a statement may end a time through the loop around it, or catch its errors."""
     if isinstance(node, ast.Break | ast.Continue):
         return not in_inner_loop
-    if isinstance(node, ast.Return | ast.Try):
+    if isinstance(node, ast.Return | ast.Try | ast.TryStar):
         return True
     in_inner_loop = in_inner_loop or isinstance(node, ast.For | ast.While)
     children = [] if isinstance(node, _FUNCTIONS) else ast.iter_child_nodes(node)

@@ -147,6 +147,7 @@ class _Operators(LoopOperators):
         self._name, self._steps, self._make, self._notice = name, steps, make, notice
         self._loops: dict[types.CodeType, _Loop] = {}
         self._codes: dict[types.CodeType, types.CodeType | None] = {}
+        self._not_traced: set[types.CodeType] = set()
 
     def for_stmt(
         self,
@@ -242,8 +243,13 @@ class _Operators(LoopOperators):
             return
         if isinstance(elements, DistributedIterator) and is_chunked(elements):
             elements = TakenElements(elements, None)
-        if current_trace() is not None or not self._is_chunked(elements, loop):
-            self._one_by_one(elements, loop)
+        one_by_one = otherwise or partial(self._one_by_one, elements, loop)
+        if (
+            current_trace() is not None
+            or key in self._not_traced
+            or not self._is_chunked(elements, loop)
+        ):
+            one_by_one()
             return
         if key not in self._loops:
             name = f"{self._name}_loop{len(self._loops) or ''}"
@@ -254,7 +260,8 @@ class _Operators(LoopOperators):
             self._loops[key].run(elements, loop, iterator)
         except _NotTraced as why_not:
             self._notice.reasons[""] = str(why_not)
-            otherwise() if otherwise is not None else self._one_by_one(elements, loop)
+            self._not_traced.add(key)  # each call would trace it in vain
+            one_by_one()
 
     def _is_chunked(self, elements: Any, loop: ConvertedLoop) -> bool:
         """Return whether a loop runs in chunks.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial, wraps
 from itertools import islice
 from typing import Any
@@ -377,6 +378,37 @@ def test_a_lambda_is_not_converted() -> None:
     with pytest.warns(gd.ElementByElementWarning, match="a lambda is not converted"):
         total = gd.function(lambda dataset: epoch(dataset))(DATASET)
     np.testing.assert_allclose(total, ROWS.sum(), rtol=1e-4, atol=1e-4)
+
+
+def until_the_end(iterator: Any) -> Any:
+    total = 0.0
+    with suppress(StopIteration):
+        for _ in range(40):
+            total += loss(next(iterator))
+    return total
+
+
+def with_an_assignment(dataset: Any) -> Any:
+    last = None
+    total = sum((last := loss(batch)) for batch in dataset)
+    return total + last
+
+
+@pytest.mark.filterwarnings("ignore::graphdist.ElementByElementWarning")
+@pytest.mark.parametrize("fn", [until_the_end, with_an_assignment])
+def test_what_ends_or_assigns_by_python_is_as_in_python(fn: Callable[[Any], Any]) -> None:
+    given = [iter(DATASET) if fn is until_the_end else DATASET for _ in range(2)]
+    expected = fn(given[0])
+    np.testing.assert_allclose(gd.function(fn)(given[1]), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::graphdist.ElementByElementWarning")
+def test_a_loop_that_cannot_be_traced_is_tried_once() -> None:
+    inside = gd.function(a_list_of_losses)
+    A_STEP.reset_mock()
+    for call in range(3):
+        inside(iter(DATASET))
+        assert A_STEP.call_count == 1 + 4 * (call + 1)
 
 
 def test_an_element_a_call_is_no_loop() -> None:
