@@ -22,6 +22,9 @@ import pytest
 
 import graphdist as gd
 
+# A loop that asks an iterator and cannot be traced is run element by element, and says so.
+pytestmark = pytest.mark.filterwarnings("ignore::graphdist.ElementByElementWarning")
+
 STRATEGY = gd.OneDeviceStrategy("cpu:0")
 ROWS = np.arange(1, 6, dtype=np.float32)
 RATE: Any = 1.0
