@@ -197,12 +197,9 @@ class DistributedIterator(ElementIterator[Element_co]):
         refuse_inside_a_function("an iterator of a distributed dataset is asked for an element")
         if _asked.notice is not None:
             _asked.notice(self)
-        element = self._ahead_or_next()
+        element = self.take_ahead()
         self._position.taken += 1
         return cast("Element_co", element)
-
-    def _ahead_or_next(self) -> Element:
-        return self._seen_ahead.pop() if self._seen_ahead else self._next()
 
     @property
     def can_be_stacked(self) -> bool:
@@ -218,7 +215,7 @@ class DistributedIterator(ElementIterator[Element_co]):
 
     def take_ahead(self) -> Element:
         """Return the next element, which does not count as taken before `count` says so."""
-        return self._ahead_or_next()
+        return self._seen_ahead.pop() if self._seen_ahead else self._next()
 
     def count(self, number: int) -> None:
         """Count elements that `take_ahead` returned; a negative number takes some back."""

@@ -200,18 +200,16 @@ def _saying(
     return call
 
 
-def _names(variable: Any) -> tuple[str, str]:
-    """Return the names of a variable and of its layer or metric, "" if it is not known."""
+def _named(variable: Any, kind: str, kind_of_owner: str) -> str:
+    """Return the name of a variable, with that of its layer or metric if it is known."""
     owner, _, name = variable.path.rpartition("/")
-    return name, owner
+    return f"{kind} {name!r}" + (f" of {kind_of_owner} {owner!r}" if owner else "")
 
 
 def _undeclared(variable: Any) -> DistributionError:
-    name, layer = _names(variable)
-    of_layer = f" of layer {layer!r}" if layer else ""
     return DistributionError(
-        f"weight {name!r}{of_layer} is assigned by {num_replicas_running()} replicas, each for its "
-        f"own rows, and has no aggregation that says how their values become one",
+        f"{_named(variable, 'weight', 'layer')} is assigned by {num_replicas_running()} replicas, "
+        f"each for its own rows, and has no aggregation that says how their values become one",
         source=here(),
         hint="say it where the weight is made: self.add_weight(.., aggregation='sum') for "
         "amounts that add up over all rows, assigned by assign_add(amount); aggregation='mean' for "
@@ -221,22 +219,18 @@ def _undeclared(variable: Any) -> DistributionError:
 
 
 def _no_sum(variable: Any) -> DistributionError:
-    name, layer = _names(variable)
-    of_layer = f" of layer {layer!r}" if layer else ""
     return DistributionError(
-        f"weight {name!r}{of_layer} has aggregation 'sum', and the value that a replica assigns is "
-        f"not seen to be the weight with an amount added",
+        f"{_named(variable, 'weight', 'layer')} has aggregation 'sum', and the value that a "
+        f"replica assigns is not seen to be the weight with an amount added",
         source=here(),
         hint="assign it by assign_add(amount)",
     )
 
 
 def _of_metric(variable: Any) -> DistributionError:
-    name, metric = _names(variable)
-    of_metric = f" of metric {metric!r}" if metric else ""
     return DistributionError(
-        f"variable {name!r}{of_metric} is added up over the replicas, and the value that a replica "
-        f"assigns is not seen to be the variable with an amount added",
+        f"{_named(variable, 'variable', 'metric')} is added up over the replicas, and the value "
+        f"that a replica assigns is not seen to be the variable with an amount added",
         source=here(),
         hint="assign it by assign_add(amount); compute what does not add up, such as a "
         "maximum, from what model.predict returns",

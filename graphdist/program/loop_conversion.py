@@ -9,7 +9,6 @@ of loops stay as they are.
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
 import textwrap
 import types
@@ -19,9 +18,7 @@ from typing import Any  # Any: users' functions, syntax trees with annotations
 from graphdist.errors import MissingExtraError, UnsupportedError
 from graphdist.ir.source import Frame, Source
 from graphdist.program.code_names import names_of
-
-_OPERATORS = "ag__"
-"""The name by which converted code finds the operators."""
+from graphdist.program.operator_calls import FUNCTIONS, OPERATORS, with_operators
 
 
 def converted(fn: Callable[..., Any], operators: object) -> Callable[..., Any]:
@@ -71,7 +68,7 @@ def with_code(
 ) -> types.FunctionType:
     """Return a function with the code that `converted_code` made of it."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    cells[_OPERATORS] = types.CellType(operators)
+    cells[OPERATORS] = types.CellType(operators)
     closure = tuple(cells[free] for free in code.co_freevars)
     result = types.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, closure
@@ -82,7 +79,7 @@ def with_code(
 
 def has_operators(function: types.FunctionType) -> bool:
     """Return whether a function has operators in its code."""
-    return _OPERATORS in function.__code__.co_freevars
+    return OPERATORS in function.__code__.co_freevars
 
 
 def _has_source(function: types.FunctionType) -> bool:
@@ -128,7 +125,7 @@ def _transformed(function: types.FunctionType) -> Any:
             unsupported_features_checker.verify(node)
             _refuse_returns(node, function)
             node.decorator_list = []
-            node = self.initial_analysis(_Calls(_is_builtin_next(function)).visit(node), context)
+            node = self.initial_analysis(with_operators(node, function), context)
             node = break_statements.transform(node, context)
             node = continue_statements.transform(node, context)
             node = _control_flow(node, context, _names_around(function))
@@ -199,187 +196,6 @@ def _control_flow(node: Any, context: Any, around: frozenset[str]) -> Any:
     return Transformer(context).visit(liveness.resolve(node, context, graphs))
 
 
-class _Calls(ast.NodeTransformer):
-    """Makes operators of calls.
-
-    What a loop iterates over may be distributed: `range`, `zip`, `enumerate`, `islice`. A function
-    that is called may have a loop over a dataset itself. A loop over a range that asks an iterator
-    for one element each time becomes one over the numbers and the elements.
-    """
-
-    def __init__(self, next_is_python: bool) -> None:
-        self._next_is_python = next_is_python
-        self._num_tries = 0
-
-    def visit_For(self, node: ast.For) -> Any:
-        asked = None if self._num_tries else _asked_each_time(node, self._next_is_python)
-        if asked is not None:
-            iterator = asked.args[0] if asked.args else asked.func.value  # type: ignore[attr-defined]
-            element = ast.Name(_ELEMENT, ast.Load())
-            node.body = [_Replaced(asked, element).visit(statement) for statement in node.body]
-            node.target = ast.Tuple([node.target, ast.Name(_ELEMENT, ast.Store())], ast.Store())
-            self._replace(node.iter)
-            node.iter = _operator_call(
-                "in_turn", node.iter, node.iter, _lambda(copy.deepcopy(iterator)), _lambda(asked)
-            )
-        else:
-            self._replace(node.iter)
-        return self.generic_visit(node)
-
-    def visit_Try(self, node: ast.Try | ast.TryStar) -> Any:
-        return self._catching(node)
-
-    visit_TryStar = visit_Try
-
-    def visit_With(self, node: ast.With) -> Any:
-        return (
-            self._catching(node) if any(map(_suppresses, node.items)) else self.generic_visit(node)
-        )
-
-    def _catching(self, node: ast.AST) -> Any:
-        """Visit statements whose `StopIteration` is caught: a loop that ends by it stays."""
-        self._num_tries += 1
-        found = self.generic_visit(node)
-        self._num_tries -= 1
-        return found
-
-    def visit_Call(self, node: ast.Call) -> Any:
-        match node:
-            case ast.Call(
-                func=ast.Name(id="sum") as add,
-                args=[ast.GeneratorExp(elt=each, generators=[only]), *start],
-                keywords=[],
-            ) if isinstance(only.target, ast.Name) and _is_plain(only, each):
-                self._replace(only.iter)
-                fn = _lambda(each, only.target.id)
-                node = _operator_call("sum_of", node, add, only.iter, fn, *start)
-            case ast.Call(func=fn) if not _is_operator(fn):
-                node.func = _operator_call("called", fn, fn)
-        return self.generic_visit(node)
-
-    def _replace(self, iterable: ast.expr) -> None:
-        match iterable:
-            case ast.Call(func=ast.Name() | ast.Attribute() as fn):
-                iterable.func = _operator_call("iterating", fn, fn)
-                for argument in iterable.args:
-                    self._replace(argument)
-
-
-class _Replaced(ast.NodeTransformer):
-    """Puts an expression in place of another."""
-
-    def __init__(self, old: ast.expr, new: ast.expr) -> None:
-        self._old, self._new = old, new
-
-    def visit(self, node: ast.AST) -> Any:
-        if node is self._old:
-            return ast.copy_location(self._new, node)
-        return super().visit(node)
-
-
-_ELEMENT = "ag__element"
-"""The name of an element that a loop asks an iterator for."""
-
-
-def _lambda(result: ast.expr, *parameters: str) -> ast.Lambda:
-    named = [ast.arg(name) for name in parameters]
-    return ast.Lambda(ast.arguments([], named, None, [], [], None, []), result)
-
-
-def _is_plain(only: ast.comprehension, each: ast.expr) -> bool:
-    """Return whether a generator expression is a function of its elements, and of all of them."""
-    assigns = any(isinstance(node, ast.NamedExpr) for node in ast.walk(each))
-    return not (only.ifs or only.is_async or assigns)
-
-
-def _suppresses(item: ast.withitem) -> bool:
-    names = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(item))
-    return "suppress" in names
-
-
-def _is_operator(fn: ast.expr) -> bool:
-    match fn:
-        case (
-            ast.Attribute(value=ast.Name(id=name))
-            | ast.Call(func=ast.Attribute(value=ast.Name(id=name)))
-        ):
-            return name == _OPERATORS
-    return False
-
-
-def _operator_call(name: str, like: ast.expr, *arguments: ast.expr) -> ast.Call:
-    operator = ast.Attribute(ast.Name(_OPERATORS, ast.Load()), name, ast.Load())
-    call = ast.Call(operator, list(arguments), [])
-    return ast.fix_missing_locations(ast.copy_location(call, like))
-
-
-def _is_builtin_next(function: types.FunctionType) -> bool:
-    code = function.__code__
-    own = {*code.co_varnames, *code.co_freevars, *code.co_cellvars}
-    return "next" not in function.__globals__ and "next" not in own
-
-
-def _asked_each_time(loop: ast.For, next_is_python: bool) -> ast.Call | None:
-    """Return the call by which a loop over a range asks an iterator, once each time; else None."""
-    nodes = [node for statement in loop.body for node in ast.walk(statement)]
-    asking = [node for node in nodes if _asks(node, next_is_python)]
-    match loop:
-        case ast.For(
-            target=ast.Name(id=number), iter=ast.Call(func=ast.Name(id="range")), orelse=[]
-        ) if len(asking) == 1:
-            names = [node for node in nodes if isinstance(node, ast.Name)]
-            stored = {name.id for name in names if not isinstance(name.ctx, ast.Load)}
-            (call,) = asking
-            assert isinstance(call, ast.Call)
-            iterator: Any = call.args[0] if call.args else call.func
-            while isinstance(iterator, ast.Attribute):
-                iterator = iterator.value
-            is_sound = (
-                isinstance(iterator, ast.Name)
-                and iterator.id not in {*stored, number}
-                and number not in {name.id for name in names}
-                and not any(map(_may_leave, loop.body))
-                and any(node is call for each in loop.body for node in _always_run(each))
-            )
-            return call if is_sound else None
-    return None
-
-
-def _may_leave(node: ast.AST, in_inner_loop: bool = False) -> bool:
-    """Return whether a statement may end a time through the loop around it, or catch its errors."""
-    if isinstance(node, ast.Break | ast.Continue):
-        return not in_inner_loop
-    if isinstance(node, ast.Return | ast.Try | ast.TryStar):
-        return True
-    in_inner_loop = in_inner_loop or isinstance(node, ast.For | ast.While)
-    children = [] if isinstance(node, _FUNCTIONS) else ast.iter_child_nodes(node)
-    return any(_may_leave(child, in_inner_loop) for child in children)
-
-
-def _asks(node: ast.AST, next_is_python: bool) -> bool:
-    match node:
-        case ast.Call(func=ast.Name(id="next"), args=[_], keywords=[]):
-            return next_is_python
-        case ast.Call(func=ast.Attribute(attr="get_next"), args=[], keywords=[]):
-            return True
-    return False
-
-
-def _always_run(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below a statement that run once each time that it does."""
-    yield node
-    if not isinstance(node, _SOMETIMES_RUN):
-        for child in ast.iter_child_nodes(node):
-            yield from _always_run(child)
-
-
-_SOMETIMES_RUN = (
-    ast.If, ast.For, ast.While, ast.Match, ast.IfExp, ast.BoolOp, ast.Compare, ast.Lambda,
-    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assert,
-    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
-)  # fmt: skip
-
-
 def _refuse_returns(tree: Any, function: types.FunctionType) -> None:
     from malt.pyct import anno
 
@@ -418,12 +234,9 @@ def _returns_early(function: ast.FunctionDef) -> bool:
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes below one, without the functions that are defined there."""
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, _FUNCTIONS):
+        if not isinstance(child, FUNCTIONS):
             yield child
             yield from _own_nodes(child)
-
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def _code(tree: Any, function: types.FunctionType) -> types.CodeType:
@@ -438,7 +251,7 @@ def _code(tree: Any, function: types.FunctionType) -> types.CodeType:
             node.lineno = node.end_lineno = line
             node.col_offset = node.end_col_offset = 0
     tree.name = function.__name__
-    free = [*function.__code__.co_freevars, _OPERATORS]
+    free = [*function.__code__.co_freevars, OPERATORS]
     parameters = [ast.arg(name) for name in dict.fromkeys(free)]
     outer = ast.FunctionDef(
         "made",
