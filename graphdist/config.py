@@ -9,6 +9,8 @@
 * `GRAPHDIST_WORKER_START_SECONDS`, `GRAPHDIST_WORKER_SILENCE_SECONDS` and
   `GRAPHDIST_WORKER_STEP_SECONDS` set how long the workers of a cluster wait for each other;
   `set_worker_timeouts` overrides them;
+* `GRAPHDIST_VALUE_CHECK_STEPS` is the number of steps after which workers compare the values they
+  should all have, 0 for the first call alone; `set_value_checks` overrides it;
 * `GRAPHDIST_JOB_TOKEN` is a secret that all workers of a job share; `GRAPHDIST_JOB_ID` and
   `GRAPHDIST_JOB_GENERATION` tell the job from other jobs and from its own earlier starts;
 * `GRAPHDIST_WORKER_BIND` is the address that worker 0 listens at; the default is its address in the
@@ -304,6 +306,46 @@ def _number_or_text(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def set_value_checks(every_steps: int | None) -> None:
+    """Set after how many steps the workers of a cluster compare the values they should all have.
+
+    Mirrored arguments, numbers and variables are one value on all workers. They are compared before
+    the first call of each program, and again after every `every_steps` steps, 1000 by default; None
+    leaves it at the first call. All workers set the same number, before they compile. Raises
+    `ArgumentError` for anything else.
+
+    >>> set_value_checks(every_steps=100)
+    >>> set_value_checks(every_steps=1000)
+    """
+    if every_steps is not None:
+        _require_steps(every_steps, "every_steps")
+    _value_checks["every"] = every_steps
+
+
+_value_checks: dict[str, int | None] = {}
+
+
+def value_check_interval() -> int | None:
+    """Return the number of steps between two comparisons; None if there is only the first.
+
+    Raises `ArgumentError` where the environment has no positive number.
+    """
+    if "every" in _value_checks:
+        return _value_checks["every"]
+    text = os.environ.get("GRAPHDIST_VALUE_CHECK_STEPS")
+    if not text:
+        return 1000
+    if text == "0":
+        return None
+    return _require_steps(int(text) if text.isdecimal() else text, "GRAPHDIST_VALUE_CHECK_STEPS")
+
+
+def _require_steps(count: Any, name: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ArgumentError(f"{name} is {count!r}, not a positive whole number", source=here())
+    return count
 
 
 def job_identity() -> JobIdentity:

@@ -23,8 +23,10 @@ from graphdist.program.interface import OUTPUT, Interface, filled
 from graphdist.runtime.bound_step import BoundStep, StateBuffers
 from graphdist.runtime.buffers import HOLDS_BUFFERS, BorrowedBuffers
 from graphdist.runtime.executable import Step
+from graphdist.runtime.processes.resharding import resharded
 from graphdist.state.layout import Layout
 from graphdist.strategy_base import StrategyBase
+from graphdist.tracing.user_lines import here
 from graphdist.values.components import argument_array, buffer_gone, shape_without_value
 from graphdist.values.distributed import Mirrored, PerReplicaArray
 from graphdist.values.pytrees import unflatten
@@ -107,7 +109,10 @@ def _feed(key: LeafKey, name: str, strategy: StrategyBase, value: Value) -> Call
             sharding = leaf.sharding
             if sharding is mirrored or sharding == mirrored:
                 return leaf
-            return jax.device_put(leaf, mirrored)
+            if strategy.devices.workers is None:
+                return jax.device_put(leaf, mirrored)
+            what = f"placing argument {name!r} on the devices of all workers"
+            return resharded(leaf, mirrored, strategy.devices, what, here())
         if isinstance(leaf, Mirrored):
             return shared(leaf.array)
         if isinstance(leaf, jax.ShapeDtypeStruct):

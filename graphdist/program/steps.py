@@ -14,6 +14,7 @@ from typing import Any  # Any: settings of JAX have no type
 
 import jax
 
+from graphdist.config import value_check_interval
 from graphdist.errors import UnsupportedError
 from graphdist.ir.graph import GraphVariable
 from graphdist.program.argument_keys import is_static
@@ -23,6 +24,7 @@ from graphdist.program.stages import Lowered
 from graphdist.runtime.evaluated import evaluated
 from graphdist.runtime.executable import Step, preceded
 from graphdist.runtime.invalid_numbers import CheckedProgram, Named, NumberCheck
+from graphdist.runtime.processes.value_agreement import ValueAgreement
 from graphdist.tracing.user_lines import here
 
 
@@ -45,8 +47,11 @@ def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None])
         step.function = preceded(require, step.function)
     else:
         step = replace(lowered, donates=not refused, when_traced=require).compile().executable
-        if devices.workers is not None:  # they call the executable, so JAX does not trace again
-            step.function = preceded(require, step.function)
+        if devices.workers is not None:
+            inputs, _ = _in_words(lowered, interface)
+            agreement = ValueAgreement(graph, devices, inputs, value_check_interval())
+            # Workers call the executable, so JAX does not trace again.
+            step.function = preceded(require, agreement.watched(step.function))
     if refused:
         inputs, outputs = _in_words(lowered, interface)
         step.check = NumberCheck(CheckedProgram(graph, devices, refused, inputs, outputs))

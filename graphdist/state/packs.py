@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.ir.types import MIRRORED
+from graphdist.runtime.processes.resharding import mirrored_on
 
 if TYPE_CHECKING:
     from graphdist.state.storage import Storage
@@ -31,9 +32,8 @@ class VariablePack:
         self.strategy: StrategyBase = pieces[0].strategy
         values = [np.asarray(piece.buffer).reshape(-1) for piece in pieces]
         self.size = sum(value.size for value in values)
-        home = self.strategy.devices.home(MIRRORED)
         with jax.enable_x64(True):  # values made under `jax_enable_x64` keep 64 bits
-            buffer = jax.device_put(np.concatenate(values), home, may_alias=False)
+            buffer = mirrored_on(self.strategy.devices, np.concatenate(values))
         self.place = self.strategy.buffers.add(buffer)
         weakref.finalize(self, self.strategy.buffers.release, self.place)
         start = 0

@@ -22,6 +22,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
 from graphdist.options import CommunicationOptions, ReduceOp, check_communication_options
 from graphdist.program.step_functions import require_function
 from graphdist.runtime.devices import Devices, device_name, find_device
+from graphdist.runtime.processes.resharding import resharded
 from graphdist.state.variable import Variable
 from graphdist.strategies.abstract_strategy import AbstractStrategy
 from graphdist.strategies.legacy_input import numpy_dataset
@@ -150,8 +151,19 @@ class StrategyExtended:
         if device is not None:
             return value if is_traced else jax.device_put(value, device)
         if not is_traced:
-            value = jax.device_put(value, self.devices.mirrored)
+            value = self._mirrored_leaves(value)
         return map_leaves(lambda leaf: Mirrored(leaf, count), value, None)
+
+    def _mirrored_leaves(self, value: Any) -> Any:
+        if self.devices.workers is None:
+            return jax.device_put(value, self.devices.mirrored)
+        what = "broadcast_to"
+        return jax.tree.map(
+            lambda leaf: resharded(
+                jax.numpy.asarray(leaf), self.devices.mirrored, self.devices, what, here()
+            ),
+            value,
+        )
 
     def update(
         self,

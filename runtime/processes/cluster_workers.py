@@ -25,7 +25,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from contextlib import suppress
+from types import FrameType, TracebackType
 from typing import Any, NoReturn, TypeVar, cast  # Any: JSON
 
 from graphdist.ir.source import UNKNOWN, Source
@@ -41,8 +42,11 @@ from graphdist.runtime.processes.workers import WorkerTimeoutError, set_workers,
 
 SECONDS_TO_LEAVE = 5.0
 """How long a failing worker 0 keeps JAX's service up, and others wait for its answer."""
+SECONDS_FOR_OTHERS_TO_END = 30.0
+"""How long worker 0, interrupted at its end, goes on for what the others are writing."""
 SECONDS_TO_NOTICE = 2.0
 """How long after a collective's failure the news of a dead worker may arrive."""
+_HINT = "all workers stop when one does: look at what that one said, and start all again"
 EXIT_CODE = 1
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 Result = TypeVar("Result")
@@ -75,9 +79,12 @@ class ClusterWorkers:
         self._jax: JaxService | None = None
         self._server: Server | None = None
         self._ordinals: dict[str, int] = {}
+        self._last_check = 0
         self._failed = threading.Event()
-        self._is_stuck = self._was_interrupted = False
+        self._is_stuck = self._was_interrupted = self._is_interrupted_at_end = False
         self._crash = ""
+        self._whys: dict[int, str] = {}
+        """Why workers have failed."""
 
     def __len__(self) -> int:
         return len(self.addresses)
@@ -105,7 +112,7 @@ class ClusterWorkers:
         sys.excepthook = report
         jax_service = self._jax = JaxService(place, len(self), self.index, self._thread_failed)
         try:
-            self.supervise(lambda: jax_service.join(timeouts.start, timeouts.silence))
+            self.supervise(lambda: jax_service.join(timeouts.start))
         except (RuntimeError, ValueError) as error:
             if isinstance(error, WorkerError):
                 raise
@@ -201,6 +208,21 @@ class ClusterWorkers:
         """
         return cast("str | None", self._connection.hear(name, timeout_seconds, self._raise_failure))
 
+    def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
+        """Return the text of a worker under a name; None if there is none in time.
+
+        Raises `WorkerError` when the worker has left, died, or is silent. One that has failed is
+        waited for until it is gone: its threads still answer, and end the checkpoint that all
+        workers were writing.
+        """
+
+        def stop() -> None:
+            if self._connection.is_gone(worker):
+                raise self._gone_error(worker)
+
+        found = self._connection.hear(f"{name}/{worker}", timeout_seconds, stop)
+        return cast("str | None", found)
+
     def barrier(self, name: str, timeout_seconds: float) -> None:
         """Return once all workers have called it; raises `WorkerTimeoutError` if one does not."""
         try:
@@ -218,6 +240,17 @@ class ClusterWorkers:
         self._connection.steps += 1
         number: int = self._connection.steps
         return number
+
+    def is_check_due(self, every: int | None) -> bool:
+        """Return whether values are to be compared before the next step: all workers agree on it.
+
+        They are once `every` steps have been made since it was so last; None is never.
+        """
+        number = self._connection.steps + 1
+        if every is None or number // every == self._last_check // every:
+            return False
+        self._last_check = number
+        return True
 
     def behind(self, step: int) -> list[int]:
         """Return the workers that have not begun a step, or are silent."""
@@ -284,6 +317,7 @@ class ClusterWorkers:
     def _note_failure(self, worker: int, why: str) -> None:
         if worker == 0 and why == "died":
             self.note_stuck()  # JAX would wait for its service
+        self._whys.setdefault(worker, why)
         if self.failure is not None or self._crash:
             return
         if worker == self.index:
@@ -291,7 +325,7 @@ class ClusterWorkers:
             why = "has lost its coordination server" if gone else f"{why}: the others gave it up"
         self.failure = WorkerError(
             f"{self.name(worker)} {why}",
-            hint="all workers stop when one does: look at what that one said, and start all again",
+            hint=_HINT,
         )
         self._failed.set()
 
@@ -310,6 +344,12 @@ class ClusterWorkers:
             source=at,
             hint="all workers run the same number of steps: see what ends the loop of that one",
         )
+
+    def _gone_error(self, worker: int) -> WorkerError:
+        if worker not in self._whys and worker in self._connection.left:
+            return self._ended_early(worker)
+        cut_off = "cannot be heard: the coordination server is gone"
+        return WorkerError(f"{self.name(worker)} {self._whys.get(worker, cut_off)}", hint=_HINT)
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -331,25 +371,49 @@ class ClusterWorkers:
     # How it leaves.
 
     def _leave(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._end_interrupted)
         is_well = self.failure is None and not self._crash
         self._connection.leave()
         self._wait_for_others(self.timeouts.step if is_well else SECONDS_TO_LEAVE)
         limit = self.timeouts.silence if is_well else SECONDS_TO_LEAVE
         # The usual end joins threads and waits for the devices: a blocked call would never let it.
-        if self._is_stuck or self._jax is None or not self._jax.leave(limit):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(INTERRUPTED_EXIT_CODE if self._was_interrupted else EXIT_CODE)
+        is_stuck = self._is_stuck or self._jax is None or not self._jax.leave(limit)
+        if is_stuck or self._is_interrupted_at_end:
+            self._end_at_once(INTERRUPTED_EXIT_CODE if self._was_interrupted else EXIT_CODE)
         self.leave()
 
     def _wait_for_others(self, seconds: float | None) -> None:
         """Keep JAX's service up while others need it; at most so long, None for ever."""
-        deadline = float("inf") if seconds is None else time.monotonic() + seconds
+        began = time.monotonic()
         while self._server is not None and self._server.has_others():
-            if time.monotonic() > deadline:
+            if self._is_interrupted_at_end:
+                seconds = SECONDS_FOR_OTHERS_TO_END
+            if seconds is not None and time.monotonic() > began + seconds:
                 _log.warning("worker 0 ends, and others have not within %g s", seconds)
                 return
             time.sleep(0.02)
+
+    def _end_interrupted(self, number: int, frame: FrameType | None) -> None:
+        """Handle Ctrl-C at the end of the program: an exception would leave the rest undone.
+
+        The others need worker 0 for what they write; a second Ctrl-C does not wait for it.
+        """
+        has_others = self._server is not None and self._server.has_others()
+        if self._is_interrupted_at_end or not has_others:
+            self._end_at_once(INTERRUPTED_EXIT_CODE)
+        self._is_interrupted_at_end = self._was_interrupted = True
+        _log.warning(
+            "worker 0 is interrupted at its end, and gives the others %g s to come to theirs; "
+            "Ctrl-C again ends it at once",
+            SECONDS_FOR_OTHERS_TO_END,
+        )
+
+    def _end_at_once(self, status: int) -> NoReturn:
+        with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
 
 
 def current_workers() -> ClusterWorkers | None:

@@ -51,7 +51,8 @@ class Connection:
         self._given: dict[str, list[int]] = {}
         self._never: dict[str, int] = {}
         self._said: dict[str, str] = {}
-        self._is_closed = False
+        self._gone: set[int] = set()
+        self._is_closed = self._is_cut_off = False
         self.steps = 0
         """How many steps this worker has begun; sent with every heartbeat."""
         self.beats = ms.Beats([], [])
@@ -95,7 +96,10 @@ class Connection:
         self._send(ms.Say(name, value))
 
     def hear(self, name: str, timeout_seconds: float, stop: Callable[[], None]) -> str | None:
-        """Return the text under a name, None if there is none in time; `stop()` may raise."""
+        """Return the text under a name, None if there is none in time.
+
+        `stop()` is called whenever something was heard, and may raise.
+        """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
             while name not in self._said:
@@ -105,6 +109,10 @@ class Connection:
                     return None
                 self._changed.wait(min(left, BEAT_SECONDS))
             return self._said[name]
+
+    def is_gone(self, worker: int) -> bool:
+        """Return whether nothing more is heard from a worker, or from the server at all."""
+        return worker in self._gone or self._is_cut_off
 
     def who_gave(self, key: str) -> list[int]:
         """Return which workers have given a value of an exchange that is not complete.
@@ -159,6 +167,7 @@ class Connection:
         if not self._is_closed:
             self._on_failure(0, why)
             with self._changed:
+                self._is_cut_off = True
                 self._changed.notify_all()
 
     def _heard(self, message: ms.Message) -> None:
@@ -177,6 +186,9 @@ class Connection:
                     self._given[key] = workers
                 case ms.Left(worker, steps):
                     self.left[worker] = steps
+                    self._gone.add(worker)
+                case ms.Gone(worker):
+                    self._gone.add(worker)
                 case ms.Beats():
                     self.beats = message
             self._changed.notify_all()

@@ -2,9 +2,10 @@
 
 By default JAX aborts the process when another process fails; `jax_enable_recoverability` leaves
 failures to graphdist. JAX still aborts when its service disappears, which runs in worker 0. So the
-other workers reach the service through a relay that hides its end from JAX (`relay.py`). A process
-whose service is gone must not disconnect from it: JAX would wait for an answer, even when its
-client is only dropped.
+other workers reach the service through a relay that hides its end from JAX (`relay.py`), and JAX's
+own heartbeats, whose end it would notice after all, are a day apart. A process whose service is
+gone must not disconnect from it: JAX would wait for an answer, even when its client is only
+dropped.
 
 Gloo, which runs the collectives of CPUs, listens at the address that the machine's own name
 resolves to, and JAX has no setting for that. The function of jaxlib that makes it takes an address,
@@ -25,6 +26,10 @@ import jaxlib._jax as jaxlib_extension  # type: ignore[import-not-found]
 
 from graphdist.runtime.processes.addresses import join_address
 from graphdist.runtime.processes.relay import Relay
+
+_SECONDS_UNTIL_JAX_ABORTS = 2 * 24 * 3600
+"""JAX's limit for a silent service. graphdist's own limit is an exception that names the worker;
+JAX ends the process, in the middle of what the user's code does with that exception."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class JaxService:
         if index != 0:
             self._relay = Relay(place.host, place.port, crashed)
 
-    def join(self, start_seconds: float, silence_seconds: float) -> None:
+    def join(self, start_seconds: float) -> None:
         """Start the service in process 0, join it, and start the devices of all processes.
 
         It waits for the other processes, for so long at most, and cannot be interrupted.
@@ -73,8 +78,7 @@ class JaxService:
             local_device_ids=None,
             cluster_detection_method="deactivate",
             initialization_timeout=max(1, int(start_seconds)),
-            # Longer than graphdist's own limit, whose error names the worker.
-            heartbeat_timeout_seconds=int(2 * silence_seconds) + 10,
+            heartbeat_timeout_seconds=_SECONDS_UNTIL_JAX_ABORTS,
             coordinator_bind_address=join_address(self._place.bind, self._place.port),
         )
         jax.devices()

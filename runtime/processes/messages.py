@@ -190,11 +190,18 @@ class Left(Message):
     steps: int
 
 
+@dataclass(frozen=True)
+class Gone(Message):
+    """A worker that failed says nothing more: its connection has ended, or it is silent."""
+
+    worker: int
+
+
 Kinds: TypeAlias = Collection[type[Message]]
 FROM_STRANGERS: Kinds = (Hello,)
 FROM_WORKERS: Kinds = (Put, Say, Beat, Ask, Fail, Bye)
 TO_STRANGERS: Kinds = (Challenge, Welcome, Refused)
-TO_WORKERS: Kinds = (All, Never, Said, Given, Beats, Failed, Left)
+TO_WORKERS: Kinds = (All, Never, Said, Given, Beats, Failed, Left, Gone)
 
 
 def parsed(line: bytes, kinds: Kinds) -> Message:

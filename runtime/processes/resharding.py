@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Sharding
 
 from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.types import MIRRORED
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.files.checkpoint_arrays import host_copy
 from graphdist.runtime.processes.addresses import WorkerError
@@ -67,6 +68,17 @@ def resharded(
     copy: jax.Array
     (copy,) = supervised_call(_moves(sharding), what, devices, at)(array)
     return copy
+
+
+def mirrored_on(devices: Devices, value: Any) -> jax.Array:
+    """Return a value that this process has in full as an array on the devices of all processes.
+
+    No process waits for another: JAX's own transfer would compare the values of all processes, in a
+    collective that nothing supervises.
+    """
+    if devices.workers is not None:
+        return array_of_full(value, devices.home(MIRRORED))
+    return jax.device_put(value, devices.home(MIRRORED), may_alias=False)
 
 
 @cache

@@ -17,9 +17,9 @@ The states of a connection:
                 anything else, more than 4 KiB,    dropped
                 or nothing for 5 s
     worker      Put, Say, Beat, Ask                answered
-                Fail                               all hear of it
+                Fail                               all hear of it; its threads may still answer
                 Bye                                all hear of it; it has left
-                anything else, silence, or the     all hear that it failed
+                anything else, silence, or the     all hear that it failed, and is gone
                 end of the connection
     has left    anything                           nothing
                 the end of the connection          forgotten
@@ -95,6 +95,7 @@ class Server(threading.Thread):
         self._exchanges: dict[str, dict[int, str]] = {}
         self._said: dict[str, str] = {}
         self._failed: dict[int, str] = {}
+        self._gone: set[int] = set()
         self._left: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._is_listening = False
@@ -288,7 +289,7 @@ class Server(threading.Thread):
         for worker, peer in list(self._peers.items()):
             steps[worker], silent[worker] = peer.steps, round(now - peer.heard, 2)
             if silent[worker] > self.silence_seconds and not peer.has_left:
-                self._fail(worker, f"was not heard of for {silent[worker]:.0f} s")
+                self._give_up(worker, f"was not heard of for {silent[worker]:.0f} s")
         self._tell_all(ms.Beats(steps, silent))
 
     def _lose(self, peer: Peer) -> None:
@@ -296,12 +297,18 @@ class Server(threading.Thread):
         if peer.worker is not None and self._peers.get(peer.worker) is peer:
             del self._peers[peer.worker]
             if not peer.has_left:
-                self._fail(peer.worker, "died")
+                self._give_up(peer.worker, "died")
 
     def _close(self, peer: Peer) -> None:
         if peer.socket.fileno() >= 0:
             self._selector.unregister(peer.socket)
             peer.socket.close()
+
+    def _give_up(self, worker: int, why: str) -> None:
+        self._fail(worker, why)
+        if worker not in self._gone:
+            self._gone.add(worker)
+            self._tell_all(ms.Gone(worker))
 
     def _fail(self, worker: int, why: str) -> None:
         if worker not in self._failed:

@@ -41,7 +41,15 @@ class Workers(Protocol):
     def heard(self, name: str, timeout_seconds: float) -> str | None:
         """Wait for the text under a name and return it; None if there is none in time.
 
-        May raise an error of its own earlier, when it learns that a worker is gone.
+        May raise an error of its own earlier, when it learns that a worker has failed.
+        """
+        ...
+
+    def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
+        """Wait for a worker's text under a name and return it; None if there is none in time.
+
+        May raise an error of its own earlier, when it learns that this worker says nothing more. A
+        worker that has failed may still answer, as with the rest of a checkpoint.
         """
         ...
 
@@ -73,6 +81,10 @@ class OneWorker:
             time.sleep(0.01)
         return self._said.get(name)
 
+    def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
+        """Return the text of a worker under a name; None if there is none in time."""
+        return self.heard(f"{name}/{worker}", timeout_seconds)
+
 
 _workers: Workers = OneWorker()
 
@@ -96,7 +108,8 @@ def set_workers(others: Workers) -> Workers:
 def exchange(group: Workers, name: str, said: str, timeout_seconds: float, doing: str) -> list[str]:
     """Return the texts of all workers, once they have arrived; an error says `doing` what.
 
-    Raises `WorkerTimeoutError` for a worker that sends nothing.
+    Raises `WorkerTimeoutError` for a worker that sends nothing, and what `Workers.heard_from`
+    raises for one that is gone.
 
     >>> exchange(OneWorker(), "greeting", "hello", timeout_seconds=1, doing="workers start")
     ['hello']
@@ -104,7 +117,7 @@ def exchange(group: Workers, name: str, said: str, timeout_seconds: float, doing
     group.publish(f"{name}/{group.index}", said)
     answers: list[str] = []
     for worker in range(group.count):
-        heard = group.heard(f"{name}/{worker}", timeout_seconds)
+        heard = group.heard_from(worker, name, timeout_seconds)
         if heard is None:
             raise WorkerTimeoutError(
                 f"worker {worker} of {group.count} said nothing within {timeout_seconds:g} s, "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import graphdist as gd
 from tests.multi_worker.launch import Outcome, run
 from tests.multi_worker.strangers import job_among_strangers
 
@@ -72,6 +74,38 @@ def test_a_worker_that_leaves_early_is_named() -> None:
     outcome = run(2, "faulty", "leave", "1", variables=TIMEOUTS)
     assert outcome.status == 1
     assert re.search("worker 1 .* ended its program before the others", errors_of(outcome, 0))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("ending", ["returns", "raises", "is interrupted"])
+def test_a_worker_that_ends_early_leaves_the_others_time(
+    ending: str, victim: int, tmp_path: Path
+) -> None:
+    outcome = run(2, "ending", ending, str(victim), str(tmp_path), options=("--grace", "20"))
+    why = {
+        "returns": "ended its program before the others",
+        "raises": 'failed: KeyError: "the user\'s own"',
+        "is interrupted": "was interrupted",
+    }[ending]
+    [told, saved] = outcome.said[1 - victim]
+    assert re.fullmatch(rf"worker {victim} \(127.0.0.1:\d+\) {re.escape(why)}", told)
+    assert saved == "saved"
+    assert outcome.status == (130 if ending == "is interrupted" else 1)
+    assert "Terminating process" not in outcome.err  # what JAX says when it aborts
+    # The checkpoint that was being written is complete: the worker's thread took part to its end.
+    assert gd.train.load_variable(tmp_path / "last", "total").tolist() == [6.0] * 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+def test_ctrl_c_at_the_end_leaves_the_others_alone(victim: int, tmp_path: Path) -> None:
+    arguments = "ending", "interrupted at the end", str(victim), str(tmp_path)
+    outcome = run(2, *arguments, options=("--grace", "20"))
+    assert outcome.status in ((130,) if victim == 0 else (0, 130))  # 0: it had ended already
+    assert outcome.said[1 - victim] == ["done"]
+    assert "Traceback" not in outcome.err
+    assert "Terminating process" not in outcome.err
 
 
 @pytest.mark.long

@@ -41,6 +41,9 @@ class FileWorkers:
             time.sleep(0.005)
         return self._file(name).read_text()
 
+    def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
+        return self.heard(f"{name}/{worker}", timeout_seconds)
+
     def _file(self, name: str) -> Path:
         return self.folder / name.replace("/", "+")
 

@@ -126,6 +126,56 @@ def test_a_step_that_a_worker_has_left_before(met: Met) -> None:
         first.check(2)
 
 
+def test_a_worker_that_failed_may_still_answer(met: Met) -> None:
+    """Its thread ends the checkpoint that all were writing; the process ends after it."""
+    first, second = met(2)
+    second._crashed(KeyError("the user's own"))
+    until(lambda: first.failure)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(first.heard_from, 1, "checkpoint", 30.0)
+        second.publish("checkpoint/1", "written")
+        assert waits.result() == "written"
+    with pytest.raises(gd.WorkerError, match=r"worker 1 .* failed: KeyError"):
+        first.check()
+
+
+@pytest.mark.parametrize("ending", ["leaves", "dies"])
+def test_nothing_is_waited_for_from_a_worker_that_is_gone(met: Met, ending: str) -> None:
+    first, second, third = met(3)
+    second.publish("early/1", "said before")
+    with ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(one.heard_from, 1, "checkpoint", 30.0) for one in (first, third)]
+        if ending == "leaves":
+            second.leave()
+        else:
+            second._connection._socket.shutdown(socket.SHUT_RDWR)
+        why = {"leaves": "ended its program before the others", "dies": "died"}[ending]
+        for one in waits:
+            with pytest.raises(gd.WorkerError, match=rf"worker 1 \(.*\) {why}"):
+                one.result()
+    assert first.heard_from(1, "early", 5.0) == "said before"
+
+
+def test_a_worker_that_failed_is_not_waited_for_once_it_is_gone(met: Met) -> None:
+    first, second = met(2)
+    second._crashed(KeyError("the user's own"))
+    second.leave()
+    with pytest.raises(gd.WorkerError, match=r"worker 1 .* failed: KeyError: \"the user's own\""):
+        first.heard_from(1, "checkpoint", 30.0)
+
+
+def test_without_the_server_nobody_is_waited_for(met: Met) -> None:
+    first, second, third = met(3)
+    second._crashed(KeyError("the user's own"))  # it fails itself: no failure of another follows
+    assert first._server is not None
+    first._server.stop()
+    for one in (second, third):
+        with pytest.raises(gd.WorkerError, match=r"worker 0 .* died"):
+            one.heard_from(0, "checkpoint", 30.0)
+        with pytest.raises(gd.WorkerError, match=r"worker 2 .* server is gone|worker 1 .* failed"):
+            one.heard_from(3 - one.index, "checkpoint", 30.0)
+
+
 @pytest.mark.long
 def test_workers_behind_a_step(met: Met) -> None:
     first, second, third = met(3)

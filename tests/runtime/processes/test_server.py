@@ -185,6 +185,7 @@ def test_a_worker_fails_once(pair: tuple[Peer, Peer]) -> None:
     first.say(ms.Fail("gave up: a step"))
     first.close()
     assert second.next(ms.Failed) == ms.Failed(0, "gave up: a step")
+    assert second.next(ms.Gone) == ms.Gone(0)
     second.say(ms.Ask("nothing"))
     assert second.next(ms.Given).workers == []  # no other failure was told before it
 

@@ -28,6 +28,9 @@ class ThreadWorker:
     def heard(self, name: str, timeout_seconds: float) -> str | None:
         return self._said.heard(name, timeout_seconds)
 
+    def heard_from(self, worker: int, name: str, timeout_seconds: float) -> str | None:
+        return self.heard(f"{name}/{worker}", timeout_seconds)
+
 
 @contextmanager
 def agreements(count: int) -> Iterator[list[StepAgreement]]:

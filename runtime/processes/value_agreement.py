@@ -1,0 +1,172 @@
+"""The check that a value which every worker has is the same on all of them.
+
+A mirrored argument, a Python number or a variable is one value of the program, and each process has
+a copy of it. A process that passes another learning rate trains another model, and no collective
+fails. So before the first call of a program, and again after every so many steps, each worker
+computes a checksum of each mirrored input, and all exchange these: a message of a few bytes for
+each input, which does not pass through the devices.
+
+Where checksums differ, the workers compare the blocks of the first input that differs, and then the
+elements of a block, so that the error names the argument or variable, the element, and the values.
+All workers see the same messages, and raise the same error before the step runs.
+
+On CPUs a checksum is the CRC-32 of the memory. Elsewhere the device computes it: the sum of all
+32-bit words, each times an odd number that depends on its place, modulo 2**32. So one word that
+differs always changes it, and any other change does with a probability of 1 - 2**-32.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, NoReturn  # Any: arrays of any dtype, JSON
+from zlib import crc32
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphdist.ir.boundary import input_distributions
+from graphdist.ir.graph import Graph
+from graphdist.ir.types import MIRRORED
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.invalid_numbers import Named
+from graphdist.runtime.processes.addresses import WorkerError
+
+BLOCK = 4096
+"""The elements of a block."""
+
+
+class ValueAgreement:
+    """The check of one program's mirrored inputs; `inputs` says in words what each input is."""
+
+    def __init__(
+        self, graph: Graph, devices: Devices, inputs: Sequence[Named], every: int | None
+    ) -> None:
+        """Check before the first call, and whenever the workers have made `every` more steps."""
+        assert devices.workers is not None
+        self._name, self._devices, self._workers = graph.name, devices, devices.workers
+        found, count = input_distributions(graph), len(graph.variables)
+        # Arguments first: a variable may differ because an argument does.
+        places = [*range(count, len(found)), *range(count)]
+        self._mirrored = [place for place in places if found[place] is MIRRORED]
+        self._inputs, self._every = inputs, every
+        self._is_new = True
+
+    def watched(self, function: Callable[..., list[jax.Array]]) -> Callable[..., list[jax.Array]]:
+        """Return the function that runs a step, preceded by the check whenever it is due."""
+
+        def run(*arrays: jax.Array) -> list[jax.Array]:
+            if self._workers.is_check_due(self._every) or self._is_new:
+                self._check(arrays)
+                self._is_new = False
+            return function(*arrays)
+
+        return run
+
+    def _check(self, arrays: Sequence[jax.Array]) -> None:
+        """Raise `WorkerError` if an input differs between workers."""
+        own = [_own_copy(arrays[place]) for place in self._mirrored]
+        told = self._exchanged([self._every, *map(self._checksum, own)])
+        every, *checksums = zip(*told, strict=True)
+        if len({*every}) > 1:
+            self._raise_different("the number of steps between two checks of values", list(every))
+        different = [i for i, of_all in enumerate(checksums) if len({*of_all}) > 1]
+        if different:
+            self._locate(own[different[0]], self._inputs[self._mirrored[different[0]]])
+
+    def _checksum(self, array: Any) -> int:
+        if self._devices.platform == "cpu" or not isinstance(array, jax.Array):
+            return crc32(_bytes(array))
+        with jax.enable_x64(True):
+            return int(weighted_sum(array))
+
+    def _locate(self, array: Any, named: Named) -> NoReturn:
+        """Raise the error for an input that differs: find the first element that does."""
+        values = _numbers(array).reshape(-1)
+        blocks = [values[start : start + BLOCK] for start in range(0, values.size, BLOCK)]
+        of_blocks = self._exchanged([crc32(_bytes(block)) for block in blocks])
+        block = _first_difference(of_blocks)
+        sent = self._exchanged(b64encode(_bytes(blocks[block])).decode())
+        of_all = [np.frombuffer(b64decode(text), values.dtype) for text in sent]
+        in_block = _first_difference([part.view(f"V{values.itemsize}").tolist() for part in of_all])
+        element = block * BLOCK + in_block
+        starts = [0, *accumulate(size for _, size in named)]
+        piece = bisect_right(starts[:-1], element) - 1
+        what, size = named[piece]
+        if size > 1:
+            place = [element - starts[piece]]
+            if len(named) == 1:
+                place = [int(i) for i in np.unravel_index(element, _numbers(array).shape)]
+            what += f", element {place},"
+        self._raise_different(what, [part[in_block] for part in of_all])
+
+    def _raise_different(self, what: str, values: list[Any]) -> NoReturn:
+        """Raise the error for a value of which each worker has another."""
+        texts = [str(value) for value in values]
+        if len({*texts}) == 1:  # 0.0 and -0.0, or two nan
+            texts = [np.asarray(value).tobytes().hex() for value in values]
+        usual = Counter(texts).most_common(1)[0][0]
+        odd = next(text for text in texts if text != usual)
+        has = {
+            text: self._workers.names([i for i, found in enumerate(texts) if found == text])
+            for text in (usual, odd)
+        }
+        raise WorkerError(
+            f"{what} is {usual} on {has[usual]}, but {odd} on {has[odd]}, where {self._name!r} is "
+            f"called",
+            hint="it is one value for all workers: compute it on all of them alike, or give each "
+            "replica its own by strategy.experimental_distribute_values_from_function",
+        )
+
+    def _exchanged(self, said: Any) -> list[Any]:
+        key = f"values {self._workers.ordinal('values')}"
+        what = f"the comparison of the values that {self._name!r} is called with"
+        limit = self._devices.timeout_seconds
+        return self._workers.exchange(
+            key, said, what, seconds=float("inf") if limit is None else limit
+        )
+
+
+@jax.jit
+def weighted_sum(array: jax.Array) -> jax.Array:
+    """Return the checksum of an array that its device computes."""
+    bits = _as_numbers(array)
+    if jnp.issubdtype(bits.dtype, jnp.complexfloating):
+        bits = jnp.stack([bits.real, bits.imag])
+    if bits.dtype == jnp.bool_ or bits.dtype.name in ("int2", "uint2", "int4", "uint4"):
+        bits = bits.astype(jnp.uint8)
+    size = min(bits.dtype.itemsize, 4)
+    words = jax.lax.bitcast_convert_type(bits, np.dtype(f"u{size}")).reshape(-1)
+    weights = 2 * jax.lax.iota(jnp.uint32, words.size) + 1
+    return jnp.sum(words.astype(jnp.uint32) * weights, dtype=jnp.uint32)
+
+
+def _own_copy(array: Any) -> Any:
+    """Return this worker's copy of a mirrored input, which may be an array of NumPy."""
+    return array.addressable_shards[0].data if isinstance(array, jax.Array) else array
+
+
+def _as_numbers(array: Any) -> Any:
+    """Return the numbers of random keys, and other arrays as they are."""
+    if not isinstance(array, jax.Array):
+        return array
+    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(array) if is_key else array
+
+
+def _numbers(array: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(_as_numbers(array))
+
+
+def _bytes(array: Any) -> memoryview:
+    """Return the memory of an array as bytes."""
+    return np.ascontiguousarray(_numbers(array)).reshape(-1).view(np.uint8).data
+
+
+def _first_difference(of_workers: Sequence[Sequence[Any]]) -> int:
+    """Return the first place at which the sequences of the workers differ."""
+    return next(i for i, of_all in enumerate(zip(*of_workers, strict=True)) if len({*of_all}) > 1)
