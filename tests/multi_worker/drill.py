@@ -91,7 +91,8 @@ class Kill:
         """Return a line."""
         return (
             f"worker {self.worker} {self.number.name:7} {self.moment:11} after step "
-            f"{self.last_step:5}: goes on from {self.resumed_at:5}, {self.repeated:3} steps repeated"
+            f"{self.last_step:5}: goes on from {self.resumed_at:5}, "
+            f"{self.repeated:3} steps repeated"
             f"{'' if self.seconds is None else f', {self.seconds:5.1f} s'}"
         )
 

@@ -101,14 +101,9 @@ def test_a_number_that_differs_is_named_on_all_workers(
 ) -> None:
     told = errors_of(steps_of(workers, graph), inputs_with(odd, 10, np.float32(0.2)))
     usual = [index for index in range(3) if index != odd]
-    assert (
-        told
-        == [
-            f"argument 'lr' is 0.1 on {workers[0].names(usual)}, but 0.2 on {workers[0].name(odd)}, "
-            f"where 'step' is called"
-        ]
-        * 3
-    )
+    names = workers[0].names
+    message = f"is 0.1 on {names(usual)}, but 0.2 on {names([odd])}, where 'step' is called"
+    assert told == [f"argument 'lr' {message}"] * 3
 
 
 @pytest.mark.parametrize("place", range(10))
