@@ -21,3 +21,5 @@ def test_each_program_is_compared() -> None:
     line = r"\[worker 0\] (.*), 2 workers: .* by hand .*x, at most (.*)x"
     lines = re.findall(line, done.stdout)
     assert lines == [("4 layers of 256", "1.05"), ("100 gradients of 8 or 64", "0.3")]
+    compared = r"8 layers of 1024, a comparison of values: .* at one in 1000 steps, at most 1%"
+    assert re.search(compared, done.stdout)

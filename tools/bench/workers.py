@@ -5,26 +5,35 @@ distributed runtime. There the same program runs on `MultiWorkerMirroredStrategy
 `jax.distributed` writes it: `jax.shard_map` and a `pmean` for each gradient. The systems take
 turns. In a turn all workers take the same number of steps, since their collectives need each other.
 Worker 0 prints medians, and their ratio round by round.
+
+At last `large` runs with a comparison of the workers' values before every step, in turn with one
+that compares them at its first call: the difference is what a comparison takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Sequence
 from itertools import chain
 
 import graphdist as gd
+from graphdist.config import value_check_interval
 from graphdist.tools import run
 from graphdist.tools.bench.measurement import OURS, ratio_by_round, seconds_of
 from graphdist.tools.bench.models import Mlp
+from graphdist.tools.bench.programs import PROGRAMS as ALL_PROGRAMS
 from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.systems import Graphdist, Running, ShardMap
 from graphdist.tools.console import console_tool
 
 BY_HAND = "shard_map"
 FIRST_STEPS = 5
+MOST_COMPARED = 0.01
+"""The largest share of a step's time that comparisons of values may take."""
+LARGE = ALL_PROGRAMS["large"]
 PROGRAMS = (
     BenchProgram("layers", "4 layers of 256", Mlp(4, 256), rows=64, bounds={BY_HAND: 1.05}),
     BenchProgram(
@@ -60,6 +69,26 @@ def measure_workers(rounds: int, steps_a_turn: int) -> None:
         turns = steps_in_turns(systems, rounds, steps_a_turn)
         if strategy.extended.should_checkpoint:
             print(_line(program, strategy, turns), flush=True)
+    compared = _compared(strategy, rounds, steps_a_turn)
+    if strategy.extended.should_checkpoint:
+        print(compared, flush=True)
+
+
+def _compared(strategy: gd.Strategy, rounds: int, steps_a_turn: int) -> str:
+    """Return the line on what a comparison of values takes, of a step of `large`."""
+    program, interval, systems = LARGE, value_check_interval(), {}
+    for name, every in (("once", None), ("always", 1)):
+        gd.config.set_value_checks(every)
+        systems[name] = Graphdist(program, strategy)
+        systems[name].step()  # it is compiled for the interval of now
+    gd.config.set_value_checks(interval)
+    turns = steps_in_turns({**systems}, rounds, steps_a_turn)
+    once, always = (statistics.median(chain(*turns[name])) for name in ("once", "always"))
+    share = (always - once) / (interval or math.inf) / once
+    return (
+        f"{program.title}, a comparison of values: {(always - once) * 1e3:.2f} ms, a step "
+        f"{once * 1e3:.2f} ms: {share:.3%} at one in {interval} steps, at most {MOST_COMPARED:.0%}"
+    )
 
 
 def _line(program: BenchProgram, strategy: gd.Strategy, turns: dict[str, list[list[float]]]) -> str:
