@@ -192,7 +192,8 @@ class _Held:
         try:
             if not os.path.samestat(os.fstat(descriptor), os.fstat(self._descriptor)):
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self.file))
-            os.write(descriptor, self._owner.record(self._signs))
+            written = os.write(descriptor, self._owner.record(self._signs))
+            os.ftruncate(descriptor, written)  # what was no record may have been longer
         finally:
             os.close(descriptor)
 
