@@ -87,7 +87,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(trees)
 def test_a_tree_comes_back_or_is_refused(tree: Any) -> None:
     with tempfile.TemporaryDirectory() as name:
