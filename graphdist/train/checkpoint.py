@@ -206,7 +206,12 @@ class Checkpoint(Objects):
                 if series is None or is_python_ending():  # nobody would release it later
                     writer.release()
 
-        start_writing(job, name)
+        try:
+            start_writing(job, name)
+        except CheckpointError:  # it was not begun
+            if series is None:
+                writer.release()
+            raise
         if not (options or CheckpointOptions()).experimental_enable_async_checkpoint:
             finish_writing()
         return name

@@ -335,5 +335,6 @@ def _require_least(
             source=here(),
             hint=hint,
         )
-    if not value >= least:
+    limit: Any = least  # comparison of integers is exact; numbers of `numbers` have no types for it
+    if not value >= limit:
         raise ArgumentError(f"{name} is {value}: it is at least {least}", source=here(), hint=hint)

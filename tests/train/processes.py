@@ -231,7 +231,9 @@ def save_in_every_ending(directory: str) -> None:
     import graphdist  # noqa: F401 - has a function at exit, too
 
     atexit.register(save, "late")
-    ThreadPoolExecutor(1).submit(lambda: (time.sleep(0.3), save("pool")))
+    pool = ThreadPoolExecutor(1)
+    pool.submit(time.sleep, 0.3)
+    pool.submit(save, "pool")
     threading.Thread(target=save_when_the_main_thread_has_ended, args=("thread",)).start()
     daemon = threading.Thread(target=save, args=("daemon",), daemon=True)
     daemon.start()
@@ -266,17 +268,18 @@ def fork_in_a_write(directory: str) -> None:
     import numpy as np
 
     import graphdist as gd
-    from graphdist.train import checkpoint as checkpoints
+    from graphdist.runtime.files import checkpoint as checkpoints
+    from graphdist.runtime.files.checkpoint_arrays import write_arrays
     from graphdist.train.writing import finish_writing
 
     checkpoint = gd.train.Checkpoint(array=np.ones(1000), step=1)
     checkpoint.write(f"{directory}/first-1")
     checkpoint.sync()
-    may_end, write = threading.Event(), checkpoints.write_checkpoint
+    may_end = threading.Event()
 
-    def wait(*arguments: Any) -> None:
+    def wait(*arguments: Any) -> dict[str, str]:
         may_end.wait()
-        write(*arguments)
+        return write_arrays(*arguments)
 
     def use(name: str) -> None:
         may_end.set()  # in this process alone
@@ -285,7 +288,7 @@ def fork_in_a_write(directory: str) -> None:
         checkpoint.write(f"{directory}/{name}")
         print(name, flush=True)
 
-    setattr(checkpoints, "write_checkpoint", wait)  # noqa: B010 - mypy has a type for it
+    setattr(checkpoints, "write_arrays", wait)  # noqa: B010 - mypy has a type for it
     checkpoint.write(f"{directory}/second-2")
     waiting = threading.Thread(target=finish_writing)  # holds the lock while the process is forked
     waiting.start()

@@ -43,7 +43,7 @@ def test_the_order_is_that_of_saving(
     assert numbers(tmp_path) == [step + 1 for step in range(len(times))][-3:]
 
 
-KEPT = {
+KEPT: dict[str, tuple[list[float], list[int]]] = {
     "even": ([0, 1, 2, 3, 4, 5], [2, 4]),
     "back by years": ([0, 1, 2, -20_000, -19_999, -19_998, -19_997], [2, 3, 5]),
     "before 1970": ([0, -(10**6), -(10**6) + 1, -(10**6) + 2], [1, 3]),

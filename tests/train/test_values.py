@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import tensorstore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
@@ -127,7 +128,6 @@ def test_another_byte_order_is_saved_in_this_ones(tmp_path: Path, name: str) -> 
 
 
 def test_arrays_are_read_by_other_programs(tmp_path: Path) -> None:
-    tensorstore = pytest.importorskip("tensorstore")
     arrays = [np.arange(6.0).reshape(2, 3), np.array([1, 2], ml_dtypes.bfloat16), np.array(True)]
     came_back(tmp_path, arrays)
     for number, array in enumerate(arrays):
@@ -209,17 +209,17 @@ def test_an_array_in_a_memory_map_comes_back_in_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "complex128"])
 def test_arrays_of_64_bits_come_back_where_jax_has_32(tmp_path: Path, dtype: str) -> None:
     with jax.enable_x64(True):
-        value = {"array": jnp.full(3, 7, dtype), "variable": gd.Variable(np.full(3, 7, dtype))}
-    checkpoint = gd.train.Checkpoint(**value)
+        array, variable = jnp.full(3, 7, dtype), gd.Variable(np.full(3, 7, dtype))
+    checkpoint = gd.train.Checkpoint(array=array, variable=variable)
     checkpoint.write(tmp_path / "saved")
     with jax.enable_x64(True):
         checkpoint.array = jnp.zeros(3, dtype)
-        value["variable"].assign(np.zeros(3, dtype))
+        variable.assign(np.zeros(3, dtype))
     checkpoint.restore(tmp_path / "saved").assert_consumed()
     assert same(np.asarray(checkpoint.array), np.full(3, 7, dtype))
     assert same(gd.train.load_variable(tmp_path / "saved", "variable"), np.full(3, 7, dtype))
     with jax.enable_x64(True):
-        assert same(np.asarray(value["variable"].read_value()), np.full(3, 7, dtype))
+        assert same(np.asarray(variable.read_value()), np.full(3, 7, dtype))
 
 
 # Depth, and what contains itself.
