@@ -53,12 +53,9 @@ def _work(act: Callable[[_T], _R], waiting: deque[tuple[_T, Future[_R]]]) -> Non
             item, future = waiting.popleft()
         except IndexError:  # another thread took the last
             return
-        _call(act, item, future)
+        try:
+            future.set_result(act(item))
+        except BaseException as error:
+            waiting.clear()  # nobody asks for the results after this one
+            future.set_exception(error)
         del item, future  # a result may be large
-
-
-def _call(act: Callable[[_T], _R], item: _T, future: Future[_R]) -> None:
-    try:
-        future.set_result(act(item))
-    except BaseException as error:
-        future.set_exception(error)
