@@ -55,7 +55,7 @@ class Snapshot:
         return {
             "format": FORMAT,
             "sequence": min(last + 1, MOST),
-            "save_counter": save_counter,
+            "save_counter": min(save_counter, MOST),
             "saved_at": time.time(),
             "workers": len(reports),
             "arrays": {name: _record(files) for name, files in written.items()},

@@ -29,6 +29,7 @@ from graphdist.runtime.files.checkpoint_folders import (
     latest_in,
     remove,
 )
+from graphdist.runtime.files.checkpoint_index import MOST, short
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions
@@ -166,6 +167,12 @@ class CheckpointManager:
         prefix = os.path.join(self._directory, self._name)
         number = None if checkpoint_number is None else int(checkpoint_number)
         _require_least("checkpoint_number", number, Integral, 0, "leave it out: saves are counted")
+        if number is not None and number > MOST:
+            raise ArgumentError(
+                f"checkpoint_number is {short(number)}: it is at most {MOST}",
+                source=here(),
+                hint="leave it out: saves are counted",
+            )
         path = self.checkpoint.save_numbered(prefix, number, options, self._sweep)
         self._last_step = step
         return path
@@ -331,10 +338,12 @@ def _require_least(
     if not isinstance(value, kind):
         word = "an integer" if kind is Integral else "a number"
         raise ArgumentTypeError(
-            f"{name} is {value!r}, of type {type_name(value)}, not {word}",
+            f"{name} is {short(value)}, of type {type_name(value)}, not {word}",
             source=here(),
             hint=hint,
         )
     limit: Any = least  # comparison of integers is exact; numbers of `numbers` have no types for it
     if not value >= limit:
-        raise ArgumentError(f"{name} is {value}: it is at least {least}", source=here(), hint=hint)
+        raise ArgumentError(
+            f"{name} is {short(value)}: it is at least {least}", source=here(), hint=hint
+        )

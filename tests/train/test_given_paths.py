@@ -159,6 +159,17 @@ def test_a_folder_too_far_down(folder: Path) -> None:
     assert os.listdir(folder) == []
 
 
+@pytest.mark.parametrize(
+    "number",
+    [-1, -(10**5000), 2**53 + 1, 10**5000],
+    ids=lambda number: f"{number.bit_length()} bits",
+)
+def test_a_number_that_no_name_has(folder: Path, number: int) -> None:
+    manager = gd.train.CheckpointManager(checkpoint_of(1), folder, 1)
+    refused(lambda: manager.save(number), "checkpoint_number is .*: it is at (most|least)")
+    assert os.listdir(folder) == []
+
+
 @pytest.mark.parametrize("name", ["a.partial", "a.replaced", "a.0123abcd.partial"])
 def test_names_that_a_writer_removes(name: str) -> None:
     refused(saves_with(name)["write"], "a name of checkpoints that are being written")

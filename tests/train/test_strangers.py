@@ -199,12 +199,14 @@ def test_in_the_place_of_a_part(folder: Path, outside: Path, part: str, kind: st
     assert checkpoint.step == 1
 
 
-def test_checkpoints_that_strangers_number(folder: Path) -> None:
-    """The order has no larger number than 2^53, which every save would have to exceed."""
+@pytest.mark.parametrize("field", ["sequence", "save_counter"])
+def test_checkpoints_that_strangers_number(folder: Path, field: str) -> None:
+    """No number of an index is larger than 2^53, which the next save would have to exceed."""
     manager = manager_of(folder)
     manager.save()
     manager.sync()
     index = folder / "ckpt-1" / "index.json"
-    index.write_bytes(sealed({**json.loads(index.read_text()), "sequence": MOST}))
+    index.write_bytes(sealed({**json.loads(index.read_text()), field: MOST}))
+    manager.restore_or_initialize()
     path = manager.save()
     assert manager.latest_checkpoint == path
