@@ -58,6 +58,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_name_of_any_form_works(folder: Path, name: Any) -> None:
     checkpoint = checkpoint_of(1)

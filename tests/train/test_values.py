@@ -88,7 +88,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(trees)
 def test_a_tree_comes_back_or_is_refused(tree: Any) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -101,20 +101,18 @@ def test_a_tree_comes_back_or_is_refused(tree: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, *OTHERS], ids=str)
-def test_every_dtype_in_every_layout(tmp_path: Path, dtype: Any) -> None:
+def test_every_dtype(tmp_path: Path, dtype: Any) -> None:
     array = np.arange(-3, 3).reshape(2, 3).astype(dtype)
+    forms = [array.T, array[:0], array[0, 0], np.array(array[1, 1])]
+    assert same(forms, came_back(tmp_path, forms))
+
+
+def test_every_layout(tmp_path: Path) -> None:
+    array = np.arange(24.0).reshape(2, 3, 4)
     frozen = array.copy()
     frozen.flags.writeable = False
-    layouts = [
-        array,
-        array.T,
-        array[:, ::-2],
-        frozen,
-        array[:0],
-        array[0, 0],
-        np.array(array[1, 1]),
-    ]
-    layouts += [np.asfortranarray(array), np.broadcast_to(array[0, 1], (2, 2))]
+    layouts = [array, array.transpose(1, 0, 2), array[:, ::-2], array[..., 1], frozen]
+    layouts += [np.asfortranarray(array), np.broadcast_to(array[0, 1], (2, 2, 4))]
     assert same(layouts, came_back(tmp_path, layouts))
 
 
@@ -228,10 +226,10 @@ def test_arrays_of_64_bits_come_back_where_jax_has_32(tmp_path: Path, dtype: str
 def test_any_depth(tmp_path: Path) -> None:
     """JAX's own functions leave Python's count of calls wrong where they give up at some depth."""
     tree: Any = np.ones(2)
-    for _ in range(3000):
+    for _ in range(1500):
         tree = [{"a": tree}]
     inner = gd.train.Checkpoint(step=3)
-    for _ in range(3000):
+    for _ in range(1500):
         outer = gd.train.Checkpoint()
         outer.objects["inner"] = inner  # an assignment looks at all that is in it
         inner = outer
