@@ -33,6 +33,7 @@ from graphdist.errors import ArgumentError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
 from graphdist.random import Generator
+from graphdist.runtime.files.checkpoint_index import short
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
@@ -48,6 +49,7 @@ from graphdist.train.leaves import (
 from graphdist.values.distributed import PerReplica
 
 _LIBRARIES = {"jax", "jaxlib", "numpy", "builtins", "graphdist"}
+_STATES = (Variable, ShardedVariable, Metric, Total, Generator)
 _NO_OBJECTS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
 
@@ -77,8 +79,10 @@ class _Place:
     put: PutBack | None
     """Puts another value here; None in the attributes of a user's object, which are not replaced.
     """
-    keys: str | None = None
-    """The path to the value in its pytree, None at the top."""
+    outer: _Place | None = None
+    """The node of the pytree that the value is a child of, None at the top."""
+    key: str = ""
+    """The key of the value in that node."""
     is_entered: bool = False
     """Whether the values in it are being visited, and then it is left."""
     is_object: bool = False
@@ -88,13 +92,16 @@ class _Place:
     @property
     def full_name(self) -> str:
         """Return the name of the value."""
-        return "/".join(filter(None, (self.name, self.keys)))
+        keys, place = [], self
+        while place.outer is not None:
+            keys.append(place.key)
+            place = place.outer
+        return "/".join(filter(None, (place.name, "/".join(reversed(keys)))))
 
     def below(self, key: Any, value: Any, put: PutBack | None) -> _Place:
         """Return the place of a child in a pytree."""
         said = jax.tree_util.keystr(key, simple=True, separator="/")
-        keys = said if self.keys is None else f"{self.keys}/{said}"
-        return _Place(self.name, value, put, keys)
+        return _Place(self.name, value, put, self, said)
 
 
 @dataclass
@@ -143,18 +150,19 @@ class Entries:
 
     def _visit(self, place: _Place) -> list[_Place] | None:
         """Return the places in a value; None for a leaf, whose entries are added."""
-        value, name = place.value, place.full_name
-        if self._add_state(name, value):
+        value, is_inside = place.value, id(place.value) in self._inside
+        if isinstance(value, _STATES) or _has_state(value):
+            self._add_state(place.full_name, value)
             return None
         if isinstance(value, Objects):
-            return None if id(value) in self._inside else self._objects(name, value)
+            return None if is_inside else self._objects(place.full_name, value)
         if not isinstance(value, PerReplica) and (children := self._level(place)) is not None:
             return children
         if _is_users_object(value):
             place.is_object = True
-            return None if id(value) in self._inside else _attributes(name, value)
+            return None if is_inside else _attributes(place.full_name, value)
         if place.put is not None:
-            self._add(name, of_value(name, value, place.put))
+            self._add(place.full_name, of_value(place.full_name, value, place.put))
         return None
 
     def _objects(self, name: str, holder: Objects) -> list[_Place]:
@@ -184,17 +192,15 @@ class Entries:
             ) from error
         if [key for key, _ in pairs] == [()]:
             return None
-        if id(place.value) in self._inside and place.put is not None:
+        is_inside = id(place.value) in self._inside
+        if place.put is None:
+            below = [place.below(key, child, None) for key, child in pairs]
+            return None if is_inside else below
+        if is_inside:
             raise ArgumentError(
-                f"entry {place.full_name[:60]!r} of a checkpoint contains itself",
+                f"entry {short(place.full_name)} of a checkpoint contains itself",
                 source=here(),
                 hint="give a tree: each list or dict in one place",
-            )
-        if place.put is None:
-            return (
-                []
-                if id(place.value) in self._inside
-                else [place.below(key, child, None) for key, child in pairs]
             )
         tree = _Tree([child for _, child in pairs], structure, place.put)
         self.trees.append(tree)
@@ -225,25 +231,20 @@ class Entries:
         self._seen.append(holder)
         return True
 
-    def _add_state(self, name: str, leaf: Any) -> bool:
-        """Add an object that is restored in place; return whether the leaf is one."""
-        if isinstance(leaf, Variable | ShardedVariable):
-            if self._is_new(name, leaf):
-                self._add(name, of_variable(name, leaf))
-        elif isinstance(leaf, Metric):
+    def _add_state(self, name: str, leaf: Any) -> None:
+        """Add an object that is restored in place."""
+        if isinstance(leaf, Metric):
             for inner, total in named_totals(leaf):
                 self._add_state(f"{name}/{inner}", total)
-        elif isinstance(leaf, Total):
-            if self._is_new(name, leaf):
-                self._add(name, of_total(name, leaf))
         elif isinstance(leaf, Generator):
             self._add_state(f"{name}/state", leaf.state)
-        elif _has_state(leaf):
-            if self._is_new(name, leaf):
+        elif self._is_new(name, leaf):
+            if isinstance(leaf, Variable | ShardedVariable):
+                self._add(name, of_variable(name, leaf))
+            elif isinstance(leaf, Total):
+                self._add(name, of_total(name, leaf))
+            else:
                 self._add(name, of_state(name, leaf))
-        else:
-            return False
-        return True
 
 
 class Objects:

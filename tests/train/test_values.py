@@ -226,10 +226,10 @@ def test_arrays_of_64_bits_come_back_where_jax_has_32(tmp_path: Path, dtype: str
 def test_any_depth(tmp_path: Path) -> None:
     """JAX's own functions leave Python's count of calls wrong where they give up at some depth."""
     tree: Any = np.ones(2)
-    for _ in range(1500):
+    for _ in range(3000):
         tree = [{"a": tree}]
     inner = gd.train.Checkpoint(step=3)
-    for _ in range(1500):
+    for _ in range(3000):
         outer = gd.train.Checkpoint()
         outer.objects["inner"] = inner  # an assignment looks at all that is in it
         inner = outer
@@ -255,6 +255,22 @@ def test_what_contains_itself(tmp_path: Path) -> None:
     checkpoint.step = 0
     checkpoint.restore(tmp_path / "saved").assert_consumed()
     assert checkpoint.step == 3
+
+
+def test_attributes_that_contain_themselves(tmp_path: Path) -> None:
+    class Model:
+        """A user's object."""
+
+    model = Model()
+    circle: list[Any] = [gd.Variable(3.0)]
+    circle += [circle, {"model": model}]
+    vars(model).update(circle=circle, itself=model, circles={"a": circle, "b": [circle]})
+    checkpoint = gd.train.Checkpoint(model=model)
+    path = checkpoint.write(tmp_path / "saved")
+    assert gd.train.list_variables(path) == [("model/circle/0", [])]
+    circle[0].assign(0.0)
+    checkpoint.restore(path).assert_consumed()
+    assert float(circle[0]) == 3.0
 
 
 @pytest.mark.parametrize(
