@@ -13,7 +13,8 @@ from graphdist.runtime.files.checkpoint_folders import remove_all
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.user_lines import here
-from graphdist.train.checkpoint import Checkpoint, StrPath
+from graphdist.train.checkpoint import Checkpoint
+from graphdist.train.given_paths import StrPath
 from graphdist.train.manager import CheckpointManager
 
 PROGRESS = "backup"

@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar  # Any: the user's objects
+from typing import Any, TypeVar  # Any: the user's objects
 from weakref import WeakSet
 
 from graphdist.data.elements import at_the_users_line
-from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError
+from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.files.checkpoint import take_place, write_checkpoint
-from graphdist.runtime.files.checkpoint_arrays import require_tensorstore
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.files.checkpoint_folders import (
     checkpoints_in,
@@ -26,12 +25,12 @@ from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.state import current_trace
 from graphdist.tracing.user_lines import here
 from graphdist.train.entries import Objects, entries_of, outside_scopes
+from graphdist.train.given_paths import StrPath, path_of, prefix_of
 from graphdist.train.index import SavedCheckpoint, Snapshot, snapshot
 from graphdist.train.status import LoadStatus
-from graphdist.train.writing import finish_writing, start_writing
+from graphdist.train.writing import finish_writing, is_python_ending, start_writing
 from graphdist.values.distributed import type_name
 
-StrPath: TypeAlias = str | os.PathLike[str]
 _T = TypeVar("_T")
 _TRIES = 20
 """How often a checkpoint is read again, if another replaced it meanwhile."""
@@ -80,11 +79,7 @@ class Checkpoint(Objects):
     objects: dict[str, Any]
 
     def __init__(self, **objects: Any) -> None:
-        """Take the objects; raises `ArgumentTypeError` for an object that cannot be saved.
-
-        Raises `MissingExtraError` where the package that writes arrays is not installed.
-        """
-        require_tensorstore(here())
+        """Take the objects; raises `ArgumentTypeError` for an object that cannot be saved."""
         vars(self).update(objects={}, _save_counter=0, _status=None, _outer=WeakSet())
         vars(self).update(_writers={})
         for name, value in objects.items():
@@ -92,19 +87,19 @@ class Checkpoint(Objects):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Keep an object, and restore it if a checkpoint restored before has its values."""
-        if name.startswith("_") or hasattr(type(self), name):
+        if name.startswith("_") or hasattr(type(self), name) or name in vars(self):
             raise ArgumentError(
                 f"an object of a checkpoint is called {name!r}, which means something else",
                 source=here(),
                 hint="give it another name",
             )
-        before = self.objects.get(name)
+        is_known, before = name in self.objects, self.objects.get(name)
         self.objects[name] = value
         try:
             entries_of(self, [name])
-        except ArgumentTypeError:
+        except BaseException:
             self.objects[name] = before
-            if before is None:
+            if not is_known:
                 del self.objects[name]
             raise
         if self._status is not None:
@@ -154,9 +149,9 @@ class Checkpoint(Objects):
         afterwards: Callable[[], None] | None = None,
     ) -> str:
         """Save under a number, by default the next of `save`; then call a function, on a thread."""
+        prefix = prefix_of(file_prefix, "the prefix of a checkpoint")
         count = self._save_counter + 1
         name = f"{os.fspath(file_prefix)}-{count if number is None else number}"
-        prefix = Path(file_prefix).absolute()
         writer = self._writers.setdefault(prefix, CheckpointWriter(prefix.parent, prefix.name))
         self._write(name, options, count, writer, afterwards)
         vars(self)["_save_counter"] = count
@@ -171,6 +166,7 @@ class Checkpoint(Objects):
         function. With several workers the first two are raised by the next call that waits for the
         checkpoint.
         """
+        prefix_of(file_prefix, "the path of a checkpoint")
         return self._write(os.fspath(file_prefix), options, self._save_counter)
 
     def _write(
@@ -207,10 +203,15 @@ class Checkpoint(Objects):
                 if afterwards is not None:
                     afterwards()
             finally:
-                if series is None:
+                if series is None or is_python_ending():  # nobody would release it later
                     writer.release()
 
-        start_writing(job, name)
+        try:
+            start_writing(job, name)
+        except CheckpointError:  # it was not begun
+            if series is None:
+                writer.release()
+            raise
         if not (options or CheckpointOptions()).experimental_enable_async_checkpoint:
             finish_writing()
         return name
@@ -289,8 +290,8 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
     The function is called again if another checkpoint replaced it meanwhile. Raises
     `UnreadableCheckpointError` if there is none, or it is damaged or was removed.
     """
+    path = path_of(save_path, "the path of a checkpoint")
     finish_writing()
-    path = Path(save_path).absolute()
     place = existing(path)
     if place is None:
         others = [other.path.name for other in checkpoints_in(path.parent)]
@@ -329,8 +330,9 @@ def latest_checkpoint(checkpoint_dir: StrPath) -> str | None:
 
     >>> latest_checkpoint("/no/such/folder")
     """
+    folder = path_of(checkpoint_dir, "the folder of checkpoints")
     finish_writing()
-    latest = latest_in(Path(checkpoint_dir).absolute())
+    latest = latest_in(folder)
     return None if latest is None else os.path.join(checkpoint_dir, latest.name)
 
 
@@ -365,6 +367,8 @@ def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
     return read_saved(_named_or_latest(ckpt_dir_or_file), load)
 
 
+@at_the_users_line()
 def _named_or_latest(name: StrPath) -> StrPath:
-    latest = None if existing(Path(name).absolute()) else latest_checkpoint(name)
+    path = path_of(name, "the path of a checkpoint")
+    latest = None if existing(path) else latest_checkpoint(name)
     return name if latest is None else latest

@@ -19,130 +19,98 @@ An object that is found twice is saved once, under the first name. The other nam
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeAlias  # Any: pytrees, JSON, values of numpy and JAX
+from typing import Any  # Any: pytrees
 
 import jax
-import numpy as np
 
 from graphdist.data.iterators import ElementIterator
-from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.errors import ArgumentError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
 from graphdist.random import Generator
-from graphdist.runtime.files.checkpoint_arrays import can_be_written
-from graphdist.runtime.spans import Span
+from graphdist.runtime.files.checkpoint_index import short
 from graphdist.state.sharded_variable import ShardedVariable
-from graphdist.state.storage import Storage
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
-from graphdist.values.distributed import PerReplica, type_name
+from graphdist.train.leaves import (
+    CheckpointEntry,
+    PutBack,
+    named_totals,
+    of_state,
+    of_total,
+    of_value,
+    of_variable,
+)
+from graphdist.values.distributed import PerReplica
 
-Array: TypeAlias = np.ndarray[Any, Any]
-PutBack: TypeAlias = Callable[[Any], None]
-
-_FLOATS = {"bfloat16", "float16", "float32", "float64"}
 _LIBRARIES = {"jax", "jaxlib", "numpy", "builtins", "graphdist"}
+_STATES = (Variable, ShardedVariable, Metric, Total, Generator)
 _NO_OBJECTS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
 
-@dataclass
-class ArrayEntry:
-    """An array, by its dtype and shape; `read` copies it to the host, `write` replaces all."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    read: Callable[[], Array]
-    write: Callable[[Array], None]
-    is_read_by_all: bool = False
-    """Whether reading takes all workers."""
-    holder: Any = None
-    """The object that is written to; None for an array, which is replaced."""
-    takes_any_float: bool = False
-    """Whether it can also be restored from floats of other dtypes."""
-    slices: Storage | None = None
-    """The storage of a variable in slices over workers: each worker saves and restores its own."""
-    numbers: tuple[int, ...] = ()
-    """The shape of the numbers stored for each element, if elements are random keys."""
-
-    @property
-    def span(self) -> Span | None:
-        """Return the part that is restored on this worker; None: all of it."""
-        return None if self.slices is None else self.slices.own_span
-
-    def restore(self, array: Array) -> None:
-        """Write the part of `span`."""
-        (self.write if self.slices is None else self.slices.assign_own_slices)(array)
-
-    def takes(self, dtype: str, shape: Sequence[int], stored_shape: Sequence[int]) -> bool:
-        """Return whether it can be restored from an array of this dtype and shape."""
-        is_float = self.takes_any_float and dtype in _FLOATS
-        is_alike = tuple(stored_shape) == (*self.shape, *self.numbers)
-        return (is_float or dtype == self.dtype) and tuple(shape) == tuple(self.shape) and is_alike
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Return the size in bytes; for random keys it is an estimate."""
-        size = 8 if self.dtype.startswith("key<") else jax.numpy.dtype(self.dtype).itemsize
-        return size * int(np.prod(self.shape, dtype=np.int64))
-
-
-@dataclass
-class ValueEntry:
-    """A number or a string."""
-
-    name: str
-    value: Any
-    write: PutBack
-    holder: None = None
-
-    def __str__(self) -> str:
-        return f"of type {type(self.value).__name__}"
-
-
-@dataclass
-class StateEntry:
-    """An object whose state differs between workers."""
-
-    name: str
-    read: Callable[[], Any]
-    write: PutBack
-    holder: Any
-
-    def __str__(self) -> str:
-        return "an iterator"
-
-
-CheckpointEntry: TypeAlias = ArrayEntry | ValueEntry | StateEntry
-
-
 class _Tree:
-    """A pytree some of whose leaves are replaced when it is restored."""
+    """One level of a pytree, some of whose children are replaced when it is restored."""
 
-    def __init__(self, leaves: list[Any], structure: Any, put: PutBack) -> None:
-        self._leaves, self._structure, self._put = leaves, structure, put
+    def __init__(self, children: list[Any], structure: Any, put: PutBack) -> None:
+        self._children, self._structure, self._put = children, structure, put
         self._is_changed = False
 
-    def replace(self, place: int, leaf: Any) -> None:
-        self._leaves[place] = leaf
+    def replace(self, place: int, child: Any) -> None:
+        self._children[place] = child
         self._is_changed = True
 
     def finish(self) -> None:
         if self._is_changed:
-            self._put(jax.tree.unflatten(self._structure, self._leaves))
+            self._put(jax.tree.unflatten(self._structure, self._children))
+
+
+@dataclass
+class _Place:
+    """A value in the objects of a checkpoint, which are walked through."""
+
+    name: str
+    """The name of the pytree that the value is in."""
+    value: Any
+    put: PutBack | None
+    """Puts another value here; None in the attributes of a user's object, which are not replaced.
+    """
+    outer: _Place | None = None
+    """The node of the pytree that the value is a child of, None at the top."""
+    key: str = ""
+    """The key of the value in that node."""
+    is_entered: bool = False
+    """Whether the values in it are being visited, and then it is left."""
+    is_object: bool = False
+    """Whether it is an object of a user's class."""
+    entries_before: int = 0
+
+    @property
+    def full_name(self) -> str:
+        """Return the name of the value."""
+        keys, place = [], self
+        while place.outer is not None:
+            keys.append(place.key)
+            place = place.outer
+        return "/".join(filter(None, (place.name, "/".join(reversed(keys)))))
+
+    def below(self, key: Any, value: Any, put: PutBack | None) -> _Place:
+        """Return the place of a child in a pytree."""
+        said = jax.tree_util.keystr(key, simple=True, separator="/")
+        return _Place(self.name, value, put, self, said)
 
 
 @dataclass
 class Entries:
-    """The entries found in objects, by name and in order."""
+    """The entries found in objects, by name and in order.
+
+    Objects are walked through with a list of what is to be visited, since they may be nested deeper
+    than Python's stack. JAX's own functions take one level of a pytree at a time.
+    """
 
     by_name: dict[str, CheckpointEntry] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
@@ -151,22 +119,95 @@ class Entries:
     _names: dict[int, str] = field(default_factory=dict)
     _seen: list[Any] = field(default_factory=list)  # keeps them alive, so that ids stay unique
     _inside: set[int] = field(default_factory=set)
+    """The objects that are being visited: one may contain itself."""
 
     def collect(self, name: str, tree: Any, put: PutBack) -> None:
         """Add the entries of a pytree; `put` receives the tree that takes its place."""
-        leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_entry_leaf)
-        replaced = _Tree([leaf for _, leaf in leaves], structure, put)
-        self.trees.append(replaced)
-        for place, (path, leaf) in enumerate(leaves):
-            inner = jax.tree_util.keystr(path, simple=True, separator="/")
-            full = "/".join(filter(None, (name, inner)))
-            if not self._collect_state(full, leaf):
-                self._collect_value(full, leaf, partial(replaced.replace, place))
+        waiting = [self._root(name, tree, put)]
+        while waiting:
+            place = waiting.pop()
+            if place.is_entered:
+                self._leave(place)
+            elif (within := self._visit(place)) is not None:
+                self._inside.add(id(place.value))
+                place.is_entered, place.entries_before = True, self._count
+                waiting += [place, *reversed(within)]
 
     def finish(self) -> None:
         """Put the trees with restored leaves in their places."""
-        for tree in reversed(self.trees):
+        for tree in reversed(self.trees):  # the inner ones first
             tree.finish()
+
+    @property
+    def _count(self) -> int:
+        return len(self.by_name) + len(self.aliases)
+
+    def _leave(self, place: _Place) -> None:
+        """Note that all was visited; raises for an object of a user's class without entries."""
+        self._inside.remove(id(place.value))
+        if place.is_object and place.put is not None and self._count == place.entries_before:
+            of_value(place.full_name, place.value, place.put)
+
+    def _visit(self, place: _Place) -> list[_Place] | None:
+        """Return the places in a value; None for a leaf, whose entries are added."""
+        value, is_inside = place.value, id(place.value) in self._inside
+        if isinstance(value, _STATES) or _has_state(value):
+            self._add_state(place.full_name, value)
+            return None
+        if isinstance(value, Objects):
+            return None if is_inside else self._objects(place.full_name, value)
+        if not isinstance(value, PerReplica) and (children := self._level(place)) is not None:
+            return children
+        if _is_users_object(value):
+            place.is_object = True
+            return None if is_inside else _attributes(place.full_name, value)
+        if place.put is not None:
+            self._add(place.full_name, of_value(place.full_name, value, place.put))
+        return None
+
+    def _objects(self, name: str, holder: Objects) -> list[_Place]:
+        self.inner.append(holder)
+        named = holder.objects.items()
+        return [self._root(f"{name}/{each}", tree, holder.putter(each)) for each, tree in named]
+
+    def _root(self, name: str, tree: Any, put: PutBack) -> _Place:
+        """Return the place of a pytree, which is put back by `finish`."""
+        root = _Tree([tree], jax.tree.structure(0), put)
+        self.trees.append(root)
+        return _Place(name, tree, partial(root.replace, 0))
+
+    def _level(self, place: _Place) -> list[_Place] | None:
+        """Return the children of a node of a pytree; None for a leaf."""
+        calls = itertools.count()  # the first is of the node itself, the others are of its children
+        try:
+            pairs, structure = jax.tree_util.tree_flatten_with_path(
+                place.value, is_leaf=lambda _: next(calls) > 0
+            )
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"entry {place.full_name!r} of a checkpoint is a {type(place.value).__name__} "
+                f"whose keys cannot be put in order: {error}",
+                source=here(),
+                hint="give keys of one type",
+            ) from error
+        if [key for key, _ in pairs] == [()]:
+            return None
+        is_inside = id(place.value) in self._inside
+        if place.put is None:
+            below = [place.below(key, child, None) for key, child in pairs]
+            return None if is_inside else below
+        if is_inside:
+            raise ArgumentError(
+                f"entry {short(place.full_name)} of a checkpoint contains itself",
+                source=here(),
+                hint="give a tree: each list or dict in one place",
+            )
+        tree = _Tree([child for _, child in pairs], structure, place.put)
+        self.trees.append(tree)
+        return [
+            place.below(key, child, partial(tree.replace, number))
+            for number, (key, child) in enumerate(pairs)
+        ]
 
     def _add(self, name: str, entry: CheckpointEntry) -> None:
         self._check_free(name)
@@ -190,74 +231,20 @@ class Entries:
         self._seen.append(holder)
         return True
 
-    def _collect_state(self, name: str, leaf: Any) -> bool:
-        """Add an object that is restored in place; return whether the leaf is one."""
-        if isinstance(leaf, Variable | ShardedVariable):
-            if self._is_new(name, leaf):
-                self._add(name, _of_variable(name, leaf))
-        elif isinstance(leaf, Metric):
-            for inner, total in _named_totals(leaf):
-                self._collect_state(f"{name}/{inner}", total)
-        elif isinstance(leaf, Total):
-            if self._is_new(name, leaf):
-                self._add(name, _of_total(name, leaf))
+    def _add_state(self, name: str, leaf: Any) -> None:
+        """Add an object that is restored in place."""
+        if isinstance(leaf, Metric):
+            for inner, total in named_totals(leaf):
+                self._add_state(f"{name}/{inner}", total)
         elif isinstance(leaf, Generator):
-            self._collect_state(f"{name}/state", leaf.state)
-        elif _has_state(leaf):
-            if self._is_new(name, leaf):
-                self._add(name, StateEntry(name, leaf.get_state, leaf.set_state, leaf))
-        elif isinstance(leaf, Objects):
-            if id(leaf) not in self._inside:
-                self.inner.append(leaf)
-                with self._entered(leaf):
-                    for inner, tree in leaf.objects.items():
-                        self.collect(f"{name}/{inner}", tree, leaf.putter(inner))
-        elif _is_users_object(leaf):
-            return self._collect_attributes(name, leaf)
-        else:
-            return False
-        return True
-
-    def _collect_attributes(self, name: str, holder: Any) -> bool:
-        """Add the entries in the attributes of a user's object; return whether there are any."""
-        if id(holder) in self._inside:
-            return True
-        is_found = False
-        with self._entered(holder):
-            for attribute, tree in vars(holder).items():
-                leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_entry_leaf)
-                for path, leaf in leaves:
-                    inner = jax.tree_util.keystr(path, simple=True, separator="/")
-                    full = "/".join(filter(None, (name, attribute, inner)))
-                    is_found |= self._collect_state(full, leaf)
-        return is_found
-
-    @contextmanager
-    def _entered(self, holder: Any) -> Iterator[None]:
-        """Note that an object is being visited: it may contain itself."""
-        self._inside.add(id(holder))
-        try:
-            yield
-        finally:
-            self._inside.remove(id(holder))
-
-    def _collect_value(self, name: str, leaf: Any, put: PutBack) -> None:
-        """Add a value that is replaced on restore; raises `ArgumentTypeError` for other kinds."""
-        if isinstance(leaf, jax.Array | np.ndarray | np.generic):
-            self._add(name, _of_array(name, leaf, put))
-        elif isinstance(leaf, bool | int | float | str):
-            self._add(name, ValueEntry(name, leaf, put))
-        else:
-            is_per_replica = isinstance(leaf, PerReplica)
-            raise ArgumentTypeError(
-                f"entry {name!r} of a checkpoint is of type {type_name(leaf)}, which cannot be "
-                f"saved",
-                source=here(),
-                hint="make it one value first: strategy.reduce('MEAN', value, axis=None)"
-                if is_per_replica
-                else "give variables, arrays, numbers, metrics, generators, iterators, "
-                "or pytrees of them",
-            )
+            self._add_state(f"{name}/state", leaf.state)
+        elif self._is_new(name, leaf):
+            if isinstance(leaf, Variable | ShardedVariable):
+                self._add(name, of_variable(name, leaf))
+            elif isinstance(leaf, Total):
+                self._add(name, of_total(name, leaf))
+            else:
+                self._add(name, of_state(name, leaf))
 
 
 class Objects:
@@ -286,10 +273,10 @@ def outside_scopes(function: Callable[[], Any]) -> Any:
     return contextvars.Context().run(function)
 
 
-def _is_entry_leaf(leaf: Any) -> bool:
-    """Return whether an object is a leaf here, although JAX may flatten it."""
-    kinds = Variable | ShardedVariable | Metric | Total | Generator | PerReplica | Objects
-    return isinstance(leaf, kinds) or _has_state(leaf)
+def _attributes(name: str, holder: Any) -> list[_Place]:
+    """Return the places of the attributes of a user's object."""
+    named = list(vars(holder).items())
+    return [_Place("/".join(filter(None, (name, each))), value, None) for each, value in named]
 
 
 def _has_state(leaf: Any) -> bool:
@@ -303,96 +290,3 @@ def _is_users_object(leaf: Any) -> bool:
     return (
         not isinstance(leaf, _NO_OBJECTS) and module not in _LIBRARIES and hasattr(leaf, "__dict__")
     )
-
-
-def _named_totals(metric: Metric) -> Iterator[tuple[str, Total]]:
-    """Yield the sums of a metric with names that no two share."""
-    names: set[str] = set()
-    for number, total in enumerate(metric.totals):
-        name = f"{total.name}_{number}" if total.name in names else total.name
-        names.add(name)
-        yield name, total
-
-
-def _of_total(name: str, total: Total) -> ArrayEntry:
-    return ArrayEntry(
-        name,
-        "float64",
-        total.shape,
-        total.host_value,
-        total.restore,
-        is_read_by_all=total.variable.is_read_by_all,
-        holder=total,
-        takes_any_float=True,
-    )
-
-
-def _of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
-    dtype = variable.dtype
-
-    def write(array: Array) -> None:
-        variable.assign(_as_value(array, dtype), read_value=False)
-
-    numbers = _numbers_of(dtype)
-    storage = variable.storage if isinstance(variable, Variable) else None
-    is_in_slices = storage and storage.is_in_slices_over_workers and not numbers
-    return ArrayEntry(
-        name,
-        _checked_dtype(name, dtype),
-        variable.shape,
-        lambda: _of_data(variable.host_value()),
-        write,
-        is_read_by_all=variable.is_read_by_all,
-        holder=variable,
-        slices=storage if is_in_slices else None,
-        numbers=numbers,
-    )
-
-
-def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
-    def write(array: Array) -> None:
-        if isinstance(leaf, np.generic):
-            put(array[()])
-        elif isinstance(leaf, np.ndarray):
-            put(array)
-        else:
-            put(jax.device_put(_as_value(array, leaf.dtype), leaf.sharding))
-
-    def read() -> Array:
-        is_numpy = isinstance(leaf, np.ndarray | np.generic)
-        return np.array(leaf) if is_numpy else _of_data(leaf)
-
-    dtype = _checked_dtype(name, leaf.dtype)
-    return ArrayEntry(name, dtype, leaf.shape, read, write, numbers=_numbers_of(leaf.dtype))
-
-
-def _numbers_of(dtype: Any) -> tuple[int, ...]:
-    """Return the shape of the numbers that a random key is stored as; () for other dtypes."""
-    if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
-        return ()
-    return tuple(jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).shape)
-
-
-def _checked_dtype(name: str, dtype: Any) -> str:
-    """Return the dtype as text; raises `ArgumentTypeError` for one that no file can hold."""
-    if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) or can_be_written(np.dtype(dtype)):
-        return str(dtype)
-    raise ArgumentTypeError(
-        f"entry {name!r} of a checkpoint has dtype {dtype}, which cannot be saved",
-        source=here(),
-        hint="give numbers: value.astype(...)",
-    )
-
-
-def _of_data(value: Any) -> Array:
-    """Return a value in the memory of the host, a random key as its numbers."""
-    if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-        value = jax.random.key_data(value)
-    return np.asarray(value)
-
-
-def _as_value(array: Array, dtype: Any) -> Any:
-    if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
-        return array
-    implementation = jax.random.key_impl(jax.numpy.empty((), dtype))  # the dtype has a short name
-    return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)

@@ -19,14 +19,14 @@ from graphdist.ir.source import Source
 from graphdist.runtime.files.checkpoint_arrays import read_arrays
 from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.checkpoint_folders import checkpoints_in
-from graphdist.runtime.files.checkpoint_index import FORMAT, read_index
+from graphdist.runtime.files.checkpoint_index import FORMAT, MOST, read_index, short, stored_value
 from graphdist.runtime.processes.workers import Workers
 from graphdist.runtime.spans import Span
-from graphdist.train.entries import (
+from graphdist.train.entries import Entries
+from graphdist.train.leaves import (
     Array,
     ArrayEntry,
     CheckpointEntry,
-    Entries,
     StateEntry,
     ValueEntry,
 )
@@ -54,8 +54,8 @@ class Snapshot:
         states = {name: [report["states"][name] for report in reports] for name in self.states}
         return {
             "format": FORMAT,
-            "sequence": last + 1,
-            "save_counter": save_counter,
+            "sequence": min(last + 1, MOST),
+            "save_counter": min(save_counter, MOST),
             "saved_at": time.time(),
             "workers": len(reports),
             "arrays": {name: _record(files) for name, files in written.items()},
@@ -110,7 +110,9 @@ def snapshot(entries: Entries, workers: Workers) -> Snapshot:
             described = {"dtype": entry.dtype, "shape": list(entry.shape), "stored": stored}
             records[entry.name] = {**described, "file": file, **where}
     others = entries.by_name.values()
-    values = {entry.name: entry.value for entry in others if isinstance(entry, ValueEntry)}
+    values = {
+        entry.name: stored_value(entry.value) for entry in others if isinstance(entry, ValueEntry)
+    }
     states = {entry.name: entry.read() for entry in others if isinstance(entry, StateEntry)}
     return Snapshot(files, {"arrays": records, "states": states}, values, dict(entries.aliases))
 
@@ -167,7 +169,7 @@ class SavedCheckpoint:
         if name in self.arrays:
             return f"{self.arrays[name].dtype}{list(self.arrays[name].shape)}"
         if name in self.values:
-            return f"{self.values[name]!r}"
+            return short(self.values[name])
         return "an iterator"
 
     def read(self, names: Iterable[str], spans: Iterable[Span | None] = ()) -> Iterator[Array]:

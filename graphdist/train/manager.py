@@ -29,9 +29,11 @@ from graphdist.runtime.files.checkpoint_folders import (
     latest_in,
     remove,
 )
+from graphdist.runtime.files.checkpoint_index import MOST, short
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.user_lines import here
-from graphdist.train.checkpoint import Checkpoint, CheckpointOptions, StrPath
+from graphdist.train.checkpoint import Checkpoint, CheckpointOptions
+from graphdist.train.given_paths import StrPath, path_of, prefix_of
 from graphdist.train.status import LoadStatus
 from graphdist.train.writing import finish_writing
 from graphdist.values.distributed import type_name
@@ -80,7 +82,8 @@ class CheckpointManager:
         read_only: bool = False,
     ) -> None:
         """Manage a folder and the checkpoints in it; raises `ArgumentError` for wrong options."""
-        _require_findable(checkpoint, directory, checkpoint_name)
+        path_of(directory, "the directory of a manager")
+        _require_findable(checkpoint, checkpoint_name)
         _require_least("max_to_keep", max_to_keep, Integral, 1, "give None to keep all")
         _require_least("keep_every_n_hours", keep_every_n_hours, Real, 0, "give None to keep none")
         _require_least("checkpoint_interval", checkpoint_interval, Integral, 1, "count in steps")
@@ -164,6 +167,12 @@ class CheckpointManager:
         prefix = os.path.join(self._directory, self._name)
         number = None if checkpoint_number is None else int(checkpoint_number)
         _require_least("checkpoint_number", number, Integral, 0, "leave it out: saves are counted")
+        if number is not None and number > MOST:
+            raise ArgumentError(
+                f"checkpoint_number is {short(number)}: it is at most {MOST}",
+                source=here(),
+                hint="leave it out: saves are counted",
+            )
         path = self.checkpoint.save_numbered(prefix, number, options, self._sweep)
         self._last_step = step
         return path
@@ -271,7 +280,7 @@ class CheckpointManager:
     def _managed(self) -> list[FoundCheckpoint]:
         with at_the_users_line():
             found = complete_in(self._folder, self._name)
-        return [checkpoint for checkpoint in found if not (checkpoint.path / _KEPT).exists()]
+        return [checkpoint for checkpoint in found if not _has_mark(checkpoint)]
 
     def _sweep(self) -> None:
         """Remove the checkpoints beyond the limit, on the thread that wrote the last one.
@@ -282,19 +291,28 @@ class CheckpointManager:
             return
         for checkpoint in self._managed()[: -self._max_to_keep]:
             if self._hours is not None and self._is_kept(checkpoint):
-                (checkpoint.path / _KEPT).touch()
+                (checkpoint.path / _KEPT).open("xb").close()  # a new file: no link is followed
             else:
                 remove(checkpoint.path)
 
     def _is_kept(self, checkpoint: FoundCheckpoint) -> bool:
-        """Return whether a checkpoint is the one to keep of its hours."""
+        """Return whether a checkpoint is the one to keep of its hours.
+
+        They count from the checkpoint that was kept last, in the order of saving. A clock that was
+        set, forward or back, may move one further away, and keeps none out for longer than that.
+        """
         assert self._hours is not None
-        found = checkpoints_in(self._folder, self._name)
-        kept = [other.index.saved_at for other in found if (other.path / _KEPT).exists()]
-        return checkpoint.index.saved_at - self._hours * 3600 >= max(kept, default=self._made_at)
+        kept = [found for found in checkpoints_in(self._folder, self._name) if _has_mark(found)]
+        since = kept[-1].index.saved_at if kept else self._made_at
+        return abs(checkpoint.index.saved_at - since) >= self._hours * 3600
 
 
-def _require_findable(checkpoint: Any, directory: Any, name: Any) -> None:
+def _has_mark(checkpoint: FoundCheckpoint) -> bool:
+    """Return whether a checkpoint is kept permanently."""
+    return os.path.lexists(checkpoint.path / _KEPT)
+
+
+def _require_findable(checkpoint: Any, name: Any) -> None:
     """Raise if a manager could not save the checkpoint, or could not find it again."""
     if not isinstance(checkpoint, Checkpoint):
         raise ArgumentTypeError(
@@ -302,13 +320,8 @@ def _require_findable(checkpoint: Any, directory: Any, name: Any) -> None:
             source=here(),
             hint="make one: gd.train.Checkpoint(params=params, step=0)",
         )
-    if not isinstance(directory, str | os.PathLike):
-        raise ArgumentTypeError(
-            f"the directory of a manager is of type {type_name(directory)}, not a path",
-            source=here(),
-            hint='give a folder: CheckpointManager(checkpoint, "checkpoints", max_to_keep=3)',
-        )
-    if not isinstance(name, str) or not name or os.path.basename(name) != name:
+    prefix_of(name, "checkpoint_name")
+    if not isinstance(name, str) or os.path.basename(name) != name:
         raise ArgumentError(
             f"checkpoint_name is {name!r}: a manager looks for names in its folder alone",
             source=here(),
@@ -325,9 +338,12 @@ def _require_least(
     if not isinstance(value, kind):
         word = "an integer" if kind is Integral else "a number"
         raise ArgumentTypeError(
-            f"{name} is {value!r}, of type {type_name(value)}, not {word}",
+            f"{name} is {short(value)}, of type {type_name(value)}, not {word}",
             source=here(),
             hint=hint,
         )
-    if not float(value) >= least:
-        raise ArgumentError(f"{name} is {value}: it is at least {least}", source=here(), hint=hint)
+    limit: Any = least  # comparison of integers is exact; numbers of `numbers` have no types for it
+    if not value >= limit:
+        raise ArgumentError(
+            f"{name} is {short(value)}: it is at least {least}", source=here(), hint=hint
+        )

@@ -19,7 +19,8 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, Uns
 from graphdist.runtime.processes.step_agreement import StepAgreement
 from graphdist.runtime.processes.workers import worker_group
 from graphdist.tracing.user_lines import here
-from graphdist.train.checkpoint import Checkpoint, StrPath
+from graphdist.train.checkpoint import Checkpoint
+from graphdist.train.given_paths import StrPath
 from graphdist.train.manager import CheckpointManager
 from graphdist.values.distributed import type_name
 

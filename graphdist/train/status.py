@@ -16,14 +16,8 @@ from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.user_lines import here
-from graphdist.train.entries import (
-    ArrayEntry,
-    CheckpointEntry,
-    Entries,
-    StateEntry,
-    entries_of,
-    outside_scopes,
-)
+from graphdist.train.entries import Entries, entries_of, outside_scopes
+from graphdist.train.leaves import ArrayEntry, CheckpointEntry, StateEntry
 
 if TYPE_CHECKING:
     from graphdist.train.checkpoint import Checkpoint
@@ -241,7 +235,7 @@ def _values(
     arrays = [(entry, name) for entry, name in pairs if isinstance(entry, ArrayEntry)]
     contents = saved.read((name for _, name in arrays), (entry.span for entry, _ in arrays))
     for (entry, _), array in zip(arrays, contents, strict=True):
-        yield entry.restore, array
+        yield entry.write, array
 
 
 def read_by_all(

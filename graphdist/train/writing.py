@@ -2,17 +2,27 @@
 
 There is one at a time, and the start of the next waits for it. So memory holds the values of one
 checkpoint besides the program's, and all workers write checkpoints in the same order. An error of
-the thread is raised by the next call. The thread is not a daemon: Python waits for it before the
-process ends.
+the thread is raised by the next call.
+
+What `save` has returned is on the disk when the process ends, if it ends by itself. Python waits
+for the thread, which is no daemon, whichever thread started it. When the main thread has ended,
+threads cannot be relied on: Python does not wait for those that functions at exit start, and newer
+Pythons start none. The checkpoint is then written by the calling thread. Of other threads nothing
+more is written after `_end`, the last moment at which one can be waited for.
+
+A forked process has no thread of its parent, and does not wait for one.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
 from collections.abc import Callable
 
-from graphdist.errors import GraphdistError
+from graphdist.data.elements import at_the_users_line
+from graphdist.errors import CheckpointError, GraphdistError
 from graphdist.tracing.user_lines import here
 
 _log = logging.getLogger("graphdist")
@@ -24,16 +34,27 @@ class _Write:
     def __init__(self, job: Callable[[], None], name: str) -> None:
         self._job, self._name = job, name
         self._error: BaseException | None = None
+        self._is_logged = False
         self._done = threading.Event()
-        threading.Thread(target=self._run, name="graphdist-checkpoint").start()
+
+    def is_started(self) -> bool:
+        """Start a thread that writes; return whether there is one that Python waits for."""
+        if is_python_ending():
+            return False
+        thread = threading.Thread(target=self._run, name="graphdist-checkpoint", daemon=False)
+        try:
+            thread.start()
+        except RuntimeError:  # Python is ending, or the system has no more threads
+            return False
+        return True
 
     def _run(self) -> None:
         try:
             self._job()
         except BaseException as error:
             self._error = error
-            if not threading.main_thread().is_alive():  # no call follows that could raise it
-                _log.exception("checkpoint %s was not written", self._name)
+            if is_python_ending():
+                self.log_failure()
         finally:
             self._done.set()
 
@@ -53,16 +74,43 @@ class _Write:
         if error is not None:
             raise error
 
+    def log_failure(self) -> None:
+        """Log the error of the thread, once: perhaps no call follows that could raise it."""
+        if self._error is not None and not self._is_logged:
+            self._is_logged = True
+            _log.error("checkpoint %s was not written", self._name, exc_info=self._error)
+
 
 _lock = threading.RLock()
 _under_way: list[_Write] = []
+_is_over = False
+
+
+def is_python_ending() -> bool:
+    """Return whether the main thread has ended."""
+    return not threading.main_thread().is_alive()
 
 
 def start_writing(job: Callable[[], None], name: str) -> None:
-    """Write a checkpoint on a thread, after the one before it."""
+    """Write a checkpoint on a thread, after the one before it; on this thread if Python is ending.
+
+    Raises `CheckpointError` if Python will no longer wait for this thread.
+    """
     with _lock:
         finish_writing()
-        _under_way.append(_Write(job, name))
+        if _is_over and threading.current_thread() is not threading.main_thread():
+            raise CheckpointError(
+                f"checkpoint {name} is not written: the process is ending, and does not wait for "
+                f"this thread",
+                source=here(),
+                hint="end the thread before the program ends: thread.join()",
+            )
+        write = _Write(job, name)
+        if write.is_started():
+            _under_way.append(write)
+        else:
+            with at_the_users_line():
+                job()
 
 
 def finish_writing() -> None:
@@ -73,3 +121,25 @@ def finish_writing() -> None:
             write.wait()
             _under_way.remove(write)  # after the wait: if Ctrl-C interrupts it, the write goes on
             write.require_success()
+
+
+@atexit.register
+def _end() -> None:
+    """Wait for what other threads write, and let them begin no more."""
+    global _is_over
+    with _lock:
+        for write in _under_way:
+            write.wait()
+            write.log_failure()
+        _is_over = True
+
+
+def _forget() -> None:
+    """Forget the parent's write in a forked process, and locks that threads of it may hold."""
+    global _lock, _is_over
+    _lock, _is_over = threading.RLock(), False
+    _under_way.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

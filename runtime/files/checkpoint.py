@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import errno
 import json
-import shutil
+import os
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,6 +36,7 @@ import numpy as np
 from graphdist.runtime.files.checkpoint_arrays import missing_file, write_arrays
 from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
+    erase,
     not_written,
     read_small,
     sync,
@@ -48,7 +49,13 @@ from graphdist.runtime.files.checkpoint_folders import (
     partial_name,
     remove_remains,
 )
-from graphdist.runtime.files.checkpoint_index import INDEX, MOST_BYTES, Index, sealed
+from graphdist.runtime.files.checkpoint_index import (
+    INDEX,
+    MOST_BYTES,
+    Index,
+    as_json,
+    sealed,
+)
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.workers import Workers, exchange
 
@@ -105,7 +112,7 @@ def write_checkpoint(
             name = name or said[0]
     except Exception:
         if is_first and name:
-            shutil.rmtree(path.with_name(name), ignore_errors=True)
+            erase(path.with_name(name))
         raise
 
 
@@ -122,6 +129,12 @@ def take_place(path: Path, writer: CheckpointWriter) -> None:
         raise not_written(no_folder, folder) or error from error
     except OSError as error:
         raise not_written(error, folder) or error from error
+    try:
+        os.lstat(partial_name(path))  # its name is the longest: is it too long?
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise not_written(error, folder) or error from error
     check_replaceable(path)
     writer.take_for(path)
 
@@ -129,10 +142,9 @@ def take_place(path: Path, writer: CheckpointWriter) -> None:
 def _write_part(part: Path, parts: Mapping[str, np.ndarray[Any, Any]], report: Any) -> str:
     """Write the arrays of a worker and its report, and return the checksum of the latter."""
     checksums = write_arrays(part, parts)
-    text = json.dumps([report, checksums]).encode()
-    write_synced(part / "report.json", text)
+    checksum = write_synced(part / "report.json", as_json([report, checksums]))
     sync_folders(part)
-    return f"{zlib.crc32(text):08x}"
+    return checksum
 
 
 def _reports(partial: Path, said: list[str]) -> tuple[list[Any], list[dict[str, str]]]:
@@ -140,7 +152,7 @@ def _reports(partial: Path, said: list[str]) -> tuple[list[Any], list[dict[str, 
     reports, checksums = [], []
     for worker, checksum in enumerate(said):
         file = partial / f"part-{worker}" / "report.json"
-        text = read_small(file, MOST_BYTES)
+        text = read_small(file, partial, MOST_BYTES)
         if f"{zlib.crc32(text):08x}" != checksum:
             raise CheckpointError(f"the report of worker {worker} is not what it wrote")
         report, of_files = json.loads(text)

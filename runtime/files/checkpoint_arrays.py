@@ -1,31 +1,31 @@
-"""The arrays of a checkpoint: a file each, written by tensorstore, read and checked here.
+"""The arrays of a checkpoint: a file each.
 
 An array is a folder of zarr with one chunk:
 
     part-0/3/.zarray    shape and dtype, as JSON
     part-0/3/0.0        the elements, row by row
 
-Tensorstore writes several at a time and syncs each to the disk. They are not compressed, since
-parameters hardly get smaller: zstd took a tenth off random floats and made writing 6 times slower.
+Several are written at a time, each synced to the disk. They are not compressed, since parameters
+hardly get smaller: zstd took a tenth off random floats and made writing 6 times slower. No library
+writes them: tensorstore, whose threads do not survive a fork, aborts a process that was forked.
 
 The checksum of an array is computed from memory while the array is written, so that any later
 change of the bytes is found. It is zlib's CRC-32, which processors compute at some GB/s beside the
 writing. The crc32c of zarr's version 3 would be in the file itself, where a file in the place of
 another has a valid one.
 
-Reading is a `readinto`, since such a chunk is only the bytes: no other library sees unchecked data.
-The size of the file is compared with the index before memory is allocated.
+Reading is a `readinto`, since such a chunk is only the bytes. The size of the file is compared with
+the index before memory is allocated.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any  # Any: JSON, numpy dtypes, and tensorstore, which is no package here
+from typing import Any  # Any: JSON, numpy dtypes
 
 import jax
 import numpy as np
@@ -34,45 +34,21 @@ from graphdist.ir.source import UNKNOWN, Source
 from graphdist.runtime.files.checkpoint_files import (
     UnreadableCheckpointError,
     open_regular_file,
+    read_into,
     read_small,
     size_of,
+    write_synced,
 )
-from graphdist.runtime.files.checkpoint_index import Index, StoredArray, StoredSlice
+from graphdist.runtime.files.checkpoint_index import Index, StoredArray, StoredSlice, chunk_name
+from graphdist.runtime.files.checkpoint_threads import on_threads
 from graphdist.runtime.spans import Span
-from graphdist.runtime.targets.topologies import MissingExtraError
 
 _WRITES_AT_ONCE = 8
 _READS_AT_ONCE = 4
-_BYTES_AT_ONCE = 2**20
-"""The size of a block: its checksum is computed while it is in the processor's cache."""
+_NOT_NUMPYS = 2
+"""What `isbuiltin` is of the dtypes of ml_dtypes, such as bfloat16."""
 _METADATA = ".zarray"
 _MOST_METADATA = 2**14
-
-
-def require_tensorstore(at: Source = UNKNOWN) -> Any:
-    """Return the package that writes arrays; raises `MissingExtraError` without it."""
-    try:
-        import tensorstore
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "checkpoints need the package tensorstore, which is not installed",
-            source=at,
-            hint='pip install "graphdist[checkpoint]"',
-        ) from error
-    except ImportError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while its C++ part started
-            raise error.__cause__ from None
-        raise
-    return tensorstore
-
-
-def can_be_written(dtype: np.dtype[Any]) -> bool:
-    """Return whether arrays of a dtype can be written."""
-    try:
-        require_tensorstore().dtype(dtype.name)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
@@ -93,49 +69,36 @@ def host_copy(array: jax.Array) -> np.ndarray[Any, Any]:
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, str]:
-    """Write arrays to folders of these names, and return the checksum of each.
+    """Write arrays to new folders of these names, and return the checksum of each.
 
-    All are on the disk when it returns, and no write is in progress when it raises: the arrays must
-    not be freed before. An array without elements has no file.
+    All are on the disk when it returns. An array without elements has no file.
     """
-    tensorstore = require_tensorstore()
-    context = tensorstore.Context({"file_io_concurrency": {"limit": _WRITES_AT_ONCE}})
-    under_way: list[Any] = []
-    checksums: dict[str, str] = {}
-    try:
-        for name, array in arrays.items():
-            if not array.size:
-                continue
-            if len(under_way) == _WRITES_AT_ONCE:
-                under_way.pop(0).result()
-            spec = _spec(folder / name, array)
-            store = tensorstore.open(spec, create=True, context=context).result()
-            under_way.append(store.write(array, can_reference_source_data_indefinitely=True))
-            checksums[name] = checksum(array)
-        while under_way:
-            under_way.pop(0).result()
-    finally:
-        for write in under_way:
-            write.exception()  # waits, since tensorstore reads the arrays' own memory
-    return checksums
+    written = {folder / name: array for name, array in arrays.items() if array.size}
+    checksums = on_threads(_write_array, written.items(), _WRITES_AT_ONCE)
+    return {place.name: checksum for place, checksum in zip(written, checksums, strict=True)}
 
 
-def _spec(folder: Path, array: np.ndarray[Any, Any]) -> dict[str, Any]:
+def _write_array(written: tuple[Path, np.ndarray[Any, Any]]) -> str:
+    place, array = written
+    place.mkdir()
+    metadata = json.dumps(_metadata(array.shape, array.dtype), indent=1)
+    write_synced(place / _METADATA, metadata.encode())
+    return write_synced(place / chunk_name(array.shape), _bytes(np.ascontiguousarray(array)))
+
+
+def _metadata(shape: Sequence[int], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return the content of `.zarray`."""
     return {
-        "driver": "zarr",
-        "kvstore": {"driver": "file", "path": f"{folder.resolve()}/"},
-        "metadata": {"shape": list(array.shape), "chunks": list(array.shape), "compressor": None},
-        "dtype": array.dtype.name,
+        "chunks": list(shape),
+        "compressor": None,
+        "dimension_separator": ".",
+        "dtype": dtype.name if dtype.isbuiltin == _NOT_NUMPYS else dtype.str,
+        "fill_value": None,
+        "filters": None,
+        "order": "C",
+        "shape": list(shape),
+        "zarr_format": 2,
     }
-
-
-def checksum(array: np.ndarray[Any, Any]) -> str:
-    """Return the CRC-32 of the elements of an array, row by row.
-
-    >>> checksum(np.zeros(3, np.uint8))
-    'ff41d912'
-    """
-    return f"{zlib.crc32(_bytes(np.ascontiguousarray(array))):08x}"
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
@@ -146,10 +109,10 @@ def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
 def missing_file(place: Path, index: Index) -> str | None:
     """Return what is wrong with the files of a checkpoint, by names and sizes, or None."""
     for file in index.files:
-        size = size_of(place / file.chunk)
+        size = size_of(place / file.chunk, place)
         if size != file.num_bytes:
             return _wrong_size(file, size)
-        if size_of(place / file.folder / _METADATA) is None:
+        if size_of(place / file.folder / _METADATA, place) is None:
             return f"array {file.name!r}: {file.folder / _METADATA} is not there"
     return None
 
@@ -171,14 +134,8 @@ def read_arrays(
     Of an array in slices, the files outside of the span are not read. Raises
     `UnreadableCheckpointError` for an array that is damaged.
     """
-    with ThreadPoolExecutor(_READS_AT_ONCE, "graphdist-restore") as readers:
-        found = [readers.submit(_read, place, called, array, span, at) for array, span in arrays]
-        try:
-            while found:
-                yield found.pop(0).result()  # popped, so that the caller alone holds the array
-        finally:
-            for reading in found:
-                reading.cancel()
+    read = partial(_read, place, called, at=at)
+    yield from on_threads(lambda wanted: read(*wanted), arrays, _READS_AT_ONCE)
 
 
 def _read(
@@ -206,9 +163,9 @@ def _read_file(place: Path, called: str, stored: StoredSlice, at: Source) -> np.
         return np.zeros(stored.shape, stored.dtype)
     file = stored.folder / _METADATA
     try:
-        _check_metadata(read_small(place / file, _MOST_METADATA), stored)
+        _check_metadata(read_small(place / file, place, _MOST_METADATA), stored)
         file = stored.chunk
-        return _read_chunk(place / file, stored)
+        return _read_chunk(place, stored)
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UnreadableCheckpointError(
@@ -217,40 +174,22 @@ def _read_file(place: Path, called: str, stored: StoredSlice, at: Source) -> np.
         ) from error
 
 
-def _read_chunk(file: Path, stored: StoredSlice) -> np.ndarray[Any, Any]:
+def _read_chunk(place: Path, stored: StoredSlice) -> np.ndarray[Any, Any]:
     """Return the array in a file; raises `ValueError` if it is not the written one."""
-    with open_regular_file(file) as found:
+    with open_regular_file(place / stored.chunk, place) as found:
         size = os.fstat(found.fileno()).st_size
         if size != stored.num_bytes:
             raise ValueError(f"it has {size:,} bytes, its index says {stored.num_bytes:,}")
         values = np.empty(stored.shape, stored.dtype)
-        memory, crc = _bytes(values), 0
-        for start in range(0, size, _BYTES_AT_ONCE):
-            block = memory[start : start + _BYTES_AT_ONCE]
-            if found.readinto(block) != len(block):  # type: ignore[attr-defined]  # unbuffered
-                raise ValueError("it was cut short while it was read")
-            if stored.crc32 is not None:
-                crc = zlib.crc32(block, crc)
-    if stored.crc32 is not None and f"{crc:08x}" != stored.crc32:
-        raise ValueError(f"its checksum is {crc:08x}, its index says {stored.crc32}")
+        crc = read_into(found, _bytes(values))
+    if stored.crc32 is not None and crc != stored.crc32:
+        raise ValueError(f"its checksum is {crc}, its index says {stored.crc32}")
     return values
 
 
 def _check_metadata(text: bytes, stored: StoredSlice) -> None:
     """Raise `ValueError` unless the metadata of a file are the written ones."""
-    shape, dtype = list(stored.shape), stored.dtype
-    expected = {
-        "chunks": shape,
-        "compressor": None,
-        "dimension_separator": ".",
-        "dtype": dtype.name if dtype.kind == "V" or dtype.isbuiltin != 1 else dtype.str,
-        "fill_value": None,
-        "filters": None,
-        "order": "C",
-        "shape": shape,
-        "zarr_format": 2,
-    }
-    found = json.loads(text)
+    expected, found = _metadata(stored.shape, stored.dtype), json.loads(text)
     if not isinstance(found, dict) or {*found} != {*expected}:
         raise ValueError("it is not the metadata of an array")
     for name, value in expected.items():

@@ -2,25 +2,29 @@
 
 A folder's content may be damaged, cut short, or put there by somebody else. So only regular files
 are read, since a pipe or a device may never end, and the size is checked before memory is
-allocated.
+allocated. Links are not followed: neither out of the folder of a checkpoint when it is read, nor
+out of the folder of checkpoints when one is written or removed. A file that is written did not
+exist before.
 """
 
 from __future__ import annotations
 
 import errno
+import io
+import itertools
 import os
-import re
 import shutil
 import stat
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from graphdist.ir.errors import GraphdistError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_CODE = re.compile(r"os_error_code='(\d+)'")
+_BYTES_AT_ONCE = 2**20
+"""The size of a block: its checksum is computed while it is in the processor's cache."""
 
 
 class CheckpointError(GraphdistError, ValueError):
@@ -31,40 +35,108 @@ class UnreadableCheckpointError(CheckpointError):
     """A checkpoint does not exist, was removed while it was read, or is damaged."""
 
 
+class NotAFileError(OSError):
+    """Something else is in the place of a file."""
+
+
+def open_descriptor(file: Path, flags: int) -> int:
+    """Return the descriptor of a regular file; raises `NotAFileError` for anything else.
+
+    Neither a link is followed nor a pipe waited for.
+    """
+    safe = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    with suppress(FileNotFoundError):
+        _require_file(file.lstat(), file)  # before it is opened, which some devices notice
+    descriptor = os.open(file, flags | safe, 0o666)
+    try:
+        _require_file(os.fstat(descriptor), file)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_file(found: os.stat_result, file: Path) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise NotAFileError(errno.ELOOP, "it is a symbolic link", str(file))
+    if not stat.S_ISREG(found.st_mode):
+        raise NotAFileError(errno.EINVAL, "it is no file", str(file))
+
+
+def _refuse_linked_folders(file: Path, within: Path) -> None:
+    """Raise `NotAFileError` if a folder between a file and the folder `within` is a link."""
+    for folder in itertools.takewhile(lambda folder: folder != within, file.parents):
+        if folder.is_symlink():
+            raise NotAFileError(errno.ELOOP, "it is a symbolic link", str(folder))
+
+
 @contextmanager
-def open_regular_file(file: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading; raises `OSError` for a pipe, a device or a folder."""
-    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with open(descriptor, "rb", buffering=0) as found:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no file", str(file))
+def open_regular_file(file: Path, within: Path) -> Iterator[io.FileIO]:
+    """Open a file in a folder for reading.
+
+    Raises `NotAFileError` for a pipe, a device, a folder, a link, or a file in a linked folder.
+    """
+    _refuse_linked_folders(file, within)
+    with io.FileIO(open_descriptor(file, os.O_RDONLY)) as found:
         yield found
 
 
-def read_small(file: Path, most: int) -> bytes:
-    """Return the content of a file; raises `ValueError` if it is larger than `most` bytes."""
-    with open_regular_file(file) as found:
+def read_small(file: Path, within: Path, most: int) -> bytes:
+    """Return the content of a file; raises `ValueError` if it is larger than `most` bytes.
+
+    Raises what `open_regular_file` raises.
+    """
+    with open_regular_file(file, within) as found:
         size = os.fstat(found.fileno()).st_size
         if size > most:
             raise ValueError(f"it has {size:,} bytes, and may have {most:,}")
         return found.read()
 
 
-def size_of(file: Path) -> int | None:
-    """Return the size of a regular file; None if there is none."""
+def read_into(found: io.FileIO, memory: memoryview) -> str:
+    """Fill memory from a file, and return the CRC-32 of what was read.
+
+    Raises `ValueError` if the file ends before.
+    """
+    crc = 0
+    for start in range(0, len(memory), _BYTES_AT_ONCE):
+        block = memory[start : start + _BYTES_AT_ONCE]
+        if found.readinto(block) != len(block):
+            raise ValueError("it was cut short while it was read")
+        crc = zlib.crc32(block, crc)
+    return f"{crc:08x}"
+
+
+def size_of(file: Path, within: Path) -> int | None:
+    """Return the size of a regular file that may be opened; None if there is none."""
     try:
-        found = file.stat()
+        _refuse_linked_folders(file, within)
+        found = file.lstat()
     except (OSError, ValueError):
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def write_synced(file: Path, content: bytes) -> None:
-    """Write a file; its content is on the disk when this returns."""
-    with file.open("wb") as written:
-        written.write(content)
-        written.flush()
+def write_synced(file: Path, content: bytes | memoryview) -> str:
+    """Write a new file, and return the CRC-32 of its content, which is on the disk then."""
+    memory, crc = memoryview(content), 0
+    with file.open("xb", buffering=0) as written:
+        for start in range(0, len(memory), _BYTES_AT_ONCE):
+            block = memory[start : start + _BYTES_AT_ONCE]
+            crc = zlib.crc32(block, crc)
+            while block:
+                block = block[written.write(block) :]
         os.fsync(written.fileno())
+    return f"{crc:08x}"
+
+
+def erase(path: Path) -> None:
+    """Remove a folder and its content, or a file or link; what cannot be removed stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with suppress(OSError):
+        path.unlink()
 
 
 def sync_folders(folder: Path) -> None:
@@ -85,18 +157,18 @@ def sync(folder: Path) -> None:
 
 
 def not_written(error: Exception, folder: Path) -> CheckpointError | None:
-    """Return the error to raise for the system's refusal to write to a folder; None for another.
-
-    The text of a tensorstore error contains the number of the system's error.
-    """
-    found = _CODE.search(str(error))
-    number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-    if number is None:
+    """Return the error to raise for the system's refusal to write to a folder; None for another."""
+    if not isinstance(error, OSError) or error.errno is None:
         return None
-    if number not in _FULL:
-        file = getattr(error, "filename", None) or folder
+    why = error.strerror if isinstance(error, NotAFileError) else os.strerror(error.errno)
+    if error.errno == errno.ENAMETOOLONG:
         return CheckpointError(
-            f"checkpoints cannot be written to {folder}: {os.strerror(number)}: {file}",
+            f"a checkpoint cannot be written to {folder}: {why}: {error.filename}",
+            hint="give a shorter name; while a checkpoint is written its name is longer",
+        )
+    if error.errno not in _FULL:
+        return CheckpointError(
+            f"checkpoints cannot be written to {folder}: {why}: {error.filename or folder}",
             hint="give a folder that this process may make, and write to",
         )
     try:
@@ -104,7 +176,7 @@ def not_written(error: Exception, folder: Path) -> CheckpointError | None:
     except OSError:
         free = ""
     return CheckpointError(
-        f"there is no room for a checkpoint in {folder}: {os.strerror(number)}{free}",
+        f"there is no room for a checkpoint in {folder}: {why}{free}",
         hint="make room, keep fewer checkpoints (max_to_keep), or save somewhere else; what was "
         "written of this one is removed",
     )

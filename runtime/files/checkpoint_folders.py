@@ -5,6 +5,9 @@
     ckpt-3.replaced/            a checkpoint that is being replaced, between two renames
     .ckpt.writer                the writer of these; see `checkpoint_lock`
 
+A link is no checkpoint of its folder: it is passed over, and named in the log, and a writer does
+not follow it. Who names the path of a link reads the checkpoint it leads to.
+
 Readers change nothing here. The remains of a killed process are removed by the next writer, when it
 begins to write. Readers take no lock either: a checkpoint may disappear between two looks at it, so
 a missing file counts as damage only if the checkpoint is still there.
@@ -13,9 +16,9 @@ a missing file counts as damage only if the checkpoint is still there.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import secrets
-import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,7 @@ from graphdist.runtime.files.checkpoint_arrays import missing_file
 from graphdist.runtime.files.checkpoint_files import (
     CheckpointError,
     UnreadableCheckpointError,
+    erase,
     sync,
 )
 from graphdist.runtime.files.checkpoint_index import INDEX, Index, read_index
@@ -53,12 +57,17 @@ class FoundCheckpoint:
 def existing(path: Path) -> Path | None:
     """Return the folder that holds a checkpoint; None if there is no such checkpoint."""
     try:
-        for found in (path, path.with_name(path.name + REPLACED)):
+        for found in (path, _replaced_name(path)):
             if (found / INDEX).is_file():
                 return found
     except OSError as error:
         raise _not_listed(path.parent, error) from error
     return None
+
+
+def _replaced_name(path: Path) -> Path:
+    """Return the name of a checkpoint that is being replaced; of a root, a name in it."""
+    return path.parent / (path.name + REPLACED)
 
 
 def checkpoints_in(folder: Path, stem: str = "") -> list[FoundCheckpoint]:
@@ -112,6 +121,10 @@ def _looked_at(folder: Path, stem: str) -> Iterator[FoundCheckpoint | Path | Non
         if not name.fullmatch(path.name):
             continue
         place = existing(path)
+        if place is not None and place.is_symlink():
+            _say_once(path, "it is a symbolic link")
+            yield path
+            continue
         if place is None:
             if any(path.glob("part-*")):
                 _say_once(path, f"{INDEX} is not there")
@@ -185,11 +198,11 @@ def partial_name(path: Path) -> Path:
 
 def remove(path: Path) -> None:
     """Remove a checkpoint. It is renamed first, so that nobody sees it with some files missing."""
-    for place in (path, path.with_name(path.name + REPLACED)):
-        if place.exists():
+    for place in (path, _replaced_name(path)):
+        if os.path.lexists(place):
             doomed = partial_name(path)
             place.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            erase(doomed)
 
 
 def remove_all(folder: Path, stem: str) -> None:
@@ -218,11 +231,22 @@ def remove_remains(folder: Path, stem: str) -> None:
             check_free(folder, found["name"])
         except CheckpointError:
             continue
-        shutil.rmtree(path, ignore_errors=True)
+        erase(path)
 
 
 def check_replaceable(path: Path) -> None:
     """Raise `CheckpointError` for a path with other content than a checkpoint: it would be lost."""
+    if path.name.endswith((PARTIAL, REPLACED)):
+        raise CheckpointError(
+            f"{path.name!r} is a name of checkpoints that are being written, which are removed if "
+            f"their writer is killed",
+            hint=f"give a name that ends neither in {PARTIAL} nor in {REPLACED}",
+        )
+    if path.is_symlink():
+        raise CheckpointError(
+            f"{path.name!r} is a symbolic link, whose place a checkpoint would take",
+            hint="give the path that it leads to, or one where nothing is",
+        )
     is_empty = path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty and not (path / INDEX).is_file():
         raise CheckpointError(
@@ -233,10 +257,10 @@ def check_replaceable(path: Path) -> None:
 
 def give_name(partial: Path, path: Path) -> None:
     """Give a complete checkpoint its name, in place of one that has the name."""
-    replaced = path.with_name(path.name + REPLACED)
+    replaced = _replaced_name(path)
     if path.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
+        erase(replaced)
         path.rename(replaced)
     partial.rename(path)
     sync(path.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    erase(replaced)

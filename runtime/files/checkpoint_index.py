@@ -1,6 +1,6 @@
 """The index of a checkpoint: its contents by name, and the checksums that reveal damage.
 
-    {"format": 3, "sequence": 7, "save_counter": 3, "saved_at": 1767225600.0, "workers": 2,
+    {"format": 4, "sequence": 7, "save_counter": 3, "saved_at": 1767225600.0, "workers": 2,
      "arrays": {"params/w": {"dtype": "float32", "shape": [784, 128], "part": 0, "file": "0",
                              "stored": ["float32", [784, 128]], "crc32": "8f3a0c11"},
                 "slots/w": {"dtype": "float32", "shape": [784, 128],
@@ -17,7 +17,10 @@ differs from dtype and shape for random keys, whose numbers are stored. An array
 in full is in several files: each has the next so many indices of the dimension `sliced_along`.
 `states` has a state for each worker. The `crc32` of a file is the checksum of its bytes, so that a
 file in the place of another is found. The last `crc32` is the checksum of all bytes of the index
-before it. Format 2 is the same without slices, format 1 without checksums too.
+before it. A value that is an integer of more than 64 bits is `{"hex": "-0x1f.."}`: Python refuses
+long decimals, whose conversion takes time that grows with their square. Format 3 is the same
+without these, format 2 without slices, format 1 without checksums too. Names and strings are UTF-8;
+a lone surrogate, which is no character, is the three bytes that UTF-8 would have for it.
 
 The checksums find mistakes of disks, networks and programs. They are no signature. So an index is
 not trusted: `Index.of` checks every field before it is used, and nothing else reads the JSON.
@@ -29,7 +32,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn  # Any: JSON, numpy dtypes
@@ -46,14 +49,36 @@ from graphdist.runtime.files.checkpoint_files import (
 from graphdist.runtime.spans import Span
 
 INDEX = "index.json"
-FORMAT = 3
+FORMAT = 4
 MOST_BYTES = 2**28
 """The largest size of an index, so that a huge file is not read into memory."""
-_MOST = 2**53
+MOST = 2**53
+"""The largest number of an index, which every reader of JSON reads exactly."""
 _MOST_DIMENSIONS = 64
 _SEAL = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n', re.ASCII)
 _CHECKSUM, _FILE = re.compile(r"[0-9a-f]{8}"), re.compile(r"0|[1-9][0-9]{0,8}")
+_INTEGER = re.compile(r"-?0x[0-9a-f]+")
 _DTYPE, _KEY = re.compile(r"[a-z][a-z0-9_]{0,30}"), re.compile(r"key<[^<>]{0,60}>")
+
+
+def chunk_name(shape: Sequence[int]) -> str:
+    """Return the name of the file with the elements of an array, as zarr has it.
+
+    >>> chunk_name((3, 4)), chunk_name(())
+    ('0.0', '0')
+    """
+    return ".".join(["0"] * (len(shape) or 1))
+
+
+def can_be_stored(dtype: np.dtype[Any]) -> bool:
+    """Return whether a file can hold arrays of a dtype: of numbers, alike on all machines.
+
+    >>> can_be_stored(np.dtype("int64")), can_be_stored(np.dtype("object"))
+    (True, False)
+    """
+    is_number = dtype == np.bool_ or jnp.issubdtype(dtype, np.number)
+    is_same_anywhere = dtype.type not in (np.longdouble, np.clongdouble)
+    return bool(is_number and is_same_anywhere and dtype.kind not in "mMOSU" and dtype.isnative)
 
 
 @dataclass(frozen=True)
@@ -78,7 +103,7 @@ class StoredSlice:
     @property
     def chunk(self) -> Path:
         """Return the file of its bytes, relative to the checkpoint's folder."""
-        return self.folder / ".".join(["0"] * (len(self.shape) or 1))
+        return self.folder / chunk_name(self.shape)
 
     @property
     def num_bytes(self) -> int:
@@ -126,15 +151,18 @@ class Index:
         is_sealed = fields.get("format") != 1
         workers = _integer(fields, "workers", 1, 2**20)
         index = cls(
-            _integer(fields, "sequence", 0, _MOST),
-            _integer(fields, "save_counter", 0, _MOST),
+            _integer(fields, "sequence", 0, MOST),
+            _integer(fields, "save_counter", 0, MOST),
             _time(fields.get("saved_at")),
             workers,
             {
                 name: _array(name, record, workers, is_sealed)
                 for name, record in _fields(fields.get("arrays"), "'arrays'").items()
             },
-            _fields(fields.get("values"), "'values'"),
+            {
+                name: _value(name, value)
+                for name, value in _fields(fields.get("values"), "'values'").items()
+            },
             _fields(fields.get("states"), "'states'"),
             _fields(fields.get("aliases"), "'aliases'"),
             _text(fields.get("crc32"), _CHECKSUM, "the checksum") if is_sealed else "",
@@ -143,17 +171,33 @@ class Index:
         return index
 
 
+def stored_value(value: Any) -> Any:
+    """Return a plain value as the JSON that an index has for it.
+
+    >>> stored_value(7), stored_value(-(2**64))
+    (7, {'hex': '-0x10000000000000000'})
+    """
+    is_long = type(value) is int and value.bit_length() > 64
+    return {"hex": hex(value)} if is_long else value
+
+
+def as_json(content: Any, indent: int | None = None) -> bytes:
+    """Return JSON that is read back as it was, also strings that are no Unicode text."""
+    text = json.dumps(content, indent=indent, ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
 def sealed(content: Mapping[str, Any]) -> bytes:
     """Return an index as bytes, with their checksum at the end.
 
     Raises `CheckpointError` if it is too large to be read.
     """
-    text = json.dumps({name: content[name] for name in content if name != "crc32"}, indent=1)
-    body = text.removesuffix("\n}").encode()
+    text = as_json({name: content[name] for name in content if name != "crc32"}, indent=1)
+    body = text.removesuffix(b"\n}")
     if len(body) > MOST_BYTES - 100:
         raise CheckpointError(
             f"the index of a checkpoint has {len(body):,} bytes, and may have {MOST_BYTES:,}",
-            hint="give large values as arrays, not as states",
+            hint="give large values as arrays, not as strings or states",
         )
     return body + f',\n "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode()
 
@@ -165,7 +209,7 @@ def read_index(place: Path, at: Source = UNKNOWN) -> Index:
     this version does not know.
     """
     try:
-        content = _checked_content(read_small(place / INDEX, MOST_BYTES))
+        content = _checked_content(read_small(place / INDEX, place, MOST_BYTES))
         known = content.get("format")
         if type(known) is int and 1 <= known <= FORMAT:
             return Index.of(content)
@@ -174,7 +218,7 @@ def read_index(place: Path, at: Source = UNKNOWN) -> Index:
             f"the index of checkpoint {place.name} cannot be read: {_said(error)}", source=at
         ) from error
     raise CheckpointError(
-        f"checkpoint {place.name} is of format {_short(known)}, this version reads 1 to {FORMAT}",
+        f"checkpoint {place.name} is of format {short(known)}, this version reads 1 to {FORMAT}",
         source=at,
         hint="read it with the version of graphdist that wrote it, or a newer one",
     )
@@ -206,7 +250,7 @@ def _refuse(what: str) -> NoReturn:
     raise ValueError(what)
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """Return a short text for a value in an error; it may be large or deeply nested."""
     if isinstance(value, dict | list):
         return f"a JSON {'object' if isinstance(value, dict) else 'array'} of {len(value)}"
@@ -216,36 +260,36 @@ def _short(value: Any) -> str:
 
 def _fields(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        _refuse(f"{what} is {_short(value)}, not a JSON object")
+        _refuse(f"{what} is {short(value)}, not a JSON object")
     return value
 
 
 def _integer(fields: Mapping[str, Any], name: str, least: int, most: int, of: str = "") -> int:
     value = fields.get(name)
     if type(value) is not int or not least <= value <= most:
-        _refuse(f"{name!r}{of} is {_short(value)}, not an integer from {least} to {most}")
+        _refuse(f"{name!r}{of} is {short(value)}, not an integer from {least} to {most}")
     return value
 
 
 def _time(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _MOST:
-        _refuse(f"'saved_at' is {_short(value)}, not a time")
+    if type(value) not in (int, float) or not -MOST <= value <= MOST:  # clocks may be wrong
+        _refuse(f"'saved_at' is {short(value)}, not a time")
     return float(value)
 
 
 def _text(value: Any, pattern: re.Pattern[str], what: str) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        _refuse(f"{what} is {_short(value)}")
+        _refuse(f"{what} is {short(value)}")
     return value
 
 
 def _shape(value: Any, what: str) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
-        _refuse(f"{what} is {_short(value)}, not a shape")
+        _refuse(f"{what} is {short(value)}, not a shape")
     for size in value:
-        if type(size) is not int or not 0 <= size <= _MOST:
-            _refuse(f"{what} has the size {_short(size)}")
-    if math.prod(value) > _MOST:
+        if type(size) is not int or not 0 <= size <= MOST:
+            _refuse(f"{what} has the size {short(size)}")
+    if math.prod(value) > MOST:
         _refuse(f"{what} has more elements than there are bytes")
     return tuple(value)
 
@@ -256,18 +300,17 @@ def _stored_dtype(value: Any, what: str) -> np.dtype[Any]:
         dtype = jnp.dtype(name)
     except (TypeError, ValueError, AttributeError):
         _refuse(f"the stored dtype{what} is {name!r}")
-    is_number = dtype == np.bool_ or jnp.issubdtype(dtype, np.number)
-    if dtype.name != name or not is_number or dtype.kind in "mMOSU":
+    if dtype.name != name or not can_be_stored(dtype):
         _refuse(f"the stored dtype{what} is {name!r}")
     return dtype
 
 
 def _array(name: str, value: Any, workers: int, is_sealed: bool) -> StoredArray:
-    of = f" of array {_short(name)}"
+    of = f" of array {short(name)}"
     record = _fields(value, f"the record{of}")
     stored = record.get("stored")
     if not isinstance(stored, list) or len(stored) != 2:
-        _refuse(f"'stored'{of} is {_short(stored)}, not a dtype and a shape")
+        _refuse(f"'stored'{of} is {short(stored)}, not a dtype and a shape")
     dtype, shape = record.get("dtype"), _shape(record.get("shape"), f"the shape{of}")
     described = StoredArray(
         name,
@@ -301,11 +344,11 @@ def _slices(
     record: Mapping[str, Any], array: StoredArray, workers: int, is_sealed: bool
 ) -> Iterator[StoredSlice]:
     """Yield the files of an array in slices; raises `ValueError` unless they make up all of it."""
-    of = f" of array {_short(array.name)}"
+    of = f" of array {short(array.name)}"
     along = _integer(record, "sliced_along", 0, len(array.stored_shape) - 1, of)
     slices, start = record["slices"], 0
     if not isinstance(slices, list):
-        _refuse(f"'slices'{of} is {_short(slices)}, not a JSON array")
+        _refuse(f"'slices'{of} is {short(slices)}, not a JSON array")
     for value in slices:
         fields = _fields(value, f"a slice{of}")
         size = _integer(fields, "size", 1, array.stored_shape[along] - start, of)
@@ -318,7 +361,7 @@ def _slices(
 def _slice(
     fields: Mapping[str, Any], array: StoredArray, span: Span, workers: int, is_sealed: bool
 ) -> StoredSlice:
-    of = f" of array {_short(array.name)}"
+    of = f" of array {short(array.name)}"
     return StoredSlice(
         array.name,
         _integer(fields, "part", 0, workers - 1, of),
@@ -332,16 +375,21 @@ def _slice(
     )
 
 
+def _value(name: str, value: Any) -> Any:
+    if isinstance(value, dict) and {*value} == {"hex"}:
+        return int(_text(value["hex"], _INTEGER, f"value {short(name)}"), 16)
+    if not isinstance(value, bool | int | float | str):
+        _refuse(f"value {short(name)} is {short(value)}, not a number or a string")
+    return value
+
+
 def _check_names(index: Index) -> None:
-    for name, value in index.values.items():
-        if not isinstance(value, bool | int | float | str):
-            _refuse(f"value {_short(name)} is {_short(value)}, not a number or a string")
     for name, states in index.states.items():
         if not isinstance(states, list) or len(states) != index.workers:
-            _refuse(f"state {_short(name)} is {_short(states)}, not one of each worker")
+            _refuse(f"state {short(name)} is {short(states)}, not one of each worker")
     for name, other in index.aliases.items():
         if not isinstance(other, str):
-            _refuse(f"alias {_short(name)} is {_short(other)}, not a name")
+            _refuse(f"alias {short(name)} is {short(other)}, not a name")
     kinds: list[Iterable[str]] = [index.arrays, index.values, index.states, index.aliases]
     if len({name for names in kinds for name in names}) < sum(len(list(kind)) for kind in kinds):
         _refuse("a name stands in it twice")

@@ -15,6 +15,9 @@ mechanisms keep others out:
   for dead. Clocks are not compared. On one host without locks, the holder is looked up by its
   process number and start time, since process numbers are reused.
 
+What strangers put in the place of the file is not written to: a link is not followed, a file with
+another name elsewhere (a hard link) is refused, and so is a pipe.
+
 A process that was stopped for longer than that may have lost the file. It notices, because it
 checks that the file is still its own before it gives a checkpoint its name.
 
@@ -25,6 +28,7 @@ other.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -33,7 +37,13 @@ import time
 import weakref
 from pathlib import Path
 
-from graphdist.runtime.files.checkpoint_files import CheckpointError, not_written, read_small
+from graphdist.runtime.files.checkpoint_files import (
+    CheckpointError,
+    NotAFileError,
+    not_written,
+    open_descriptor,
+    read_small,
+)
 from graphdist.runtime.files.checkpoint_owner import LENGTH, OwnerProcess
 
 try:
@@ -57,7 +67,7 @@ def stem_of(path: Path) -> str:
     >>> stem_of(Path("saved/ckpt-12")), stem_of(Path("saved/best"))
     ('ckpt', 'best')
     """
-    return re.sub(r"(?<=.)-\d+$", "", path.name)
+    return re.sub(r"(?<=.)-\d+\Z", "", path.name, flags=re.ASCII | re.DOTALL)
 
 
 class CheckpointWriter:
@@ -114,9 +124,12 @@ class CheckpointWriter:
         return self._stem
 
     def release(self) -> None:
-        """Release the right to write."""
-        if self._letting_go is not None:
-            self._letting_go()
+        """Release the right to write.
+
+        A finalizer is not called any more when Python has called them all at exit.
+        """
+        if self._letting_go is not None and self._letting_go.detach() and self._held is not None:
+            self._held.let_go()
         self._held = self._letting_go = None
 
 
@@ -127,9 +140,11 @@ def check_free(folder: Path, stem: str) -> None:
         if file in _all_held and _all_held[file].is_in_place():
             return
     try:
-        descriptor = os.open(file, os.O_RDONLY)
+        descriptor = _opened(file, os.O_RDONLY)
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise not_written(error, folder) or error from error
     try:
         has_lock = _has_locked(descriptor, is_shared=True)
         owner = _owner_in(file)
@@ -143,6 +158,15 @@ def check_free(folder: Path, stem: str) -> None:
 
 def _file_of(folder: Path, stem: str) -> Path:
     return Path(os.path.realpath(folder)) / f".{stem}.writer"
+
+
+def _opened(file: Path, flags: int) -> int:
+    """Return the descriptor of a writer's file; raises `NotAFileError` if it has other names."""
+    descriptor = open_descriptor(file, flags)
+    if os.fstat(descriptor).st_nlink > 1:
+        os.close(descriptor)
+        raise NotAFileError(errno.EMLINK, "it is a hard link", str(file))
+    return descriptor
 
 
 class _Held:
@@ -164,9 +188,12 @@ class _Held:
     def _write(self) -> None:
         """Write the record. The file is opened and closed: closing sends it over a network."""
         self._signs += 1
-        descriptor = os.open(self.file, os.O_WRONLY)
+        descriptor = _opened(self.file, os.O_WRONLY)
         try:
-            os.write(descriptor, self._owner.record(self._signs))
+            if not os.path.samestat(os.fstat(descriptor), os.fstat(self._descriptor)):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self.file))
+            written = os.write(descriptor, self._owner.record(self._signs))
+            os.ftruncate(descriptor, written)  # what was no record may have been longer
         finally:
             os.close(descriptor)
 
@@ -210,7 +237,8 @@ class _Signs:
             thread = threading.Thread(
                 target=self._give, args=(self._end,), name="graphdist-writer", daemon=True
             )
-            thread.start()
+            with contextlib.suppress(RuntimeError):  # Python is ending, and starts no threads
+                thread.start()
 
     def end(self) -> None:
         if self._end is not None:
@@ -254,7 +282,7 @@ def _kept(held: _Held) -> _Held:
 def _take(file: Path, stem: str) -> _Held:
     """Take the file of a name; see the top of this module."""
     while True:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        descriptor = _opened(file, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 has_lock = _has_locked(descriptor)
@@ -329,7 +357,7 @@ def _owner_in(file: Path) -> OwnerProcess | None:
 
 def _content(file: Path) -> bytes:
     try:
-        return read_small(file, 4 * LENGTH)
+        return read_small(file, file.parent, 4 * LENGTH)
     except (OSError, ValueError):
         return b""
 
@@ -337,7 +365,7 @@ def _content(file: Path) -> bytes:
 def _is_at(descriptor: int, file: Path) -> bool:
     """Return whether an open file still has its name."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(file))
+        return os.path.samestat(os.fstat(descriptor), os.lstat(file))
     except OSError:
         return False
 

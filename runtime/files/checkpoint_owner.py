@@ -34,7 +34,7 @@ class OwnerProcess:
     def this_process(cls) -> OwnerProcess:
         """Return the identity of this process."""
         process = os.getpid()
-        return cls(socket.gethostname(), _kernel(), process, start_of(process), time.time())
+        return cls(socket.gethostname(), _kernel(), process, start_of(process), _time(time.time()))
 
     @classmethod
     def of(cls, record: bytes) -> OwnerProcess | None:
@@ -46,7 +46,7 @@ class OwnerProcess:
                 str(found["kernel"]),
                 int(found["process"]),
                 str(found["started"]),
-                float(min(max(0.0, found["since"]), 1e11)),  # also of nan, a time
+                _time(found["since"]),
             )
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             return None
@@ -70,6 +70,11 @@ class OwnerProcess:
     def __str__(self) -> str:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.since))
         return f"process {self.process} on {self.host}, since {at} UTC"
+
+
+def _time(seconds: float) -> float:
+    """Return a time that can be written as a date: a clock may be wrong, a record hold nan."""
+    return float(min(max(0.0, seconds), 1e11))
 
 
 @cache

@@ -42,6 +42,7 @@ HOSTILE: list[Any] = [
     *(0.5, 1e999, float("nan"), -1e999, "", "0", "x", "F", "|O", "object", "float32", "key<fry>"),
     *("../../outside/file", "/etc/passwd", "part-0/0", "\x00", "\ud800", "a" * 10_000, "(" * 300),
     *([], {}, [[]], [4, 2**40], [2**40, 2**40], [-1, 4], ["4"], [1] * 200, {"a": 1}),
+    *({"hex": "0x1"}, {"hex": "-0x" + "f" * 10**6}, {"hex": "0xg"}, {"hex": "1_0"}),
     *(nested(60), nested(900), ["float32", [4, 2**40]], ["object", [4]], ["uint32", []]),
 ]
 
@@ -132,13 +133,34 @@ def take_from_another(chosen: random.Random, path: Path) -> bool:
 def put_no_file(chosen: random.Random, path: Path) -> bool:
     file = chosen.choice(files_of(path))
     file.unlink()
-    kind = chosen.randrange(4)
+    kind = chosen.randrange(5)
     if kind == 0:
         os.mkfifo(file)
     elif kind == 1:
         file.mkdir()
     else:
-        file.symlink_to("/dev/zero" if kind == 2 else "/proc/self/mem")
+        same = path.with_name("ckpt-1") / file.relative_to(path)
+        file.symlink_to(chosen.choice([Path("/dev/zero"), Path("/proc/self/mem"), same]))
+    return False
+
+
+def put_beside(chosen: random.Random, path: Path) -> bool:
+    """Put a link, a pipe or a folder where a writer of checkpoints has files of its own."""
+    stem = path.name.partition("-")[0]
+    names = [f".{stem}.writer", f".{stem}-9.writer", f"{path.name}/kept", f"{stem}-9"]
+    names += [f"{stem}-9.replaced", f"{stem}-9.partial", f"{stem}-9.01ab.partial", f"{stem}-8"]
+    file, outside = path.parent / chosen.choice(names), path.parent.parent / "outside"
+    kind = chosen.randrange(8)
+    if kind == 0:
+        os.mkfifo(file)
+    elif kind == 1:
+        file.mkdir()
+    elif kind == 2:
+        file.hardlink_to(outside / "file")
+    else:
+        file.symlink_to(
+            chosen.choice([outside, outside / "file", outside / "new", Path("/dev/zero")])
+        )
     return False
 
 
@@ -159,7 +181,10 @@ def change_json(chosen: random.Random, path: Path) -> bool:
     for _ in range(chosen.choice([1, 1, 2, 3])):
         change_field(chosen, content)
     is_sealed = file == index and chosen.random() < 0.8
-    file.write_bytes(sealed(content) if is_sealed else json.dumps(content).encode())
+    try:
+        file.write_bytes(sealed(content) if is_sealed else json.dumps(content).encode())
+    except RecursionError:  # a deep value in another is too deep to be written
+        return False
     return is_sealed
 
 
@@ -185,7 +210,7 @@ def change_field(chosen: random.Random, content: Any) -> None:
 
 KINDS: list[Callable[[random.Random, Path], bool]] = [
     *(turn_bits, write_over, change_length, take_away, swap, take_from_another, put_no_file),
-    *(rename, change_json, change_json, change_json, change_json),
+    *(put_beside, rename, change_json, change_json, change_json, change_json),
 ]
 
 

@@ -48,10 +48,10 @@ class FileWorkers:
         return self.folder / name.replace("/", "+")
 
 
-def start(function: str, *arguments: Any) -> subprocess.Popen[str]:
-    """Start a process that runs a function of this file."""
+def start(function: str, *arguments: Any, **variables: str) -> subprocess.Popen[str]:
+    """Start a process that runs a function of this file, with variables of its environment."""
     command = [sys.executable, "-W", "ignore", __file__, function, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **variables}
     return subprocess.Popen(
         command,
         env=environment,
@@ -205,6 +205,126 @@ def save_and_end(path: str) -> None:
     import graphdist as gd
 
     gd.train.Checkpoint(array=np.ones(10_000_000)).write(path)
+
+
+def save_in_every_ending(directory: str) -> None:
+    """Save at every moment of the end of a process, and print the names that `write` returned."""
+    import atexit
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    def save(name: str) -> None:
+        import numpy as np
+
+        import graphdist as gd
+
+        checkpoint = gd.train.Checkpoint(array=np.ones(300_000), step=1)
+        checkpoint.write(f"{directory}/{name}")
+        print(name, flush=True)
+        if name == "late":
+            checkpoint.restore(f"{directory}/thread").assert_consumed()
+            print("restored", flush=True)
+
+    def save_when_the_main_thread_has_ended(name: str) -> None:
+        threading.main_thread().join()
+        save(name)
+        sys.exit(3)
+
+    atexit.register(save, "early")
+    import graphdist  # noqa: F401 - has a function at exit, too
+
+    atexit.register(save, "late")
+    pool = ThreadPoolExecutor(1)
+    pool.submit(time.sleep, 0.3)
+    pool.submit(save, "pool")
+    threading.Thread(target=save_when_the_main_thread_has_ended, args=("thread",)).start()
+    daemon = threading.Thread(target=save, args=("daemon",), daemon=True)
+    daemon.start()
+    daemon.join()
+    print("end", flush=True)
+
+
+def save_for_ever_on_a_daemon(directory: str) -> None:
+    """Save on a daemon thread, which the end of the process interrupts at any moment."""
+    import threading
+
+    import numpy as np
+
+    import graphdist as gd
+
+    checkpoint = gd.train.Checkpoint(array=np.ones(100_000))
+
+    def save() -> None:
+        while True:
+            checkpoint.write(f"{directory}/ckpt")
+
+    threading.Thread(target=save, daemon=True).start()
+    while not os.path.exists(f"{directory}/ckpt"):
+        time.sleep(0.01)
+
+
+def fork_in_a_write(directory: str) -> None:
+    """Fork while a write waits; restore and save in both kinds of forks."""
+    import multiprocessing
+    import threading
+
+    import numpy as np
+
+    import graphdist as gd
+    from graphdist.runtime.files import checkpoint as checkpoints
+    from graphdist.runtime.files.checkpoint_arrays import write_arrays
+    from graphdist.train.writing import finish_writing
+
+    checkpoint = gd.train.Checkpoint(array=np.ones(1000), step=1)
+    checkpoint.write(f"{directory}/first-1")
+    checkpoint.sync()
+    may_end = threading.Event()
+
+    def wait(*arguments: Any) -> dict[str, str]:
+        may_end.wait()
+        return write_arrays(*arguments)
+
+    def use(name: str) -> None:
+        may_end.set()  # in this process alone
+        print(os.path.basename(str(gd.train.latest_checkpoint(directory))))
+        checkpoint.restore(f"{directory}/first-1").assert_consumed()
+        checkpoint.write(f"{directory}/{name}")
+        print(name, flush=True)
+
+    setattr(checkpoints, "write_arrays", wait)  # noqa: B010 - mypy has a type for it
+    checkpoint.write(f"{directory}/second-2")
+    waiting = threading.Thread(target=finish_writing)  # holds the lock while the process is forked
+    waiting.start()
+    time.sleep(0.1)
+    process = multiprocessing.get_context("fork").Process(target=use, args=("child",))
+    process.start()
+    process.join()
+    if os.fork() == 0:
+        use("fork")
+        sys.exit(7)
+    print(process.exitcode, os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+    may_end.set()
+
+
+def save_under_names_in_bytes(directory: str) -> None:
+    """Save under names that are no ASCII, and say how many were restored."""
+    import numpy as np
+
+    import graphdist as gd
+
+    print(sys.getfilesystemencoding())
+    for name in (b"\xc3\xbcber", b"\xfcber"):
+        folder = os.path.join(directory, os.fsdecode(name))
+        checkpoint = gd.train.Checkpoint(array=np.ones(3), text="\u00fc", step=1)
+        manager = gd.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
+        manager.save()
+        checkpoint.text, checkpoint.step = "", 0
+        manager.restore_or_initialize()
+        print(checkpoint.step, ascii(checkpoint.text))
+    try:
+        checkpoint.write(f"{directory}/\u00fc")
+    except gd.ArgumentError as error:
+        print(ascii(error.what.replace(directory, "")))
 
 
 def train_until_stopped(meeting: str, index: str, count: str, directory: str, steps: str) -> None:

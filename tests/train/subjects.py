@@ -60,6 +60,7 @@ def put_in_slices(path: Path, name: str, along: int, sizes: list[int]) -> None:
     for part, size in enumerate(sizes):
         taken = (*[slice(None)] * along, slice(start, start + size))
         written = {"100": np.ascontiguousarray(array[taken])}
+        (path / f"part-{part}").mkdir(exist_ok=True)
         checksums = write_arrays(path / f"part-{part}", written)
         slices.append({"size": size, "part": part, "file": "100", "crc32": checksums["100"]})
         start += size

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -338,19 +336,3 @@ def test_saving_in_place_of_another(prefix: str) -> None:
     checkpoint.restore(prefix).assert_consumed()
     assert checkpoint.step == 2
     assert [entry.name for entry in Path(prefix).parent.iterdir()] == ["ckpt"]
-
-
-@pytest.mark.long
-def test_the_package_is_imported_when_it_is_needed() -> None:
-    program = """
-import sys
-import graphdist as gd
-assert not {"tensorstore", "orbax"} & set(sys.modules)
-sys.modules["tensorstore"] = None
-try:
-    gd.train.Checkpoint(step=1)
-except gd.MissingExtraError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert 'pip install "graphdist[checkpoint]"' in done.stdout, done.stderr

@@ -43,7 +43,12 @@ OF_ARRAYS = ["dtype", "shape", "part", "file", "stored", "crc32"]
 HOSTILE: dict[str, Change] = {
     **{f"no {field}": without(field) for field in FIELDS},
     **{f"no {field} of an array": without_of_array(field) for field in OF_ARRAYS},
-    **{f"{f} is {value!r:.30}": with_field(f, value) for f in FIELDS for value in VALUES},
+    **{
+        f"{field} is {value!r:.30}": with_field(field, value)
+        for field in FIELDS
+        for value in VALUES
+        if (field, value) != ("saved_at", -1)  # a clock may be wrong
+    },
     "another file": of_array(file="1"),
     "a file outside": of_array(file="../../../etc"),
     "a file of the root": of_array(file="/etc/passwd"),

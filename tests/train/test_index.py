@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import graphdist as gd
 from graphdist.ir.source import UNKNOWN
 from graphdist.runtime.processes.workers import OneWorker
-from graphdist.train.entries import ArrayEntry, StateEntry, ValueEntry
 from graphdist.train.index import SavedCheckpoint, can_take, owners
+from graphdist.train.leaves import ArrayEntry, StateEntry, ValueEntry
 
 
 def entry(name: str, size: int) -> ArrayEntry:

@@ -15,8 +15,8 @@ import graphdist as gd
 from graphdist.ir.source import UNKNOWN
 from graphdist.runtime.processes.workers import OneWorker, set_workers
 from graphdist.runtime.spans import Span
-from graphdist.train.entries import ArrayEntry
 from graphdist.train.index import SavedCheckpoint
+from graphdist.train.leaves import ArrayEntry
 from graphdist.train.status import read_by_all
 from tests.train.subjects import put_in_slices, refusal
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,11 +100,6 @@ def checkpoint_saved_inside_a_function(refused: Refused) -> None:
 
     with refused(RuntimeError):
         step()
-
-
-def checkpoint_without_the_package(refused: Refused) -> None:
-    with mock.patch.dict(sys.modules, {"tensorstore": None}), refused(ImportError):
-        gd.train.Checkpoint(step=0)
 
 
 def checkpoint_damaged(refused: Refused) -> None:

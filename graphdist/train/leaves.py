@@ -1,0 +1,284 @@
+"""The entries of a checkpoint: how each kind of leaf is read, and written back.
+
+An array has one dtype on every host: numbers, in the byte order of the host, whether JAX's 64-bit
+mode is on or not. What would come back as another value or another type is refused: masked arrays
+and other subclasses of arrays, subclasses of numbers and strings, states that JSON changes. An
+array in a memory map is saved as its values, and comes back in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias  # Any: JSON, values of numpy and JAX
+
+import jax
+import numpy as np
+
+from graphdist.errors import ArgumentTypeError
+from graphdist.metrics.exact_sums import Total
+from graphdist.metrics.metric import Metric
+from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored
+from graphdist.runtime.spans import Span
+from graphdist.state.sharded_variable import ShardedVariable
+from graphdist.state.storage import Storage
+from graphdist.state.variable import Variable
+from graphdist.tracing.user_lines import here
+from graphdist.values.distributed import PerReplica, type_name
+
+Array: TypeAlias = np.ndarray[Any, Any]
+PutBack: TypeAlias = Callable[[Any], None]
+
+_FLOATS = {"bfloat16", "float16", "float32", "float64"}
+_OF_64_BITS = {"float64", "int64", "uint64", "complex128"}
+_MOST_LEVELS = 200
+"""How deep a state may be nested. JSON is read by recursion, perhaps from a deeper call."""
+
+
+@dataclass
+class ArrayEntry:
+    """An array, by its dtype and shape; `read` copies it to the host, `write` replaces `span`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    read: Callable[[], Array]
+    write: Callable[[Array], None]
+    is_read_by_all: bool = False
+    """Whether reading takes all workers."""
+    holder: Any = None
+    """The object that is written to; None for an array, which is replaced."""
+    takes_any_float: bool = False
+    """Whether it can also be restored from floats of other dtypes."""
+    slices: Storage | None = None
+    """The storage of a variable in slices over workers: each worker saves and restores its own."""
+    numbers: tuple[int, ...] = ()
+    """The shape of the numbers stored for each element, if elements are random keys."""
+
+    @property
+    def span(self) -> Span | None:
+        """Return the part that is restored on this worker; None: all of it."""
+        return None if self.slices is None else self.slices.own_span
+
+    def takes(self, dtype: str, shape: Sequence[int], stored_shape: Sequence[int]) -> bool:
+        """Return whether it can be restored from an array of this dtype and shape."""
+        is_float = self.takes_any_float and dtype in _FLOATS
+        is_alike = tuple(stored_shape) == (*self.shape, *self.numbers)
+        return (is_float or dtype == self.dtype) and tuple(shape) == tuple(self.shape) and is_alike
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size in bytes; for random keys it is an estimate."""
+        size = 8 if self.dtype.startswith("key<") else jax.numpy.dtype(self.dtype).itemsize
+        return size * int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass
+class ValueEntry:
+    """A number or a string."""
+
+    name: str
+    value: Any
+    write: PutBack
+    holder: None = None
+
+    def __str__(self) -> str:
+        return f"of type {type(self.value).__name__}"
+
+
+@dataclass
+class StateEntry:
+    """An object whose state differs between workers."""
+
+    name: str
+    read: Callable[[], Any]
+    write: PutBack
+    holder: Any
+
+    def __str__(self) -> str:
+        return "an iterator"
+
+
+CheckpointEntry: TypeAlias = ArrayEntry | ValueEntry | StateEntry
+
+
+def named_totals(metric: Metric) -> Iterator[tuple[str, Total]]:
+    """Yield the sums of a metric with names that no two share."""
+    names: set[str] = set()
+    for number, total in enumerate(metric.totals):
+        name = f"{total.name}_{number}" if total.name in names else total.name
+        names.add(name)
+        yield name, total
+
+
+def of_total(name: str, total: Total) -> ArrayEntry:
+    """Return the entry of a sum of a metric."""
+    return ArrayEntry(
+        name,
+        "float64",
+        total.shape,
+        total.host_value,
+        total.restore,
+        is_read_by_all=total.variable.is_read_by_all,
+        holder=total,
+        takes_any_float=True,
+    )
+
+
+def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
+    """Return the entry of a variable."""
+    dtype = variable.dtype
+
+    numbers = _numbers_of(dtype)
+    storage = variable.storage if isinstance(variable, Variable) else None
+    is_in_slices = storage and storage.is_in_slices_over_workers and not numbers
+    slices = storage if is_in_slices else None
+
+    def write(array: Array) -> None:
+        with _in_64_bits(dtype):
+            if slices is not None:
+                slices.assign_own_slices(array)
+            else:
+                variable.assign(_as_value(array, dtype), read_value=False)
+
+    return ArrayEntry(
+        name,
+        _checked_dtype(name, dtype),
+        variable.shape,
+        lambda: _of_data(variable.host_value()),
+        write,
+        is_read_by_all=variable.is_read_by_all,
+        holder=variable,
+        slices=slices,
+        numbers=numbers,
+    )
+
+
+def of_value(name: str, leaf: Any, put: PutBack) -> ArrayEntry | ValueEntry:
+    """Return the entry of a value that is replaced on restore.
+
+    Raises `ArgumentTypeError` for a value that would not come back as it is.
+    """
+    if type(leaf) in (bool, int, float, str):
+        return ValueEntry(name, leaf, put)
+    is_plain = type(leaf) in (np.ndarray, np.memmap) or isinstance(leaf, jax.Array)
+    if is_plain or (isinstance(leaf, np.generic) and type(leaf) is leaf.dtype.type):
+        return _of_array(name, leaf, put)
+    hint = "give variables, arrays, numbers, metrics, generators, iterators, or pytrees of them"
+    if isinstance(leaf, PerReplica):
+        hint = "make it one value first: strategy.reduce('MEAN', value, axis=None)"
+    elif isinstance(leaf, np.ndarray | np.generic):
+        hint = "it would come back as a plain array: give np.asarray(value)"
+    elif isinstance(leaf, int | float | str):
+        kind = next(kind for kind in (int, float, str) if isinstance(leaf, kind))
+        hint = f"it would come back as a plain {kind.__name__}: give {kind.__name__}(value)"
+    raise ArgumentTypeError(
+        f"entry {name!r} of a checkpoint is of type {type_name(leaf)}, which cannot be saved",
+        source=here(),
+        hint=hint,
+    )
+
+
+def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
+    is_numpy = isinstance(leaf, np.ndarray | np.generic)
+    dtype = leaf.dtype.newbyteorder("=") if is_numpy else leaf.dtype
+
+    def write(array: Array) -> None:
+        if is_numpy:
+            put(array[()] if isinstance(leaf, np.generic) else array)
+            return
+        with _in_64_bits(dtype):
+            put(jax.device_put(_as_value(array, dtype), leaf.sharding))
+
+    def read() -> Array:
+        return np.array(leaf, dtype, order="C") if is_numpy else _of_data(leaf)
+
+    return ArrayEntry(
+        name, _checked_dtype(name, dtype), leaf.shape, read, write, numbers=_numbers_of(dtype)
+    )
+
+
+def _in_64_bits(dtype: Any) -> AbstractContextManager[None]:
+    """Let JAX make arrays of a dtype of 64 bits, also where its mode of 32 bits is on."""
+    return jax.enable_x64(True) if str(dtype) in _OF_64_BITS else nullcontext()
+
+
+def of_state(name: str, holder: Any) -> StateEntry:
+    """Return the entry of an object with `get_state` and `set_state`."""
+    return StateEntry(name, partial(_state_of, name, holder), holder.set_state, holder)
+
+
+def _state_of(name: str, holder: Any) -> Any:
+    """Return the state of an object; raises `ArgumentTypeError` if it is not a value of JSON."""
+    state = holder.get_state()
+    try:
+        _require_levels(state)
+        json.loads(as_json(state), object_pairs_hook=_with_different_keys)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentTypeError(
+            f"the state of entry {name!r} of a checkpoint cannot be saved: {error}",
+            source=here(),
+            hint="get_state returns a value of JSON: numbers, text, None, lists and dicts of them, "
+            "with text as keys",
+        ) from error
+    return state
+
+
+def _require_levels(state: Any) -> None:
+    """Raise `ValueError` for a value that is nested too deeply, or contains itself."""
+    level, depth = [state], 0
+    while level := [inner for outer in level for inner in _inside(outer)]:
+        depth += 1
+        if depth > _MOST_LEVELS:
+            raise ValueError(f"it is nested more than {_MOST_LEVELS} levels deep")
+
+
+def _inside(value: Any) -> Any:
+    """Return the values in a value of JSON."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _with_different_keys(pairs: list[tuple[str, Any]]) -> None:
+    """Raise `ValueError` for two keys that are one in JSON, such as 1 and "1"."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("two keys of a dict are the same text")
+
+
+def _numbers_of(dtype: Any) -> tuple[int, ...]:
+    """Return the shape of the numbers that a random key is stored as; () for other dtypes."""
+    if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+        return ()
+    return tuple(jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype)).shape)
+
+
+def _checked_dtype(name: str, dtype: Any) -> str:
+    """Return the dtype as text; raises `ArgumentTypeError` for one that no file can hold."""
+    if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) or can_be_stored(np.dtype(dtype)):
+        return str(dtype)
+    raise ArgumentTypeError(
+        f"entry {name!r} of a checkpoint has dtype {dtype}, which cannot be saved",
+        source=here(),
+        hint="give numbers: value.astype(...)",
+    )
+
+
+def _of_data(value: Any) -> Array:
+    """Return a value in the memory of the host, a random key as its numbers."""
+    if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    return np.asarray(value)
+
+
+def _as_value(array: Array, dtype: Any) -> Any:
+    if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+        return array
+    implementation = jax.random.key_impl(jax.numpy.empty((), dtype))  # the dtype has a short name
+    return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)
