@@ -17,12 +17,13 @@ from typing import Any, TypeAlias  # Any: JSON, values of numpy and JAX
 
 import jax
 import numpy as np
+from jax.sharding import Sharding
 
 from graphdist.errors import ArgumentTypeError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
 from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored
-from graphdist.runtime.spans import Span
+from graphdist.runtime.spans import Span, array_of_full
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.storage import Storage
 from graphdist.state.variable import Variable
@@ -194,7 +195,7 @@ def _of_array(name: str, leaf: Any, put: PutBack) -> ArrayEntry:
             put(array[()] if isinstance(leaf, np.generic) else array)
             return
         with _in_64_bits(dtype):
-            put(jax.device_put(_as_value(array, dtype), leaf.sharding))
+            put(_placed(_as_value(array, dtype), leaf.sharding))
 
     def read() -> Array:
         return np.array(leaf, dtype, order="C") if is_numpy else _of_data(leaf)
@@ -282,3 +283,10 @@ def _as_value(array: Array, dtype: Any) -> Any:
         return array
     implementation = jax.random.key_impl(jax.numpy.empty((), dtype))  # the dtype has a short name
     return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=implementation)
+
+
+def _placed(value: Any, sharding: Sharding) -> jax.Array:
+    """Return a value as an array, of which this process has the parts of its own devices."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(value, sharding)
+    return array_of_full(value, sharding)

@@ -18,7 +18,9 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import threading
+import weakref
 from collections.abc import Callable
 
 from graphdist.data.elements import at_the_users_line
@@ -32,7 +34,7 @@ class _Write:
     """A checkpoint being written."""
 
     def __init__(self, job: Callable[[], None], name: str) -> None:
-        self._job, self._name = job, name
+        self._job, self.name = job, name
         self._error: BaseException | None = None
         self._is_logged = False
         self._done = threading.Event()
@@ -78,7 +80,7 @@ class _Write:
         """Log the error of the thread, once: perhaps no call follows that could raise it."""
         if self._error is not None and not self._is_logged:
             self._is_logged = True
-            _log.error("checkpoint %s was not written", self._name, exc_info=self._error)
+            _log.error("checkpoint %s was not written", self.name, exc_info=self._error)
 
 
 _lock = threading.RLock()
@@ -123,13 +125,22 @@ def finish_writing() -> None:
             write.require_success()
 
 
+weakref.finalize(_Write, bool)
+"""A finalizer, of which Python registers all at exit with the first: they come after `_end` then,
+which is registered later, and a checkpoint that is being written keeps its folder."""
+
+
 @atexit.register
 def _end() -> None:
     """Wait for what other threads write, and let them begin no more."""
     global _is_over
     with _lock:
         for write in _under_way:
-            write.wait()
+            try:
+                write.wait()
+            except KeyboardInterrupt:  # Python would drop it here, and end with status 0
+                _log.error("checkpoint %s was not written: Ctrl-C came first", write.name)
+                os._exit(128 + signal.SIGINT)
             write.log_failure()
         _is_over = True
 

@@ -100,7 +100,7 @@ class ClusterWorkers:
     def start(self, at: Source = UNKNOWN) -> None:
         """Connect to the others and start JAX; raises `WorkerError` if that fails."""
         place, timeouts = self.rendezvous(at), self.timeouts
-        atexit.register(self._leave)
+        _started.append(self)
         hook = sys.excepthook
 
         def report(
@@ -370,7 +370,8 @@ class ClusterWorkers:
 
     # How it leaves.
 
-    def _leave(self) -> None:
+    def leave_at_exit(self) -> None:
+        """Say goodbye, wait for who needs this process, and let Python end, or end it."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._end_interrupted)
         is_well = self.failure is None and not self._crash
@@ -414,6 +415,20 @@ class ClusterWorkers:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
+
+
+_started: list[ClusterWorkers] = []
+
+
+@atexit.register
+def _leave() -> None:
+    """Leave at the end of the process.
+
+    It is registered at the import, so that it comes after the functions at exit of the program and
+    of `graphdist.train.writing`: a checkpoint that they write or wait for needs the other workers.
+    """
+    for workers in _started:
+        workers.leave_at_exit()
 
 
 def current_workers() -> ClusterWorkers | None:
