@@ -73,7 +73,10 @@ def numeric_addresses(address: str, cluster: Sequence[str], at: Source = UNKNOWN
 
 def resolved(host: str, port: int) -> list[str]:
     """Return the IP addresses of a host; raises `OSError` if there are none."""
-    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a label that is empty or too long, before anything is asked
+        raise OSError(str(error)) from error
     found = dict.fromkeys(str(answer[4][0]) for answer in answers)
     return sorted(found, key=lambda ip: ":" in ip)  # IPv4 first, on all workers alike
 
