@@ -18,6 +18,7 @@ import json
 import secrets
 from dataclasses import asdict, dataclass, field, replace
 
+from graphdist.quoted import quoted, unquoted
 from graphdist.runtime.processes.messages import Challenge, Hello, Refused, Welcome
 
 PROTOCOL = "graphdist 2"
@@ -52,25 +53,25 @@ class JobIdentity:
 
     def refusal(self, hello: Hello, challenge: Challenge, workers: int) -> Refused | None:
         """Return why a server of so many workers does not accept this one; None if it does."""
-        who = f"worker {hello.worker}"
+        who = f"worker {quoted(hello.worker)}"
         if hello.protocol != PROTOCOL:
-            return _refused(f"{who} speaks {hello.protocol!r}, worker 0 speaks {PROTOCOL!r}")
+            return _refused(f"{who} speaks {quoted(hello.protocol)}, worker 0 speaks {PROTOCOL!r}")
         if hello.job != self.id:
-            return _refused(f"{who} is of the job {hello.job!r}, worker 0 of another one")
+            return _refused(f"{who} is of the job {quoted(hello.job)}, worker 0 of another one")
         expected = self._proof_of(replace(hello, proof=""), challenge)
         if not hmac.compare_digest(expected.encode(), hello.proof.encode()):
             return _refused(f"the job's token that {who} was given is another than worker 0's")
         if hello.generation != self.generation:
             return _refused(
-                f"{who} is of start {hello.generation} of the job, worker 0 of start "
+                f"{who} is of start {quoted(hello.generation)} of the job, worker 0 of start "
                 f"{self.generation}",
                 may_retry=hello.generation > self.generation,  # the server is of an earlier start
             )
         if hello.versions != self.versions:
-            return _refused(f"{who} runs {hello.versions}, worker 0 runs {self.versions}")
+            return _refused(f"{who} runs {unquoted(hello.versions)}, worker 0 runs {self.versions}")
         if hello.workers != workers or not 0 <= hello.worker < workers:
             return _refused(
-                f"{who} says there are {hello.workers} workers, worker 0 says {workers}"
+                f"{who} says there are {quoted(hello.workers)} workers, worker 0 says {workers}"
             )
         return None
 
