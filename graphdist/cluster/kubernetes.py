@@ -9,6 +9,7 @@ from typing import Any  # Any: the client of another package, and pods as it giv
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentError, ContextError, MissingExtraError
+from graphdist.runtime.processes.addresses import join_address
 from graphdist.tracing.user_lines import here
 
 
@@ -51,7 +52,7 @@ class KubernetesClusterResolver(ClusterResolver):
         return ClusterSpec(
             {
                 job: [
-                    f"{_address(pod)}:{self._port}"
+                    join_address(_address(pod), self._port)
                     for selector in selectors
                     for pod in self._pods(selector)
                 ]

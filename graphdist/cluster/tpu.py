@@ -11,6 +11,7 @@ from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import tpu_name, tpu_worker_id
 from graphdist.errors import ArgumentError, ContextError
 from graphdist.runtime.devices import count_accelerators
+from graphdist.runtime.processes.addresses import join_address
 from graphdist.tracing.user_lines import here
 
 _SERVICE = "tpu", "v1"
@@ -130,6 +131,6 @@ class TPUClusterResolver(ClusterResolver):
                 hint="wait until it is ready",
             )
         return [
-            f"{endpoint['ipAddress']}:{endpoint.get('port', _PORT)}"
+            join_address(endpoint["ipAddress"], endpoint.get("port", _PORT))
             for endpoint in node["networkEndpoints"]
         ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import secrets
 from dataclasses import asdict, dataclass, field, replace
 
@@ -59,7 +60,7 @@ class JobIdentity:
         if hello.job != self.id:
             return _refused(f"{who} is of the job {quoted(hello.job)}, worker 0 of another one")
         expected = self._proof_of(replace(hello, proof=""), challenge)
-        if not hmac.compare_digest(expected.encode(), hello.proof.encode()):
+        if not _are_equal(expected, hello.proof):
             return _refused(f"the job's token that {who} was given is another than worker 0's")
         if hello.generation != self.generation:
             return _refused(
@@ -82,14 +83,20 @@ class JobIdentity:
     def is_welcome(self, welcome: Welcome, hello: Hello, challenge: Challenge) -> bool:
         """Return whether an acceptance is from this job's server."""
         expected = self.welcome(hello, challenge).proof
-        return hmac.compare_digest(expected.encode(), welcome.proof.encode())
+        return _are_equal(expected, welcome.proof)
 
     def _proof_of(self, hello: Hello, challenge: Challenge) -> str:
         return self._digest("worker", challenge.nonce, json.dumps(asdict(hello), sort_keys=True))
 
     def _digest(self, *parts: str) -> str:
         text = json.dumps(parts)  # no two lists of parts make one text
-        return hmac.new(self.token.encode(), text.encode(), hashlib.sha256).hexdigest()
+        key = os.fsencode(self.token)  # as it is in the environment, which need not be UTF-8
+        return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def _are_equal(proof: str, received: str) -> bool:
+    """Compare in a time that tells nothing of the proof; JSON can hold what is no UTF-8."""
+    return hmac.compare_digest(proof.encode(), received.encode(errors="surrogatepass"))
 
 
 def _refused(why: str, *, may_retry: bool = False) -> Refused:

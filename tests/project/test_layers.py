@@ -22,6 +22,7 @@ LEVELS: list[list[str]] = [
     ["graphdist.ir", "graphdist.version", "graphdist.quoted", "graphdist.command_process"],
     ["graphdist.tracing", "graphdist.passes", "graphdist.runtime"],
     ["graphdist.errors", "graphdist.garbage"],
+    ["graphdist.whole_numbers"],
     ["graphdist.deprecation", "graphdist.tracebacks", "graphdist.config"],
     ["graphdist.options"],
     ["graphdist.strategy_base"],
