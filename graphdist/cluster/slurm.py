@@ -159,7 +159,7 @@ def _range_numbers(text: str) -> list[str]:
         if match is None:
             return []
         first, last = match[1], match[2] or match[1]
-        if not int(first) <= int(last) < int(first) + MOST_TASKS:
+        if int(last) - int(first) >= MOST_TASKS:
             return []
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return numbers

@@ -145,6 +145,13 @@ def test_a_stranger_that_says_anything_else_is_dropped(connect: Connect, said: b
     assert stranger.is_dropped()
 
 
+def test_a_proof_that_is_no_utf8_is_a_wrong_one(connect: Connect, join: Join) -> None:
+    stranger = connect()
+    stranger.say(replace(JOB.hello(stranger.challenge, 1, 2), proof="\ud800"))
+    assert "token" in stranger.next(ms.Refused).why
+    join(1)
+
+
 # Workers.
 
 
