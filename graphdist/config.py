@@ -5,6 +5,7 @@
   system's temporary folder);
 * `GRAPHDIST_DUMP_DIR` is the folder for pages of compiled functions; `set_dump` overrides it;
 * `GRAPHDIST_PROGRESS=0` shows no line while a program is compiled;
+* `LESS` has the options of the pager, which shows texts that are longer than the terminal;
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
 * `GRAPHDIST_WORKER_START_SECONDS`, `GRAPHDIST_WORKER_SILENCE_SECONDS` and
   `GRAPHDIST_WORKER_STEP_SECONDS` set how long the workers of a cluster wait for each other;
@@ -198,6 +199,14 @@ def compiler_flags() -> dict[str, str]:
 def wants_no_colour() -> bool:
     """Return whether the user wants text without colours."""
     return bool(os.environ.get("NO_COLOR"))
+
+
+def prepare_pager() -> None:
+    """Have `less` show colours, and end where the text fits, unless the user has set its options.
+
+    Otherwise it shows the codes of the colours. These options are git's.
+    """
+    os.environ.setdefault("LESS", "FRX")
 
 
 def cluster_config() -> dict[str, Any]:

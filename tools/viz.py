@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import pydoc
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphdist.aot.saving import require_place
-from graphdist.config import at_least_cpu_devices, wants_no_colour
+from graphdist.config import at_least_cpu_devices, prepare_pager, wants_no_colour
 from graphdist.errors import ArgumentError
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.chosen_strategy import strategy_named
@@ -78,8 +79,9 @@ def _write(options: argparse.Namespace, form: str) -> None:
         print(open_page(shown, options.output))
     elif options.output is not None:
         options.output.write_text(shown, encoding="utf-8", errors="surrogateescape")
-    elif _is_terminal() and form in ("text", *MODULES):
-        pydoc.pager(shown)  # pages longer texts than the screen, if a pager is there
+    elif _is_terminal() and form in ("text", *MODULES) and _is_longer_than_the_screen(shown):
+        prepare_pager()
+        pydoc.pager(shown)  # prints it where no pager is there
     else:
         sys.stdout.write(shown)
 
@@ -185,6 +187,10 @@ def _is_coloured() -> bool:
 
 def _is_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def _is_longer_than_the_screen(shown: str) -> bool:
+    return shown.count("\n") >= shutil.get_terminal_size().lines
 
 
 if __name__ == "__main__":

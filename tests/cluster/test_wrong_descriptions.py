@@ -22,9 +22,7 @@ def config(**parts: Any) -> str:
 
 
 def task(index: str) -> str:
-    return (
-        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": %s}}' % index
-    )
+    return config(task={"type": "worker", "index": "INDEX"}).replace('"INDEX"', index)
 
 
 def read_tf_config() -> None:
