@@ -22,9 +22,9 @@ from tests.viz.graphs import chain
 FOLDER = Path(tools.__file__).parent
 OF_OTHERS = {
     *("bench.on_tensorflow", "bench.on_torch", "bench.parameter_servers_on_tensorflow"),
-    *("bench.passes_saved", "bench.unequal_replicas"),
+    *("bench.passes_saved", "bench.unequal_replicas", "process_groups"),
 }
-"""Programs that a benchmark starts, and that write to nobody else."""
+"""Programs that tools start, and that write to nobody else."""
 
 
 def console_tools() -> list[str]:
