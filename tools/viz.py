@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import pydoc
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -80,8 +81,7 @@ def _write(options: argparse.Namespace, form: str) -> None:
     elif options.output is not None:
         options.output.write_text(shown, encoding="utf-8", errors="surrogateescape")
     elif _is_terminal() and form in ("text", *MODULES) and _is_longer_than_the_screen(shown):
-        prepare_pager()
-        pydoc.pager(shown)  # prints it where no pager is there
+        _page(shown)
     else:
         sys.stdout.write(shown)
 
@@ -187,6 +187,16 @@ def _is_coloured() -> bool:
 
 def _is_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def _page(shown: str) -> None:
+    """Show a text in the pager, whose Ctrl-C is its own; print it where there is none."""
+    prepare_pager()
+    handler = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        pydoc.pager(shown)
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _is_longer_than_the_screen(shown: str) -> bool:
