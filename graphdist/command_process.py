@@ -32,7 +32,7 @@ from typing import TextIO, cast
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit status of a command that was interrupted, as shells have it."""
-_SCRIPT = re.compile(r"graphdist-\w+")
+_SCRIPT = re.compile(r"(graphdist-(?:compile|run|viz))(?:\.exe)?")
 _MODULE = re.compile(r"(?:-\w*m)?(graphdist\.tools\.[\w.]+)")
 
 
@@ -41,8 +41,8 @@ def _command() -> str | None:
     if sys.argv[:1] == ["-m"]:  # as `python -m` leaves it until the module is found
         match = _MODULE.fullmatch(sys.orig_argv[-len(sys.argv)])
         return match and match[1]
-    match = _SCRIPT.match(os.path.basename(sys.argv[0])) if sys.argv else None
-    return match and match[0]
+    match = _SCRIPT.fullmatch(os.path.basename(sys.argv[0])) if sys.argv else None
+    return match and match[1]
 
 
 def _prepare() -> None:

@@ -80,7 +80,10 @@ class GCEClusterResolver(ClusterResolver):
     def _address(self, name: str) -> str:
         instances = self._service.instances()
         instance = instances.get(project=self._project, zone=self._zone, instance=name).execute()
-        return join_address(instance["networkInterfaces"][0]["networkIP"], self._port)
+        address = next((each.get("networkIP") for each in instance["networkInterfaces"]), None)
+        if not address:
+            raise ContextError(f"instance {name!r} has no address in a network", source=here())
+        return join_address(address, self._port)
 
 
 def google_service(name: str, version: str, credentials: Any, what: str) -> Any:

@@ -81,7 +81,14 @@ class KubernetesClusterResolver(ClusterResolver):
 
 def _address(pod: Any) -> str:
     """Return where a pod is reached: at its own address, which is the host's if it says none."""
-    return getattr(pod.status, "pod_ip", None) or pod.status.host_ip
+    found = getattr(pod.status, "pod_ip", None) or pod.status.host_ip
+    if not found:
+        raise ContextError(
+            f"pod {pod.metadata.name!r} runs, and has no address yet",
+            source=here(),
+            hint="wait for all pods, and ask again",
+        )
+    return found
 
 
 def _client(location: KubernetesExecutableLocation) -> Any:

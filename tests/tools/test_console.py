@@ -13,10 +13,10 @@ from typing import Any  # Any: modules
 import pytest
 
 from graphdist import tools
+from graphdist.command_process import INTERRUPTED
 from graphdist.ir.printer import print_graph
 from graphdist.tools import compile, viz
 from graphdist.tools.console import READER_GONE, console_tool
-from graphdist.tools.interrupts import INTERRUPTED
 from tests.viz.graphs import chain
 
 FOLDER = Path(tools.__file__).parent
