@@ -26,7 +26,12 @@ from graphdist.config import worker_environment
 from graphdist.runtime.processes.addresses import join_address, resolved
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.tools.console import console_tool
-from graphdist.tools.worker_process import Worker, killed_with_the_launcher, write
+from graphdist.tools.worker_process import (
+    Worker,
+    has_reader,
+    killed_with_the_launcher,
+    write,
+)
 
 SECONDS_TO_END = 3.0
 """How long a worker may take to end after SIGTERM."""
@@ -145,6 +150,7 @@ class Job:
         self._workers: list[Worker] = []
         self._ended: list[Worker] = []
         self._signal_to_end: int | None = None
+        self._lost: OSError | None = None
 
     @property
     def is_asked_to_end(self) -> bool:
@@ -172,7 +178,7 @@ class Job:
         for worker in self._workers:
             worker.process.wait()
             worker.finish_reading()
-        if (error := self._unwritten()) is not None:
+        if (error := self._lost or self._unwritten()) is not None:
             raise error
         return self._verdict()
 
@@ -188,6 +194,15 @@ class Job:
         """Return why the output cannot be written any more; None if it can."""
         return next((worker.unwritten for worker in self._workers if worker.unwritten), None)
 
+    def _end_if_lost(self) -> None:
+        self._lost = self._unwritten()
+        if not (has_reader(sys.stdout) and has_reader(sys.stderr)):
+            self._lost = (
+                BrokenPipeError()
+            )  # noticed before the next line, which may be an hour away
+        if self._lost is not None:
+            self._forward(signal.SIGTERM)
+
     def _forward(self, number: int, frame: FrameType | None = None) -> None:
         if number in ENDING and self._signal_to_end is None:
             self._signal_to_end = number
@@ -201,8 +216,8 @@ class Job:
                 if worker not in self._ended and worker.status is not None:
                     self._ended.append(worker)
                     worker.was_stopped = is_stopping
-            if self._unwritten() is not None and not self.is_asked_to_end:
-                self._forward(signal.SIGTERM)
+            if self._lost is None and not self.is_asked_to_end:
+                self._end_if_lost()
             has_failed = any(worker.status for worker in self._ended)
             if deadline == float("inf") and (has_failed or self.is_asked_to_end):
                 deadline = time.monotonic() + self._grace_seconds

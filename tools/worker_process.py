@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -122,6 +123,16 @@ def write(out: TextIO, text: bytes) -> None:
     with _writing:
         out.buffer.write(text)
         out.flush()
+
+
+def has_reader(out: TextIO) -> bool:
+    """Return whether an output is no pipe whose reader has gone away."""
+    poll = select.poll()
+    try:
+        poll.register(out.fileno(), 0)
+    except OSError:  # it is no file
+        return True
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 @contextmanager

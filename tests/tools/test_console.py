@@ -78,16 +78,15 @@ def test_a_message_that_nobody_reads() -> None:
 
 
 WORKER = """
-import itertools, pathlib, signal, sys, time
+import pathlib, signal, sys, time
 
 def ended(*_):
     pathlib.Path(sys.argv[0] + ".ended").touch()
     sys.exit()
 
 signal.signal(signal.SIGTERM, ended)
-for number in itertools.count():
-    print(number)
-    time.sleep(0.01)
+print("the only line", flush=True)
+time.sleep(100)
 """
 
 
@@ -98,18 +97,20 @@ def test_a_process_whose_reader_goes_away_ends_with_its_workers(tmp_path: Path) 
         ["compile", "--list-topologies"],
         ["run", "-n", "1", "--grace", "60", str(program)],
     )
-    reader, writer = os.pipe()
-    os.close(reader)
     started = [
         subprocess.Popen(
             [sys.executable, "-m", f"graphdist.tools.{name}", *arguments],
-            stdout=writer,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,
         )
         for name, *arguments in commands
     ]
-    os.close(writer)
     for process in started:
+        assert process.stdout is not None
+        if process is started[1]:
+            assert process.stdout.read(100) == b"[worker 0] the only line\n"
+        process.stdout.close()
         _, said = process.communicate(timeout=120)
         assert (process.returncode, said) == (READER_GONE, b"")
     assert Path(f"{program}.ended").exists()
