@@ -29,7 +29,7 @@ OUTPUT_LOST = 1
 BAD_INPUT = 2
 READER_GONE = 128 + 13
 """The exit status where nobody reads on: 128 and the number of SIGPIPE."""
-_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
+_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """What the system says where an output cannot be written."""
 
 
@@ -65,7 +65,7 @@ def _status(name: str, main: Main, arguments: Sequence[str] | None) -> int:
         with interruptible():
             return main(arguments)
     except (GraphdistError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in _LOST:
+        if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) in _LOST:
             raise
         print(f"{name}: {_message(error)}", file=sys.stderr)
         return BAD_INPUT
