@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -228,8 +229,8 @@ def cluster_config() -> dict[str, Any]:
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):  # Python would take the last
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = counts.most_common(1)[0][0]
         raise ValueError(f"an object has the name {quoted(twice)} twice")
     return found
 
@@ -297,7 +298,7 @@ def set_worker_timeouts(
 
 _worker_seconds: dict[str, float] = {}
 _MOST_SECONDS = 1e7
-"""Four months; the timers of the system and of JAX take no number at all."""
+"""Four months. Far beyond it the timers of the system and of JAX overflow."""
 
 
 def worker_timeouts() -> WorkerTimeouts:

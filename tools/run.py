@@ -197,9 +197,7 @@ class Job:
     def _end_if_lost(self) -> None:
         self._lost = self._unwritten()
         if not (has_reader(sys.stdout) and has_reader(sys.stderr)):
-            self._lost = (
-                BrokenPipeError()
-            )  # noticed before the next line, which may be an hour away
+            self._lost = BrokenPipeError()  # the next line may be an hour away
         if self._lost is not None:
             self._forward(signal.SIGTERM)
 
