@@ -173,7 +173,8 @@ class Server(threading.Thread):
                 self._listen(False)  # until the next beat: `select` would report it again
             return
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):  # of one that has gone already, on macOS
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = Peer(connection, str(address[0]), self._job.challenge())
         self._strangers[peer] = None
         self._selector.register(connection, selectors.EVENT_READ, peer)

@@ -59,6 +59,20 @@ def test_every_tool_ends_quietly_when_its_reader_goes_away(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("name", console_tools())
+def test_help_fits_terminals_of_any_width(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool: Any = importlib.import_module(f"graphdist.tools.{name}")
+    for columns in ("5", "1", "0", "-3", "many"):
+        monkeypatch.setenv("COLUMNS", columns)
+        for option, status in (("--help", 0), ("--no-such-option", 2)):
+            with pytest.raises(SystemExit) as caught:
+                tool.main([option])
+            assert caught.value.code == status
+    assert capsys.readouterr().out.count("usage: ") == 5
+
+
 def test_tools_are_found() -> None:
     assert {"compile", "viz", "run", "bench.command", "truth.command"} <= set(console_tools())
 
