@@ -1,5 +1,9 @@
 """A dataflow-graph compiler for distributed training: `tf.distribute`'s API on JAX and XLA."""
 
+from graphdist import command_process  # noqa: F401  # first: importing JAX takes a second
+
+# isort: split
+
 from graphdist import (
     aot,
     cluster,

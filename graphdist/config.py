@@ -5,6 +5,7 @@
   system's temporary folder);
 * `GRAPHDIST_DUMP_DIR` is the folder for pages of compiled functions; `set_dump` overrides it;
 * `GRAPHDIST_PROGRESS=0` shows no line while a program is compiled;
+* `LESS` has the options of the pager, which shows texts that are longer than the terminal;
 * `NO_COLOR`, if not empty, keeps colours out of terminals (https://no-color.org);
 * `GRAPHDIST_WORKER_START_SECONDS`, `GRAPHDIST_WORKER_SILENCE_SECONDS` and
   `GRAPHDIST_WORKER_STEP_SECONDS` set how long the workers of a cluster wait for each other;
@@ -27,6 +28,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,12 +37,14 @@ from typing import Any  # Any: JSON
 import jax
 
 from graphdist.errors import ArgumentError, DeviceError
+from graphdist.quoted import quoted, unquoted
 from graphdist.runtime.backpressure import backpressure
-from graphdist.runtime.processes.addresses import BIND_VARIABLE
+from graphdist.runtime.processes.addresses import BIND_VARIABLE, is_host
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 from graphdist.version import versions
+from graphdist.whole_numbers import whole_number
 
 
 def set_logical_cpu_devices(count: int) -> None:
@@ -200,19 +204,36 @@ def wants_no_colour() -> bool:
     return bool(os.environ.get("NO_COLOR"))
 
 
+def prepare_pager() -> None:
+    """Have `less` show colours, and end where the text fits, unless the user has set its options.
+
+    Otherwise it shows the codes of the colours. These options are git's.
+    """
+    os.environ.setdefault("LESS", "FRX")
+
+
 def cluster_config() -> dict[str, Any]:
     """Return the object in `TF_CONFIG`, {} without it; `ArgumentError` if it is no JSON object."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:
-        found = json.loads(text)
-    except ValueError as error:
+        found = json.loads(text, object_pairs_hook=_object_of)
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"TF_CONFIG is no JSON: {error}", source=here()) from error
     if not isinstance(found, dict):
         raise ArgumentError(
-            f"TF_CONFIG is {text}, not a JSON object",
+            f"TF_CONFIG is {unquoted(text)}, not a JSON object",
             source=here(),
             hint='write {"cluster": {"worker": ["host:port"]}, "task": {...}}',
         )
+    return found
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # Python would take the last
+        counts = Counter(name for name, _ in pairs)
+        twice = counts.most_common(1)[0][0]
+        raise ValueError(f"an object has the name {quoted(twice)} twice")
     return found
 
 
@@ -247,9 +268,12 @@ def tpu_name() -> str | None:
 
 
 def tpu_worker_id() -> int | None:
-    """Return the number of this host among the hosts of its TPU, if it is known."""
-    text = os.environ.get("TPU_WORKER_ID", "")
-    return int(text) if text.isdecimal() else None
+    """Return the number of this host among the hosts of its TPU, if it is known.
+
+    Raises `ArgumentError` where the environment has another text.
+    """
+    text = os.environ.get("TPU_WORKER_ID")
+    return whole_number(text, "TPU_WORKER_ID") if text else None
 
 
 def set_worker_timeouts(
@@ -264,17 +288,19 @@ def set_worker_timeouts(
     worker whose process ends counts as dead at once. A step that has not ended after
     `step_seconds`, 1800 by default, fails: `float("inf")` lets it take any time, and
     `CommunicationOptions(timeout_seconds)` has precedence. Call it before the strategy is made.
-    Raises `ArgumentError` for a value that is not a positive number.
+    Raises `ArgumentError` for a value that is not a positive number, or more than ten million.
 
     >>> set_worker_timeouts(start_seconds=600)
     """
     given = {"start": start_seconds, "silence": silence_seconds, "step": step_seconds}
     for name, seconds in given.items():
         if seconds is not None:
-            _worker_seconds[name] = _positive(seconds, f"{name}_seconds")
+            _worker_seconds[name] = _seconds(seconds, f"{name}_seconds", name)
 
 
 _worker_seconds: dict[str, float] = {}
+_MOST_SECONDS = 1e7
+"""Four months. Far beyond it the timers of the system and of JAX overflow."""
 
 
 def worker_timeouts() -> WorkerTimeouts:
@@ -287,17 +313,25 @@ def worker_timeouts() -> WorkerTimeouts:
         variable = f"GRAPHDIST_WORKER_{name.upper()}_SECONDS"
         text = os.environ.get(variable)
         if text:
-            given[name] = _positive(_number_or_text(text), variable)
+            given[name] = _seconds(_number_or_text(text), variable, name)
     given |= _worker_seconds
     if given.get("step") == float("inf"):
         given["step"] = None
     return WorkerTimeouts(**given)
 
 
-def _positive(seconds: Any, name: str) -> float:
+def _seconds(seconds: Any, variable: str, name: str) -> float:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not seconds > 0:
-        raise ArgumentError(f"{name} is {seconds!r}, not a positive number", source=here())
+        raise ArgumentError(
+            f"{variable} is {quoted(seconds)}, not a positive number", source=here()
+        )
+    if seconds > _MOST_SECONDS and not (name == "step" and seconds == float("inf")):
+        raise ArgumentError(
+            f"{variable} is {quoted(seconds)}: it is {_MOST_SECONDS:.0f} at most",
+            source=here(),
+            hint="only a step may take any time: step_seconds=float('inf')",
+        )
     return float(seconds)
 
 
@@ -351,28 +385,45 @@ def _require_steps(count: Any, name: str) -> int:
 def job_identity() -> JobIdentity:
     """Return the job of this process, as the environment or else Slurm names it.
 
-    Raises `ArgumentError` for a generation that is not a number.
+    Raises `ArgumentError` for a generation that is not a number, and for an id that is too long.
     """
     allocation, step = slurm_variable("JOB_ID"), slurm_variable("STEP_ID")
     of_slurm = f"slurm {allocation}.{step}" if allocation else ""
-    restarts = slurm_variable("RESTART_COUNT") or "0"
-    generation = os.environ.get("GRAPHDIST_JOB_GENERATION") or restarts
-    if not generation.isdecimal():
+    job = os.environ.get("GRAPHDIST_JOB_ID") or of_slurm
+    if len(job) > _LONGEST_JOB:
         raise ArgumentError(
-            f"GRAPHDIST_JOB_GENERATION is {generation!r}, not a number", source=here()
+            f"the id of the job is {quoted(job)}, of {len(job)} characters: {_LONGEST_JOB} is most",
+            source=here(),
         )
+    variables = ("GRAPHDIST_JOB_GENERATION", "SLURM_RESTART_COUNT")
+    set_one = next((name for name in variables if os.environ.get(name)), None)
+    generation = whole_number(os.environ[set_one], set_one) if set_one else 0
     found = versions()
     return JobIdentity(
-        os.environ.get("GRAPHDIST_JOB_ID") or of_slurm,
-        int(generation),
+        job,
+        generation,
         os.environ.get("GRAPHDIST_JOB_TOKEN", ""),
         f"graphdist {found['graphdist']}, jax {found['jax']}",
     )
 
 
+_LONGEST_JOB = 256
+"""The most characters of the id of a job: it is in the first message, which is bounded."""
+
+
 def worker_bind_address() -> str:
-    """Return the address that worker 0 is to listen at; "" for its address in the cluster."""
-    return os.environ.get(BIND_VARIABLE, "")
+    """Return the address that worker 0 is to listen at; "" for its address in the cluster.
+
+    Raises `ArgumentError` where the environment has what is no address of a host.
+    """
+    text = os.environ.get(BIND_VARIABLE, "")
+    if text and not is_host(text):
+        raise ArgumentError(
+            f"{BIND_VARIABLE} is {quoted(text)}, not an address without a port",
+            source=here(),
+            hint="write for instance 0.0.0.0",
+        )
+    return text
 
 
 def worker_environment(

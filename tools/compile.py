@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,6 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ArgumentError(
             "no target is given", hint="name one: examples/train_digits.py:make_step"
         )
+    if options.output is not None and _is_special(options.output):
+        raise ArgumentError(
+            f"{options.output} is no regular file, whose place the step could take",
+            hint="name a file: -o step.gdx",
+        )
     for path in filter(None, (options.output, options.timeline)):
         require_writable(path)  # not after minutes of compiling
     step = StepOptions.of(options)
@@ -101,6 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.fit is not None:
         return _print(options, find_largest(options.fit, topology, reporter, step.settings))
     return _compile(options, step, topology)
+
+
+def _is_special(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def command_line() -> argparse.ArgumentParser:

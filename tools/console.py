@@ -2,29 +2,35 @@
 
 An error of graphdist or of the system is a message on stderr, with status 2. Ctrl-C is one line,
 with status 130. Where the reader of the output goes away, as `head` does, the tool ends and says
-nothing, with status 141: shells report it of programs that SIGPIPE ends. A status of 0 would be a
+nothing, with status 141: shells report it of programs that SIGPIPE ends. An output that cannot be
+written for another reason, as on a full disk, is a message and status 1. A status of 0 would be a
 verdict that nobody has read, such as `graphdist-compile`'s that a step fits.
 
 Python ignores SIGPIPE and raises `BrokenPipeError`. The buffers of stdout and stderr are flushed
-here, so that it is raised here too, and not at the exit of the interpreter.
+here, so that it is raised here too, and not at the exit of the interpreter. How the process of a
+tool is prepared is in `graphdist.command_process`.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
+from graphdist.command_process import INTERRUPTED, interruptible, say_interrupted
 from graphdist.errors import GraphdistError
-from graphdist.tools.interrupts import INTERRUPTED, say_interrupted
 
+OUTPUT_LOST = 1
 BAD_INPUT = 2
 READER_GONE = 128 + 13
 """The exit status where nobody reads on: 128 and the number of SIGPIPE."""
+_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What the system says where an output cannot be written."""
 
 
 class Main(Protocol):
@@ -44,11 +50,10 @@ def console_tool(name: str) -> Callable[[Main], Main]:
                 try:
                     return _status(name, main, arguments)
                 finally:
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-            except BrokenPipeError:
-                _write_nowhere()
-                return READER_GONE
+                    for stream in _outputs():
+                        stream.flush()
+            except OSError as error:
+                return _lost(name, error)
 
         return run
 
@@ -57,14 +62,17 @@ def console_tool(name: str) -> Callable[[Main], Main]:
 
 def _status(name: str, main: Main, arguments: Sequence[str] | None) -> int:
     try:
-        return main(arguments)
-    except BrokenPipeError:
-        raise
+        with interruptible():
+            return main(arguments)
     except (GraphdistError, OSError) as error:
+        if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) in _LOST:
+            raise
         print(f"{name}: {_message(error)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        say_interrupted(name)
+        with suppress(OSError):
+            say_interrupted(name)
+        _write_nowhere()
         return INTERRUPTED
 
 
@@ -73,7 +81,7 @@ def _message(error: GraphdistError | OSError) -> str:
         return str(_without_our_line(error))
     if error.strerror and error.filename is not None:
         return f"{error.strerror}: {str(error.filename)!r}"
-    return str(error)
+    return error.strerror or str(error)
 
 
 def _without_our_line(error: GraphdistError) -> GraphdistError:
@@ -89,13 +97,28 @@ def _without_our_line(error: GraphdistError) -> GraphdistError:
     return error
 
 
+def _lost(name: str, error: OSError) -> int:
+    """Return the status of a tool that cannot write an output, and say so where it can."""
+    _write_nowhere()
+    if isinstance(error, BrokenPipeError):
+        return READER_GONE
+    with suppress(OSError):
+        print(f"{name}: the output cannot be written: {_message(error)}", file=sys.stderr)
+    _write_nowhere()
+    return OUTPUT_LOST
+
+
 def _write_nowhere() -> None:
     """Let go of output in the buffers: Python would write it again when it exits, and complain."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in _outputs():
         try:
             stream.flush()
-        except BrokenPipeError:
-            with suppress(OSError):  # a stream that is no file
+        except OSError:
+            with suppress(OSError):  # of a stream that is no file
                 os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def _outputs() -> list[TextIO]:
+    return [stream for stream in (sys.stdout, sys.stderr) if stream is not None]

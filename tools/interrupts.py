@@ -15,15 +15,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-INTERRUPTED = 128 + signal.SIGINT
-"""The exit status of a command that was interrupted, as shells have it."""
+from graphdist.command_process import INTERRUPTED, say_interrupted
+
 _PATIENCE = 5.0
-
-
-def say_interrupted(command: str) -> None:
-    """Write the one line, in place of a line that shows the progress."""
-    start = "\r\033[K" if sys.stderr.isatty() else ""
-    print(f"{start}{command}: interrupted", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -53,7 +47,7 @@ def _watch(reader: int, command: str) -> None:
     """Wait for an interrupt, or for the end of the block, which closes the pipe."""
     while received := os.read(reader, 1):
         if received[0] == signal.SIGINT:
-            with suppress(BrokenPipeError):
+            with suppress(OSError):
                 say_interrupted(command)
                 sys.stdout.flush()
             os._exit(INTERRUPTED)

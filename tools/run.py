@@ -3,42 +3,40 @@
 The workers get `TF_CONFIG` and communicate over loopback. Their output is printed line by line,
 each line with the number of its worker. When a worker fails, the others get a moment to report it
 and are stopped, and the last output of the failed worker is printed again at the end. If the reader
-of the output goes away, the workers are told to end. No worker outlives the launcher: the kernel
-kills it when the launcher ends for any reason.
+of the output goes away, or it cannot be written, the workers are told to end. No worker outlives
+the launcher: the kernel kills it when the launcher ends for any reason, and a process beside the
+workers kills what they have started.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import re
 import secrets
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
-from typing import IO
 
 from graphdist.config import worker_environment
-from graphdist.runtime.processes.addresses import join_address
+from graphdist.runtime.processes.addresses import join_address, resolved
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.tools.console import console_tool
+from graphdist.tools.worker_process import (
+    Worker,
+    has_reader,
+    killed_with_the_launcher,
+    write,
+)
 
 SECONDS_TO_END = 3.0
 """How long a worker may take to end after SIGTERM."""
-LINES_SHOWN_LAST = 60
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-FOLLOWS_ANOTHER = re.compile(r"graphdist\.[\w.]*(WorkerError|CollectiveTimeoutError): ")
-PR_SET_PDEATHSIG = 1
 
 
 @console_tool("graphdist-run")
@@ -55,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ports = free_ports(num_workers, options.host)
         except OSError as error:
             command_line().error(
-                f"the workers cannot listen at --host {options.host}: {error.strerror}"
+                f"the workers cannot listen at --host {options.host}: {error.strerror or error}"
             )
         job = Job(
             command,
@@ -135,77 +133,6 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
         refuse(f"there is no file {program}; a module is started with -m")
 
 
-class Worker:
-    """One process, and the last lines it wrote."""
-
-    def __init__(self, number: int, command: Sequence[str], environment: dict[str, str]) -> None:
-        """Start the process."""
-        self.number = number
-        self.was_stopped = False
-        """Whether the launcher stopped it, after another worker had failed."""
-        self.has_no_reader = False
-        """Whether its output could not be printed, since the launcher's reader went away."""
-        self.last_lines: deque[str] = deque(maxlen=LINES_SHOWN_LAST)
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # a terminal's signals reach it through the launcher only
-            preexec_fn=_dying_with(os.getpid()),
-        )
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self._readers = [
-            threading.Thread(target=self._read, args=(lines, out), daemon=True)
-            for lines, out in (
-                (self.process.stdout, sys.stdout),
-                (self.process.stderr, sys.stderr),
-            )
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, lines: IO[str], out: IO[str]) -> None:
-        with lines:
-            for line in lines:
-                if out is sys.stderr:
-                    self.last_lines.append(line)
-                if not self.has_no_reader:  # else it is read all the same: the worker would wait
-                    self._print(line, out)
-
-    def _print(self, line: str, out: IO[str]) -> None:
-        try:
-            with _writing:
-                out.write(f"[worker {self.number}] {line.rstrip()}\n")
-                out.flush()
-        except BrokenPipeError:
-            self.has_no_reader = True
-
-    @property
-    def status(self) -> int | None:
-        """Return its exit status as shells report it, None while it runs."""
-        code = self.process.poll()
-        return code if code is None or code >= 0 else 128 - code
-
-    def send(self, number: int) -> None:
-        """Send a signal to the process and to all it has started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
-
-    def finish_reading(self) -> None:
-        """Wait a moment for the last lines of a process that has ended."""
-        for reader in self._readers:
-            reader.join(1.0)
-
-    def follows_another(self) -> bool:
-        """Return whether it failed because another worker did."""
-        return any(FOLLOWS_ANOTHER.match(line) for line in self.last_lines)
-
-
 class Job:
     """All workers, once started."""
 
@@ -223,6 +150,7 @@ class Job:
         self._workers: list[Worker] = []
         self._ended: list[Worker] = []
         self._signal_to_end: int | None = None
+        self._lost: OSError | None = None
 
     @property
     def is_asked_to_end(self) -> bool:
@@ -231,28 +159,47 @@ class Job:
 
     def run(self) -> int:
         """Start the workers, and return once all have ended."""
-        before = {number: signal.signal(number, self._forward) for number in FORWARDED}
-        try:
-            for number in range(len(self._addresses)):
-                environment = worker_environment(
-                    self._addresses, number, self._identity, self._devices
-                )
-                self._workers.append(Worker(number, self._command, environment))
-            self._wait()
-        finally:
-            for worker in self._workers:
-                worker.send(signal.SIGKILL)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        before = {
+            number: signal.signal(number, self._forward)
+            for number in FORWARDED
+            if signal.getsignal(number) is not signal.SIG_IGN  # as after nohup
+        }
+        with killed_with_the_launcher() as also_kill:
+            try:
+                for number in range(len(self._addresses)):
+                    if not self.is_asked_to_end:
+                        also_kill(self._start(number))
+                self._wait()
+            finally:
+                for worker in self._workers:
+                    worker.send(signal.SIGKILL)
+                for number, handler in before.items():
+                    signal.signal(number, handler)
         for worker in self._workers:
             worker.process.wait()
             worker.finish_reading()
-        if self._has_no_reader():
-            raise BrokenPipeError
+        if (error := self._lost or self._unwritten()) is not None:
+            raise error
         return self._verdict()
 
-    def _has_no_reader(self) -> bool:
-        return any(worker.has_no_reader for worker in self._workers)
+    def _start(self, number: int) -> Worker:
+        environment = worker_environment(self._addresses, number, self._identity, self._devices)
+        worker = Worker(number, self._command, environment)
+        self._workers.append(worker)
+        if self._signal_to_end is not None:  # which came before the worker was in the list
+            worker.send(self._signal_to_end)
+        return worker
+
+    def _unwritten(self) -> OSError | None:
+        """Return why the output cannot be written any more; None if it can."""
+        return next((worker.unwritten for worker in self._workers if worker.unwritten), None)
+
+    def _end_if_lost(self) -> None:
+        self._lost = self._unwritten()
+        if not (has_reader(sys.stdout) and has_reader(sys.stderr)):
+            self._lost = BrokenPipeError()  # the next line may be an hour away
+        if self._lost is not None:
+            self._forward(signal.SIGTERM)
 
     def _forward(self, number: int, frame: FrameType | None = None) -> None:
         if number in ENDING and self._signal_to_end is None:
@@ -267,8 +214,8 @@ class Job:
                 if worker not in self._ended and worker.status is not None:
                     self._ended.append(worker)
                     worker.was_stopped = is_stopping
-            if self._has_no_reader() and not self.is_asked_to_end:
-                self._forward(signal.SIGTERM)
+            if self._lost is None and not self.is_asked_to_end:
+                self._end_if_lost()
             has_failed = any(worker.status for worker in self._ended)
             if deadline == float("inf") and (has_failed or self.is_asked_to_end):
                 deadline = time.monotonic() + self._grace_seconds
@@ -284,7 +231,7 @@ class Job:
         failed = [worker for worker in self._ended if worker.status]
         failed = [worker for worker in failed if not worker.was_stopped] or failed
         if not failed:
-            return 0
+            return 128 + self._signal_to_end if self._signal_to_end and not self._workers else 0
         first = next((worker for worker in failed if not worker.follows_another()), failed[0])
         assert first.status is not None
         by = signal.Signals(-first.process.returncode) if first.process.returncode < 0 else None
@@ -294,14 +241,14 @@ class Job:
             say(f"worker {first.number} {how}")
             return 128 + self._signal_to_end  # a slow worker got SIGTERM after it
         say(f"worker {first.number} {how}" + (", and said last:" if first.last_lines else ""))
-        sys.stderr.writelines(first.last_lines)
-        sys.stderr.flush()
+        with suppress(OSError):  # the frame of the tool flushes it again
+            write(sys.stderr, b"".join(first.last_lines))
         return first.status
 
 
 def free_ports(count: int, host: str) -> list[int]:
     """Return free ports of a host; raises `OSError` for another machine's host."""
-    family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+    family = socket.AF_INET6 if ":" in resolved(host, 0)[0] else socket.AF_INET
     sockets = [socket.create_server((host, 0), family=family) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in sockets]
     for listener in sockets:
@@ -311,26 +258,9 @@ def free_ports(count: int, host: str) -> list[int]:
 
 def say(text: str) -> None:
     """Print a line of the launcher."""
-    with _writing:
-        sys.stderr.write(f"[graphdist-run] {text}\n")
-        sys.stderr.flush()
+    with suppress(OSError):  # the frame of the tool flushes it again
+        write(sys.stderr, f"[graphdist-run] {text}\n".encode())
 
-
-def _dying_with(launcher: int) -> Callable[[], None]:
-    """Return a function for a new process, which has the kernel kill it with the launcher."""
-    if not sys.platform.startswith("linux"):
-        return lambda: None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl  # loaded here: not after the fork
-
-    def ask() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:
-            os._exit(1)  # the launcher ended before `prctl`
-
-    return ask
-
-
-_writing = threading.Lock()
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,12 +14,15 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import linecache
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from importlib.machinery import SourceFileLoader
+from importlib.util import decode_source
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeAlias  # Any: users' functions
 
 import jax
@@ -118,8 +121,9 @@ def source_of(error: Exception, factory: Factory | None = None) -> Source:
         return at_line(error.filename, error.lineno or 1)
     frames = traceback.extract_tb(error.__traceback__)
     code = getattr(factory, "__code__", None)
-    files = {module.__file__ for name, module in sys.modules.items() if _is_target(name)}
-    files.add(code.co_filename if code else None)
+    targets = [module for name, module in sys.modules.items() if _is_target(name)]
+    files = {_escaped(str(module.__file__)) for module in targets}
+    files.add(code.co_filename if code else "")
     for frame in reversed(frames):
         if frame.filename in files:
             return at_line(frame.filename, frame.lineno or 1, frame.name)
@@ -143,6 +147,28 @@ def _split(target: str) -> tuple[str, str]:
     return place, name
 
 
+class _Loader(SourceFileLoader):
+    """Loads a file, also one whose path is not in the encoding of the system.
+
+    Python holds such a path with surrogates, which XLA does not take as the name of a source file:
+    the code has its path with escapes.
+    """
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the code of the file."""
+        escaped = _escaped(self.path)
+        if escaped == self.path:
+            return super().get_code(fullname)
+        text = decode_source(self.get_data(self.path))
+        lines = text.splitlines(keepends=True)
+        linecache.cache[escaped] = (len(text), None, lines, escaped)  # for the lines in errors
+        return compile(text, escaped, "exec", dont_inherit=True)
+
+
+def _escaped(path: str) -> str:
+    return path.encode(errors="backslashreplace").decode()
+
+
 def _module_of_file(path: Path) -> ModuleType:
     require_file(path)
     path = path.resolve()
@@ -150,7 +176,7 @@ def _module_of_file(path: Path) -> ModuleType:
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(path):
         return loaded
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import pydoc
+import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphdist.aot.saving import require_place
-from graphdist.config import at_least_cpu_devices, wants_no_colour
+from graphdist.config import at_least_cpu_devices, prepare_pager, wants_no_colour
 from graphdist.errors import ArgumentError
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.chosen_strategy import strategy_named
@@ -78,8 +80,8 @@ def _write(options: argparse.Namespace, form: str) -> None:
         print(open_page(shown, options.output))
     elif options.output is not None:
         options.output.write_text(shown, encoding="utf-8", errors="surrogateescape")
-    elif _is_terminal() and form in ("text", *MODULES):
-        pydoc.pager(shown)  # pages longer texts than the screen, if a pager is there
+    elif _is_terminal() and form in ("text", *MODULES) and _is_longer_than_the_screen(shown):
+        _page(shown)
     else:
         sys.stdout.write(shown)
 
@@ -185,6 +187,20 @@ def _is_coloured() -> bool:
 
 def _is_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def _page(shown: str) -> None:
+    """Show a text in the pager, whose Ctrl-C is its own; print it where there is none."""
+    prepare_pager()
+    handler = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        pydoc.pager(shown)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _is_longer_than_the_screen(shown: str) -> bool:
+    return shown.count("\n") >= shutil.get_terminal_size().lines
 
 
 if __name__ == "__main__":

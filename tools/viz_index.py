@@ -68,11 +68,11 @@ def write_index(
             entries.append(IndexRow(name, note=error.what))
             continue
         own = file_name(name, [entry.page for entry in entries])
-        (folder / own).write_text(page.render(program), encoding="utf-8")
+        (folder / own).write_text(page.render(program), encoding="utf-8", errors="backslashreplace")
         entries.append(IndexRow(name, own, figures_of(program), report_note(program)))
     if not any(entry.page for entry in entries):
         reasons = "; ".join(f"{entry.name}: {entry.note}" for entry in entries)
         raise ArgumentError(f"no function of {place} can be shown: {reasons}", source=here())
     index = folder / INDEX
-    index.write_text(render(place, entries), encoding="utf-8")
+    index.write_text(render(place, entries), encoding="utf-8", errors="backslashreplace")
     return index

@@ -7,6 +7,7 @@ from typing import Any  # Any: the client of another package, and answers as it 
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ContextError, MissingExtraError
+from graphdist.runtime.processes.addresses import join_address
 from graphdist.tracing.user_lines import here
 
 
@@ -79,7 +80,10 @@ class GCEClusterResolver(ClusterResolver):
     def _address(self, name: str) -> str:
         instances = self._service.instances()
         instance = instances.get(project=self._project, zone=self._zone, instance=name).execute()
-        return f"{instance['networkInterfaces'][0]['networkIP']}:{self._port}"
+        address = next((each.get("networkIP") for each in instance["networkInterfaces"]), None)
+        if not address:
+            raise ContextError(f"instance {name!r} has no address in a network", source=here())
+        return join_address(address, self._port)
 
 
 def google_service(name: str, version: str, credentials: Any, what: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any  # Any: the client of another package, and pods as it giv
 from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentError, ContextError, MissingExtraError
+from graphdist.runtime.processes.addresses import join_address
 from graphdist.tracing.user_lines import here
 
 
@@ -51,7 +52,7 @@ class KubernetesClusterResolver(ClusterResolver):
         return ClusterSpec(
             {
                 job: [
-                    f"{_address(pod)}:{self._port}"
+                    join_address(_address(pod), self._port)
                     for selector in selectors
                     for pod in self._pods(selector)
                 ]
@@ -80,7 +81,14 @@ class KubernetesClusterResolver(ClusterResolver):
 
 def _address(pod: Any) -> str:
     """Return where a pod is reached: at its own address, which is the host's if it says none."""
-    return getattr(pod.status, "pod_ip", None) or pod.status.host_ip
+    found = getattr(pod.status, "pod_ip", None) or pod.status.host_ip
+    if not found:
+        raise ContextError(
+            f"pod {pod.metadata.name!r} runs, and has no address yet",
+            source=here(),
+            hint="wait for all pods, and ask again",
+        )
+    return found
 
 
 def _client(location: KubernetesExecutableLocation) -> Any:

@@ -7,11 +7,15 @@ chief is the task of that job or, without one, worker 0. Workers are the chief a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any  # Any: a cluster before it is checked
 
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.errors import ArgumentError, ClusterError
+from graphdist.quoted import quoted
+from graphdist.runtime.processes.addresses import split_address
 from graphdist.tracing.user_lines import here
+from graphdist.whole_numbers import whole_number
 
 JOBS = ("chief", "worker", "evaluator", "ps")
 ALONE = ("chief", "evaluator")
@@ -29,13 +33,15 @@ def checked_cluster(cluster: Any, task_type: str | None, task_id: int | None) ->
     An evaluator need not be in the cluster: nobody waits for it.
     """
     spec = normalized(cluster)
+    if task_id is not None:
+        whole_number(task_id, "the number of the task that this process is")
     for kind in (*spec.jobs, *([task_type] if task_type is not None else [])):
         if kind not in JOBS:
             raise ArgumentError(
-                f"a task of kind {kind!r}: there are {', '.join(JOBS)}", source=here()
+                f"a task of kind {quoted(kind)}: there are {', '.join(JOBS)}", source=here()
             )
     if task_type is not None and task_type not in spec.jobs and task_type != "evaluator":
-        raise ArgumentError(f"the cluster has no {task_type!r}: {spec}", source=here())
+        raise ArgumentError(f"the cluster has no {task_type!r}: {quoted(spec, 400)}", source=here())
     for kind in ALONE:
         if kind in spec.jobs and spec.num_tasks(kind) > 1:
             raise ArgumentError(
@@ -103,16 +109,36 @@ def id_in_cluster(cluster: Any, task_type: str | None, task_id: int | None) -> i
 def worker_addresses(cluster: Any) -> list[str]:
     """Return the addresses of the workers in the order of their numbers.
 
+    Several have different addresses, which are like "host:port": raises `ArgumentError` for an
+    address that two workers have, `WorkerError` for another text.
+
     >>> worker_addresses({"worker": ["b:1", "c:1"], "chief": ["a:1"]})
     ['a:1', 'b:1', 'c:1']
     """
     spec = normalized(cluster)
-    return [
+    found = [
         spec.task_address(kind, index)
         for kind in ("chief", "worker")
         if kind in spec.jobs
         for index in spec.task_indices(kind)
     ]
+    if len(found) > 1:
+        _check(found)
+    return found
+
+
+def _check(addresses: Sequence[str]) -> None:
+    workers: dict[tuple[str, int], int] = {}
+    for worker, address in enumerate(addresses):
+        host, port = split_address(address, here())
+        first = workers.setdefault((host.lower().rstrip("."), port), worker)
+        if first != worker:
+            raise ArgumentError(
+                f"worker {first} ({addresses[first]}) and worker {worker} ({address}) have the "
+                f"same address",
+                source=here(),
+                hint="give each worker a port of its own, if they are on one machine",
+            )
 
 
 def collective_leader(cluster: Any, task_type: str | None, task_id: int | None) -> str:
@@ -135,5 +161,5 @@ def coordination_leader(cluster: Any) -> str:
 def _first_of(spec: ClusterSpec, *kinds: str) -> str:
     kind = next((kind for kind in kinds if kind in spec.jobs), None)
     if kind is None:
-        raise ArgumentError(f"the cluster has no worker: {spec}", source=here())
+        raise ArgumentError(f"the cluster has no worker: {quoted(spec, 400)}", source=here())
     return f"/job:{kind}/replica:0/task:0"

@@ -18,7 +18,9 @@ from graphdist.cluster.resolver import ClusterResolver
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import set_visible_gpus, slurm_variable, visible_gpus
 from graphdist.errors import ArgumentError, ContextError
+from graphdist.quoted import quoted, unquoted
 from graphdist.tracing.user_lines import here
+from graphdist.whole_numbers import MOST_TASKS, whole_number
 
 
 class SlurmClusterResolver(ClusterResolver):
@@ -31,8 +33,8 @@ class SlurmClusterResolver(ClusterResolver):
     anything runs on a device.
 
     Raises `ContextError` outside a job step, when the jobs have another number of tasks than the
-    step, and when tasks need more GPUs than a node has; `ArgumentError` for a node list that Slurm
-    would not write.
+    step, or the nodes another than the numbers of their tasks, and when tasks need more GPUs than a
+    node has; `ArgumentError` for what Slurm would not write.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class SlurmClusterResolver(ClusterResolver):
         auto_set_gpu: bool = True,
         rpc_layer: str | None = "grpc",
     ) -> None:
-        self._rank = int(_variable("PROCID"))
-        self._jobs = dict(jobs or {"worker": int(_variable("STEP_NUM_TASKS", "NTASKS"))})
+        self._rank = _number("PROCID")
+        given = jobs or {"worker": _number("STEP_NUM_TASKS", "NTASKS")}
+        self._jobs = {job: _count(count, f"job {quoted(job)}") for job, count in given.items()}
         self._port_base, self._auto_set_gpu = port_base, auto_set_gpu
         self._rpc_layer = rpc_layer
         self._tasks_of = _tasks_by_node(tasks_per_node)
@@ -56,6 +59,12 @@ class SlurmClusterResolver(ClusterResolver):
                 f"the jobs have {sum(self._jobs.values())} tasks, the Slurm step has {num_tasks}",
                 source=here(),
                 hint="let srun start as many tasks as the jobs have together",
+            )
+        if self._rank >= num_tasks:
+            raise ContextError(
+                f"SLURM_PROCID is {self._rank}, and the Slurm step has {num_tasks} tasks",
+                source=here(),
+                hint="tasks are numbered from 0; start the program with srun",
             )
         most = max(self._tasks_of.values(), default=1)
         num_gpus = num_visible_gpus() if gpus_per_node is None else gpus_per_node
@@ -134,8 +143,8 @@ def expand_hostlist(hostlist: str) -> list[str]:
         numbers = match and match[2] and _range_numbers(match[2])
         if match is None or not part or numbers == []:
             raise ArgumentError(
-                f"{hostlist!r} is no list of Slurm nodes: {part!r} is not a name with one range "
-                f"at its end",
+                f"{quoted(hostlist)} is no list of Slurm nodes: {quoted(part)} is not a name with "
+                f"one range at its end",
                 source=here(),
             )
         hosts += [match[1]] if numbers is None else [match[1] + number for number in numbers[1:]]
@@ -146,10 +155,12 @@ def _range_numbers(text: str) -> list[str]:
     """Return what a range like "3-4,6" stands for, after a first item; [] if it is no range."""
     numbers = [""]
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
         if match is None:
             return []
         first, last = match[1], match[2] or match[1]
+        if int(last) - int(first) >= MOST_TASKS:
+            return []
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return numbers
 
@@ -164,14 +175,15 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
     """
     counts: list[int] = []
     for part in tasks_per_node.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
         if match is None:
             raise ArgumentError(
-                f"{tasks_per_node!r} does not say how many tasks run on each node: {part!r} is not "
-                f"like '2' or '2(x3)'",
+                f"{quoted(tasks_per_node)} does not say how many tasks run on each node: "
+                f"{quoted(part)} is not like '2' or '2(x3)'",
                 source=here(),
             )
-        counts += [int(match[1])] * int(match[2] or 1)
+        nodes = whole_number(match[2] or "1", f"the number of nodes in {quoted(part)}")
+        counts += [whole_number(match[1], "the number of tasks of a node")] * nodes
     return counts
 
 
@@ -186,7 +198,7 @@ def num_visible_gpus() -> int:
     listed = subprocess.run([command, "--list-gpus"], capture_output=True, text=True, check=False)
     if listed.returncode:
         raise ContextError(
-            f"nvidia-smi does not say how many GPUs there are: {listed.stderr.strip()}",
+            f"nvidia-smi does not say how many GPUs there are: {unquoted(listed.stderr.strip())}",
             source=here(),
             hint="give gpus_per_node",
         )
@@ -195,12 +207,29 @@ def num_visible_gpus() -> int:
 
 def _tasks_by_node(tasks_per_node: int | Mapping[str, int] | None) -> dict[str, int]:
     if isinstance(tasks_per_node, Mapping):
-        return dict(tasks_per_node)
+        return {node: _count(tasks, node) for node, tasks in tasks_per_node.items()}
     nodes = expand_hostlist(_variable("STEP_NODELIST"))
     if tasks_per_node is not None:
-        return dict.fromkeys(nodes, int(tasks_per_node))
+        return dict.fromkeys(nodes, _count(tasks_per_node, "a node"))
     counts = expand_tasks_per_node(_variable("STEP_TASKS_PER_NODE"))
-    return dict(zip(nodes, counts, strict=False))
+    found = dict(zip(nodes, counts, strict=False))
+    if len(counts) != len(found):
+        raise ContextError(
+            f"SLURM_STEP_NODELIST has {len(found)} nodes, SLURM_STEP_TASKS_PER_NODE the tasks of "
+            f"{len(counts)}",
+            source=here(),
+            hint="start the program with srun, which sets both",
+        )
+    return found
+
+
+def _count(tasks: object, of: str) -> int:
+    return whole_number(tasks, f"the number of tasks of {of}")
+
+
+def _number(*names: str) -> int:
+    """Return the first of these variables of Slurm that is set, which is a number."""
+    return whole_number(_variable(*names), f"SLURM_{names[0]}")
 
 
 def _variable(*names: str) -> str:

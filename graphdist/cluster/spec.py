@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias  # Any: what users pass, before it is checked
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.quoted import quoted, unquoted
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
+from graphdist.whole_numbers import whole_number
 
 Tasks: TypeAlias = "list[str] | dict[int, str]"
 """The addresses of one job: a list if task numbers have no gap, else a dict by number."""
@@ -79,8 +81,8 @@ class ClusterSpec:
         tasks = self._tasks(job_name)
         if task_index not in tasks:
             raise ArgumentError(
-                f"job {job_name!r} has no task {task_index}: it has "
-                f"{', '.join(map(str, tasks)) or 'none'}",
+                f"job {job_name!r} has no task {quoted(task_index)}: it has "
+                f"{unquoted(', '.join(map(str, tasks)) or 'none')}",
                 source=here(),
             )
         return tasks[task_index]
@@ -96,8 +98,8 @@ class ClusterSpec:
     def _tasks(self, job_name: str | None) -> dict[int, str]:
         if job_name not in self._jobs:
             raise ArgumentError(
-                f"the cluster has no job {job_name!r}: it has "
-                f"{', '.join(map(repr, self._jobs)) or 'none'}",
+                f"the cluster has no job {quoted(job_name)}: it has "
+                f"{', '.join(map(quoted, list(self._jobs)[:9])) or 'none'}",
                 source=here(),
             )
         return self._jobs[job_name]
@@ -105,7 +107,7 @@ class ClusterSpec:
 
 def _job_name(name: Any) -> str:
     if not isinstance(name, str):
-        raise ArgumentTypeError(f"the name of a job is {name!r}, not a string", source=here())
+        raise ArgumentTypeError(f"the name of a job is {quoted(name)}, not a string", source=here())
     return name
 
 
@@ -114,24 +116,20 @@ def _addresses(job: str, tasks: Any) -> dict[int, str]:
         tasks = dict(enumerate(tasks))
     if not isinstance(tasks, Mapping):
         raise ArgumentTypeError(
-            f"the tasks of job {job!r} are of type {type_name(tasks)}, not a list of addresses or "
-            f"a dict of them by number",
+            f"the tasks of job {quoted(job)} are of type {type_name(tasks)}, not a list of "
+            f"addresses or a dict of them by number",
             source=here(),
         )
-    found = {_number(job, index): address for index, address in tasks.items()}
-    for address in found.values():
+    found: dict[int, str] = {}
+    for index, address in tasks.items():
+        number = whole_number(index, f"the number of a task of job {quoted(job)}")
+        if number in found:
+            raise ArgumentError(f"job {quoted(job)} has the task {number} twice", source=here())
         if not isinstance(address, str):
             raise ArgumentTypeError(
-                f"an address in job {job!r} is {address!r}, not a string like 'host:port'",
+                f"an address in job {quoted(job)} is {quoted(address)}, not a string like "
+                f"'host:port'",
                 source=here(),
             )
+        found[number] = address
     return dict(sorted(found.items()))
-
-
-def _number(job: str, index: Any) -> int:
-    try:
-        return int(index)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"a task of job {job!r} has the number {index!r}, which is none", source=here()
-        ) from error

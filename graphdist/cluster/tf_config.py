@@ -8,7 +8,9 @@ from graphdist.cluster.resolver import ClusterResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import cluster_config
 from graphdist.errors import ArgumentError
+from graphdist.quoted import quoted
 from graphdist.tracing.user_lines import here
+from graphdist.whole_numbers import whole_number
 
 
 class TFConfigClusterResolver(ClusterResolver):
@@ -36,8 +38,7 @@ class TFConfigClusterResolver(ClusterResolver):
     @property
     def task_type(self) -> str | None:
         """Return the kind of task this process is, such as "worker"; None outside a cluster."""
-        found = _task().get("type") if self._task_type is None else self._task_type
-        return None if found is None else str(found)
+        return self._task_type if self._task_type is not None else _text(_task(), "type")
 
     @task_type.setter
     def task_type(self, task_type: str | None) -> None:
@@ -46,15 +47,10 @@ class TFConfigClusterResolver(ClusterResolver):
     @property
     def task_id(self) -> int | None:
         """Return the number of this process among the tasks of its kind; None outside a cluster."""
-        found = _task().get("index") if self._task_id is None else self._task_id
-        if found is None:
-            return None
-        try:
-            return int(found)
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(
-                f"the task index in TF_CONFIG is {found!r}, which is no number", source=here()
-            ) from error
+        if self._task_id is not None:
+            return self._task_id
+        found = _task().get("index")
+        return None if found is None else whole_number(found, "the task index in TF_CONFIG")
 
     @task_id.setter
     def task_id(self, task_id: int | None) -> None:
@@ -65,7 +61,7 @@ class TFConfigClusterResolver(ClusterResolver):
         """Return the protocol that addresses begin with, such as "grpc"; None for none."""
         if self._rpc_layer is not None:
             return self._rpc_layer
-        return cluster_config().get("rpc_layer")
+        return _text(cluster_config(), "rpc_layer")
 
     @rpc_layer.setter
     def rpc_layer(self, rpc_layer: str | None) -> None:
@@ -87,9 +83,9 @@ class TFConfigClusterResolver(ClusterResolver):
 
         Raises `ArgumentError` in a larger cluster when it is not known which task this is.
         """
-        session_master = cluster_config().get("session_master")
+        session_master = _text(cluster_config(), "session_master")
         if session_master is not None:
-            return str(session_master)
+            return session_master
         cluster = self.cluster_spec()
         if sum(map(cluster.num_tasks, cluster.jobs)) < 2:
             return ""
@@ -103,8 +99,15 @@ def _task() -> dict[str, Any]:
     task = cluster_config().get("task", {})
     if not isinstance(task, dict):
         raise ArgumentError(
-            f"the task in TF_CONFIG is {task!r}, not an object",
+            f"the task in TF_CONFIG is {quoted(task)}, not an object",
             source=here(),
             hint='write {"task": {"type": "worker", "index": 0}}',
         )
     return task
+
+
+def _text(found: dict[str, Any], name: str) -> str | None:
+    text = found.get(name)
+    if not isinstance(text, str | None):
+        raise ArgumentError(f"{name!r} in TF_CONFIG is {quoted(text)}, not a text", source=here())
+    return text

@@ -10,7 +10,9 @@ from graphdist.cluster.resolver import ClusterResolver, with_protocol
 from graphdist.cluster.spec import ClusterSpec
 from graphdist.config import tpu_name, tpu_worker_id
 from graphdist.errors import ArgumentError, ContextError
+from graphdist.quoted import quoted
 from graphdist.runtime.devices import count_accelerators
+from graphdist.runtime.processes.addresses import join_address
 from graphdist.tracing.user_lines import here
 
 _SERVICE = "tpu", "v1"
@@ -129,7 +131,14 @@ class TPUClusterResolver(ClusterResolver):
                 source=here(),
                 hint="wait until it is ready",
             )
+        endpoints = node.get("networkEndpoints", ())
+        if not endpoints or not all(endpoint.get("ipAddress") for endpoint in endpoints):
+            raise ContextError(
+                f"TPU {self._name!r} has hosts without an address: {quoted(endpoints)}",
+                source=here(),
+                hint="wait until it is ready",
+            )
         return [
-            f"{endpoint['ipAddress']}:{endpoint.get('port', _PORT)}"
-            for endpoint in node["networkEndpoints"]
+            join_address(endpoint["ipAddress"], endpoint.get("port", _PORT))
+            for endpoint in endpoints
         ]

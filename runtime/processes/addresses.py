@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 from collections.abc import Sequence
 
 from graphdist.ir.source import UNKNOWN, Source
+from graphdist.quoted import quoted
 from graphdist.runtime.buffers import RuntimeFailure
 
 BIND_VARIABLE = "GRAPHDIST_WORKER_BIND"
 _LARGEST_PORT = 65535
+_LONGEST_NAME = 254
+"""The most characters of a domain name with a dot at its end (RFC 1035)."""
 
 
 class WorkerError(RuntimeFailure):
@@ -33,19 +37,47 @@ def split_address(address: str, at: Source = UNKNOWN) -> tuple[str, int]:
     >>> split_address("10.0.0.1:2222"), split_address("[fd00::1]:2222")
     (('10.0.0.1', 2222), ('fd00::1', 2222))
     """
-    host, _, port = address.rpartition(":")
-    is_bracketed = host.startswith("[") and host.endswith("]")
-    if not host or not port.isdecimal() or (":" in host and not is_bracketed):
+    written, _, digits = address.rpartition(":")
+    is_bracketed = written.startswith("[") and written.endswith("]")
+    host = written[1:-1] if is_bracketed else written
+    if is_bracketed != (":" in host) or not is_host(host) or not _is_number(digits):
+        hint = "write an IPv6 address in brackets: '[fd00::1]:2222'" if ":" in host else ""
         raise WorkerError(
-            f"the address {address!r} of a worker is not like 'host:port'",
+            f"the address {quoted(address)} of a worker is not like 'host:port'",
             source=at,
-            hint="write an IPv6 address in brackets: '[fd00::1]:2222'" if ":" in host else "",
+            hint="leave the protocol away" if "://" in address else hint,
         )
-    if int(port) > _LARGEST_PORT:
+    port = int(digits) if len(digits) <= len(str(_LARGEST_PORT)) else _LARGEST_PORT + 1
+    if not 1 <= port <= _LARGEST_PORT:
         raise WorkerError(
-            f"the port of the address {address!r} of a worker is beyond {_LARGEST_PORT}", source=at
+            f"the port of the address {quoted(address)} of a worker is not from 1 to "
+            f"{_LARGEST_PORT}",
+            source=at,
         )
-    return host.strip("[]"), int(port)
+    return host, port
+
+
+def is_host(text: str) -> bool:
+    """Return whether a text can be the name or the IP address of a host, so that it is asked for.
+
+    >>> [is_host(text) for text in ("a.example", "bücher.example", "fd00::1", "a..b", "256.1.1.1")]
+    [True, True, True, False, False]
+    """
+    if ":" in text or not text.strip("0123456789."):
+        try:
+            ipaddress.ip_address(text)
+        except ValueError:
+            return False
+        return True
+    try:
+        name = text.encode("idna").decode()  # refuses labels that are empty or too long
+    except UnicodeError:
+        return False
+    return len(name) <= _LONGEST_NAME and re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def join_address(host: str, port: int) -> str:
@@ -73,7 +105,10 @@ def numeric_addresses(address: str, cluster: Sequence[str], at: Source = UNKNOWN
 
 def resolved(host: str, port: int) -> list[str]:
     """Return the IP addresses of a host; raises `OSError` if there are none."""
-    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a label that is empty or too long, before anything is asked
+        raise OSError(str(error)) from error
     found = dict.fromkeys(str(answer[4][0]) for answer in answers)
     return sorted(found, key=lambda ip: ":" in ip)  # IPv4 first, on all workers alike
 

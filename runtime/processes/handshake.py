@@ -15,9 +15,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import secrets
 from dataclasses import asdict, dataclass, field, replace
 
+from graphdist.quoted import quoted, unquoted
 from graphdist.runtime.processes.messages import Challenge, Hello, Refused, Welcome
 
 PROTOCOL = "graphdist 2"
@@ -52,25 +54,25 @@ class JobIdentity:
 
     def refusal(self, hello: Hello, challenge: Challenge, workers: int) -> Refused | None:
         """Return why a server of so many workers does not accept this one; None if it does."""
-        who = f"worker {hello.worker}"
+        who = f"worker {quoted(hello.worker)}"
         if hello.protocol != PROTOCOL:
-            return _refused(f"{who} speaks {hello.protocol!r}, worker 0 speaks {PROTOCOL!r}")
+            return _refused(f"{who} speaks {quoted(hello.protocol)}, worker 0 speaks {PROTOCOL!r}")
         if hello.job != self.id:
-            return _refused(f"{who} is of the job {hello.job!r}, worker 0 of another one")
+            return _refused(f"{who} is of the job {quoted(hello.job)}, worker 0 of another one")
         expected = self._proof_of(replace(hello, proof=""), challenge)
-        if not hmac.compare_digest(expected.encode(), hello.proof.encode()):
+        if not _are_equal(expected, hello.proof):
             return _refused(f"the job's token that {who} was given is another than worker 0's")
         if hello.generation != self.generation:
             return _refused(
-                f"{who} is of start {hello.generation} of the job, worker 0 of start "
+                f"{who} is of start {quoted(hello.generation)} of the job, worker 0 of start "
                 f"{self.generation}",
                 may_retry=hello.generation > self.generation,  # the server is of an earlier start
             )
         if hello.versions != self.versions:
-            return _refused(f"{who} runs {hello.versions}, worker 0 runs {self.versions}")
+            return _refused(f"{who} runs {unquoted(hello.versions)}, worker 0 runs {self.versions}")
         if hello.workers != workers or not 0 <= hello.worker < workers:
             return _refused(
-                f"{who} says there are {hello.workers} workers, worker 0 says {workers}"
+                f"{who} says there are {quoted(hello.workers)} workers, worker 0 says {workers}"
             )
         return None
 
@@ -81,14 +83,20 @@ class JobIdentity:
     def is_welcome(self, welcome: Welcome, hello: Hello, challenge: Challenge) -> bool:
         """Return whether an acceptance is from this job's server."""
         expected = self.welcome(hello, challenge).proof
-        return hmac.compare_digest(expected.encode(), welcome.proof.encode())
+        return _are_equal(expected, welcome.proof)
 
     def _proof_of(self, hello: Hello, challenge: Challenge) -> str:
         return self._digest("worker", challenge.nonce, json.dumps(asdict(hello), sort_keys=True))
 
     def _digest(self, *parts: str) -> str:
         text = json.dumps(parts)  # no two lists of parts make one text
-        return hmac.new(self.token.encode(), text.encode(), hashlib.sha256).hexdigest()
+        key = os.fsencode(self.token)  # as it is in the environment, which need not be UTF-8
+        return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def _are_equal(proof: str, received: str) -> bool:
+    """Compare in a time that tells nothing of the proof; JSON can hold what is no UTF-8."""
+    return hmac.compare_digest(proof.encode(), received.encode(errors="surrogatepass"))
 
 
 def _refused(why: str, *, may_retry: bool = False) -> Refused:

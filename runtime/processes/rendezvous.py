@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from graphdist.ir.source import UNKNOWN, Source
+from graphdist.quoted import unquoted
 from graphdist.runtime.processes import messages as ms
 from graphdist.runtime.processes.addresses import (
     WorkerError,
@@ -96,7 +97,7 @@ class Rendezvous:
             except OSError as error:
                 trouble = error.strerror or str(error)
             except _RefusedError as error:
-                trouble = error.refused.why
+                trouble = unquoted(error.refused.why)
                 if not error.refused.may_retry:
                     raise self.refused(f"{what}: {trouble}") from None
             if time.monotonic() > self.deadline:

@@ -42,8 +42,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from graphdist.runtime.processes import messages as ms
+from graphdist.runtime.processes.counted_warnings import CountedWarnings
 from graphdist.runtime.processes.handshake import JobIdentity
 
 BEAT_SECONDS = 0.5
@@ -102,6 +104,7 @@ class Server(threading.Thread):
         self._stop_at: float | None = None
         self.refusals: list[str] = []
         """Why the last strangers were refused; only those that identified themselves."""
+        self._refused = CountedWarnings(partial(_log.warning, "coordination server: %s"))
 
     def run(self) -> None:
         """Serve."""
@@ -171,7 +174,8 @@ class Server(threading.Thread):
                 self._listen(False)  # until the next beat: `select` would report it again
             return
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):  # of one that has gone already, on macOS
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = Peer(connection, str(address[0]), self._job.challenge())
         self._strangers[peer] = None
         self._selector.register(connection, selectors.EVENT_READ, peer)
@@ -184,7 +188,7 @@ class Server(threading.Thread):
         if refused is not None:
             text = f"{peer.address} was refused: {refused.why}"
             self.refusals = [*self.refusals[-2:], text]
-            _log.warning("coordination server: %s", text)
+            self._refused.add(text)
             peer.is_refused = True
             self._send(peer, refused)
             return
@@ -285,6 +289,7 @@ class Server(threading.Thread):
         for peer in [peer for peer in self._strangers if now - peer.began > SECONDS_FOR_HELLO]:
             self._drop(peer)
         self._listen(True)
+        self._refused.remind()
         steps, silent = [-1] * self._num_workers, [0.0] * self._num_workers
         for worker, peer in list(self._peers.items()):
             steps[worker], silent[worker] = peer.steps, round(now - peer.heard, 2)

@@ -19,9 +19,10 @@ if TYPE_CHECKING:  # pytest alone imports a conftest
 # Our layers, the lowest first. A layer imports itself and the layers of the rows before its own.
 # The last are graphdist/__init__.py, which imports everything, and the tools.
 LEVELS: list[list[str]] = [
-    ["graphdist.ir", "graphdist.version"],
+    ["graphdist.ir", "graphdist.version", "graphdist.quoted", "graphdist.command_process"],
     ["graphdist.tracing", "graphdist.passes", "graphdist.runtime"],
     ["graphdist.errors", "graphdist.garbage"],
+    ["graphdist.whole_numbers"],
     ["graphdist.deprecation", "graphdist.tracebacks", "graphdist.config"],
     ["graphdist.options"],
     ["graphdist.strategy_base"],

@@ -19,6 +19,7 @@ from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.comparisons import topology_of
 from graphdist.tools.compile import main
+from graphdist.tools.console import OUTPUT_LOST
 from graphdist.tools.largest_fit import find_largest
 from tests.aot.steps import make_step
 
@@ -93,7 +94,7 @@ def test_the_report_is_printed_though_the_file_cannot_be_written(
 
     monkeypatch.setattr("os.replace", full)
     output = tmp_path / "step.gdx"
-    assert main([target, "--topology", "v5e:2x2", "-o", str(output)]) == 2
+    assert main([target, "--topology", "v5e:2x2", "-o", str(output)]) == OUTPUT_LOST
     captured = capsys.readouterr()
     assert "FITS: " in captured.out
     assert "written" not in captured.out
@@ -329,3 +330,13 @@ def test_a_number_of_chips_is_a_topology(chip: str, size: str, name: str) -> Non
 def test_a_number_of_chips_is_that_of_all_slices(size: str, name: str) -> None:
     topology = topology_of(CHIPS["v5e"], size, 2)
     assert (topology.name, topology.num_slices, topology.num_chips) == (name, 2, int(size))
+
+
+def test_a_step_takes_the_place_of_no_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert main(["step.py", "--topology", "v5e:2x2", "-o", str(pipe)]) == 2
+    assert f"{pipe} is no regular file" in capsys.readouterr().err
+    assert pipe.is_fifo()

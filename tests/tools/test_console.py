@@ -13,18 +13,18 @@ from typing import Any  # Any: modules
 import pytest
 
 from graphdist import tools
+from graphdist.command_process import INTERRUPTED
 from graphdist.ir.printer import print_graph
 from graphdist.tools import compile, viz
 from graphdist.tools.console import READER_GONE, console_tool
-from graphdist.tools.interrupts import INTERRUPTED
 from tests.viz.graphs import chain
 
 FOLDER = Path(tools.__file__).parent
 OF_OTHERS = {
     *("bench.on_tensorflow", "bench.on_torch", "bench.parameter_servers_on_tensorflow"),
-    *("bench.passes_saved", "bench.unequal_replicas"),
+    *("bench.passes_saved", "bench.unequal_replicas", "process_groups"),
 }
-"""Programs that a benchmark starts, and that write to nobody else."""
+"""Programs that tools start, and that write to nobody else."""
 
 
 def console_tools() -> list[str]:
@@ -59,6 +59,20 @@ def test_every_tool_ends_quietly_when_its_reader_goes_away(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("name", console_tools())
+def test_help_fits_terminals_of_any_width(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool: Any = importlib.import_module(f"graphdist.tools.{name}")
+    for columns in ("5", "1", "0", "-3", "many"):
+        monkeypatch.setenv("COLUMNS", columns)
+        for option, status in (("--help", 0), ("--no-such-option", 2)):
+            with pytest.raises(SystemExit) as caught:
+                tool.main([option])
+            assert caught.value.code == status
+    assert capsys.readouterr().out.count("usage: ") == 5
+
+
 def test_tools_are_found() -> None:
     assert {"compile", "viz", "run", "bench.command", "truth.command"} <= set(console_tools())
 
@@ -78,16 +92,15 @@ def test_a_message_that_nobody_reads() -> None:
 
 
 WORKER = """
-import itertools, pathlib, signal, sys, time
+import pathlib, signal, sys, time
 
 def ended(*_):
     pathlib.Path(sys.argv[0] + ".ended").touch()
     sys.exit()
 
 signal.signal(signal.SIGTERM, ended)
-for number in itertools.count():
-    print(number)
-    time.sleep(0.01)
+print("the only line", flush=True)
+time.sleep(100)
 """
 
 
@@ -98,18 +111,20 @@ def test_a_process_whose_reader_goes_away_ends_with_its_workers(tmp_path: Path) 
         ["compile", "--list-topologies"],
         ["run", "-n", "1", "--grace", "60", str(program)],
     )
-    reader, writer = os.pipe()
-    os.close(reader)
     started = [
         subprocess.Popen(
             [sys.executable, "-m", f"graphdist.tools.{name}", *arguments],
-            stdout=writer,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,
         )
         for name, *arguments in commands
     ]
-    os.close(writer)
     for process in started:
+        assert process.stdout is not None
+        if process is started[1]:
+            assert process.stdout.read(100) == b"[worker 0] the only line\n"
+        process.stdout.close()
         _, said = process.communicate(timeout=120)
         assert (process.returncode, said) == (READER_GONE, b"")
     assert Path(f"{program}.ended").exists()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any  # Any: what stands for streams
 
 import pytest
 
+from graphdist.tools.console import OUTPUT_LOST
 from graphdist.tools.run import main
+from graphdist.tools.worker_process import LONGEST_LINE, lines_of
 from tests.multi_worker.launch import command, environment, run
 
 _SAID = re.compile(r"\[worker (\d)\] SAYS (.*)")
@@ -135,9 +142,10 @@ def test_an_interrupt_in_a_step_stays_one(which: str) -> None:
 
 
 @pytest.mark.long
-def test_no_orphans_when_the_launcher_is_killed() -> None:
-    job, pids = started("wait")
-    assert len(pids) == 2
+@pytest.mark.parametrize(("what", "count"), [("wait", 2), ("child", 4)])
+def test_no_orphans_when_the_launcher_is_killed(what: str, count: int) -> None:
+    job, pids = started(what)
+    assert len(pids) == count
     job.kill()
     job.communicate(timeout=30)
     assert_gone(pids)
@@ -159,7 +167,84 @@ def is_running(pid: int) -> bool:
     return state != "Z"  # dead, and only its parent has not asked yet
 
 
-@pytest.mark.parametrize("host", ["nobody.invalid", "192.0.2.1"])
+@pytest.mark.long
+def test_a_hangup_that_nohup_has_ignored_ends_nobody() -> None:
+    line = ["nohup", *command(2, "plain", "catch")]
+    with subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert sorted(job.stdout.readline() for _ in range(2))[0] == "[worker 0] READY\n"
+        job.send_signal(signal.SIGHUP)
+        job.send_signal(signal.SIGUSR1)
+        assert job.stdout.read().count('SAYS "caught"') == 2
+    assert job.returncode == 0
+
+
+# Output.
+
+
+def read_in(*chunks: bytes) -> list[bytes]:
+    """Return the lines of a stream that gives these chunks, one in each read."""
+    left = [*chunks, b""]
+    stream: Any = SimpleNamespace(read=lambda size: left.pop(0))
+    return list(lines_of(stream))
+
+
+def test_lines_of_a_worker() -> None:
+    assert read_in(b"a\nb\r\nc\rd", b"e\r", b"\nf\n\n", b"g") == [
+        *(b"a", b"b", b"c", b"de", b"f", b"", b"g")
+    ]
+    assert read_in() == []
+    assert read_in(b"\r", b"\r", b"\n") == [b"", b""]
+
+
+def test_a_line_without_end_goes_on_in_parts() -> None:
+    chunk = b"x" * LONGEST_LINE
+    parts = read_in(*[chunk[:1000], chunk, chunk] * 20, b"\n", b"end\n")
+    assert b"".join(parts) == b"x" * (20 * (2 * LONGEST_LINE + 1000)) + b"end"
+    assert max(map(len, parts)) < 2 * LONGEST_LINE
+
+
+TALKING = """
+import sys
+while True:
+    print("x" * 1000, file=sys.stderr if sys.argv[1:] else sys.stdout, flush=True)
+"""
+
+
+class Full(io.RawIOBase):
+    """A file on a disk that is full, or has another fault."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: Any) -> int:
+        if self.number:
+            raise OSError(self.number, os.strerror(self.number))
+        return len(text)
+
+
+@pytest.mark.parametrize(
+    ("stream", "number"), [("stdout", errno.ENOSPC), ("stderr", errno.EBADF), ("stdout", errno.EIO)]
+)
+def test_a_job_whose_output_cannot_be_written_ends(
+    stream: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "talking.py").write_text(TALKING)
+    disk = Full(number)
+    full = io.TextIOWrapper(io.BufferedWriter(disk))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, stream, full)
+        arguments = ["stderr"] if stream == "stderr" else []
+        program = str(tmp_path / "talking.py")
+        assert main(["-n", "2", "--grace", "9", program, *arguments]) == OUTPUT_LOST
+    disk.number = 0  # it is flushed when it is closed
+    full.close()
+
+
+@pytest.mark.parametrize("host", ["nobody.invalid", "192.0.2.1", "a" * 64, "a..b"])
 def test_a_host_that_is_not_this_machine(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["-n", "2", "--host", host, __file__])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
 from pathlib import Path
 
 import pytest
 
 import graphdist as gd
 from graphdist.tools.steps import make_step, parse_settings
-from graphdist.tools.targets import load_factory
+from graphdist.tools.targets import load_factory, source_of
 
 GOOD = """
 import jax
@@ -119,3 +121,19 @@ def test_a_setting_has_one_value() -> None:
 def test_a_setting_has_a_name_and_a_value(text: str) -> None:
     with pytest.raises(gd.ArgumentError, match="not of the form name=value"):
         parse_settings([text])
+
+
+def test_a_file_whose_path_is_not_in_the_encoding_of_the_system(tmp_path: Path) -> None:
+    program = "def make_step(strategy):\n    raise KeyError('mine')\n"
+    for name in ("schritt ü.py", "a:b.py", "neu\nzeile.py", "-x.py", "not utf-8 \udcff.py"):
+        path = tmp_path / name
+        path.write_text(program)
+        factory = load_factory(f"{path}:make_step")
+        assert factory.__code__.co_filename.encode()  # XLA takes it
+        assert Path(sys.modules[factory.__module__].__file__ or "").exists()
+        with pytest.raises(KeyError) as caught:
+            factory(None)
+        source = source_of(caught.value, factory)
+        assert source.frame is not None
+        assert source.frame.line == 2
+        assert linecache.getline(source.frame.file, 2).strip() == "raise KeyError('mine')"

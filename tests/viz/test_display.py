@@ -134,6 +134,20 @@ def test_text_is_paged_and_coloured_on_a_terminal(
     assert "\033[1m\033[33mall_reduce\033[0m(" in text
 
 
+def test_a_text_that_the_screen_holds_is_printed(
+    saved: str,
+    terminal: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("LINES", "500")
+    for columns in ("5", "1", "0", "-3", "many"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert viz.main([saved]) == 0
+        assert "all_reduce" in capsys.readouterr().out
+    assert terminal == []
+
+
 def test_no_color_is_obeyed_on_a_terminal(
     saved: str, terminal: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

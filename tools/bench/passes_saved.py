@@ -212,7 +212,10 @@ def effects(where: str, names: Sequence[str] = ()) -> list[PassSaving]:
 def effects_elsewhere(where: str) -> list[PassSaving]:
     """Return what each pass does, found in a process of its own."""
     command = [sys.executable, "-m", "graphdist.tools.bench.passes_saved", where]
-    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    # Ctrl-C is for the benchmark alone, which ends the process: one line and not two.
+    output = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, start_new_session=True
+    ).stdout
     return [effect_from_json(effect) for effect in json.loads(output.splitlines()[-1])]
 
 

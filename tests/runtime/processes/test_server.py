@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 import pytest
 
 from graphdist.runtime.processes import messages as ms
+from graphdist.runtime.processes.counted_warnings import CountedWarnings
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.runtime.processes.server import Server
 
@@ -144,6 +145,13 @@ def test_a_stranger_that_says_anything_else_is_dropped(connect: Connect, said: b
     assert stranger.is_dropped()
 
 
+def test_a_proof_that_is_no_utf8_is_a_wrong_one(connect: Connect, join: Join) -> None:
+    stranger = connect()
+    stranger.say(replace(JOB.hello(stranger.challenge, 1, 2), proof="\ud800"))
+    assert "token" in stranger.next(ms.Refused).why
+    join(1)
+
+
 # Workers.
 
 
@@ -226,3 +234,52 @@ def test_what_a_worker_says_after_it_has_left_is_not_heard(pair: tuple[Peer, Pee
     assert second.next(ms.Left) == ms.Left(0, 3)
     second.say(ms.Ask("nothing"))
     assert second.next(ms.Given).workers == []  # neither a failure nor a text came before it
+
+
+# What is logged of strangers.
+
+
+def test_many_refused_strangers_are_one_line(
+    server: Server, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(50):
+        stranger = connect()
+        stranger.say(replace(JOB, id=f"job {number}").hello(stranger.challenge, 1, 2))
+        stranger.next(ms.Refused)
+    refused = "127.0.0.1 was refused: worker 1 is of the job 'job {}', worker 0 of another one"
+    assert caplog.messages == ["coordination server: " + refused.format(0)]
+    assert server.refusals == [refused.format(number) for number in (47, 48, 49)]
+
+
+def test_refused_strangers_are_counted_once_a_minute() -> None:
+    seconds, lines = [100.0], list[str]()
+    warnings = CountedWarnings(lines.append, lambda: seconds[0])
+    for time, number in ((100, 0), (101, 1), (159, 2), (160, 3), (161, 4), (500, 5), (560, 6)):
+        seconds[0] = float(time)
+        warnings.add(f"{number} was refused")
+    seconds[0] = 10_000.0
+    warnings.remind()
+    assert lines == [
+        "0 was refused",
+        "3 was refused (3 of this kind in 60 s)",
+        "5 was refused (2 of this kind in 340 s)",
+        "6 was refused",
+    ]
+
+
+def test_what_a_stranger_says_of_itself_is_one_short_line() -> None:
+    hostile = "\x1b]0;title\x07\r\nworker 0 failed\u202e\x00" + "x" * 3_000
+    for changed in ({"job": hostile}, {"protocol": hostile}, {"worker": 10**3_000, "job": "b"}):
+        challenge = JOB.challenge()
+        hello = replace(JOB.hello(challenge, 1, 2), **changed)
+        refused = JOB.refusal(hello, challenge, 2)
+        assert refused is not None
+        assert refused.why.isprintable()
+        assert len(refused.why) < 200
+    open_job = replace(JOB, token="", versions=hostile)
+    challenge = JOB.challenge()
+    refused = replace(JOB, token="").refusal(open_job.hello(challenge, 1, 2), challenge, 2)
+    assert refused is not None
+    assert "title" in refused.why
+    assert refused.why.isprintable()
+    assert len(refused.why) < 600

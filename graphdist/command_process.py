@@ -1,0 +1,115 @@
+"""The process of a console command, from before its imports to its end: its streams, its Ctrl-C.
+
+`graphdist/__init__.py` imports this before all other modules, and the import prepares the process:
+Ctrl-C while JAX is being imported is one line then, and no traceback. Nothing happens in a process
+that was not started as `graphdist-viz` or another of our scripts, or as
+`python -m graphdist.tools.<name>`.
+
+* Ctrl-C ends the process at once, with one line and status 130. While the tool works
+  (`interruptible`) the first one raises `KeyboardInterrupt`, so that the tool cleans up; the next
+  one ends the process. So does one whose exception Python drops, as in a callback of the garbage
+  collector. Where the shell has had SIGINT ignored, it stays so.
+* A stream that the shell has closed (`>&-`) is opened again, so that no file or socket gets its
+  number and the output. Reading it gives nothing, writing it fails as for a closed one.
+* Characters that the encoding of the output lacks are written as escapes.
+* stdout and stderr have buffers, also with PYTHONUNBUFFERED: what could not be written stays in the
+  buffer, so that the last flush notices it. argparse passes over errors of writing.
+
+It imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from types import FrameType
+from typing import TextIO, cast
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit status of a command that was interrupted, as shells have it."""
+_SCRIPT = re.compile(r"(graphdist-(?:compile|run|viz))(?:\.exe)?")
+_MODULE = re.compile(r"(?:-\w*m)?(graphdist\.tools\.[\w.]+)")
+
+
+def _command() -> str | None:
+    """Return the command that this process was started as; None for another process."""
+    if sys.argv[:1] == ["-m"]:  # as `python -m` leaves it until the module is found
+        match = _MODULE.fullmatch(sys.orig_argv[-len(sys.argv)])
+        return match and match[1]
+    match = _SCRIPT.fullmatch(os.path.basename(sys.argv[0])) if sys.argv else None
+    return match and match[1]
+
+
+def _prepare() -> None:
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # opened for reading alone: what is written there fails
+            os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout, sys.stderr = _buffered(1, sys.stdout), _buffered(2, sys.stderr)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+        sys.unraisablehook = _end_if_interrupted
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have the first Ctrl-C in the `with` block raise `KeyboardInterrupt`, in a command."""
+    if signal.getsignal(signal.SIGINT) is not _end:
+        yield
+        return
+    signal.signal(signal.SIGINT, _raise)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _end)
+
+
+def say_interrupted(command: str) -> None:
+    """Write the one line, in place of a line that shows the progress."""
+    start = "\r\033[K" if sys.stderr.isatty() else ""
+    print(f"{start}{command}: interrupted", file=sys.stderr, flush=True)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, _end)
+    raise KeyboardInterrupt
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError):  # not `print`, which may be what was interrupted
+        os.write(2, f"{COMMAND}: interrupted\n".encode())
+    os._exit(INTERRUPTED)
+
+
+def _end_if_interrupted(dropped: sys.UnraisableHookArgs) -> None:
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        _end(signal.SIGINT, None)
+    sys.__unraisablehook__(dropped)
+
+
+def _buffered(number: int, stream: TextIO | None) -> TextIO:
+    """Return a stream that keeps what it could not write, and escapes what it cannot encode."""
+    found = cast("TextIOWrapper | None", stream)  # no program has replaced it yet
+    if found is not None and not found.write_through:
+        found.reconfigure(errors="backslashreplace")
+        return found
+    return open(
+        number,
+        "w",
+        buffering=1,
+        encoding=found.encoding if found else None,
+        errors="backslashreplace",
+        closefd=False,
+    )
+
+
+COMMAND = _command()
+if COMMAND is not None:
+    _prepare()

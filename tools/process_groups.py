@@ -1,0 +1,26 @@
+"""Kills the processes of a job whose launcher is gone: a program that `graphdist-run` starts.
+
+The kernel kills a worker together with the launcher, but not what the worker has started. So this
+program reads the numbers of process groups, one a line, until its input ends, and kills the groups
+then. The input ends when the launcher does, for any reason: nobody else has the other end of the
+pipe. The program is in a session of its own, where no signal of the terminal reaches it, and
+imports nothing of graphdist.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+
+def main() -> None:
+    """Wait for the end of the launcher, and kill the groups."""
+    for group in [int(line) for line in sys.stdin]:
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The process of a worker that `graphdist-run` starts: its output, its end, its children.
+
+Its output goes on as it is, line by line, each line with the number of the worker; a line of more
+than `LONGEST_LINE` bytes goes on in parts. It is read also where it cannot be written any more: the
+worker would wait in `print`. The launcher ends the job then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, TextIO
+
+from graphdist.tools import process_groups
+
+LONGEST_LINE = 1 << 16
+LINES_SHOWN_LAST = 60
+_FOLLOWS_ANOTHER = re.compile(rb"graphdist\.[\w.]*(WorkerError|CollectiveTimeoutError): ")
+_END_OF_LINE = re.compile(rb"\r\n?|\n")
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """One process, and the last lines it wrote."""
+
+    def __init__(self, number: int, command: Sequence[str], environment: dict[str, str]) -> None:
+        """Start the process."""
+        self.number = number
+        self.was_stopped = False
+        """Whether the launcher stopped it, after another worker had failed."""
+        self.unwritten: OSError | None = None
+        """Why its output cannot be written any more."""
+        self.last_lines: deque[bytes] = deque(maxlen=LINES_SHOWN_LAST)
+        self.process = subprocess.Popen(
+            command,
+            bufsize=0,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a terminal's signals reach it through the launcher only
+            preexec_fn=_dying_with(os.getpid()),
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, out), daemon=True)
+            for stream, out in (
+                (self.process.stdout, sys.stdout),
+                (self.process.stderr, sys.stderr),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: IO[bytes], out: TextIO) -> None:
+        with stream:
+            for line in lines_of(stream):
+                if out is sys.stderr:
+                    self.last_lines.append(line + b"\n")
+                if self.unwritten is None:
+                    try:
+                        write(out, b"[worker %d] %s\n" % (self.number, line.rstrip()))
+                    except OSError as error:
+                        self.unwritten = error
+
+    @property
+    def status(self) -> int | None:
+        """Return its exit status as shells report it, None while it runs."""
+        code = self.process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process and to all it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def finish_reading(self) -> None:
+        """Wait a moment for the last lines of a process that has ended."""
+        for reader in self._readers:
+            reader.join(1.0)
+
+    def follows_another(self) -> bool:
+        """Return whether it failed because another worker did."""
+        return any(_FOLLOWS_ANOTHER.match(line) for line in self.last_lines)
+
+
+def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
+    r"""Yield the lines of a stream without buffer, without their ends; long ones in parts.
+
+    Lines end with "\n" or "\r\n" or, as those of progress bars, with "\r".
+    """
+    rest, chunk = bytearray(), b""
+    while True:
+        is_after_return = chunk.endswith(b"\r")
+        chunk = stream.read(LONGEST_LINE)
+        if not chunk:
+            break
+        new = chunk[1:] if is_after_return and chunk.startswith(b"\n") else chunk
+        *lines, last = _END_OF_LINE.split(new)
+        for line in lines:
+            yield bytes(rest + line)
+            rest.clear()
+        rest += last
+        if len(rest) >= LONGEST_LINE:
+            yield bytes(rest)
+            rest.clear()
+    if rest:
+        yield bytes(rest)
+
+
+def write(out: TextIO, text: bytes) -> None:
+    """Write to an output that several threads write to."""
+    with _writing:
+        out.buffer.write(text)
+        out.flush()
+
+
+def has_reader(out: TextIO) -> bool:
+    """Return whether an output is no pipe whose reader has gone away."""
+    poll = select.poll()
+    try:
+        poll.register(out.fileno(), 0)
+    except OSError:  # it is no file
+        return True
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+@contextmanager
+def killed_with_the_launcher() -> Iterator[Callable[[Worker], None]]:
+    """Give a function for workers, whose children are killed if this process is, in the block."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", process_groups.__file__],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    ) as watcher:
+        assert watcher.stdin is not None
+        pipe = watcher.stdin.fileno()
+
+        def add(worker: Worker) -> None:
+            with suppress(BrokenPipeError):
+                os.write(pipe, b"%d\n" % worker.process.pid)
+
+        try:
+            yield add
+        finally:
+            watcher.kill()
+
+
+def _dying_with(launcher: int) -> Callable[[], None]:
+    """Return a function for a new process, which has the kernel kill it with the launcher."""
+    if not sys.platform.startswith("linux"):
+        return lambda: None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # loaded here: not after the fork
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)  # the launcher ended before `prctl`
+
+    return ask
+
+
+_writing = threading.Lock()
