@@ -44,6 +44,8 @@ MOST_DEPTH = 64
 LARGEST_VALUE = 2**50
 """The most bytes of a value, on all replicas together: the compiler counts in 64 bits, and crashes
 where the count overflows. Dimensions of zero count as one."""
+_ELEMENTS = re.compile(r"i1|u?i(2|4|8|16|32|64)|bf16|f(16|32|64)|complex<f(32|64)>|f4E2M1FN|f8E\w+")
+"""The element types that JAX has; a sort of MLIR's f6 crashes the compiler for CPUs."""
 _BITS = re.compile(r"\d+")
 READER = Path(module_reader.__file__).resolve()
 """The program that reads a module; it imports nothing of graphdist."""
@@ -108,6 +110,8 @@ def _require_size(type: str, name: str, at: Source) -> None:
         dimensions, element = array(type)
     except Misfit as misfit:
         raise _refused(f"{name} has a module that {misfit}", at) from None
+    if not _ELEMENTS.fullmatch(element):
+        raise _refused(f"{name} has a module with elements of type {element:.100}", at)
     bits = _BITS.search(element)
     size = math.prod(max(1, dimension) for dimension in dimensions)
     size = size * int(bits[0] if bits else 8) * (2 if "complex" in element else 1) // 8

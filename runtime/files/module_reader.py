@@ -2,7 +2,9 @@
 
 MLIR's reader trusts its bytes: some make it crash, run for ever or allocate any amount of memory.
 So this process reads a file's module and serializes it again, and the caller reads only that
-result. For a module that JAX has written, the result is the same bytes.
+result. For a module that JAX has written, the result is the same bytes, but for one thing: MLIR
+divides integers that it knows when it compiles, by zero too, which ends the process. So it learns
+of no divisor that may be zero.
 
 `module_check.py` runs this file as a script, so it imports nothing of graphdist. On stdin are a
 line of JSON (`path`: where to import from, `memory`: bytes beyond those in use once JAX is
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -23,6 +26,7 @@ from typing import IO, Any  # Any: JSON, and classes of MLIR's that have no publ
 
 STACK = 2**20
 """Bytes of stack for reading. Other readers have more: what would overflow there does so here."""
+_INTEGERS = re.compile(r"tensor<(\d+x)*u?i\d+>")
 DEEPEST_CALL = 200
 """The most functions that may call each other in a row, for who counts them."""
 
@@ -84,6 +88,7 @@ def read_module(data: bytes) -> tuple[dict[str, Any], bytes]:
             module = exported.mlir_module(serialized=False)
             module.operation.verify()
             found = _found(exported, module)
+            _hide_divisors(module)
             # The version that JAX targets, so that a module of JAX's comes back unchanged.
             version = stablehlo.get_version_from_compatibility_requirement(
                 stablehlo.StablehloCompatibilityRequirement.WEEK_4
@@ -206,6 +211,41 @@ def _described(call: Any, symbols: Any) -> dict[str, Any]:
 def _names(attributes: Any) -> list[str]:
     """Return the names in a dictionary of MLIR, whose elements older versions give in pairs."""
     return [each if isinstance(each, str) else each.name for each in attributes]
+
+
+def _hide_divisors(module: Any) -> None:
+    """Put a barrier that MLIR does not see through before integer divisors that may be zero."""
+    from jax.interpreters.mlir import ir
+
+    for operation, _ in list(_inside(module.operation)):
+        if operation.name not in ("stablehlo.divide", "stablehlo.remainder"):
+            continue
+        divisor = operation.operands[1]
+        if _INTEGERS.fullmatch(str(divisor.type)) and not _is_never_zero(divisor):
+            barrier = ir.Operation.create(
+                "stablehlo.optimization_barrier",
+                results=[divisor.type],
+                operands=[divisor],
+                ip=ir.InsertionPoint(operation),
+            )
+            operation.operands[1] = barrier.results[0]
+
+
+def _is_never_zero(value: Any) -> bool:
+    """Return whether a value is one integer, which is not zero, in any shape."""
+    from jax.interpreters.mlir import ir
+
+    while True:
+        made_by = value.owner
+        if isinstance(made_by, ir.Block):
+            return False
+        operation = made_by.operation
+        if operation.name == "stablehlo.constant":
+            constant: Any = operation.attributes["value"]
+            return bool(constant.is_splat and constant.get_splat_value().value != 0)
+        if operation.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
+            return False
+        value = operation.operands[0]
 
 
 def _disagreement(exported: Any, module: Any) -> str:

@@ -44,6 +44,11 @@ def nested(depth: int) -> list[Any]:
     return [nested(depth - 1)] if depth else []
 
 
+VALUES: tuple[Callable[[], Any], ...] = (
+    *HOSTILE,
+    *(lambda: 10**7, lambda: False, lambda: "true"),
+)
+"""Values of options."""
 OPTIONS = (
     *FILE_OPTIONS,
     *("xla_cpu_parallel_codegen_split_count", "xla_backend_optimization_level", "xla_dump_to"),
@@ -97,7 +102,7 @@ class Trials:
     def _change_doubling(self, random: Random) -> None:
         manifest, members = dict(self.doubling.manifest), dict(self.doubling.members)
         if random.random() < 0.2:
-            value = random.choice((*HOSTILE, lambda: 10**7, lambda: False, lambda: "true"))()
+            value = random.choice(VALUES)()
             manifest["compiler_options"] = {random.choice(OPTIONS): value}
         else:
             members["module.mlir"] = self._drawn(random)

@@ -59,14 +59,22 @@ def _functions(
         yield "tridiagonal", lambda: [linalg.tridiagonal(square, lower=x) for x in (True, False)]
         band = square[..., 0]
         yield "gtsv", lambda: linalg.tridiagonal_solve(band, band, band, square)
-    for left in (True, False):
-        yield "trsm", lambda left=left: [
+    ways: list[dict[str, Any]] = [
+        {},
+        {"transpose_a": True},
+        {"conjugate_a": True, "transpose_a": True},
+        {"unit_diagonal": True},
+    ]
+    yield (
+        "trsm",
+        lambda: [
             linalg.triangular_solve(
-                square, wide if left else tall, left_side=left, lower=not left, **how
+                square, wide if left else tall, left_side=left, lower=not left, **way
             )
-            for how in ({}, {"transpose_a": True}, {"conjugate_a": True, "transpose_a": True},
-                        {"unit_diagonal": True})
-        ]  # fmt: skip
+            for left in (True, False)
+            for way in ways
+        ],
+    )
 
 
 def linear_algebra_calls(

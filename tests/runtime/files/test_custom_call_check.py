@@ -83,9 +83,9 @@ def of_types(call: dict[str, Any]) -> Iterator[Change]:
             yield changed(call, key, at, f"tensor<{'x'.join([*sizes, 'i8'])}>")
             yield changed(call, key, at, "!stablehlo.token")
             yield changed(call, key, at, None)
-        other = deepcopy(call)
-        other[key].append("tensor<f32>")
-        yield f"{call['target']}: another of {key}", other
+        more = deepcopy(call)
+        more[key].append("tensor<f32>")
+        yield f"{call['target']}: another of {key}", more
 
 
 def of_texts(call: dict[str, Any]) -> Iterator[Change]:
@@ -101,9 +101,9 @@ def of_texts(call: dict[str, Any]) -> Iterator[Change]:
                 if name not in ("reduction_input_size_override", "recall_target"):
                     yield changed(call, key, name, other)
         for name, text in [("api_version", "3 : i32"), ("backend_config", '"x"')]:
-            other = deepcopy(call)
-            other[key][name] = text
-            yield f"{call['target']} {key} {name}: {text}", other
+            more = deepcopy(call)
+            more[key][name] = text
+            yield f"{call['target']} {key} {name}: {text}", more
     optional = ("mhlo.frontend_attributes", "sdy.sharding_rule", "called_computations")
     for name in call["attributes"]:
         if name.endswith(("layouts", "aliases")) and name not in optional:
@@ -111,10 +111,8 @@ def of_texts(call: dict[str, Any]) -> Iterator[Change]:
     for name in call["settings"]:
         if name not in ("is_fallback",):
             yield changed(call, "settings", name, None)
-    other = deepcopy(call)
-    other["called"] = ["(tensor<f32>) -> tensor<f32>"]
     if call["called"]:
-        yield f"{call['target']}: other function", other
+        yield f"{call['target']}: another function", {**call, "called": ["() -> tensor<i1>"]}
 
 
 @pytest.mark.parametrize("changes", [of_types, of_texts])

@@ -136,7 +136,7 @@ TEXTS = {
         "242 operations, which become 4,035,225,266,123,964,415 where functions are called; "
         "100,000 is most",
     ),
-    "a row": (functions(70, 1), "73 regions and calls inside each other; 64 is most"),
+    "a row": (functions(70, 1), "71 regions and calls inside each other; 64 is most"),
     "a long row": (functions(5000, 1), "calls itself, or stands 201 calls deep"),
     "branches": (branches(80), "81 regions and calls inside each other; 64 is most"),
     "composite": (
@@ -165,6 +165,10 @@ TEXTS = {
         ),
         "a value of type tensor<?xf32>, which is no array of known size",
     ),
+    "unknown elements": (
+        module(f"%y = stablehlo.convert %x : ({F}) -> tensor<4xf6E2M3FN>\nreturn %x : {F}"),
+        "a module with elements of type f6E2M3FN",
+    ),
     "attribute of a module": (
         'module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "x"}} {\n'
         f"{module(f'return %x : {F}')}\n}}",
@@ -184,6 +188,46 @@ def test_what_crashes_or_overloads_the_compiler_is_refused(saved: Path, what: st
 @pytest.mark.parametrize("text", [functions(30, 1), functions(10, 2), branches(40)])
 def test_functions_and_branches_as_programs_have_them_are_read(saved: Path, text: str) -> None:
     assert checked_module(of_text(saved, text), "step.gdx", UNKNOWN)
+
+
+def divided(dividend: str, divisor: str) -> str:
+    """Return a module that divides integers, which are operations on constants or on `%x`."""
+    integers = "tensor<4xi32>"
+    return module(
+        f"%i = stablehlo.convert %x : ({F}) -> {integers}\n"
+        f"%n = {dividend} : {integers}\n%d = {divisor} : {integers}\n"
+        f"%y = stablehlo.divide %n, %d : {integers}\n"
+        f"%z = stablehlo.convert %y : ({integers}) -> {F}\nreturn %z : {F}"
+    )
+
+
+FIVE = "stablehlo.constant dense<5>"
+DIVISORS = {
+    "one": (FIVE, False),
+    "zero": ("stablehlo.constant dense<0>", True),
+    "one of many": ("stablehlo.constant dense<[1, 2, 0, 3]>", True),
+    "a difference": ("stablehlo.subtract %n, %n", True),
+    "an argument": ("stablehlo.add %i, %n", True),
+}
+
+
+@pytest.mark.usefixtures("read_here")
+@pytest.mark.parametrize("what", DIVISORS)
+def test_mlir_learns_of_no_divisor_that_may_be_zero(saved: Path, what: str) -> None:
+    divisor, is_hidden = DIVISORS[what]
+    checked = checked_module(of_text(saved, divided(FIVE, divisor)), "step.gdx", UNKNOWN)
+    text = export.deserialize(bytearray(checked)).mlir_module()
+    assert text.count("optimization_barrier") == is_hidden
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("divisor", ["stablehlo.constant dense<0>", "stablehlo.subtract %i, %i"])
+def test_a_division_by_a_zero_that_the_compiler_knows_is_computed(
+    saved: Path, tmp_path: Path, divisor: str
+) -> None:
+    # MLIR's own division of constants would end the process.
+    path = with_module(saved, tmp_path / "step.gdx", of_text(saved, divided(FIVE, divisor)))
+    assert gd.aot.load(path)(jnp.ones(4))["twice"].tolist() == [-1] * 4
 
 
 def potrf(result: str) -> str:
