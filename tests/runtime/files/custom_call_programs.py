@@ -33,15 +33,13 @@ def _functions(
     yield "cholesky", lambda: linalg.cholesky(square)
     yield "eigh", lambda: [linalg.eigh(square, lower=lower) for lower in (True, False)]
     yield "lu", lambda: [linalg.lu(each) for each in (square, tall, wide)]
-    for full in (False, True):
-        yield "qr", lambda full=full: [linalg.qr(x, full_matrices=full) for x in (tall, wide)]
-        yield "svd", lambda full=full: [linalg.svd(x, full_matrices=full) for x in (tall, wide)]
-        yield (
-            "svd_by_qr",
-            lambda full=full: [
-                linalg.svd(x, full_matrices=full, algorithm=QR) for x in (tall, wide)
-            ],
-        )
+    sides = [(x, full) for x in (tall, wide) for full in (False, True)]
+    yield "qr", lambda: [linalg.qr(x, full_matrices=full) for x, full in sides]
+    yield "svd", lambda: [linalg.svd(x, full_matrices=full) for x, full in sides]
+    yield (
+        "svd_by_qr",
+        lambda: [linalg.svd(x, full_matrices=full, algorithm=QR) for x, full in sides],
+    )
     yield "svd", lambda: [linalg.svd(x, compute_uv=False) for x in (tall, wide)]
     yield "svd", lambda: linalg.svd(tall, full_matrices=False, compute_uv=False)
     yield "svd_by_qr", lambda: [linalg.svd(x, compute_uv=False, algorithm=QR) for x in (tall, wide)]
