@@ -220,7 +220,8 @@ def _hide_divisors(module: Any) -> None:
     for operation, _ in list(_inside(module.operation)):
         if operation.name not in ("stablehlo.divide", "stablehlo.remainder"):
             continue
-        divisor = operation.operands[1]
+        given = operation.operands
+        divisor = given[1]
         if _INTEGERS.fullmatch(str(divisor.type)) and not _is_never_zero(divisor):
             barrier = ir.Operation.create(
                 "stablehlo.optimization_barrier",
@@ -228,7 +229,7 @@ def _hide_divisors(module: Any) -> None:
                 operands=[divisor],
                 ip=ir.InsertionPoint(operation),
             )
-            operation.operands[1] = barrier.results[0]
+            given[1] = barrier.results[0]
 
 
 def _is_never_zero(value: Any) -> bool:
