@@ -23,19 +23,20 @@ from dataclasses import replace
 from typing import Any  # Any: users' arguments and results, JSON
 
 from graphdist.aot.compatibility import check_native, check_versions, strategy_that_runs, target_of
+from graphdist.aot.file_options import options_for
 from graphdist.aot.loaded_step import LoadedStep
 from graphdist.aot.manifest import (
     boundary_from_json,
     boundary_to_json,
     interface_to_json,
 )
+from graphdist.aot.memory_limit import require_memory
 from graphdist.aot.reading import contradiction, read_checked, reading, require_path
 from graphdist.aot.variable_matching import variables_for
 from graphdist.config import compiler_flags
 from graphdist.errors import (
     ArgumentError,
     ArgumentTypeError,
-    ArtifactError,
     UnsupportedError,
 )
 from graphdist.ir.graph import Graph
@@ -195,12 +196,12 @@ def load(
 
     By default another process reads the file's portable module first, which costs about a second,
     once for each module. A module is refused if it crashes the reader, needs too much time or
-    memory, or has custom calls other than JAX's for linear algebra and sharding. `trusted` skips
-    this check, for files that you trust like a program.
+    memory, or has custom calls other than JAX's for linear algebra and sharding, or of another form
+    than JAX gives them. `trusted` skips this check, for files that you trust like a program.
 
     Then the module is compiled for the devices here, with `compiler_options`, or else with the
-    options in the file that are numbers or switches. An option that is a text can name a file for
-    the compiler to write, so a file with such options is refused until you pass them here.
+    options in the file. A file with options that are not known to be safe is refused until you pass
+    them here or trust it, and so is a step that needs more memory than there is.
 
     With `native` the compiler's own executable is loaded. It starts at once, and needs the same
     kind of devices, versions and flags. It is a pickle, and loading it RUNS CODE FROM THE FILE: ask
@@ -209,8 +210,8 @@ def load(
     On several workers each of them loads the same file, and they wait for each other.
 
     Raises `ArtifactError` for a file that is damaged, was changed, or was made by other versions or
-    for other devices; `ArgumentError` for variables that are missing; `WorkerError` if workers load
-    different files.
+    for other devices; `ArgumentError` for variables that are missing; `DeviceMemoryError` for a
+    step that needs more memory than there is; `WorkerError` if workers load different files.
     """
     if native and compiler_options is not None:
         raise ArgumentError(
@@ -256,32 +257,14 @@ def _compiled(
     trusted: bool,
     compiler_options: Mapping[str, Any] | None,
 ) -> Executable:
-    options = _options(name, manifest, devices, compiler_options)
+    options = options_for(name, manifest, devices, compiler_options, trusted=trusted)
     module = members["module.mlir"]
-    if not trusted:
-        module = checked_module(module, name, here())
-    return load_module(module, graph, devices, options, here())
-
-
-def _options(
-    name: str, manifest: Any, devices: Devices, given: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return XLA's options for the portable module; raises `ArtifactError` for text in the file."""
-    if given is not None:
-        return dict(given)
-    if devices.platform != manifest["target"]["platform"]:
-        return {}
-    options = dict(manifest["compiler_options"])
-    for option, value in options.items():
-        if not isinstance(value, bool | int | float) and str(value) not in ("true", "false"):
-            raise ArtifactError(
-                f"{name} asks for the compiler option {option}={value!r}: text in a file may "
-                f"name a file to write",
-                source=here(),
-                hint=f"if you want it, ask for it: "
-                f"load(path, compiler_options={{{option!r}: {value!r}}})",
-            )
-    return options
+    if trusted:
+        return load_module(module, graph, devices, options, here())
+    module = checked_module(module, name, here())
+    executable = load_module(module, graph, devices, options, here())
+    require_memory(name, executable, devices)
+    return executable
 
 
 def _checked_platforms(platforms: Sequence[str] | None, default: str) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any  # Any: JSON
 
 from graphdist.ir.errors import GraphdistError
 from graphdist.ir.source import UNKNOWN, Source
+from graphdist.runtime.files.regular_files import NoRegularFileError, open_regular
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -105,10 +106,14 @@ def read_artifact(
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return manifest and members; raises `ArtifactError`, with `at` as the user's line."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = _members(archive, os.path.getsize(path), Path(path).name, at)
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            members = _members(archive, os.fstat(file.fileno()).st_size, Path(path).name, at)
     except FileNotFoundError:
         raise ArtifactError(f"there is no file {os.fspath(path)}", source=at) from None
+    except NoRegularFileError as error:
+        raise ArtifactError(
+            str(error), source=at, hint="give the file that gd.aot.save has written"
+        ) from None
     except ArtifactError:
         raise
     # zlib's and struct's errors, and the ones zipfile has for what it does not support.

@@ -5,13 +5,18 @@
 2. A module has operations of StableHLO and of the dialects around it, none that talk to the host,
    and custom calls of JAX's own linear algebra and sharding alone. Any other custom call is code
    that the process has registered, such as a callback to Python, or code that the module brings,
-   such as a Pallas kernel.
-3. It costs a start of Python and JAX, about a second, once for each module in a process.
+   such as a Pallas kernel. A custom call has the shapes, settings and layouts that JAX gives it: a
+   kernel of LAPACK writes as much as its operand says, wherever its result ends.
+3. A module is no larger, once its calls are resolved, than the compiler can take: functions that
+   call each other twice double with each function.
+4. It costs a start of Python and JAX, about a second, once for each module in a process.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 import signal
 import subprocess
 import sys
@@ -21,29 +26,27 @@ from typing import Any  # Any: JSON
 from graphdist.ir.source import Source
 from graphdist.runtime.files import module_reader
 from graphdist.runtime.files.artifact import ArtifactError, sha256
+from graphdist.runtime.files.custom_call_check import TARGETS, Misfit, array, misfit
 
 _DIALECTS = ("builtin", "chlo", "func", "sdy", "stablehlo")
 _TALKING = ("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.recv", "stablehlo.send")
 """Operations that wait for the host, which a step does not talk to."""
-_LAPACK = (
-    *("potrf", "geqrf", "orgqr", "ungqr", "syevd", "heevd", "geev", "gesdd", "getrf", "sytrd"),
-    *("hetrd", "gehrd", "gees", "trsm", "gtsv"),
-)
-_CUDA = (
-    *("cusolver_getrf_ffi", "cusolver_geqrf_ffi", "cusolver_orgqr_ffi", "cusolver_potrf_ffi"),
-    *("cusolver_syevd_ffi", "cusolver_gesvd_ffi", "cusolver_gesvdj_ffi", "cusolver_sytrd_ffi"),
-    *("cusparse_gtsv2_ffi", "cu_lu_pivots_to_permutation", "cu_threefry2x32_ffi"),
-)
-CUSTOM_CALLS = frozenset(
-    [
-        *("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"),
-        *(f"lapack_{letter}{routine}_ffi" for letter in "sdcz" for routine in _LAPACK),
-        *_CUDA,
-        *("Eigh", "Qr", "ProductOfElementaryHouseholderReflectors", "LuDecomposition"),  # of TPUs
-        *("ApproxTopK", "AllocateBuffer"),
-    ]
-)
-"""The custom calls a module may have: what JAX's own operations become on CPU, GPU and TPU."""
+_ATTRIBUTES = {
+    *("sym_name", "mhlo.num_partitions", "mhlo.num_replicas", "jax.uses_shape_polymorphism"),
+}
+"""The attributes of a module that JAX writes. Others say what the compiler has done already."""
+MOST_OPERATIONS = 100_000
+MOST_COPIES = 10
+"""The most operations of a module once every call stands for the function it calls: so many, or so
+many times those in the file. The compiler took 0.5 to 4 milliseconds and 50 KB for each."""
+MOST_DEPTH = 64
+"""The most regions and calls inside each other: the compiler's stack overflowed at about 200."""
+LARGEST_VALUE = 2**50
+"""The most bytes of a value, on all replicas together: the compiler counts in 64 bits, and crashes
+where the count overflows. Dimensions of zero count as one."""
+_ELEMENTS = re.compile(r"i1|u?i(2|4|8|16|32|64)|bf16|f(16|32|64)|complex<f(32|64)>|f4E2M1FN|f8E\w+")
+"""The element types that JAX has; a sort of MLIR's f6 crashes the compiler for CPUs."""
+_BITS = re.compile(r"\d+")
 READER = Path(module_reader.__file__).resolve()
 """The program that reads a module; it imports nothing of graphdist."""
 _DENSE = 2**24
@@ -65,17 +68,58 @@ def checked_module(data: bytes, name: str, at: Source) -> bytes:
 
 
 def _judge(found: dict[str, Any], name: str, at: Source) -> None:
-    """Raise `ArtifactError` for operations that no saved step has."""
+    """Raise `ArtifactError` for what no saved step has, or what only a trusted one may have."""
     for operation in found["operations"]:
         if operation.partition(".")[0] not in _DIALECTS or operation in _TALKING:
             raise _refused(f"{name} has a module with the operation {operation}", at)
-    unknown = [call for call in found["custom_calls"] if call not in CUSTOM_CALLS]
-    if unknown:
-        raise ArtifactError(
-            f"{name} has a module with the custom call {unknown[0]!r}, which is none of JAX's "
-            f"linear algebra and sharding: it runs other code",
-            source=at,
-            hint="if you trust the file, as you would a program: load(path, trusted=True)",
+    for attribute in found["attributes"]:
+        if attribute not in _ATTRIBUTES:
+            raise _refused(f"{name} has a module with the attribute {attribute}", at)
+    for call in found["custom_calls"]:
+        target = call["target"]
+        if target not in TARGETS:
+            raise _untrusted(
+                f"{name} has a module with the custom call {target!r}, which is none of JAX's "
+                f"linear algebra and sharding: it runs other code",
+                at,
+            )
+        if said := misfit(call):
+            raise _untrusted(
+                f"{name} has a module whose custom call {target!r} JAX has not made: it {said}", at
+            )
+    for type in found["types"]:
+        _require_size(type, name, at)
+    most = max(MOST_OPERATIONS, MOST_COPIES * found["num_operations"])
+    if found["num_inlined"] > most:
+        raise _untrusted(
+            f"{name} has a module of {found['num_operations']:,} operations, which become "
+            f"{found['num_inlined']:,} where functions are called; {most:,} is most",
+            at,
+        )
+    if found["depth"] > MOST_DEPTH:
+        raise _untrusted(
+            f"{name} has a module with {found['depth']} regions and calls inside each other; "
+            f"{MOST_DEPTH} is most",
+            at,
+        )
+
+
+def _require_size(type: str, name: str, at: Source) -> None:
+    """Raise `ArtifactError` for a value whose size is unknown, or no compiler can count."""
+    try:
+        dimensions, element = array(type)
+    except Misfit as misfit:
+        raise _refused(f"{name} has a module that {misfit}", at) from None
+    if not _ELEMENTS.fullmatch(element):
+        raise _refused(f"{name} has a module with elements of type {element:.100}", at)
+    bits = _BITS.search(element)
+    size = math.prod(max(1, dimension) for dimension in dimensions)
+    size = size * int(bits[0] if bits else 8) * (2 if "complex" in element else 1) // 8
+    if size > LARGEST_VALUE:
+        raise _untrusted(
+            f"{name} has a module with a value {type:.100} of {size:,} bytes; {LARGEST_VALUE:,} is "
+            f"most",
+            at,
         )
 
 
@@ -132,8 +176,14 @@ def _ended(name: str, how: str, at: Source) -> ArtifactError:
 
 
 def _unchecked(name: str, why: str, at: Source) -> ArtifactError:
+    return _untrusted(
+        f"the module of {name} cannot be checked: the process that would read it fails: {why}", at
+    )
+
+
+def _untrusted(what: str, at: Source) -> ArtifactError:
     return ArtifactError(
-        f"the module of {name} cannot be checked: the process that would read it fails: {why}",
+        what,
         source=at,
         hint="if you trust the file, as you would a program: load(path, trusted=True)",
     )

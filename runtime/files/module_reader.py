@@ -2,7 +2,9 @@
 
 MLIR's reader trusts its bytes: some make it crash, run for ever or allocate any amount of memory.
 So this process reads a file's module and serializes it again, and the caller reads only that
-result. For a module that JAX has written, the result is the same bytes.
+result. For a module that JAX has written, the result is the same bytes, but for one thing: MLIR
+divides integers that it knows when it compiles, by zero too, which ends the process. So it learns
+of no divisor that may be zero.
 
 `module_check.py` runs this file as a script, so it imports nothing of graphdist. On stdin are a
 line of JSON (`path`: where to import from, `memory`: bytes beyond those in use once JAX is
@@ -14,14 +16,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import IO, Any  # Any: JSON, and classes of MLIR's that have no public types
 
 STACK = 2**20
 """Bytes of stack for reading. Other readers have more: what would overflow there does so here."""
+_INTEGERS = re.compile(r"tensor<(\d+x)*u?i\d+>")
+DEEPEST_CALL = 200
+"""The most functions that may call each other in a row, for who counts them."""
 
 
 def main() -> None:
@@ -42,7 +49,7 @@ def _answer(asked: IO[bytes], out: IO[bytes]) -> None:
     _limit(request["memory"], request["seconds"])
     answers: list[tuple[dict[str, Any], bytes]] = []
     threading.stack_size(STACK)
-    reading = threading.Thread(target=lambda: answers.append(_read(data)))
+    reading = threading.Thread(target=lambda: answers.append(read_module(data)))
     reading.start()
     reading.join()
     ((found, written),) = answers
@@ -69,7 +76,7 @@ def _limit(memory: int, seconds: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
-def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
+def read_module(data: bytes) -> tuple[dict[str, Any], bytes]:
     """Return the findings on a module, and the module serialized again."""
     from jax import export
     from jax.extend.mlir.dialects import stablehlo
@@ -81,6 +88,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
             module = exported.mlir_module(serialized=False)
             module.operation.verify()
             found = _found(exported, module)
+            _hide_divisors(module)
             # The version that JAX targets, so that a module of JAX's comes back unchanged.
             version = stablehlo.get_version_from_compatibility_requirement(
                 stablehlo.StablehloCompatibilityRequirement.WEEK_4
@@ -94,24 +102,151 @@ def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _found(exported: Any, module: Any) -> dict[str, Any]:
-    """Return the operations and custom calls of a module, and any contradiction in it."""
+    """Return what is in a module, and any contradiction in it."""
     from jax.interpreters.mlir import ir
 
     operations: set[str] = set()
+    types: set[str] = set()
     calls: set[str] = set()
-
-    def visit(operation: Any) -> Any:
-        operations.add(operation.name)
-        if operation.name == "stablehlo.custom_call":
-            calls.add(operation.attributes["call_target_name"].value)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
+    symbols: Any = ir.SymbolTable(module.operation)
+    functions: dict[str, FunctionSize] = {}
+    for function in module.body.operations:
+        functions[_symbol(function)] = found = FunctionSize()
+        for operation, depth in _inside(function.operation):
+            found.operations += 1
+            found.depth = max(found.depth, depth)
+            found.calls += [(name, depth) for name in _called(operation)]
+            operations.add(operation.name)
+            types.update(str(result.type) for result in operation.results)
+            if operation.name == "stablehlo.custom_call":
+                calls.add(json.dumps(_described(operation, symbols), sort_keys=True))
+    size, depth = _in_all(functions)
     return {
         "operations": sorted(operations),
-        "custom_calls": sorted(calls),
+        "types": sorted(types),
+        "custom_calls": [json.loads(call) for call in sorted(calls)],
+        "attributes": _names(module.operation.attributes),
+        "num_operations": sum(function.operations for function in functions.values()),
+        "num_inlined": size,
+        "depth": depth,
         "wrong": _disagreement(exported, module),
     }
+
+
+@dataclass
+class FunctionSize:
+    """The number of operations of a function, the depth of their regions, and what they call."""
+
+    operations: int = 0
+    depth: int = 0
+    calls: list[tuple[str, int]] = field(default_factory=list)
+
+
+def _symbol(function: Any) -> str:
+    return str(function.attributes["sym_name"].value)
+
+
+def _inside(function: Any) -> Iterator[tuple[Any, int]]:
+    """Yield a function and the operations in it, each with the depth of its region."""
+    left = [(function, 0)]
+    while left:
+        operation, depth = left.pop()
+        yield operation, depth
+        for region in operation.regions:
+            for block in region:
+                left += [(each.operation, depth + 1) for each in block]
+
+
+def _called(operation: Any) -> list[str]:
+    """Return the functions that an operation names."""
+    attributes, found = operation.attributes, []
+    for name in ("callee", "decomposition"):
+        if name in attributes:
+            found.append(str(attributes[name].value))
+    if "called_computations" in attributes:
+        found += [str(each.value) for each in attributes["called_computations"]]
+    return found
+
+
+def _in_all(functions: dict[str, FunctionSize]) -> tuple[int, int]:
+    """Return the most operations and the largest depth of a function with what it calls in place.
+
+    A compiler puts each call's function in the place of the call, and again for the next call.
+    Raises ValueError for functions that call themselves, or each other very deep.
+    """
+    known: dict[str, tuple[int, int]] = {}
+
+    def expand(name: str, above: int) -> tuple[int, int]:
+        if name not in known:
+            if above > DEEPEST_CALL:
+                raise ValueError(f"{name} calls itself, or stands {above} calls deep")
+            function = functions[name]
+            size, depth = function.operations, function.depth
+            for callee, at in function.calls:
+                more, below = expand(callee, above + 1)
+                size, depth = size + more, max(depth, at + below)
+            known[name] = size, depth
+        return known[name]
+
+    expanded = [expand(name, 0) for name in functions]
+    return max(size for size, _ in expanded), max(depth for _, depth in expanded)
+
+
+def _described(call: Any, symbols: Any) -> dict[str, Any]:
+    """Return a custom call as texts of MLIR; equal calls are equal in it."""
+    named = {name: call.attributes[name] for name in _names(call.attributes)}
+    target = named.pop("call_target_name").value
+    settings = named.pop("mhlo.backend_config", {})
+    called = [str(symbols[each.value].type) for each in named.get("called_computations", ())]
+    return {
+        "target": target,
+        "operands": [str(operand.type) for operand in call.operands],
+        "results": [str(result.type) for result in call.results],
+        "attributes": {name: str(value) for name, value in named.items()},
+        "settings": {name: str(settings[name]) for name in _names(settings)},
+        "called": called,
+    }
+
+
+def _names(attributes: Any) -> list[str]:
+    """Return the names in a dictionary of MLIR, whose elements older versions give in pairs."""
+    return [each if isinstance(each, str) else each.name for each in attributes]
+
+
+def _hide_divisors(module: Any) -> None:
+    """Put a barrier that MLIR does not see through before integer divisors that may be zero."""
+    from jax.interpreters.mlir import ir
+
+    for operation, _ in list(_inside(module.operation)):
+        if operation.name not in ("stablehlo.divide", "stablehlo.remainder"):
+            continue
+        given = operation.operands
+        divisor = given[1]
+        if _INTEGERS.fullmatch(str(divisor.type)) and not _is_never_zero(divisor):
+            barrier = ir.Operation.create(
+                "stablehlo.optimization_barrier",
+                results=[divisor.type],
+                operands=[divisor],
+                ip=ir.InsertionPoint(operation),
+            )
+            given[1] = barrier.results[0]
+
+
+def _is_never_zero(value: Any) -> bool:
+    """Return whether a value is one integer, which is not zero, in any shape."""
+    from jax.interpreters.mlir import ir
+
+    while True:
+        made_by = value.owner
+        if isinstance(made_by, ir.Block):
+            return False
+        operation = made_by.operation
+        if operation.name == "stablehlo.constant":
+            constant: Any = operation.attributes["value"]
+            return bool(constant.is_splat and constant.get_splat_value().value != 0)
+        if operation.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
+            return False
+        value = operation.operands[0]
 
 
 def _disagreement(exported: Any, module: Any) -> str:

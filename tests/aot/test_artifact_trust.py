@@ -12,7 +12,12 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
+from graphdist.aot.file_options import FILE_OPTIONS
+from graphdist.aot.memory_limit import host_bytes
+from graphdist.runtime.compilation import step_options
 from graphdist.runtime.files.artifact import read_artifact, write_artifact
+from tests.mutations.artifacts import with_text
+from tests.mutations.modules import F, module
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +123,15 @@ def test_contents_that_describe_no_step(saved: Path, tmp_path: Path, what: str) 
         gd.aot.load(path)
 
 
+def asking_for(options: dict[str, Any], saved: Path, path: Path) -> Path:
+    """Write a copy that asks for options of XLA."""
+    return forged(saved, path, lambda manifest, _: manifest.update(compiler_options=options))
+
+
 def test_a_file_does_not_choose_what_the_compiler_writes(saved: Path, tmp_path: Path) -> None:
     dumped = tmp_path / "dumped"
     options = {"xla_dump_to": str(dumped)}
-    path = forged(
-        saved,
-        tmp_path / "step.gdx",
-        lambda manifest, _: manifest.update(compiler_options=options),
-    )
+    path = asking_for(options, saved, tmp_path / "step.gdx")
     with pytest.raises(gd.ArtifactError, match="compiler option xla_dump_to=") as caught:
         gd.aot.load(path)
     assert "compiler_options=" in str(caught.value)
@@ -134,6 +140,109 @@ def test_a_file_does_not_choose_what_the_compiler_writes(saved: Path, tmp_path: 
     assert not dumped.exists()
     gd.aot.load(path, compiler_options=options)
     assert dumped.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("xla_cpu_parallel_codegen_split_count", 10**7, "=10000000: no file may choose it"),
+        ("xla_cpu_parallel_codegen_split_count", -1, "=-1: no file may choose it"),
+        ("xla_backend_optimization_level", True, "=True: no file may choose it"),
+        ("xla_tpu_scoped_vmem_limit_kib", -1, "=-1: a file may choose integers from 0 to 131072"),
+        ("xla_tpu_scoped_vmem_limit_kib", True, "=True: a file may choose integers from 0 to"),
+        ("xla_tpu_scoped_vmem_limit_kib", 2.0, "=2.0: a file may choose integers from 0 to"),
+        ("xla_cpu_enable_fast_math", 1, "=1: a file may choose true or false"),
+        ("xla_cpu_enable_fast_math", 1.0, "=1.0: a file may choose true or false"),
+        ("xla_cpu_enable_fast_math", "true", "='true': a file may choose true or false"),
+        ("xla_cpu_enable_fast_math", None, "=None: a file may choose true or false"),
+    ],
+)
+def test_a_file_chooses_options_of_a_list_alone(
+    saved: Path, tmp_path: Path, option: str, value: Any, says: str
+) -> None:
+    path = asking_for({option: value}, saved, tmp_path / "step.gdx")
+    with pytest.raises(gd.ArtifactError, match=f"{option}{says}") as caught:
+        gd.aot.load(path)
+    assert "trusted=True" in str(caught.value)
+
+
+def test_options_of_a_list_are_taken_and_a_trusted_file_takes_all(
+    saved: Path, tmp_path: Path
+) -> None:
+    listed = {
+        "xla_cpu_enable_fast_math": True,
+        "xla_cpu_multi_thread_eigen": False,
+    }
+    path = asking_for(listed, saved, tmp_path / "step.gdx")
+    assert gd.aot.load(path)(jnp.ones(4))["twice"].tolist() == [2] * 4
+    path = asking_for({"xla_cpu_parallel_codegen_split_count": 2}, saved, tmp_path / "step.gdx")
+    assert gd.aot.load(path, trusted=True)(jnp.ones(4))["twice"].tolist() == [2] * 4
+    path = asking_for({"xla_no_such_option": 2}, saved, tmp_path / "step.gdx")
+    with pytest.raises(gd.CompilerOptionError, match="xla_no_such_option"):
+        gd.aot.load(path, trusted=True)
+
+
+def test_options_that_strategies_give_are_on_the_list() -> None:
+    class Target:
+        shard_parameters = True
+        bytes_per_pack = 2**22
+
+        def __init__(self, platform: str) -> None:
+            self.platform = platform
+
+    for platform in ("cpu", "gpu", "tpu"):
+        for option, value in step_options(Target(platform), "TPU v5 lite").items():
+            allowed = FILE_OPTIONS[option]
+            assert isinstance(allowed, range)
+            assert value in allowed
+
+
+def sized(size: int) -> str:
+    """Return a module that sorts so many numbers, for which it needs them all at once."""
+    wide = f"tensor<{size}xf32>"
+    return module(
+        f"%w = stablehlo.iota dim = 0 : {wide}\n%n = stablehlo.sine %w : {wide}\n"
+        f'%v = "stablehlo.sort"(%n) <{{dimension = 0 : i64}}> ({{\n^bb0(%a: tensor<f32>, '
+        f"%c: tensor<f32>):\n%l = stablehlo.compare LT, %a, %c : (tensor<f32>, tensor<f32>) -> "
+        f"tensor<i1>\nstablehlo.return %l : tensor<i1>\n}}) : ({wide}) -> {wide}\n"
+        f"%y = stablehlo.slice %v [0:4] : ({wide}) -> {F}\nreturn %y : {F}"
+    )
+
+
+def test_a_step_that_needs_more_memory_than_there_is_is_refused_before_it_runs(
+    saved: Path, tmp_path: Path
+) -> None:
+    def change(_: Any, members: dict[str, bytes]) -> None:
+        members["module.mlir"] = with_text(members["module.mlir"], sized(2**40))
+
+    path = forged(saved, tmp_path / "step.gdx", change)
+    says = r"step.gdx needs 4,398,046,\d+,\d+ bytes on this host, there are [\d,]+"
+    with pytest.raises(gd.DeviceMemoryError, match=says) as caught:
+        gd.aot.load(path)
+    assert caught.value.needed_bytes >= 2**42
+    assert caught.value.available_bytes == host_bytes() > 2**28
+
+
+def test_an_operation_on_constants_is_not_computed_by_the_compiler(
+    saved: Path, tmp_path: Path
+) -> None:
+    # XLA evaluates this for hours: 10 million windows of a million numbers each.
+    wide = "tensor<10000000xf32>"
+    text = module(
+        "%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
+        f"%c = stablehlo.constant dense<2.0> : {wide}\n"
+        f'%v = "stablehlo.reduce_window"(%c, %z) <{{window_dimensions = array<i64: 1000000>, '
+        f"padding = dense<[[999999, 0]]> : tensor<1x2xi64>}}> ({{\n"
+        f"^bb0(%a: tensor<f32>, %b: tensor<f32>):\n%s = stablehlo.sine %a : tensor<f32>\n"
+        f"%t = stablehlo.add %s, %b : tensor<f32>\nstablehlo.return %t : tensor<f32>\n}}) : "
+        f"({wide}, tensor<f32>) -> {wide}\n"
+        f"%y = stablehlo.slice %v [0:4] : ({wide}) -> {F}\nreturn %y : {F}"
+    )
+
+    def change(_: Any, members: dict[str, bytes]) -> None:
+        members["module.mlir"] = with_text(members["module.mlir"], text)
+
+    assert gd.aot.load(forged(saved, tmp_path / "step.gdx", change)).name
 
 
 def test_a_bomb_is_refused_by_the_limits_as_they_are(saved: Path, tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 import pickle
+import socket
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +19,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime.files.artifact import LIMITS, read_artifact, sha256, write_artifact
+from graphdist.runtime.files.regular_files import open_regular
 
 MEMBERS = {"graph.txt": b"graph " * 100, "module.mlir": b"module", "report.json": b"{}"}
 
@@ -55,6 +59,48 @@ def test_what_is_written_is_read(path: Path) -> None:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     refused(tmp_path / "none.gdx", "there is no file")
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def socket_at(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(path.parent):
+        listening.bind(path.name)  # a socket's name may have 107 characters
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no such files")
+@pytest.mark.parametrize("read", [gd.aot.load, gd.aot.list_variables])
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (pipe, "a pipe"),
+        (socket_at, "a socket"),
+        (Path.mkdir, "a folder"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+        (lambda path: path.symlink_to("/dev/null"), "a device"),
+        (lambda path: path.symlink_to("/dev/tty"), "a device"),
+    ],
+)
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    tmp_path: Path, read: Callable[[Path], Any], make: Callable[[Path], Any], kind: str
+) -> None:
+    path = tmp_path / "step.gdx"
+    make(path)
+    with pytest.raises(gd.ArtifactError, match=f"{path} is {kind}, and no file"):
+        read(path)
+
+
+def test_a_file_that_a_pipe_takes_the_place_of_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = os.stat(path)
+    path.unlink()
+    pipe(path)
+    monkeypatch.setattr(os, "stat", lambda *_, **__: found)
+    with pytest.raises(OSError, match="is a pipe, and no file"):
+        open_regular(path)
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9, 0.999])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: MLIR's classes, JSON
 
@@ -11,14 +10,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import export
-from jax.extend.mlir.dialects import stablehlo
-from jax.interpreters import mlir
 
 import graphdist as gd
 from graphdist.ir.source import UNKNOWN
-from graphdist.runtime.files import module_check
+from graphdist.runtime.files import module_check, module_reader
 from graphdist.runtime.files.artifact import read_artifact, write_artifact
-from graphdist.runtime.files.module_check import CUSTOM_CALLS, checked_module
+from graphdist.runtime.files.custom_call_check import TARGETS
+from graphdist.runtime.files.module_check import checked_module
+from tests.mutations.artifacts import with_text
+from tests.mutations.modules import F, branches, call_text, described_calls, functions, module
 
 AVAL = jax.ShapeDtypeStruct((4,), jnp.float32)
 
@@ -56,12 +56,7 @@ def with_module(saved: Path, path: Path, module: bytes) -> Path:
 
 def of_text(saved: Path, text: str) -> bytes:
     """Return a module with other StableHLO in it."""
-    exported = export.deserialize(bytearray(read_artifact(saved)[1]["module.mlir"]))
-    with mlir.make_ir_context(), mlir.ir.Location.unknown():
-        module = mlir.ir.Module.parse(text)
-        version = stablehlo.get_current_version()
-        written = stablehlo.serialize_portable_artifact(module, version, True)
-    return bytes(replace(exported, mlir_module_serialized=written).serialize())
+    return with_text(read_artifact(saved)[1]["module.mlir"], text)
 
 
 def main_that(does: str, type: str = "tensor<4xf32>") -> str:
@@ -117,6 +112,166 @@ def test_an_unknown_custom_call_is_refused_by_name(saved: Path, tmp_path: Path) 
         gd.aot.load(path, trusted=True)  # which compiles it: there is no such call here
 
 
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process read modules, which starts no other."""
+    monkeypatch.setattr(
+        module_check, "_read_elsewhere", lambda data, *_: module_reader.read_module(data)
+    )
+    monkeypatch.setattr(module_check, "_safe", set())
+
+
+def untrusted(saved: Path, text: str) -> str:
+    """Return the error for a module of a text."""
+    with pytest.raises(gd.ArtifactError) as caught:
+        checked_module(of_text(saved, text), "step.gdx", UNKNOWN)
+    return str(caught.value)
+
+
+WIDE = f"tensor<{2**32}x{2**32}x4xf32>"
+TEXTS = {
+    "circle": (functions(3, 1, circle=True), "calls itself"),
+    "doubled": (
+        functions(60, 2),
+        "242 operations, which become 4,035,225,266,123,964,415 where functions are called; "
+        "100,000 is most",
+    ),
+    "a row": (functions(70, 1), "71 regions and calls inside each other; 64 is most"),
+    "a long row": (functions(5000, 1), "calls itself, or stands 201 calls deep"),
+    "branches": (branches(80), "81 regions and calls inside each other; 64 is most"),
+    "composite": (
+        module(
+            f'%y = stablehlo.composite "a.f" %x {{decomposition = @f}} : ({F}) -> {F}\n'
+            f"return %y : {F}",
+            f"func.func private @f(%a: {F}) -> {F} {{\n"
+            f'%y = stablehlo.composite "a.f" %a {{decomposition = @f}} : ({F}) -> {F}\n'
+            f"return %y : {F} }}",
+        ),
+        "calls itself",
+    ),
+    "too large": (
+        module(f"%y = stablehlo.iota dim = 0 : {WIDE}\nreturn %x : {F}"),
+        f"a value {WIDE} of 295,147,905,179,352,825,856 bytes; 1,125,899,906,842,624 is most",
+    ),
+    "empty and too large": (
+        module(f"%y = stablehlo.iota dim = 1 : tensor<0x{2**62}xf32>\nreturn %x : {F}"),
+        "bytes; 1,125,899,906,842,624 is most",
+    ),
+    "unknown size": (
+        module(
+            f"%s = stablehlo.constant dense<4> : tensor<1xi32>\n"
+            f"%y = stablehlo.dynamic_reshape %x, %s : ({F}, tensor<1xi32>) -> tensor<?xf32>\n"
+            f"return %x : {F}"
+        ),
+        "a value of type tensor<?xf32>, which is no array of known size",
+    ),
+    "unknown elements": (
+        module(f"%y = stablehlo.convert %x : ({F}) -> tensor<4xf6E2M3FN>\nreturn %x : {F}"),
+        "a module with elements of type f6E2M3FN",
+    ),
+    "attribute of a module": (
+        'module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "x"}} {\n'
+        f"{module(f'return %x : {F}')}\n}}",
+        "a module with the attribute mhlo.frontend_attributes",
+    ),
+}
+
+
+@pytest.mark.usefixtures("read_here")
+@pytest.mark.parametrize("what", TEXTS)
+def test_what_crashes_or_overloads_the_compiler_is_refused(saved: Path, what: str) -> None:
+    text, says = TEXTS[what]
+    assert says in untrusted(saved, text)
+
+
+@pytest.mark.usefixtures("read_here")
+@pytest.mark.parametrize("text", [functions(30, 1), functions(10, 2), branches(40)])
+def test_functions_and_branches_as_programs_have_them_are_read(saved: Path, text: str) -> None:
+    assert checked_module(of_text(saved, text), "step.gdx", UNKNOWN)
+
+
+def divided(dividend: str, divisor: str) -> str:
+    """Return a module that divides integers, which are operations on constants or on `%x`."""
+    integers = "tensor<4xi32>"
+    return module(
+        f"%i = stablehlo.convert %x : ({F}) -> {integers}\n"
+        f"%n = {dividend} : {integers}\n%d = {divisor} : {integers}\n"
+        f"%y = stablehlo.divide %n, %d : {integers}\n"
+        f"%z = stablehlo.convert %y : ({integers}) -> {F}\nreturn %z : {F}"
+    )
+
+
+FIVE = "stablehlo.constant dense<5>"
+DIVISORS = {
+    "one": (FIVE, False),
+    "zero": ("stablehlo.constant dense<0>", True),
+    "one of many": ("stablehlo.constant dense<[1, 2, 0, 3]>", True),
+    "a difference": ("stablehlo.subtract %n, %n", True),
+    "an argument": ("stablehlo.add %i, %n", True),
+}
+
+
+@pytest.mark.usefixtures("read_here")
+@pytest.mark.parametrize("what", DIVISORS)
+def test_mlir_learns_of_no_divisor_that_may_be_zero(saved: Path, what: str) -> None:
+    divisor, is_hidden = DIVISORS[what]
+    checked = checked_module(of_text(saved, divided(FIVE, divisor)), "step.gdx", UNKNOWN)
+    text = export.deserialize(bytearray(checked)).mlir_module()
+    assert text.count("optimization_barrier") == is_hidden
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("divisor", ["stablehlo.constant dense<0>", "stablehlo.subtract %i, %i"])
+def test_a_division_by_a_zero_that_the_compiler_knows_is_computed(
+    saved: Path, tmp_path: Path, divisor: str
+) -> None:
+    # MLIR's own division of constants would end the process.
+    path = with_module(saved, tmp_path / "step.gdx", of_text(saved, divided(FIVE, divisor)))
+    assert gd.aot.load(path)(jnp.ones(4))["twice"].tolist() == [-1] * 4
+
+
+def potrf(result: str) -> str:
+    """Return a body with a Cholesky decomposition whose result has another type."""
+    aval = jax.ShapeDtypeStruct((4, 4), jnp.float32)
+    (call,) = described_calls(jax.lax.linalg.cholesky, aval)
+    call["results"][0] = result
+    del call["attributes"]["output_operand_aliases"]  # which MLIR itself compares
+    return call_text(call)
+
+
+@pytest.mark.usefixtures("read_here")
+@pytest.mark.parametrize("place", ["main", "function", "branch"])
+def test_a_custom_call_of_another_form_is_refused_wherever_it_is(saved: Path, place: str) -> None:
+    body = potrf("tensor<2x2xf32>")
+    inside = body.replace("%x", "%a")
+    text = {
+        "main": module(body),
+        "function": module(
+            f"%y = call @f(%x) : ({F}) -> {F}\nreturn %y : {F}",
+            f"func.func private @f(%a: {F}) -> {F} {{\n{inside}\n}}",
+        ),
+        "branch": module(
+            "%p = stablehlo.constant dense<true> : tensor<i1>\n"
+            f'%y = "stablehlo.if"(%p) ({{\n{body.replace("return", "stablehlo.return")}\n}}, {{ '
+            f"stablehlo.return %x : {F} }}) : (tensor<i1>) -> {F}\nreturn %y : {F}"
+        ),
+    }[place]
+    said = untrusted(saved, text)
+    assert "custom call 'lapack_spotrf_ffi' JAX has not made: it has the result 0 f32[2,2]" in said
+    assert "load(path, trusted=True)" in said
+
+
+@pytest.mark.long
+def test_a_file_with_linear_algebra_of_its_own_shapes_is_refused_or_runs(
+    saved: Path, tmp_path: Path
+) -> None:
+    path = with_module(
+        saved, tmp_path / "step.gdx", of_text(saved, module(potrf("tensor<2x2xf32>")))
+    )
+    with pytest.raises(gd.ArtifactError, match="it has the result 0 f32"):
+        gd.aot.load(path)
+
+
 def decompositions(x: jax.Array) -> list[jax.Array]:
     """Return what custom calls compute on one platform or another."""
     square = x[:, None] * x[None, :] + jnp.eye(4)
@@ -142,7 +297,7 @@ def test_linear_algebra_of_every_platform_is_known(tmp_path: Path) -> None:
     text = export.deserialize(bytearray(read_artifact(path)[1]["module.mlir"])).mlir_module()
     for call in ("lapack_ssyevd_ffi", "cusolver_getrf_ffi", "LuDecomposition", "ApproxTopK"):
         assert f"@{call}(" in text
-        assert call in CUSTOM_CALLS
+        assert call in TARGETS
     for one, other in zip(gd.aot.load(path)(jnp.arange(4.0)), expected, strict=True):
         assert jnp.allclose(one, other, atol=1e-5)
 

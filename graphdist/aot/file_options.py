@@ -1,0 +1,79 @@
+"""The options of XLA that the file of a step may choose, and the values they may have.
+
+Some options write files, some take any amount of memory or end the process:
+`xla_cpu_parallel_codegen_split_count` of ten million takes 20 GB, and of -1 aborts. Nobody knows
+that of all of XLA's options. So a file chooses those in this table alone, which are the ones that
+graphdist itself and its documents give; who loads it can choose any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any  # Any: JSON, and options of XLA
+
+from graphdist.errors import ArtifactError
+from graphdist.runtime.devices import Devices
+from graphdist.tracing.user_lines import here
+
+_BYTES = range(2**40 + 1)
+_SWITCH = None
+FILE_OPTIONS: dict[str, range | None] = {
+    "xla_cpu_enable_fast_math": _SWITCH,
+    "xla_cpu_multi_thread_eigen": _SWITCH,
+    "xla_enable_async_all_gather": _SWITCH,
+    "xla_gpu_all_gather_combine_threshold_bytes": _BYTES,
+    "xla_gpu_all_reduce_combine_threshold_bytes": _BYTES,
+    "xla_gpu_reduce_scatter_combine_threshold_bytes": _BYTES,
+    "xla_jf_crs_combiner_threshold_in_bytes": _BYTES,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": _SWITCH,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": _SWITCH,
+    "xla_tpu_scoped_vmem_limit_kib": range(2**17 + 1),
+}
+"""The integers that each option may be; None for a switch."""
+_SAFE: dict[str, Any] = {"xla_disable_hlo_passes": "constant_folding"}
+"""Options for modules of others. The compiler evaluates operations on constants slowly, and some of
+a kilobyte for hours; the step computes them instead."""
+
+
+def options_for(
+    name: str,
+    manifest: Any,
+    devices: Devices,
+    given: Mapping[str, Any] | None,
+    *,
+    trusted: bool,
+) -> dict[str, Any]:
+    """Return XLA's options for the portable module of a file.
+
+    Raises `ArtifactError` for options in the file that only a trusted file may choose.
+    """
+    safe = {} if trusted else _SAFE
+    if given is not None:
+        return {**safe, **given}
+    if devices.platform != manifest["target"]["platform"]:
+        return dict(safe)
+    options = dict(manifest["compiler_options"])
+    if not trusted:
+        for option, value in options.items():
+            _require_allowed(name, option, value)
+    return {**safe, **options}
+
+
+def _require_allowed(name: str, option: str, value: Any) -> None:
+    allowed, is_switch = FILE_OPTIONS.get(option), isinstance(value, bool)
+    if option not in FILE_OPTIONS:
+        why = "no file may choose it"
+    elif allowed is None:
+        if is_switch:
+            return
+        why = "a file may choose true or false"
+    else:
+        if isinstance(value, int) and not is_switch and value in allowed:
+            return
+        why = f"a file may choose integers from 0 to {allowed[-1]}"
+    raise ArtifactError(
+        f"{name} asks for the compiler option {option:.100}={value!r:.100}: {why}",
+        source=here(),
+        hint="if you want it, ask for it: load(path, compiler_options={..}); if you trust the file "
+        "as you would a program: load(path, trusted=True)",
+    )
