@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -94,7 +94,7 @@ def server_process(strategy: Any, number: int) -> int:
     return found
 
 
-def wait_until(is_true: Any) -> None:
+def wait_until(is_true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not is_true():
         assert time.monotonic() < deadline
@@ -175,12 +175,13 @@ def test_a_stopped_server_is_named_at_the_line_that_asks(strategy: Any, coordina
     coordinator.schedule(add).fetch()
     with stopped(server_process(strategy, lost)):
         value = coordinator.schedule(add)
-        for line, ask in {
+        asking: dict[str, Callable[[], Any]] = {
             "coordinator.join()": lambda: coordinator.join(),
             "value.fetch()": lambda: value.fetch(),
             "second.read_value()": lambda: second.read_value(),
             "second.assign(3.0)": lambda: second.assign(3.0),
-        }.items():
+        }
+        for line, ask in asking.items():
             with pytest.raises(gd.ServerLostError, match="'second'") as raised:
                 ask()
             said = str(raised.value)
