@@ -15,12 +15,8 @@ from dataclasses import dataclass
 from threading import Condition
 from typing import Any  # Any: users' results
 
-from graphdist.errors import (
-    ArgumentError,
-    ClosureCancelledError,
-    GraphdistError,
-    WorkerTimeoutError,
-)
+from graphdist.errors import ClosureCancelledError, GraphdistError, WorkerTimeoutError
+from graphdist.parameter_server.time_limit import TimeLimit
 from graphdist.tracing.user_lines import here
 
 MOST_WAITING = 256 * 1024
@@ -35,15 +31,15 @@ class RemoteValue:
         self._name = name
         self._changed = Condition()
         self._is_done = False
-        self._load: Callable[[float | None], Any] = lambda seconds: None
+        self._load: Callable[[TimeLimit], Any] = lambda limit: None
         self._error: BaseException | None = None
         self._has_value = False
         self._value: Any = None
         self.worker: int | None = None
         """The number of the worker that runs the function; None before and after."""
 
-    def set(self, load: Callable[[float | None], Any]) -> None:
-        """Take the function that loads the result, within so many seconds."""
+    def set(self, load: Callable[[TimeLimit], Any]) -> None:
+        """Take the function that loads the result, within a limit."""
         with self._changed:
             self._load, self._is_done = load, True
             self._changed.notify_all()
@@ -60,15 +56,17 @@ class RemoteValue:
         Raises the function's error, `ClosureCancelledError` for a function that was not run, and
         `WorkerTimeoutError` after `timeout` seconds: then it may be called again.
         """
-        timeout = checked_timeout(timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        return self.fetch_within(TimeLimit(timeout))
+
+    def fetch_within(self, limit: TimeLimit) -> Any:
+        """Return the result as `fetch` does."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._is_done, timeout):
-                raise self._late(timeout)
+            if not self._changed.wait_for(lambda: self._is_done, limit.left()):
+                raise self._late(limit)
             if self._error is not None:
                 raise with_line_of_user(self._error)
             if not self._has_value:
-                self._value, self._has_value = self._loaded(deadline), True
+                self._value, self._has_value = self._load(limit), True
             return self._value
 
     def get(self, timeout: float | None = None) -> Any:
@@ -81,13 +79,10 @@ class RemoteValue:
 
         return jax.tree.map(placed, self.fetch(timeout))
 
-    def _loaded(self, deadline: float | None) -> Any:
-        return self._load(None if deadline is None else max(0.0, deadline - time.monotonic()))
-
-    def _late(self, seconds: float | None) -> WorkerTimeoutError:
+    def _late(self, limit: TimeLimit) -> WorkerTimeoutError:
         runs = "waits for a worker" if self.worker is None else f"runs on worker {self.worker}"
         return WorkerTimeoutError(
-            f"the result of {self._name!r} has not come within {seconds:g} s: the function {runs}",
+            f"the result of {self._name!r} has not come within {limit}: the function {runs}",
             source=here(),
             hint="fetch it again, or wait longer",
         )
@@ -160,7 +155,7 @@ class ClosureQueue:
             else:
                 self._waiting.appendleft(closure)
 
-    def finish(self, closure: Waiting, load: Callable[[float | None], Any]) -> None:
+    def finish(self, closure: Waiting, load: Callable[[TimeLimit], Any]) -> None:
         """Note that a closure has run, and how its result is loaded."""
         closure.result.set(load)
         with self._changed:
@@ -186,18 +181,20 @@ class ClosureQueue:
             self._cancel("the coordinator was shut down")
             self._changed.notify_all()
 
-    def wait(self, seconds: float | None = None) -> None:
+    def wait(self, timeout: float | None = None) -> None:
         """Wait until all closures have run, or those that run after an error; raise the error.
 
         Raises `WorkerTimeoutError` if they have not within a time, and leaves all as it is.
         """
-        seconds = checked_timeout(seconds)
+        limit = TimeLimit(timeout)
         with self._changed:
-            has_ended = self._changed.wait_for(lambda: self._is_closed or not self._left(), seconds)
+            has_ended = self._changed.wait_for(
+                lambda: self._is_closed or not self._left(), limit.left()
+            )
             self._raise()
             if not has_ended:
                 raise WorkerTimeoutError(
-                    f"the scheduled functions have not all run within {seconds:g} s: "
+                    f"the scheduled functions have not all run within {limit}: "
                     f"{self._unfinished()}",
                     source=here(),
                     hint="nothing is cancelled: call join again to wait longer",
@@ -239,20 +236,6 @@ class ClosureQueue:
     def _cancel(self, why: str) -> None:
         while self._waiting:
             self._waiting.popleft().result.fail(_cancelled(why))
-
-
-def checked_timeout(seconds: Any) -> float | None:
-    """Return a number of seconds to wait, None for any time; raises `ArgumentError`."""
-    if seconds is None or seconds == float("inf"):
-        return None
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not seconds >= 0:
-        raise ArgumentError(
-            f"timeout is {seconds!r}, not a number of seconds",
-            source=here(),
-            hint="leave it out to wait as long as it takes",
-        )
-    return float(seconds)
 
 
 def with_line_of_user(error: BaseException) -> BaseException:

@@ -18,12 +18,7 @@ import jax
 
 from graphdist.context import Scope
 from graphdist.errors import ArgumentError, ArgumentTypeError
-from graphdist.parameter_server.closures import (
-    ClosureQueue,
-    RemoteValue,
-    Waiting,
-    checked_timeout,
-)
+from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
 from graphdist.parameter_server.input import DatasetOfWorkers, FunctionOfElements
 from graphdist.parameter_server.messages import Traffic
 from graphdist.parameter_server.per_worker import (
@@ -34,6 +29,7 @@ from graphdist.parameter_server.per_worker import (
 from graphdist.parameter_server.pickling import as_bytes
 from graphdist.parameter_server.serving import Sent, Serving
 from graphdist.parameter_server.strategy import ParameterServerBase
+from graphdist.parameter_server.time_limit import TimeLimit
 from graphdist.parameter_server.worker_actors import WorkerActors
 from graphdist.program.function import Function
 from graphdist.program.methods import BoundFunction
@@ -157,14 +153,12 @@ class ClusterCoordinator:
 
         Raises `WorkerTimeoutError` if they have not come within `timeout` seconds.
         """
-        timeout = checked_timeout(timeout)
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
-
-        def fetched(leaf: Any) -> Any:
-            is_to_come = isinstance(leaf, RemoteValue)
-            return leaf.fetch(max(0.0, deadline - time.monotonic())) if is_to_come else leaf
-
-        return map_leaves(fetched, val, _is_of_workers)
+        limit = TimeLimit(timeout)
+        return map_leaves(
+            lambda leaf: leaf.fetch_within(limit) if isinstance(leaf, RemoteValue) else leaf,
+            val,
+            _is_of_workers,
+        )
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """Return a dataset that each worker makes by calling a function, for its own iterators.

@@ -39,6 +39,7 @@ from graphdist.parameter_server.messages import (
 from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.servers import ServerIsLost
 from graphdist.parameter_server.strategy import ParameterServerBase
+from graphdist.parameter_server.time_limit import TimeLimit
 from graphdist.parameter_server.worker_actors import WorkerActors
 from graphdist.tracing.user_lines import here
 
@@ -137,7 +138,7 @@ class Serving:
         else:
             self._queue.put_back(closure)
 
-    def _outcome(self, closure: Waiting) -> tuple[Any, Callable[[float | None], Any]]:
+    def _outcome(self, closure: Waiting) -> tuple[Any, Callable[[TimeLimit], Any]]:
         """Return what becomes of a closure, once the worker has all that it needs."""
         while True:
             moved = (self._servers.moves, dict(self._servers.moved))
@@ -147,7 +148,7 @@ class Serving:
             outcome, result = self._answer(self._actor.run.remote(message))
             if isinstance(outcome, Missing):
                 if (problem := self._send(outcome)) is not None:
-                    return problem, lambda seconds: None
+                    return problem, lambda limit: None
             elif isinstance(outcome, Apart):
                 self._bring_together(outcome)
             else:
@@ -228,18 +229,18 @@ class Serving:
                 )
             )
 
-    def _loaded(self, result: Any, seconds: float | None) -> Any:
+    def _loaded(self, result: Any, limit: TimeLimit) -> Any:
         """Return a result; raises `ClosureCancelledError` if it is lost with its worker."""
         if not isinstance(result, LargeResult):
             return result
         module = ray()
         try:
-            if seconds is not None:
+            if (seconds := limit.left()) is not None:
                 wait_for([result.reference], seconds)
         except ProcessIsSilent as error:
             raise WorkerTimeoutError(
                 f"the result of a scheduled function has not come from worker {self._index}, "
-                f"{self._place}, within {seconds:g} s",
+                f"{self._place}, within {limit}",
                 source=here(),
                 hint="fetch it again, or wait longer",
             ) from error

@@ -8,7 +8,9 @@ from typing import Any  # Any: what users give as a timeout
 import pytest
 
 import graphdist as gd
+from graphdist.coordinator import ClusterCoordinator
 from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
+from graphdist.parameter_server.time_limit import TimeLimit
 
 
 def closure(name: str) -> Waiting:
@@ -29,13 +31,13 @@ def test_join_says_what_runs_where_and_can_be_called_again() -> None:
     assert "'first' runs on worker 4 for 0 s, 2 wait for a worker" in said
     assert "queue.wait(0.01)" in said
     assert not queue.is_idle()
-    queue.finish(first, lambda seconds: 1)
+    queue.finish(first, lambda limit: 1)
     assert queue.take() is second
     queue.put_back(second)
     assert second.result.worker is None
     for waiting in (second, third):
         assert queue.take() is waiting
-        queue.finish(waiting, lambda seconds: 2)
+        queue.finish(waiting, lambda limit: 2)
     queue.wait(0)
     assert queue.is_idle()
     assert [waiting.result.fetch(0) for waiting in (first, second, third)] == [1, 2, 2]
@@ -55,7 +57,11 @@ def test_an_error_is_raised_before_the_limit_is() -> None:
         queue.wait(0)
 
 
-@pytest.mark.parametrize("fetch", [RemoteValue.fetch, RemoteValue.get], ids=["fetch", "get"])
+def fetched_by_a_coordinator(value: RemoteValue, timeout: Any) -> Any:
+    return object.__new__(ClusterCoordinator).fetch({"x": value}, timeout)["x"]
+
+
+@pytest.mark.parametrize("fetch", [RemoteValue.fetch, RemoteValue.get, fetched_by_a_coordinator])
 def test_a_result_that_does_not_come_says_where_its_function_is(
     fetch: Callable[[RemoteValue, Any], Any],
 ) -> None:
@@ -66,22 +72,23 @@ def test_a_result_that_does_not_come_says_where_its_function_is(
     queue.take(worker=3)
     with pytest.raises(gd.WorkerTimeoutError, match=r"0\.01 s: the function runs on worker 3"):
         fetch(waiting.result, 0.01)
-    queue.finish(waiting, lambda seconds: 5.0)
+    queue.finish(waiting, lambda limit: 5.0)
     assert fetch(waiting.result, 0) == 5
 
 
 def test_the_time_that_is_left_is_for_the_transfer() -> None:
-    given: list[float | None] = []
+    given: list[TimeLimit] = []
     value = RemoteValue()
     value.set(given.append)
     assert value.fetch(5) is None
     other = RemoteValue()
     other.set(given.append)
-    other.fetch(float("inf"))
-    first, second = given
+    other.fetch(1e300)
+    first, second = (limit.left() for limit in given)
     assert first is not None
     assert 0 < first <= 5
     assert second is None
+    assert str(given[0]) == "5 s"
 
 
 @pytest.mark.parametrize("timeout", [-1, "5", True, float("nan"), [1]], ids=str)
@@ -112,7 +119,7 @@ def test_an_error_of_all_workers_cancels_what_waits_and_nothing_else() -> None:
     queue.fail_all(gd.WorkerError("no worker"))
     with pytest.raises(gd.ClosureCancelledError):
         waiting.result.fetch(0)
-    queue.finish(running, lambda seconds: 1)
+    queue.finish(running, lambda limit: 1)
     with pytest.raises(gd.WorkerError, match="no worker"):
         queue.wait(0)
     assert running.result.fetch(0) == 1
