@@ -97,12 +97,15 @@ class Serving:
         self._await_worker()
         while (closure := self._queue.take(self._index)) is not None:
             try:
-                self._run(closure)
+                is_lost = self._run(closure)
             except Exception as error:
                 self._queue.fail(closure, error)
+                continue
+            if is_lost:
+                self._await_worker()
 
-    def _run(self, closure: Waiting) -> None:
-        """Have the worker run a closure, or put it back if the worker is lost."""
+    def _run(self, closure: Waiting) -> bool:
+        """Have the worker run a closure; put it back, and return True, if the worker is lost."""
         module = ray()
         try:
             outcome, load = self._outcome(closure)
@@ -119,8 +122,8 @@ class Serving:
                 self._queue.finish(closure, load)
             else:
                 self._queue.fail(closure, self._error(outcome))
-            return
-        self._await_worker()
+            return False
+        return True
 
     def _give_back(self, closure: Waiting, why: str) -> None:
         """Put a closure back for another worker, once the lost one cannot write for it any more."""
