@@ -16,6 +16,8 @@
   `GRAPHDIST_JOB_GENERATION` tell the job from other jobs and from its own earlier starts;
 * `GRAPHDIST_WORKER_BIND` is the address that worker 0 listens at; the default is its address in the
   cluster;
+* `RAY_AUTH_MODE`, `RAY_AUTH_TOKEN` and `RAY_AUTH_TOKEN_PATH` are Ray's own: whether its processes
+  ask each other for a token, and which;
 * `TF_CONFIG` describes the cluster this process belongs to, in JSON, as for TensorFlow;
 * `SLURM_PROCID` and the other variables of Slurm describe the task that this process runs,
   `TPU_NAME` and `TPU_WORKER_ID` the TPU of this host;
@@ -281,14 +283,15 @@ def set_worker_timeouts(
     silence_seconds: float | None = None,
     step_seconds: float | None = None,
 ) -> None:
-    """Set how long the workers of a cluster wait for each other, in seconds.
+    """Set how long the processes of a cluster wait for each other, in seconds.
 
     Within `start_seconds`, 300 by default, all workers must start, and reach the same point of the
     program. A worker that sends nothing for `silence_seconds`, 60 by default, counts as dead; a
     worker whose process ends counts as dead at once. A step that has not ended after
     `step_seconds`, 1800 by default, fails: `float("inf")` lets it take any time, and
-    `CommunicationOptions(timeout_seconds)` has precedence. Call it before the strategy is made.
-    Raises `ArgumentError` for a value that is not a positive number, or more than ten million.
+    `CommunicationOptions(timeout_seconds)` has precedence. Parameter servers and their workers must
+    start and answer within the first two, too. Call it before the strategy is made. Raises
+    `ArgumentError` for a value that is not a positive number, or more than ten million.
 
     >>> set_worker_timeouts(start_seconds=600)
     """
@@ -409,6 +412,16 @@ def job_identity() -> JobIdentity:
 
 _LONGEST_JOB = 256
 """The most characters of the id of a job: it is in the first message, which is bounded."""
+
+
+def ray_authenticates() -> bool:
+    """Return whether processes of Ray ask for a token; known once Ray is started or joined."""
+    return os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+
+
+def names_ray_token() -> bool:
+    """Return whether the environment says what Ray's token is, or in which file."""
+    return bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
 
 
 def worker_bind_address() -> str:

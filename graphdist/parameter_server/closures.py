@@ -1,19 +1,22 @@
 """Closures that wait for a worker, and what becomes of them.
 
-A closure is run at least once: one whose worker dies goes back to the front. The first error stays
-until `wait`, `is_idle` or `put` raises it, once; it cancels all closures that wait. Those that run
-already run to their end.
+A closure is run at least once: one whose worker is lost goes back to the front. The first error
+stays until `wait`, `is_idle` or `put` raises it, once; it cancels all closures that wait. Those
+that run already run to their end.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass
 from threading import Condition
 from typing import Any  # Any: users' results
 
-from graphdist.errors import ClosureCancelledError, GraphdistError
+from graphdist.errors import ClosureCancelledError, GraphdistError, WorkerTimeoutError
+from graphdist.parameter_server.time_limit import TimeLimit
 from graphdist.tracing.user_lines import here
 
 MOST_WAITING = 256 * 1024
@@ -23,17 +26,20 @@ MOST_WAITING = 256 * 1024
 class RemoteValue:
     """The result of a scheduled function, once it has run."""
 
-    def __init__(self) -> None:
-        """Begin without a result."""
+    def __init__(self, name: str = "function") -> None:
+        """Begin without a result; `name` is the function's."""
+        self._name = name
         self._changed = Condition()
         self._is_done = False
-        self._load: Callable[[], Any] = lambda: None
+        self._load: Callable[[TimeLimit], Any] = lambda limit: None
         self._error: BaseException | None = None
         self._has_value = False
         self._value: Any = None
+        self.worker: int | None = None
+        """The number of the worker that runs the function; None before and after."""
 
-    def set(self, load: Callable[[], Any]) -> None:
-        """Take the function that loads the result."""
+    def set(self, load: Callable[[TimeLimit], Any]) -> None:
+        """Take the function that loads the result, within a limit."""
         with self._changed:
             self._load, self._is_done = load, True
             self._changed.notify_all()
@@ -44,20 +50,26 @@ class RemoteValue:
             self._error, self._is_done = error, True
             self._changed.notify_all()
 
-    def fetch(self) -> Any:
+    def fetch(self, timeout: float | None = None) -> Any:
         """Return the result, its arrays as NumPy arrays; wait until the function has run.
 
-        Raises the function's error, and `ClosureCancelledError` for a function that was not run.
+        Raises the function's error, `ClosureCancelledError` for a function that was not run, and
+        `WorkerTimeoutError` after `timeout` seconds: then it may be called again.
         """
+        return self.fetch_within(TimeLimit(timeout))
+
+    def fetch_within(self, limit: TimeLimit) -> Any:
+        """Return the result as `fetch` does."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_done)
+            if not self._changed.wait_for(lambda: self._is_done, limit.left()):
+                raise self._late(limit)
             if self._error is not None:
                 raise with_line_of_user(self._error)
             if not self._has_value:
-                self._value, self._has_value = self._load(), True
+                self._value, self._has_value = self._load(limit), True
             return self._value
 
-    def get(self) -> Any:
+    def get(self, timeout: float | None = None) -> Any:
         """Return the result, its arrays as arrays of JAX; raises as `fetch` does."""
         import jax
         import numpy as np
@@ -65,10 +77,18 @@ class RemoteValue:
         def placed(leaf: Any) -> Any:
             return jax.numpy.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
 
-        return jax.tree.map(placed, self.fetch())
+        return jax.tree.map(placed, self.fetch(timeout))
+
+    def _late(self, limit: TimeLimit) -> WorkerTimeoutError:
+        runs = "waits for a worker" if self.worker is None else f"runs on worker {self.worker}"
+        return WorkerTimeoutError(
+            f"the result of {self._name!r} has not come within {limit}: the function {runs}",
+            source=here(),
+            hint="fetch it again, or wait longer",
+        )
 
 
-@dataclass
+@dataclass(eq=False)
 class Waiting:
     """A closure in the queue."""
 
@@ -78,7 +98,9 @@ class Waiting:
     result: RemoteValue
     keeps: tuple[Any, ...] = ()
     """What must live as long as the closure: its function and per-worker values."""
-    is_again: bool = field(default=False)
+    name: str = "function"
+    attempt: int = 0
+    """How many workers were given it before, and were lost."""
 
 
 class ClosureQueue:
@@ -89,7 +111,8 @@ class ClosureQueue:
         self._most = most
         self._changed = Condition()
         self._waiting: deque[Waiting] = deque()
-        self._num_running = 0
+        self._running: dict[Waiting, float] = {}
+        """When the closures that run were taken."""
         self._error: BaseException | None = None
         self._is_closed = False
 
@@ -110,43 +133,46 @@ class ClosureQueue:
             self._waiting.append(closure)
             self._changed.notify_all()
 
-    def take(self) -> Waiting | None:
-        """Return the first closure, which now runs; None when the queue is closed."""
+    def take(self, worker: int = 0) -> Waiting | None:
+        """Return the first closure, which the worker runs now; None when the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
             if self._is_closed:
                 return None
-            self._num_running += 1
+            closure = self._waiting.popleft()
+            self._running[closure] = time.monotonic()
+            closure.result.worker = worker
             self._changed.notify_all()
-            return self._waiting.popleft()
+            return closure
 
     def put_back(self, closure: Waiting) -> None:
-        """Return a closure whose worker died to the front, unless closures are cancelled."""
+        """Return a closure whose worker is lost to the front, unless closures are cancelled."""
         with self._changed:
-            self._num_running -= 1
-            closure.is_again = True
+            self._end(closure)
+            closure.attempt += 1
             if self._error is not None or self._is_closed:
                 closure.result.fail(_cancelled("its worker died, and another function had failed"))
             else:
                 self._waiting.appendleft(closure)
-            self._changed.notify_all()
 
-    def finish(self, closure: Waiting, load: Callable[[], Any]) -> None:
+    def finish(self, closure: Waiting, load: Callable[[TimeLimit], Any]) -> None:
         """Note that a closure has run, and how its result is loaded."""
         closure.result.set(load)
         with self._changed:
-            self._num_running -= 1
-            self._changed.notify_all()
+            self._end(closure)
 
     def fail(self, closure: Waiting, error: BaseException) -> None:
         """Note the error of a closure, and cancel those that wait."""
         closure.result.fail(error)
         with self._changed:
-            self._num_running -= 1
-            if self._error is None:
-                self._error = error
-            self._cancel("another scheduled function failed before its turn")
-            self._changed.notify_all()
+            self._end(closure)
+            self._cancel_for(error)
+
+    def fail_all(self, error: BaseException) -> None:
+        """Note an error that keeps closures from running, if there are any, and cancel those."""
+        with self._changed:
+            if self._waiting:
+                self._cancel_for(error)
 
     def close(self) -> None:
         """Cancel what waits, and let `take` return None."""
@@ -155,24 +181,57 @@ class ClosureQueue:
             self._cancel("the coordinator was shut down")
             self._changed.notify_all()
 
-    def wait(self) -> None:
-        """Wait until all closures have run, or those that run after an error; raise the error."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all closures have run, or those that run after an error; raise the error.
+
+        Raises `WorkerTimeoutError` if they have not within a time, and leaves all as it is.
+        """
+        limit = TimeLimit(timeout)
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_closed or (self._num_running == 0 and not self._waiting)
+            has_ended = self._changed.wait_for(
+                lambda: self._is_closed or not self._left(), limit.left()
             )
             self._raise()
+            if not has_ended:
+                raise WorkerTimeoutError(
+                    f"the scheduled functions have not all run within {limit}: "
+                    f"{self._unfinished()}",
+                    source=here(),
+                    hint="nothing is cancelled: call join again to wait longer",
+                )
 
     def is_idle(self) -> bool:
         """Return whether no closure waits or runs; raises a pending error."""
         with self._changed:
             self._raise()
-            return self._num_running == 0 and not self._waiting
+            return not self._left()
+
+    def _left(self) -> int:
+        return len(self._running) + len(self._waiting)
+
+    def _unfinished(self) -> str:
+        now = time.monotonic()
+        running = [
+            f"{closure.name!r} runs on worker {closure.result.worker} for {now - began:.0f} s"
+            for closure, began in self._running.items()
+        ]
+        return ", ".join([*running, f"{len(self._waiting)} wait for a worker"])
+
+    def _end(self, closure: Waiting) -> None:
+        del self._running[closure]
+        closure.result.worker = None
+        self._changed.notify_all()
 
     def _raise(self) -> None:
         error, self._error = self._error, None
         if error is not None:
             raise with_line_of_user(error)
+
+    def _cancel_for(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+        self._cancel("another scheduled function failed before its turn")
+        self._changed.notify_all()
 
     def _cancel(self, why: str) -> None:
         while self._waiting:
@@ -182,6 +241,7 @@ class ClosureQueue:
 def with_line_of_user(error: BaseException) -> BaseException:
     """Return an error of another thread with the line that asks for its result."""
     if isinstance(error, GraphdistError) and (error.source is None or error.source.frame is None):
+        error = copy(error)  # others ask for the same result, in other lines
         error.source = here()
     return error
 

@@ -6,10 +6,12 @@ waits for what becomes of it.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import count
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any  # Any: users' functions and values, and Ray's handles
 
 import jax
@@ -18,23 +20,25 @@ from graphdist.context import Scope
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.parameter_server.closures import ClosureQueue, RemoteValue, Waiting
 from graphdist.parameter_server.input import DatasetOfWorkers, FunctionOfElements
-from graphdist.parameter_server.messages import (
-    Traffic,
-)
+from graphdist.parameter_server.messages import Traffic
 from graphdist.parameter_server.per_worker import (
     PerWorkerDataset,
     PerWorkerIterator,
     PerWorkerValues,
 )
 from graphdist.parameter_server.pickling import as_bytes
-from graphdist.parameter_server.serving import Sent, Serving, WorkerActors
+from graphdist.parameter_server.serving import Sent, Serving
 from graphdist.parameter_server.strategy import ParameterServerBase
+from graphdist.parameter_server.time_limit import TimeLimit
+from graphdist.parameter_server.worker_actors import WorkerActors
 from graphdist.program.function import Function
 from graphdist.program.methods import BoundFunction
 from graphdist.program.stages import Traced
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 from graphdist.values.pytrees import map_leaves
+
+_SECONDS_TO_END = 5.0
 
 
 class ClusterCoordinator:
@@ -70,11 +74,12 @@ class ClusterCoordinator:
         self._functions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sent = Sent()
         self.workers = WorkerActors(strategy)
-        strategy.closing.append(self.queue.close)
-        strategy.closing.append(self.workers.end)
+        threads = []
         for worker in range(strategy.num_workers):
             serving = Serving(self.queue, self.workers, worker, self.traffic, self._sent, strategy)
-            Thread(target=serving.run, daemon=True, name=f"worker-{worker}").start()
+            threads.append(Thread(target=serving.run, daemon=True, name=f"worker-{worker}"))
+            threads[-1].start()
+        strategy.closing += [self.queue.close, self.workers.end, partial(_end, threads)]
 
     def schedule(
         self,
@@ -105,10 +110,10 @@ class ClusterCoordinator:
                 hint="fetch it first: value.fetch()",
             )
         number = self._function(fn)
-        result = RemoteValue()
+        result = RemoteValue(_name(fn))
         keeps = (fn, *(leaf for leaf in leaves if isinstance(leaf, PerWorkerValues)))
         data = as_bytes(given, self.strategy)
-        self.queue.put(Waiting(next(self._numbers), number, data, result, keeps))
+        self.queue.put(Waiting(next(self._numbers), number, data, result, keeps, _name(fn)))
         return result
 
     def trace(
@@ -130,22 +135,27 @@ class ClusterCoordinator:
         with Scope(self.strategy):
             return FunctionOfElements(fn).trace(*given)
 
-    def join(self) -> None:
+    def join(self, timeout: float | None = None) -> None:
         """Wait until all scheduled functions have run.
 
         Raises the first error of one, once; then those are cancelled that had not begun. What ran
-        before stays done.
+        before stays done. Raises `WorkerTimeoutError` after `timeout` seconds, which says what runs
+        on which worker: nothing is cancelled, and `join` may be called again.
         """
-        self.queue.wait()
+        self.queue.wait(timeout)
 
     def done(self) -> bool:
         """Return whether all scheduled functions have run; raises the first error, once."""
         return self.queue.is_idle()
 
-    def fetch(self, val: Any) -> Any:
-        """Return a pytree with every `RemoteValue` replaced by its result; wait for all."""
+    def fetch(self, val: Any, timeout: float | None = None) -> Any:
+        """Return a pytree with every `RemoteValue` replaced by its result; wait for all.
+
+        Raises `WorkerTimeoutError` if they have not come within `timeout` seconds.
+        """
+        limit = TimeLimit(timeout)
         return map_leaves(
-            lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf,
+            lambda leaf: leaf.fetch_within(limit) if isinstance(leaf, RemoteValue) else leaf,
             val,
             _is_of_workers,
         )
@@ -188,6 +198,19 @@ class ClusterCoordinator:
                 return number
             self._functions[key] = number
         return self._functions[key]
+
+
+def _end(threads: Sequence[Thread]) -> None:
+    """Wait until threads have ended that use Ray, before it is shut down."""
+    deadline = time.monotonic() + _SECONDS_TO_END
+    for thread in threads:
+        if thread is not current_thread():  # it may be the last that uses the strategy
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _name(fn: Any) -> str:
+    name: str = fn.function.name if isinstance(fn, BoundFunction) else fn.name
+    return name
 
 
 def _is_of_workers(leaf: Any) -> bool:

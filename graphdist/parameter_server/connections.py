@@ -2,69 +2,39 @@
 
 Ray starts the processes, finds out where they are and whether they are alive. Values go over a
 socket of their own: a request of Ray's with a megabyte costs several milliseconds, mostly in its
-store of objects, and each step makes two. Both ends prove that they know the strategy's key, and a
-server listens on loopback where all processes are on one machine.
+store of objects, and each step makes two. A server listens on loopback where all processes are on
+one machine.
 
-A message is a pickle whose arrays follow it, uncopied. A request is complete or it is not carried
-out: a worker that dies while it sends changes nothing.
+Everyone who reaches the port can connect. So each connection has a thread of its own from the
+start, which ends it unless it proves within seconds that it knows the strategy's key; and the
+number of strangers is bounded: the oldest is dropped for a new one. They can neither use up the
+files of the server nor keep workers out.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 import pickle
 import socket
-import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Client, Connection, Listener
-from threading import RLock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any  # Any: requests and answers
 
-import numpy as np
+from graphdist.errors import RuntimeFailure
+from graphdist.parameter_server.channel import BadMessage, Channel
 
-_SECONDS_OF_SILENCE = 5.0
-"""How long a server may be silent before Ray is asked whether it is alive."""
-_COUNT = struct.Struct("!I")
-_BYTES_UNDER_WAY = 4 << 20
-"""The bytes that the system may keep between two processes."""
+SECONDS_FOR_PROOF = 5.0
+"""How long a stranger may take to prove that it knows the key."""
+MAX_STRANGERS = 64
+_SECONDS_AFTER_REFUSAL = 0.05
+_SECONDS_TO_CONNECT = 20.0
+_log = logging.getLogger("graphdist")
 
 
 class ServerIsSilent(Exception):
-    """A server has closed its connection, or it is dead."""
-
-
-def send(connection: Connection, message: object) -> None:
-    """Send a message."""
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    views = [buffer.raw() for buffer in buffers]
-    sizes = struct.pack(f"!I{len(views)}Q", len(views), *(view.nbytes for view in views))
-    connection.send_bytes(sizes + head)
-    for view in views:
-        # Around the connection, which would copy what arrives, piece by piece.
-        while view.nbytes:
-            view = view[os.write(connection.fileno(), view) :]
-
-
-def receive(connection: Connection) -> Any:
-    """Return the next message; raises `EOFError` or `OSError` when there is none."""
-    head = connection.recv_bytes()
-    (count,) = _COUNT.unpack_from(head)
-    sizes = struct.unpack_from(f"!{count}Q", head, _COUNT.size)
-    buffers = [_received(connection, size) for size in sizes]
-    return pickle.loads(memoryview(head)[_COUNT.size + 8 * count :], buffers=buffers)
-
-
-def _received(connection: Connection, size: int) -> memoryview:
-    found: memoryview = np.empty(size, np.uint8).data
-    left = found
-    while left.nbytes:
-        count = os.readv(connection.fileno(), [left])
-        if not count:
-            raise EOFError
-        left = left[count:]
-    return found
+    """A server cannot be asked any more; the text says what became of it, as in "has died"."""
 
 
 class RequestListener:
@@ -72,79 +42,138 @@ class RequestListener:
 
     def __init__(self, host: str, key: bytes, answer: Callable[[str, Any], Any]) -> None:
         """Listen; `answer` is called with the name of a request and its arguments."""
-        self._listener = Listener((host, 0), authkey=key, backlog=64)
-        self._answer = answer
-        Thread(target=self._accept, daemon=True).start()
+        self._listener = socket.create_server((host, 0), backlog=128)
+        self._key, self._answer = key, answer
+        self._strangers: dict[socket.socket, None] = {}  # in the order of their coming
+        self._lock = Lock()
+        """Held while strangers come and go."""
+        Thread(target=self._accept, daemon=True, name="graphdist-requests").start()
 
     @property
     def address(self) -> tuple[str, int]:
         """Return the host and the port."""
-        host, port = self._listener.address
+        host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
     def _accept(self) -> None:
         while True:
-            with suppress(Exception):  # of a process without the key, or one that died meanwhile
-                connection = self._listener.accept()
-                Thread(target=self._serve, args=(connection,), daemon=True).start()
+            try:
+                stream, (peer, *_) = self._listener.accept()
+                self._drop_oldest(MAX_STRANGERS - 1)
+                with self._lock:
+                    self._strangers[stream] = None
+                self._begin(stream, str(peer))
+            except Exception as error:  # out of files or threads, most likely
+                _log.warning("parameter server: a connection was not accepted: %s", error)
+                self._drop_oldest(MAX_STRANGERS // 2)
+                time.sleep(_SECONDS_AFTER_REFUSAL)
 
-    def _serve(self, connection: Any) -> None:
-        with suppress(EOFError, OSError), connection:
-            _without_delay(connection)
+    def _begin(self, stream: socket.socket, peer: str) -> None:
+        try:
+            Thread(target=self._serve, args=(stream, peer), daemon=True).start()
+        except BaseException:
+            self._forget(stream)
+            stream.close()
+            raise
+
+    def _drop_oldest(self, most: int) -> None:
+        with self._lock:
+            for stream in list(self._strangers)[: max(0, len(self._strangers) - most)]:
+                del self._strangers[stream]
+                with suppress(OSError):  # its thread closes it, and nobody else: a number of a
+                    stream.shutdown(socket.SHUT_RDWR)  # file may be used again at once
+
+    def _forget(self, stream: socket.socket) -> None:
+        with self._lock:
+            self._strangers.pop(stream, None)
+
+    def _serve(self, stream: socket.socket, peer: str) -> None:
+        try:
+            channel = Channel(stream, lambda: None)
+            channel.deadline = time.monotonic() + SECONDS_FOR_PROOF
+            channel.require_proof(self._key)
+            channel.deadline = float("inf")
+            self._forget(stream)
             while True:
-                name, arguments = receive(connection)
-                try:
-                    answer = True, self._answer(name, arguments)
-                except Exception as error:
-                    answer = False, error
-                send(connection, answer)
+                name, arguments = channel.receive()
+                self._send_answer(channel, name, arguments)
+        except (EOFError, OSError):
+            pass
+        except Exception as error:
+            _log.warning("parameter server: the connection of %s was ended: %s", peer, error)
+        finally:
+            self._forget(stream)
+            stream.close()
+
+    def _send_answer(self, channel: Channel, name: str, arguments: Any) -> None:
+        try:
+            answer = True, self._answer(name, arguments)
+        except Exception as error:
+            answer = False, error
+        try:
+            channel.send(answer)
+        except (pickle.PicklingError, TypeError, AttributeError):  # nothing is sent by then
+            found = answer[1]
+            channel.send((False, RuntimeFailure(f"{type(found).__name__}: {found}")))
 
 
 class ServerConnection:
     """A process's connection to one server; it is opened when it is first used."""
 
     def __init__(
-        self, address: Callable[[], tuple[str, int]], is_alive: Callable[[], bool], key: bytes
+        self, address: Callable[[], tuple[str, int]], problem: Callable[[], str], key: bytes
     ) -> None:
-        """Take functions that find the server, and find out whether it is alive."""
-        self._address, self._is_alive, self._key = address, is_alive, key
-        self._connection: Any = None
+        """Take functions that find the server, and say why it cannot answer: "" if it can."""
+        self._find, self._problem, self._key = address, problem, key
+        self._address: tuple[str, int] | None = None
+        self._channel: Channel | None = None
         self.lock = RLock()
         """Held from a request to its answer."""
 
     def request(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Send a request; raises `ServerIsSilent`."""
         try:
-            if self._connection is None:
-                self._connection = Client(self._address(), authkey=self._key)
-                _without_delay(self._connection)
-            send(self._connection, (name, arguments))
-        except (EOFError, OSError) as error:
-            raise ServerIsSilent from error
+            if self._channel is None:
+                self._channel = self._open()
+            self._channel.send((name, arguments))
+        except (EOFError, OSError, BadMessage) as error:
+            raise self._lost(error) from error
 
     def close(self) -> None:
         """Close it; the next request opens another one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     def answer(self) -> Any:
         """Return the answer to the request, or raise the error that is the answer."""
+        assert self._channel is not None, "there was a request"
         try:
-            while not self._connection.poll(_SECONDS_OF_SILENCE):
-                if not self._is_alive():
-                    raise ServerIsSilent
-            is_answer, value = receive(self._connection)
-        except (EOFError, OSError) as error:
-            raise ServerIsSilent from error
+            is_answer, value = self._channel.receive()
+        except (EOFError, OSError, BadMessage) as error:
+            raise self._lost(error) from error
         if not is_answer:
             raise value
         return value
 
+    def _open(self) -> Channel:
+        # Found once: a server that has started need not be given the time to start again.
+        self._address = self._address or self._find()
+        stream = socket.create_connection(self._address, _SECONDS_TO_CONNECT)
+        try:
+            channel = Channel(stream, self._require_alive)
+            channel.prove(self._key)
+        except BaseException:
+            stream.close()
+            raise
+        return channel
 
-def _without_delay(connection: Any) -> None:
-    """Send small messages at once, and large ones in large pieces."""
-    with socket.socket(fileno=socket.dup(connection.fileno())) as found:
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            found.setsockopt(socket.SOL_SOCKET, buffer, _BYTES_UNDER_WAY)
+    def _require_alive(self) -> None:
+        """Raise `ServerIsSilent` unless the server is alive: then it computes."""
+        if problem := self._problem():
+            raise ServerIsSilent(problem)
+
+    def _lost(self, error: Exception) -> ServerIsSilent:
+        """Return what became of a server whose connection has failed."""
+        broken = f"cannot be reached, since its connection has failed ({error})"
+        return ServerIsSilent(self._problem() or broken)

@@ -48,10 +48,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Origin:
-    """The closure that a request is for: its number, and whether it may have run before."""
+    """The closure that a request is for, and the number of the attempt to run it."""
 
     closure: int
-    is_again: bool
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class Closure:
     number: int
     function: int
     arguments: bytes
-    is_again: bool
+    attempt: int
+    """How many workers were given it before, and were lost."""
     homes: tuple[int, Mapping[Key, int]]
     """The places of variables that were moved, and the number of moves so far."""
 
@@ -92,9 +93,10 @@ class ClosureFailed:
 
 @dataclass(frozen=True)
 class LostServer:
-    """A closure has found a server dead."""
+    """A closure has found a server dead or silent."""
 
     server: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Traffic:
     closures: int = 0
     """How many have run to the end."""
     run_again: int = 0
-    """How many were given to a worker again, since one had died with them."""
+    """How many were given to a worker again, since one had died or fallen silent with them."""
     written_twice: int = 0
     """How many of these had written to variables before, so that their writes count twice."""
     bytes_read: int = 0
@@ -130,4 +132,4 @@ class Traffic:
     bytes_written: int = 0
     """The bytes of gradients, row numbers and other values that workers sent to servers."""
     worker_deaths: int = field(default=0)
-    """How many workers have died."""
+    """How many workers have died or fallen silent while they ran a function."""

@@ -3,6 +3,12 @@
 Where no cluster is given, one is started on this machine, in a folder of its own, and ended when no
 strategy uses it any more or the program ends. Ray ends it too when this process is killed. A
 program that has called `ray.init` itself keeps its cluster, as does one that gives an address.
+
+Everyone who can connect to a process of Ray's and has its token, or needs none, runs code there. A
+cluster that is started here listens on loopback alone: Ray does so where it supports one machine
+only, as on macOS, and takes this machine for one. Ray opens its folders to all users, so that they
+are put into one that is private. Its token is in a file that Ray makes readable for all, and that
+is made private before. A cluster without authentication is warned of, whoever started it.
 """
 
 from __future__ import annotations
@@ -13,18 +19,24 @@ import os
 import shutil
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from ipaddress import ip_address
 from pathlib import Path
+from secrets import token_hex
 from threading import RLock
 from typing import Any  # Any: Ray's module, handles and references
 
-from graphdist.errors import MissingExtraError
+from graphdist.config import names_ray_token, ray_authenticates
+from graphdist.errors import MissingExtraError, RuntimeFailure
 from graphdist.tracing.user_lines import here
 
 _STORE_BYTES = 512 << 20
 """The shared memory for values under way; it is taken as it is used."""
 _FOLDER = "gd-ray-"
 _lock = RLock()
+_log = logging.getLogger("graphdist")
 
 
 def ray() -> Any:
@@ -57,6 +69,7 @@ class Cluster:
                 else:
                     module.init(address=address, logging_level=logging.ERROR)
             Cluster._num_users += 1
+        _warn_without_authentication()
 
     def close(self) -> None:
         """End the cluster if it was started here, and this was its last use."""
@@ -71,12 +84,33 @@ class Cluster:
 
 def _start(module: Any, num_processes: int) -> None:
     _remove_left_folders()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
+    _make_token_private()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))  # for this user alone
     Cluster._folder = folder
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _on_loopback():
         # Ray forks after JAX has started threads; the child does nothing but start a program.
         warnings.simplefilter("ignore")
-        _init(module, num_processes, folder)
+        _init(module, num_processes, folder / "r")  # the name of a socket in it must be short
+    address = module.util.get_node_ip_address()
+    if not ip_address(address).is_loopback:
+        end()
+        raise RuntimeFailure(
+            f"Ray {module.__version__} listens at {address}, not on loopback",
+            source=here(),
+            hint="start a cluster with `ray start`, and give its address",
+        )
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have Ray take this machine for one that is in no cluster of several."""
+    constants: Any = import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _init(module: Any, num_processes: int, folder: Path) -> None:
@@ -91,6 +125,40 @@ def _init(module: Any, num_processes: int, folder: Path) -> None:
     )
 
 
+def _make_token_private() -> None:
+    """Make the file of Ray's token, if it is not there, and let nobody else read it.
+
+    Ray would make it with the permissions of any new file.
+    """
+    if names_ray_token():
+        return
+    file = Path.home() / ".ray" / "auth_token"
+    try:
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(number, "w") as made:
+                made.write(token_hex(32))
+        if file.stat().st_mode & 0o077:
+            file.chmod(0o600)
+    except OSError as error:
+        _log.warning("Ray's token in %s may be read by other users: %s", file, error)
+
+
+def _warn_without_authentication() -> None:
+    if ray_authenticates():
+        return
+    frame = here().frame
+    file, line = (frame.file, frame.line) if frame else ("<unknown>", 1)
+    warnings.warn_explicit(
+        "this cluster of Ray has no authentication: everyone who can connect to one of its "
+        "processes runs code there. Start it with RAY_AUTH_MODE=token in the environment",
+        UserWarning,
+        file,
+        line,
+    )
+
+
 @atexit.register
 def end() -> None:
     """End the cluster that was started here, and remove its folder."""
@@ -98,8 +166,10 @@ def end() -> None:
         folder, Cluster._folder = Cluster._folder, None
         if folder is None:
             return
-        ray().shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            ray().shutdown()
+        finally:  # an interrupt too
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_left_folders() -> None:

@@ -5,12 +5,14 @@ updates of this server, or none. Updates are compiled once, with XLA, for the CP
 request run as one program.
 
 A server keeps the numbers of the closures that have written last. A closure that runs again, since
-its worker died, may have written already: then the answer says so.
+its worker died, may have written already: then the answer says so. It was silent, perhaps, and not
+dead: what it sends after its closure was given to another worker is refused.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -19,6 +21,7 @@ from typing import Any  # Any: arrays
 import jax
 import numpy as np
 
+from graphdist.errors import RuntimeFailure
 from graphdist.parameter_server.connections import RequestListener
 from graphdist.parameter_server.messages import (
     Change,
@@ -31,7 +34,7 @@ from graphdist.parameter_server.messages import (
 from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.updates import function_of
 
-REQUESTS = frozenset({"create", "drop", "give_up", "read", "add_updates", "apply"})
+REQUESTS = frozenset({"create", "drop", "give_up", "read", "add_updates", "apply", "end_attempts"})
 _REMEMBERED = 4096
 """How many closures a server remembers, which is more than can be under way."""
 
@@ -47,7 +50,9 @@ class ParameterServer:
         self._moved: dict[Key, int] = {}
         self._updates: dict[str, Callable[..., Any]] = {}
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
-        self._writers: OrderedDict[int, None] = OrderedDict()
+        self._writers: OrderedDict[int, int] = OrderedDict()
+        self._first_attempts: OrderedDict[int, int] = OrderedDict()
+        """The first attempt at a closure that may still write; 0 for closures not in it."""
         self._lock = Lock()
         host = "127.0.0.1" if is_local else ray().util.get_node_ip_address()
         self._listener = RequestListener(host, key, self._answer)
@@ -58,13 +63,18 @@ class ParameterServer:
 
     def _answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """Carry out one request; requests of all processes wait for each other."""
-        assert name in REQUESTS
+        if name not in REQUESTS:
+            raise RuntimeFailure(f"a server has no request {name!r}")
         with self._lock:
             return getattr(self, name)(*arguments)
 
     def process(self) -> int:
         """Return the number of the process."""
         return os.getpid()
+
+    def place(self) -> str:
+        """Return where the server runs: its answer to a question whether it lives."""
+        return f"process {os.getpid()} on {socket.gethostname()}"
 
     def create(self, key: Key, value: np.ndarray[Any, Any]) -> None:
         """Take the first value of a variable, or of one that is moved here."""
@@ -99,7 +109,15 @@ class ParameterServer:
         self._updates.update({name: function_of(module) for name, module in modules.items()})
 
     def apply(self, changes: Sequence[Change], sent: Sequence[Any], origin: Origin | None) -> Any:
-        """Carry out changes; return whether the closure has written here before."""
+        """Carry out changes; return whether the closure has written here before.
+
+        Raises `RuntimeFailure` for a closure that was given to another worker meanwhile.
+        """
+        if origin and origin.attempt < self._first_attempts.get(origin.closure, 0):
+            raise RuntimeFailure(
+                f"attempt {origin.attempt} at closure {origin.closure} writes too late: it was "
+                f"given to another worker"
+            )
         keys = [key for change in changes for key in change.keys]
         if lacking := self._elsewhere(keys):
             return lacking
@@ -108,6 +126,10 @@ class ParameterServer:
         self._replace([change for change in changes if change.update is None], sent)
         self._update([change for change in changes if change.update is not None], sent)
         return self._note(origin)
+
+    def end_attempts(self, closure: int, before: int) -> None:
+        """Refuse what attempts at a closure send that came before this one."""
+        _remember(self._first_attempts, closure, before)
 
     def _replace(self, changes: Sequence[Change], sent: Sequence[Any]) -> None:
         for change in changes:
@@ -147,7 +169,11 @@ class ParameterServer:
         if origin is None:
             return False
         was_here = origin.closure in self._writers
-        self._writers[origin.closure] = None
-        if len(self._writers) > _REMEMBERED:
-            self._writers.popitem(last=False)
+        _remember(self._writers, origin.closure, origin.attempt)
         return was_here
+
+
+def _remember(numbers: OrderedDict[int, int], closure: int, number: int) -> None:
+    numbers[closure] = number
+    if len(numbers) > _REMEMBERED:
+        numbers.popitem(last=False)

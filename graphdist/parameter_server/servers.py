@@ -20,6 +20,7 @@ from graphdist.errors import RuntimeFailure
 from graphdist.ir.compare import content_hash
 from graphdist.ir.graph import Graph, Stage
 from graphdist.parameter_server.connections import ServerConnection, ServerIsSilent
+from graphdist.parameter_server.heartbeats import address_of_server, problem_of_server
 from graphdist.parameter_server.messages import (
     Change,
     Elsewhere,
@@ -28,34 +29,36 @@ from graphdist.parameter_server.messages import (
     Read,
     UnknownUpdates,
 )
-from graphdist.parameter_server.ray_cluster import ray
 from graphdist.parameter_server.updates import as_module
 from graphdist.passes.halves import Update
+from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.tracing.user_lines import here
 
-_SECONDS_OF_SILENCE = 5.0
-"""How long Ray may take to find out whether a server is alive."""
 _SECONDS_OF_A_MOVE = 30.0
 """How long a variable may be on its way from one server to another."""
 
 
 class ServerIsLost(Exception):
-    """A server does not answer any more; it has died."""
+    """A server does not answer any more; `why` says what became of it, as in "has died"."""
 
-    def __init__(self, server: int) -> None:
+    def __init__(self, server: int, why: str) -> None:
         """Say which."""
-        super().__init__(server)
-        self.server = server
+        super().__init__(server, why)
+        self.server, self.why = server, why
 
 
 class Servers:
     """The handles of all servers, and the homes of variables as far as they are known."""
 
-    def __init__(self, actors: Sequence[Any], key: bytes) -> None:
-        """Take the actors, and the key that they know."""
+    def __init__(self, actors: Sequence[Any], key: bytes, timeouts: WorkerTimeouts) -> None:
+        """Take the actors, the key that they know, and how long one may take to answer."""
         self.actors = list(actors)
         self._connections = [
-            ServerConnection(partial(_address, actor), partial(_is_alive, actor), key)
+            ServerConnection(
+                partial(address_of_server, actor, timeouts.start),
+                partial(problem_of_server, actor, timeouts.silence),
+                key,
+            )
             for actor in actors
         ]
         self.moves = 0
@@ -72,6 +75,11 @@ class Servers:
 
     def __len__(self) -> int:
         return len(self.actors)
+
+    def close(self) -> None:
+        """Close the connections, when the servers have ended."""
+        for connection in self._connections:
+            connection.close()
 
     def home(self, key: Key) -> int:
         """Return the number of a variable's server, as far as it is known here."""
@@ -150,6 +158,10 @@ class Servers:
                     self.bytes_written += sum(value.nbytes for value in requests[server][1])
                     continue
                 changes += of_server[server]
+
+    def end_attempts(self, closure: int, before: int) -> None:
+        """Have all servers refuse what earlier attempts at a closure still send."""
+        self._answers(dict.fromkeys(range(len(self.actors)), ("end_attempts", (closure, before))))
 
     def move(self, key: Key, server: int) -> None:
         """Move a variable to a server; only the coordinator does, and one at a time."""
@@ -239,25 +251,4 @@ def _lost(server: int) -> Iterator[None]:
     try:
         yield
     except ServerIsSilent as error:
-        raise ServerIsLost(server) from error
-
-
-def _address(actor: Any) -> tuple[str, int]:
-    """Return where a server listens; raises `OSError` if it is dead."""
-    module = ray()
-    try:
-        found: tuple[str, int] = module.get(actor.address.remote())
-    except module.exceptions.RayError as error:
-        raise ConnectionError("the server is dead") from error
-    return found
-
-
-def _is_alive(actor: Any) -> bool:
-    module = ray()
-    try:
-        module.get(actor.process.remote(), timeout=_SECONDS_OF_SILENCE)
-    except module.exceptions.GetTimeoutError:  # it computes
-        return True
-    except module.exceptions.RayError:
-        return False
-    return True
+        raise ServerIsLost(server, str(error)) from error

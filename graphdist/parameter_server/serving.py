@@ -1,13 +1,15 @@
 """The threads that give closures to workers, one for each worker, and what workers are sent.
 
-What a worker lacks is sent when it says so; a worker that dies is started again by Ray, and its
-closure goes back to the queue.
+What a worker lacks is sent when it says so. A worker that dies is started again by Ray, and its
+closure goes back to the queue. One that is silent (`heartbeats.py`) is killed first, as far as that
+can be done, and in either case the servers refuse from then on what it sends for that closure. A
+worker gets its first closure when it has started. If none is left, and none comes back within
+`start_seconds` of `gd.config.set_worker_timeouts`, closures that wait are cancelled with an error.
 """
 
 from __future__ import annotations
 
-import os
-import sys
+import logging
 import time
 import weakref
 from collections.abc import Callable
@@ -16,10 +18,14 @@ from itertools import count
 from threading import Lock
 from typing import Any  # Any: users' results, and Ray's handles
 
-import jax
-
-from graphdist.errors import ClosureCancelledError
+from graphdist.errors import ClosureCancelledError, WorkerError, WorkerTimeoutError
 from graphdist.parameter_server.closures import ClosureQueue, Waiting
+from graphdist.parameter_server.heartbeats import (
+    ProcessIsSilent,
+    answer,
+    beat_of_worker,
+    wait_for,
+)
 from graphdist.parameter_server.messages import (
     Apart,
     Closure,
@@ -31,12 +37,16 @@ from graphdist.parameter_server.messages import (
     Traffic,
 )
 from graphdist.parameter_server.ray_cluster import ray
+from graphdist.parameter_server.servers import ServerIsLost
 from graphdist.parameter_server.strategy import ParameterServerBase
-from graphdist.parameter_server.worker import ClosureWorker, Settings, imported_by_workers
+from graphdist.parameter_server.time_limit import TimeLimit
+from graphdist.parameter_server.worker_actors import WorkerActors
 from graphdist.tracing.user_lines import here
 
+_SECONDS_OF_A_WAIT = 1.0
 _POLL_SECONDS = 0.05
 """How often a worker that is being started again is asked whether it is there."""
+_log = logging.getLogger("graphdist")
 
 
 class Sent:
@@ -61,53 +71,6 @@ class Sent:
         return number
 
 
-class WorkerActors:
-    """The actors of all workers."""
-
-    def __init__(self, strategy: ParameterServerBase) -> None:
-        """Start them."""
-        defaults = {"num_cpus": 0} if strategy.address is None else {}
-        settings: Any = jax.config
-        actor = ray().remote(
-            max_restarts=-1, max_task_retries=0, **{**defaults, **strategy.worker_options}
-        )(ClosureWorker)
-        self.actors = [
-            actor.remote(
-                Settings(
-                    index,
-                    strategy.devices_per_worker,
-                    settings.jax_enable_x64,
-                    strategy.server_names,
-                    strategy.key,
-                    strategy.num_workers > 1 and not strategy.allow_lost_updates,
-                    [folder or os.getcwd() for folder in sys.path],
-                    tuple(imported_by_workers),
-                )
-            )
-            for index in range(strategy.num_workers)
-        ]
-
-    def processes(self) -> list[int]:
-        """Return the process number of each worker; waits for those that are starting."""
-        found: list[int] = []
-        module = ray()
-        for actor in self.actors:
-            while True:
-                try:
-                    found.append(module.get(actor.process.remote()))
-                    break
-                except module.exceptions.RayError:
-                    time.sleep(_POLL_SECONDS)
-        return found
-
-    def end(self) -> None:
-        """End the processes."""
-        module = ray()
-        if module.is_initialized():
-            for actor in self.actors:
-                module.kill(actor)
-
-
 class Serving:
     """The thread of one worker."""
 
@@ -122,64 +85,94 @@ class Serving:
     ) -> None:
         """Take the queue, and the actor of a worker."""
         self._queue, self._traffic, self._sent = queue, traffic, sent
+        self._workers, self._index = workers, index
         self._actor = workers.actors[index]
         # Weakly: a strategy that nobody uses any more ends its workers, and this thread with them.
         self._strategy = weakref.ref(strategy)
-        self._servers = strategy.servers
+        self._servers, self._timeouts = strategy.servers, strategy.timeouts
+        self._place = ""
 
     def run(self) -> None:
         """Give the worker closures until the queue is closed."""
-        while (closure := self._queue.take()) is not None:
+        self._await_worker()
+        while (closure := self._queue.take(self._index)) is not None:
             try:
-                self._run(closure)
+                is_lost = self._run(closure)
             except Exception as error:
                 self._queue.fail(closure, error)
+                continue
+            if is_lost:
+                self._await_worker()
 
-    def _run(self, closure: Waiting) -> None:
-        """Have the worker run a closure, or put it back if the worker dies."""
+    def _run(self, closure: Waiting) -> bool:
+        """Have the worker run a closure; put it back, and return True, if the worker is lost."""
         module = ray()
         try:
             outcome, load = self._outcome(closure)
         except module.exceptions.RayTaskError:
             raise
+        except ProcessIsSilent as error:
+            self._give_back(closure, str(error))
+            self._workers.start_again(self._index)
         except module.exceptions.RayError:
-            with _counting:
-                self._traffic.worker_deaths += 1
-                self._traffic.run_again += 1
-            self._queue.put_back(closure)
-            self._wait_for_worker()
-            return
-        if isinstance(outcome, Done):
-            self._count(outcome)
-            self._queue.finish(closure, load)
+            self._give_back(closure, "has died")
         else:
-            self._queue.fail(closure, self._error(outcome))
+            if isinstance(outcome, Done):
+                self._count(outcome)
+                self._queue.finish(closure, load)
+            else:
+                self._queue.fail(closure, self._error(outcome))
+            return False
+        return True
 
-    def _outcome(self, closure: Waiting) -> tuple[Any, Callable[[], Any]]:
+    def _give_back(self, closure: Waiting, why: str) -> None:
+        """Put a closure back for another worker, once the lost one cannot write for it any more."""
+        if not self._queue.is_closed:
+            _log.warning(
+                "worker %d, %s, %s: %r is run again", self._index, self._place, why, closure.name
+            )
+        with _counting:
+            self._traffic.worker_deaths += 1
+            self._traffic.run_again += 1
+        try:
+            self._servers.end_attempts(closure.number, closure.attempt + 1)
+        except ServerIsLost as lost:
+            self._queue.fail(closure, self._error(LostServer(lost.server, lost.why)))
+        else:
+            self._queue.put_back(closure)
+
+    def _outcome(self, closure: Waiting) -> tuple[Any, Callable[[TimeLimit], Any]]:
         """Return what becomes of a closure, once the worker has all that it needs."""
-        module = ray()
         while True:
             moved = (self._servers.moves, dict(self._servers.moved))
             message = Closure(
-                closure.number, closure.function, closure.arguments, closure.is_again, moved
+                closure.number, closure.function, closure.arguments, closure.attempt, moved
             )
-            outcome, result = module.get(self._actor.run.remote(message))
+            outcome, result = self._answer(self._actor.run.remote(message))
             if isinstance(outcome, Missing):
                 if (problem := self._send(outcome)) is not None:
-                    return problem, lambda: None
+                    return problem, lambda limit: None
             elif isinstance(outcome, Apart):
                 self._bring_together(outcome)
             else:
-                return outcome, partial(_loaded, result)
+                return outcome, partial(self._loaded, result)
+
+    def _answer(self, reference: Any) -> Any:
+        """Return what the worker answers; raises `ProcessIsSilent`, and Ray's errors."""
+        return answer(reference, partial(beat_of_worker, self._actor), self._timeouts.silence)
 
     def _send(self, missing: Missing) -> ClosureFailed | None:
         """Send a worker what it lacks; return the error that it raised there."""
-        module = ray()
         if missing.function is not None:
             data = self._sent.functions[missing.function]
-            return module.get(self._actor.add_function.remote(missing.function, data))
+            found: ClosureFailed | None = self._answer(
+                self._actor.add_function.remote(missing.function, data)
+            )
+            return found
         for number in missing.resources:
-            problem = module.get(self._actor.add_value.remote(number, *self._sent.values[number]))
+            problem: ClosureFailed | None = self._answer(
+                self._actor.add_value.remote(number, *self._sent.values[number])
+            )
             if problem is not None:
                 return problem
         return None
@@ -200,36 +193,68 @@ class Serving:
         strategy = self._strategy()
         if isinstance(outcome, LostServer):
             assert strategy is not None
-            return strategy.lost(outcome.server)
+            return strategy.lost(outcome.server, outcome.why)
         outcome.error.add_note(f"in a worker:\n{outcome.traceback}")
         return outcome.error
 
-    def _wait_for_worker(self) -> None:
-        """Wait until Ray has started the worker again."""
+    def _await_worker(self) -> None:
+        """Wait until the worker has started, as often as it takes; say so if it takes long."""
         module = ray()
-        while module.is_initialized():
+        late_at = time.monotonic() + self._timeouts.start
+        beat = None
+        while module.is_initialized() and not self._queue.is_closed:
             try:
-                module.get(self._actor.process.remote())
+                beat = beat or beat_of_worker(self._actor)
+                wait_for([beat], _SECONDS_OF_A_WAIT)
+                self._place = module.get(beat)
+                self._workers.come(self._index)
                 return
+            except ProcessIsSilent:
+                pass
             except module.exceptions.RayError:
-                if self._queue.is_closed:
-                    return
+                beat = None
                 time.sleep(_POLL_SECONDS)
+            if time.monotonic() > late_at:
+                self._miss()
+                late_at = time.monotonic() + self._timeouts.start
+
+    def _miss(self) -> None:
+        """Start a worker again that does not come; end what waits if there is no other."""
+        why = f"has not started within {self._timeouts.start:g} s"
+        _log.warning("worker %d %s; it is started again", self._index, why)
+        self._workers.start_again(self._index)
+        if all_missing := self._workers.miss(self._index, why):
+            self._queue.fail_all(
+                WorkerError(
+                    f"no worker runs scheduled functions: {all_missing}",
+                    hint="Ray's logs say what keeps them from starting; "
+                    "gd.config.set_worker_timeouts(start_seconds=...) waits longer",
+                )
+            )
+
+    def _loaded(self, result: Any, limit: TimeLimit) -> Any:
+        """Return a result; raises `ClosureCancelledError` if it is lost with its worker."""
+        if not isinstance(result, LargeResult):
+            return result
+        module = ray()
+        try:
+            if (seconds := limit.left()) is not None:
+                wait_for([result.reference], seconds)
+        except ProcessIsSilent as error:
+            raise WorkerTimeoutError(
+                f"the result of a scheduled function has not come from worker {self._index}, "
+                f"{self._place}, within {limit}",
+                source=here(),
+                hint="fetch it again, or wait longer",
+            ) from error
+        try:
+            return self._answer(result.reference)
+        except (module.exceptions.RayError, ProcessIsSilent) as error:
+            raise ClosureCancelledError(
+                "the result of a scheduled function is lost with the worker that had it",
+                source=here(),
+                hint="schedule the function again",
+            ) from error
 
 
 _counting = Lock()
-
-
-def _loaded(result: Any) -> Any:
-    """Return a result; raises `ClosureCancelledError` if it is lost with its worker."""
-    if not isinstance(result, LargeResult):
-        return result
-    module = ray()
-    try:
-        return module.get(result.reference)
-    except module.exceptions.RayError as error:
-        raise ClosureCancelledError(
-            "the result of a scheduled function is lost with the worker that had it",
-            source=here(),
-            hint="schedule the function again",
-        ) from error

@@ -21,7 +21,7 @@ from uuid import uuid4
 import jax
 import numpy as np
 
-from graphdist.cluster.resolver import ClusterResolver
+from graphdist.config import worker_timeouts
 from graphdist.context import current_entry
 from graphdist.data.input_options import InputContext
 from graphdist.errors import (
@@ -30,6 +30,8 @@ from graphdist.errors import (
     ContextError,
     ServerLostError,
 )
+from graphdist.parameter_server.closures import with_line_of_user
+from graphdist.parameter_server.cluster_tasks import counts_of_tasks
 from graphdist.parameter_server.input import DatasetOfWorkers
 from graphdist.parameter_server.messages import Change, Key, Read
 from graphdist.parameter_server.program import program_on_servers
@@ -49,7 +51,6 @@ from graphdist.values.distributed import type_name
 
 _moving = Lock()
 """Variables are moved by one thread at a time."""
-JOBS = ("chief", "evaluator", "ps", "worker")
 
 
 class StrategyOnServers(CommonStrategy):
@@ -137,6 +138,8 @@ class ParameterServerBase(StrategyOnServers):
         self.worker_options = dict(worker_options or {})
         self.allow_lost_updates = allow_lost_updates
         self.address = address
+        self.timeouts = worker_timeouts()
+        """How long servers and workers may take to start, and to answer."""
         self.coordinator: Any = None
         """The coordinator of the workers; None until one is made."""
         self.names: dict[Key, str] = {}
@@ -153,10 +156,10 @@ class ParameterServerBase(StrategyOnServers):
         """The secret that all processes of the strategy know."""
         given = settings.jax_enable_x64, self.key, address is None
         actors = [actor.options(name=name).remote(*given) for name in self.server_names]
-        self.servers = Servers(actors, self.key)
+        self.servers = Servers(actors, self.key, self.timeouts)
         self.closing: list[Callable[[], None]] = []
         """Called when the strategy is closed."""
-        given_back = self._cluster, list(actors), self.closing
+        given_back = self._cluster, self.servers, self.closing
         self._close = weakref.finalize(self, _close, *given_back)
 
     def shutdown(self) -> None:
@@ -252,16 +255,15 @@ class ParameterServerBase(StrategyOnServers):
         try:
             yield
         except ServerIsLost as lost:
-            raise self.lost(lost.server) from lost.__cause__
+            raise with_line_of_user(self.lost(lost.server, lost.why)) from lost.__cause__
 
-    def lost(self, server: int) -> ServerLostError:
-        """Return the error for a server that has died, with the names of its variables."""
+    def lost(self, server: int, why: str) -> ServerLostError:
+        """Return the error for a server that is lost, with the names of its variables."""
         names = [repr(n) for key, n in self.names.items() if self.servers.home(key) == server]
         listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         return ServerLostError(
-            f"parameter server {server} has died, and the values of its variables with it: "
+            f"parameter server {server} {why}, and the values of its variables are lost with it: "
             f"{listed or 'it had none'}",
-            source=here(),
             hint="make a new strategy and its variables, and restore the last checkpoint",
         )
 
@@ -352,43 +354,14 @@ class VariablesApart(BaseException):
         self.groups = groups
 
 
-def counts_of_tasks(resolver: Any, num_workers: int, num_servers: int) -> tuple[int, int]:
-    """Return the numbers of workers and servers; raises as `ParameterServerStrategy` says."""
-    if resolver is None:
-        found = {"worker": num_workers, "ps": num_servers}
-    elif isinstance(resolver, ClusterResolver):
-        spec = resolver.cluster_spec()
-        found = {job: spec.num_tasks(job) for job in spec.jobs}
-    else:
-        raise ArgumentError(
-            f"cluster_resolver is of type {type_name(resolver)}, not a ClusterResolver",
-            source=here(),
-            hint="leave it out for workers on this machine",
-        )
-    for job in found:
-        if job not in JOBS:
-            raise ArgumentError(
-                f"the cluster has a job {job!r}: the jobs are {', '.join(JOBS)}", source=here()
-            )
-    if found.get("chief", 0) > 1:
-        raise ArgumentError(f"the cluster has {found['chief']} chiefs", source=here())
-    for job in ("worker", "ps"):
-        if found.get(job, 0) < 1:
-            raise ArgumentError(
-                f"the cluster has no {job!r}: it takes one worker and one ps at least",
-                source=here(),
-                hint='name them: gd.cluster.ClusterSpec({"worker": [...], "ps": [...]})',
-            )
-    return found["worker"], found["ps"]
-
-
-def _close(cluster: Cluster, actors: list[Any], closing: list[Callable[[], None]]) -> None:
+def _close(cluster: Cluster, servers: Servers, closing: list[Callable[[], None]]) -> None:
     for call in closing:
         call()
     module = ray()
     if module.is_initialized():
-        for actor in actors:
+        for actor in servers.actors:
             module.kill(actor)
+    servers.close()
     cluster.close()
 
 

@@ -1,5 +1,7 @@
 """A worker: a process of JAX's that runs scheduled functions, one after the other.
 
+They run on one thread, and another one answers beats (`heartbeats.py`): it is not the main thread.
+
 It keeps the functions and per-worker values that it was sent. After a restart it has none, says so
 when it is asked to use one, and is sent it again.
 """
@@ -8,11 +10,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any  # Any: users' objects, and Ray's handles
 from weakref import WeakValueDictionary
@@ -43,6 +46,7 @@ from graphdist.parameter_server.servers import ServerIsLost, Servers
 from graphdist.parameter_server.storage import StorageOnServer
 from graphdist.parameter_server.strategy import VariablesApart, WorkerStrategy
 from graphdist.runtime.devices import Devices, working_devices
+from graphdist.runtime.processes.timeout_settings import WorkerTimeouts
 from graphdist.state.variable import Variable
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import PerReplica
@@ -61,6 +65,8 @@ class Settings:
     servers: list[str]
     """The names of the servers' actors."""
     key: bytes
+    timeouts: WorkerTimeouts
+    """How long servers may take to answer."""
     refuses_lost_updates: bool
     """Whether there are other workers, whose writes may not be lost."""
     path: list[str]
@@ -84,7 +90,10 @@ class ClosureWorker:
         found = working_devices().devices
         if len(found) < settings.num_devices:
             found = tuple(jax.devices("cpu"))
-        servers = Servers([ray().get_actor(name) for name in settings.servers], settings.key)
+        actors = [ray().get_actor(name) for name in settings.servers]
+        # Servers have started when a function uses their variables.
+        timeouts = replace(settings.timeouts, start=settings.timeouts.silence)
+        servers = Servers(actors, settings.key, timeouts)
         devices = Devices(found[: settings.num_devices])
         self.strategy = WorkerStrategy(servers, devices, settings.refuses_lost_updates)
         self.values: dict[int, Any] = {}
@@ -95,6 +104,10 @@ class ClosureWorker:
     def process(self) -> int:
         """Return the number of the process."""
         return os.getpid()
+
+    def place(self) -> str:
+        """Return where the worker runs: its answer to a question whether it lives."""
+        return f"process {os.getpid()} on {socket.gethostname()}"
 
     def add_function(self, number: int, data: bytes) -> ClosureFailed | None:
         """Take a function."""
@@ -130,7 +143,7 @@ class ClosureWorker:
         servers.know(closure.homes)
         if closure.function not in self._functions:
             return Missing(closure.function), None
-        servers.origin = Origin(closure.number, closure.is_again)
+        servers.origin = Origin(closure.number, closure.attempt)
         servers.bytes_read = servers.bytes_written = 0
         servers.wrote_before = False
         try:
@@ -143,7 +156,7 @@ class ClosureWorker:
         except VariablesApart as apart:
             return Apart(apart.groups), None
         except ServerIsLost as lost:
-            return LostServer(lost.server), None
+            return LostServer(lost.server, lost.why), None
         except SystemExit as error:  # which would end the worker, and the function be run again
             return failed(RuntimeFailure(f"the function has called sys.exit: {error}")), None
         except Exception as error:

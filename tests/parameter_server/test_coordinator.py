@@ -329,8 +329,8 @@ def test_a_closure_comes_back_to_the_front() -> None:
     assert taken is first
     queue.put_back(first)
     assert queue.take() is first
-    assert first.is_again
-    assert not second.is_again
+    assert first.attempt == 1
+    assert second.attempt == 0
 
 
 def test_the_first_error_wins() -> None:

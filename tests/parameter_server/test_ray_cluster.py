@@ -1,15 +1,23 @@
-"""The package without Ray, and with a cluster of the program's own."""
+"""The package without Ray, with a cluster of the program's own, and who can connect to Ray's."""
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
 
 import pytest
 import ray
 
 import graphdist as gd
 import graphdist.compat.v1 as gd1
+from graphdist.parameter_server import ray_cluster
+from tests.parameter_server.test_silence import descendants
 
 
 def test_graphdist_is_imported_without_ray() -> None:
@@ -35,3 +43,101 @@ def test_strategies_share_a_cluster_and_the_last_ends_it() -> None:
     second.shutdown()
     second.shutdown()
     assert not ray.is_initialized()
+
+
+@pytest.mark.long
+def test_a_cluster_started_here_listens_on_loopback_and_its_folder_is_private() -> None:
+    strategy = gd.ParameterServerStrategy(num_workers=1)
+    with strategy.scope():
+        gd.Variable(1.0)
+    gd.coordinator.ClusterCoordinator(strategy).worker_processes()
+    found = list(listeners([os.getpid(), *descendants(os.getpid())]))
+    folder = ray_cluster.Cluster._folder
+    assert folder is not None
+    mode, is_asked = stat.S_IMODE(folder.stat().st_mode), os.environ["RAY_AUTH_MODE"]
+    strategy.shutdown()
+    names = " ".join(name for name, _ in found)
+    for process in ("gcs_server", "raylet", "ray::ParameterServer", "ray::ClosureWorker"):
+        assert process in names
+    # One for each process of Ray's at least, and the one of our server.
+    assert len(found) >= 7
+    assert [(name, str(address)) for name, address in found if not is_loopback(address)] == []
+    assert mode == 0o700
+    assert is_asked == "token"
+
+
+def is_loopback(address: IPv4Address | IPv6Address) -> bool:
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def listeners(processes: list[int]) -> Iterator[tuple[str, IPv4Address | IPv6Address]]:
+    """Yield the name of a process, and an address that it listens at."""
+    listening = _listening()
+    for process in processes:
+        with suppress(OSError):
+            entries = list(Path(f"/proc/{process}/fd").iterdir())
+            name = Path(f"/proc/{process}/cmdline").read_text().split("\0")[0]
+            for entry in entries:
+                with suppress(OSError):
+                    address = listening.get(os.readlink(entry))
+                    if address is not None:
+                        yield name, address
+
+
+def _listening() -> dict[str, IPv4Address | IPv6Address]:
+    """Return the addresses of sockets of this machine that listen, by the name of the socket."""
+    found: dict[str, IPv4Address | IPv6Address] = {}
+    for table, kind in (("tcp", IPv4Address), ("tcp6", IPv6Address)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A":
+                words = bytes.fromhex(local.partition(":")[0])  # of four bytes, the last first
+                host = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
+                found[f"socket:[{rest[5]}]"] = kind(host)
+    return found
+
+
+@pytest.mark.long
+def test_a_cluster_without_authentication_is_warned_of(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import graphdist as gd\nstrategy = gd.ParameterServerStrategy(num_workers=1)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(program)],
+        env={
+            **os.environ,
+            "RAY_AUTH_MODE": "disabled",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert f"{program}:2: UserWarning: this cluster of Ray has no authentication" in ran.stderr
+
+
+def test_the_file_of_the_token_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / ".ray" / "auth_token"
+    ray_cluster._make_token_private()
+    token = file.read_text()
+    assert len(token) == 64
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.chmod(0o644)
+    ray_cluster._make_token_private()
+    assert file.read_text() == token
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"])
+def test_a_token_that_the_environment_names_is_taken(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(name, "given")
+    ray_cluster._make_token_private()
+    assert list(tmp_path.iterdir()) == []

@@ -43,7 +43,7 @@ def _one_by_one(cases: str) -> list[str]:
 COMBINED, MODELS = "keras/test_combined_state", "keras/test_models"
 COORDINATOR, UPDATES = "parameter_server/test_coordinator", "parameter_server/test_lost_updates"
 DATASETS, ELEMENTS = "errors/cases/datasets", "errors/cases/input"
-WRITES = "passes/test_lost_writes"
+WRITES, SILENCE = "passes/test_lost_writes", "parameter_server/test_silence"
 
 INPUT = {
     "`gd.ReplicaWarning` says so, once for each line that takes a MEAN without an axis": _of(
@@ -261,6 +261,22 @@ ASYNCHRONOUS = {
     "`join` and reads raise `gd.ServerLostError` with the names of its variables": _of(
         "parameter_server/test_failures", "test_a_killed_server_is_named_with_its_variables"
     ),
+    "functions that wait are cancelled, `join` raises `gd.WorkerError`": _of(
+        SILENCE, "test_workers_that_never_start_end_what_waits"
+    ),
+    "from then on servers refuse what it sends for its function": _of(
+        SILENCE,
+        "test_the_function_of_a_stopped_worker_is_given_to_another "
+        "test_a_lost_worker_cannot_write_for_a_function_that_another_runs",
+    ),
+    "raise `gd.WorkerTimeoutError`, a `TimeoutError`, after so many seconds": _of(
+        "parameter_server/test_time_limits",
+        "test_join_says_what_runs_where_and_can_be_called_again "
+        "test_a_result_that_does_not_come_says_where_its_function_is",
+    ),
+    "graphdist warns of a cluster that asks for no token": _of(
+        "parameter_server/test_ray_cluster", "test_a_cluster_without_authentication_is_warned_of"
+    ),
     "Random keys are not stored on servers": _of(COORDINATOR, "test_values_that_no_server_takes"),
     "Keras's `fit` is synchronous, and refused": _of(
         "keras/test_parameter_servers", "test_fit_is_refused"
@@ -282,7 +298,9 @@ OF_OTHERS = {
     "docs/keras.md": {
         "| `test_optimizer_in_cross_replica_context_raises_error` |": "a test's name",
     },
-    "docs/asynchronous-training.md": {},
+    "docs/asynchronous-training.md": {
+        "A process that is stopped, or whose machine cannot be reached": "a fault, not a refusal",
+    },
 }
 """What others refuse, and words that say something else, with the reason."""
 

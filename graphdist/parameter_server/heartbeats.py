@@ -1,0 +1,82 @@
+"""Whether a process of Ray's is alive, dead or silent.
+
+A process that is killed is known to Ray. One that is stopped, or whose machine cannot be reached,
+is only silent: so it is asked for a beat, its place, whenever an answer of it takes long. A thread
+that has nothing else to do answers: Ray's main thread in a server, whose requests have threads of
+their own, and in a worker a thread beside the one that runs functions. XLA computes without
+Python's lock, so a process that computes answers at once. It is silent if no answer comes within
+`silence_seconds` of `gd.config.set_worker_timeouts`, as for workers that train together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any  # Any: Ray's handles, references and values
+
+from graphdist.parameter_server.ray_cluster import ray
+
+GROUP = "beats"
+"""The name by which Ray knows the thread of a worker that answers beats."""
+_SECONDS_BETWEEN_BEATS = 1.0
+_PARTS = 4
+
+
+class ProcessIsSilent(Exception):
+    """A process has not answered; the text says for how long."""
+
+
+def beat_of_worker(worker: Any) -> Any:
+    """Ask a worker for a beat, and return Ray's reference to its place."""
+    return worker.place.options(concurrency_group=GROUP).remote()
+
+
+def answer(reference: Any, beat: Callable[[], Any], silence_seconds: float) -> Any:
+    """Return the value of a reference, while the process that computes it beats.
+
+    Raises `ProcessIsSilent`, and Ray's errors for a process that has died.
+    """
+    module = ray()
+    while not _comes([reference], _SECONDS_BETWEEN_BEATS):
+        wait_for([reference, beat()], silence_seconds)
+    return module.get(reference)
+
+
+def wait_for(references: Sequence[Any], seconds: float) -> None:
+    """Wait until one of the values is there; raises `ProcessIsSilent` if none is in time."""
+    # In parts: while this process is stopped itself, its clock runs and nobody else is silent.
+    if not any(_comes(references, seconds / _PARTS) for _ in range(_PARTS)):
+        raise ProcessIsSilent(f"has not answered for {seconds:g} s")
+
+
+def address_of_server(server: Any, start_seconds: float) -> tuple[str, int]:
+    """Return where a server listens; raises `OSError` if it is dead or does not start."""
+    module = ray()
+    try:
+        address = server.address.remote()
+        wait_for([address], start_seconds)
+        found: tuple[str, int] = module.get(address)
+    except (ProcessIsSilent, module.exceptions.RayError) as error:
+        raise ConnectionError(f"the server {error}") from error
+    return found
+
+
+def problem_of_server(server: Any, silence_seconds: float) -> str:
+    """Return why a server cannot answer; "" if it is alive."""
+    module = ray()
+    try:
+        beat = server.place.remote()
+        wait_for([beat], silence_seconds)
+        module.get(beat)
+    except ProcessIsSilent as error:
+        return str(error)
+    except module.exceptions.RayError:
+        return "has died"
+    return ""
+
+
+def _comes(references: Sequence[Any], seconds: float) -> bool:
+    """Return whether one of the values is there within a time."""
+    module = ray()
+    if not module.is_initialized():  # it would be started again
+        raise ProcessIsSilent("is gone, with the cluster")
+    return bool(module.wait(list(references), timeout=seconds)[0])
