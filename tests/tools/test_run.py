@@ -226,6 +226,7 @@ class Full(io.RawIOBase):
         return len(text)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, where earlier tests have started devices
 @pytest.mark.parametrize(
     ("stream", "number"), [("stdout", errno.ENOSPC), ("stderr", errno.EBADF), ("stdout", errno.EIO)]
 )
