@@ -11,6 +11,7 @@ workers kills what they have started.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import secrets
 import signal
@@ -22,7 +23,7 @@ from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 
-from graphdist.config import worker_environment
+from graphdist.config import worker_environment, worker_timeouts
 from graphdist.runtime.processes.addresses import join_address, resolved
 from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.tools.console import console_tool
@@ -151,6 +152,7 @@ class Job:
         self._ended: list[Worker] = []
         self._signal_to_end: int | None = None
         self._lost: OSError | None = None
+        self._silence_seconds = worker_timeouts().silence
 
     @property
     def is_asked_to_end(self) -> bool:
@@ -208,7 +210,7 @@ class Job:
             worker.send(number)
 
     def _wait(self) -> None:
-        deadline, is_stopping = float("inf"), False
+        deadline, is_stopping, stopped_since = math.inf, False, math.inf
         while len(self._ended) < len(self._workers):
             for worker in self._workers:
                 if worker not in self._ended and worker.status is not None:
@@ -216,8 +218,11 @@ class Job:
                     worker.was_stopped = is_stopping
             if self._lost is None and not self.is_asked_to_end:
                 self._end_if_lost()
+            stopped_since = min(stopped_since, time.monotonic()) if self._is_stopped() else math.inf
+            if time.monotonic() > stopped_since + self._silence_seconds:
+                self._kill_stopped()
             has_failed = any(worker.status for worker in self._ended)
-            if deadline == float("inf") and (has_failed or self.is_asked_to_end):
+            if deadline == math.inf and (has_failed or self.is_asked_to_end):
                 deadline = time.monotonic() + self._grace_seconds
             if time.monotonic() > deadline:
                 for worker in self._workers:
@@ -225,6 +230,18 @@ class Job:
                     worker.send(signal.SIGCONT)
                 deadline, is_stopping = time.monotonic() + SECONDS_TO_END, True
             time.sleep(0.02)
+
+    def _is_stopped(self) -> bool:
+        """Return whether the workers that are left are stopped: no other one is left to tell it."""
+        left = [worker for worker in self._workers if worker not in self._ended]
+        return bool(self._ended and left) and all(worker.is_stopped for worker in left)
+
+    def _kill_stopped(self) -> None:
+        for worker in self._workers:
+            if worker not in self._ended:
+                say(f"worker {worker.number} is stopped, and all others have ended: it is killed")
+                worker.send(signal.SIGKILL)
+                worker.process.wait()
 
     def _verdict(self) -> int:
         """Return the exit status of the job, and print the failed worker's last output."""

@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, TextIO
 
 from graphdist.tools import process_groups
@@ -78,6 +79,15 @@ class Worker:
         """Return its exit status as shells report it, None while it runs."""
         code = self.process.poll()
         return code if code is None or code >= 0 else 128 - code
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether a signal has stopped the process, as far as the system tells."""
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_bytes()
+        except OSError:  # it has ended, or there is no /proc
+            return False
+        return stat.rpartition(b") ")[2][:1] == b"T"
 
     def send(self, number: int) -> None:
         """Send a signal to the process and to all it has started."""

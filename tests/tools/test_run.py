@@ -226,6 +226,25 @@ class Full(io.RawIOBase):
         return len(text)
 
 
+STOPPED = """
+import json, os, signal
+if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
+def test_a_worker_that_is_stopped_when_all_others_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    monkeypatch.setenv("GRAPHDIST_WORKER_SILENCE_SECONDS", "0.2")
+    assert main(["-n", "2", str(tmp_path / "stopped.py")]) == 128 + 9
+    said = capfd.readouterr().err
+    assert "worker 1 is stopped, and all others have ended: it is killed" in said
+
+
 @pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, where earlier tests have started devices
 @pytest.mark.parametrize(
     ("stream", "number"), [("stdout", errno.ENOSPC), ("stderr", errno.EBADF), ("stdout", errno.EIO)]
