@@ -64,9 +64,13 @@ def train(
     checkpoint = gd.train.Checkpoint(params=params, optimizer=optimizer_state, batches=batches)
     manager = gd.train.CheckpointManager(checkpoint, plan.directory, max_to_keep=2)
     handler = gd.train.PreemptionCheckpointHandler(strategy.cluster_resolver, manager)
+
+    def take_step(step: int) -> None:
+        # All of it is in `run`, which ends the program after the step where workers save and leave.
+        on_step(step, train_step(next(batches)))
+
     for step in range(handler.total_run_calls, plan.steps):
-        loss = handler.run(lambda: train_step(next(batches)))
-        on_step(step, loss)
+        handler.run(take_step, step)
         if (step + 1) % plan.steps_a_checkpoint == 0:
             manager.save()
             if plan.steps_wait:

@@ -21,6 +21,7 @@ from graphdist.program.binding import Binding
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
 from graphdist.program.program import Program
 from graphdist.program.retracing import signature_difference
+from graphdist.program.steps import compare_values
 from graphdist.runtime.buffers import BufferStore
 from graphdist.runtime.executable import Executable
 from graphdist.state.layout import Layout
@@ -56,6 +57,7 @@ class LoadedStep:
         layout = Layout(graph, storages, strategy)
         with BufferStore.lock:  # no step may run while variables move
             layout.apply()
+        compare_values(executable, graph, self._interface)
         self._program = Program(Binding(executable, self._interface, layout, shapes))
 
     def __repr__(self) -> str:

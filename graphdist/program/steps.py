@@ -16,7 +16,7 @@ import jax
 
 from graphdist.config import value_check_interval
 from graphdist.errors import UnsupportedError
-from graphdist.ir.graph import GraphVariable
+from graphdist.ir.graph import Graph, GraphVariable
 from graphdist.program.argument_keys import is_static
 from graphdist.program.interface import Interface
 from graphdist.program.jax_settings import checked_numbers
@@ -48,15 +48,28 @@ def step_of(lowered: Lowered, interface: Interface, require: Callable[[], None])
     else:
         step = replace(lowered, donates=not refused, when_traced=require).compile().executable
         if devices.workers is not None:
-            inputs, _ = _in_words(lowered, interface)
-            agreement = ValueAgreement(graph, devices, inputs, value_check_interval())
+            compare_values(step, graph, interface, lowered.logical)
             # Workers call the executable, so JAX does not trace again.
-            step.function = preceded(require, agreement.watched(step.function))
+            step.function = preceded(require, step.function)
     if refused:
-        inputs, outputs = _in_words(lowered, interface)
+        inputs, outputs = _in_words(graph, interface, lowered.logical)
         step.check = NumberCheck(CheckedProgram(graph, devices, refused, inputs, outputs))
         step.function = step.check.watched(step.function)
     return step
+
+
+def compare_values(
+    step: Step, graph: Graph, interface: Interface, logical: Graph | None = None
+) -> None:
+    """Have a step compare what all workers should have, before its first call and at intervals.
+
+    The graph before its passes is needed for a step on packs of variables. On one worker there is
+    nothing to compare.
+    """
+    if step.devices.workers is not None:
+        inputs, _ = _in_words(graph, interface, logical)
+        agreement = ValueAgreement(graph, step.devices, inputs, value_check_interval())
+        step.function = agreement.watched(step.function)
 
 
 def _jit_is_disabled() -> bool:
@@ -64,12 +77,13 @@ def _jit_is_disabled() -> bool:
     return bool(settings.jax_disable_jit)
 
 
-def _in_words(lowered: Lowered, interface: Interface) -> tuple[list[Named], list[Named]]:
+def _in_words(
+    graph: Graph, interface: Interface, logical: Graph | None
+) -> tuple[list[Named], list[Named]]:
     """Return the user's names of the inputs and outputs of the final graph."""
-    graph, logical = lowered.graph, lowered.logical
-    assert logical is not None
-    sizes = {variable.name: variable.type.size for variable in logical.variables}
-    starts = {variable.name: variable.piece for variable in logical.variables}
+    variables = () if logical is None else logical.variables
+    sizes = {variable.name: variable.type.size for variable in variables}
+    starts = {variable.name: variable.piece for variable in variables}
 
     def variable(held: GraphVariable) -> Named:
         if not held.pieces:

@@ -20,7 +20,7 @@ def saved(path: Path, replicas: int, *, shard_update: bool = False) -> str:
     )
     step, _ = loaded.make(strategy, by_shape=True)
     spec = gd.PerReplicaSpec((loaded.ROWS, loaded.FEATURES), jnp.float32, strategy=strategy)
-    gd.aot.save(path, step.trace(spec).lower().compile())
+    gd.aot.save(path, step.trace(spec, 0.1).lower().compile())
     return str(path)
 
 
@@ -50,6 +50,16 @@ def test_workers_with_different_files_are_told(tmp_path: Path) -> None:
     assert outcome.status != 0
     assert "is another file than on" in errors_of(outcome, 0)
     assert "give all workers the same file" in errors_of(outcome, 1)
+
+
+@pytest.mark.long
+def test_numbers_that_differ_between_workers_are_told(tmp_path: Path) -> None:
+    outcome = run(2, "loaded", "rates", saved(tmp_path / "step.gdx", 2))
+    assert outcome.status != 0
+    for worker in range(2):
+        told = errors_of(outcome, worker)
+        assert "argument 'rate' is 0.1 on worker 0" in told
+        assert "but 0.2 on worker 1" in told
 
 
 @pytest.mark.long

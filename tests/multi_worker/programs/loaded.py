@@ -24,11 +24,11 @@ def make(strategy: Any, *, by_shape: bool = False) -> tuple[Any, list[Any]]:
         m = gd.Variable(shape if by_shape else jnp.zeros(shape.shape), name="m")
 
     @gd.function
-    def step(batch: Any) -> Any:
+    def step(batch: Any, rate: float) -> Any:
         def replica_fn(x: jax.Array) -> Any:
             loss, grad = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w[...])
             m.assign(0.9 * m + gd.get_replica_context().all_reduce("MEAN", grad))
-            w.assign(w - 0.1 * m)
+            w.assign(w - rate * m)
             return loss
 
         return strategy.reduce("MEAN", strategy.run(replica_fn, args=(batch,)), axis=None)
@@ -36,11 +36,11 @@ def make(strategy: Any, *, by_shape: bool = False) -> tuple[Any, list[Any]]:
     return step, [w, m]
 
 
-def run(strategy: Any, step: Any) -> list[float]:
+def run(strategy: Any, step: Any, rate: float = 0.1) -> list[float]:
     """Return the losses of some steps over the same rows, whatever the number of workers."""
     rows = np.arange(strategy.num_replicas_in_sync * ROWS * FEATURES, dtype=np.float32)
     data = [rows.reshape(-1, FEATURES) / rows.size] * STEPS
-    return [float(step(batch)) for batch in strategy.experimental_distribute_dataset(data)]
+    return [float(step(batch, rate)) for batch in strategy.experimental_distribute_dataset(data)]
 
 
 if __name__ == "__main__":
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     if doing == "die" and is_second:
         run(strategy, loaded)
         os._exit(7)
-    losses = run(strategy, loaded)
+    losses = run(strategy, loaded, rate=0.2 if doing == "rates" and is_second else 0.1)
     if doing == "die":
         losses += run(strategy, loaded)
     print("SAYS", json.dumps([losses, np.asarray(variables[0].read_value()).tolist()]))
