@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any  # Any: users' settings, JSON
 
 from graphdist import aot
-from graphdist.aot.saving import require_writable
+from graphdist.aot.saving import require_replaceable, require_writable
 from graphdist.errors import ArgumentError, DeviceMemoryError
 from graphdist.program.report import Report, report_of_refused
 from graphdist.program.stages import Compiled, Lowered
@@ -84,13 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ArgumentError(
             "no target is given", hint="name one: examples/train_digits.py:make_step"
         )
-    if options.output is not None and _is_special(options.output):
-        raise ArgumentError(
-            f"{options.output} is no regular file, whose place the step could take",
-            hint="name a file: -o step.gdx",
-        )
-    for path in filter(None, (options.output, options.timeline)):
-        require_writable(path)  # not after minutes of compiling
+    if options.output is not None:
+        require_replaceable(options.output)  # not after minutes of compiling
+    if options.timeline is not None:
+        require_writable(options.timeline)
     step = StepOptions.of(options)
     reporter = partial(_report, options, step)
     if options.compare is not None:
@@ -107,10 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.fit is not None:
         return _print(options, find_largest(options.fit, topology, reporter, step.settings))
     return _compile(options, step, topology)
-
-
-def _is_special(path: str) -> bool:
-    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def command_line() -> argparse.ArgumentParser:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -19,9 +18,9 @@ from typing import Any, NamedTuple  # Any: JSON
 from graphdist.errors import ArgumentError
 from graphdist.program.amounts import count_text, size_text, time_text
 from graphdist.program.report import Report
-from graphdist.runtime.files.artifact import read_artifact
+from graphdist.runtime.files.artifact import LIMITS
 from graphdist.tools.comparisons import table
-from graphdist.tools.targets import require_file
+from graphdist.tools.given_files import read_given
 from graphdist.tracing.user_lines import here
 
 _ROUNDING = 1e-9
@@ -159,11 +158,7 @@ def read_report(path: str) -> dict[str, Any]:
 
     Raises `ArtifactError` for a damaged file of a step, `ArgumentError` for one without a report.
     """
-    if zipfile.is_zipfile(path):
-        text = read_artifact(path, here())[1].get("report.json", b"")
-    else:
-        require_file(Path(path))
-        text = Path(path).read_bytes()
+    text = read_given(Path(path), "report.json", LIMITS["report.json"])
     try:
         report = json.loads(text)
     except ValueError:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from graphdist.runtime.schedule import LoopCollective, loop_collectives
 from graphdist.tools.console import console_tool
-from graphdist.tools.targets import require_file
+from graphdist.tools.given_files import require_file
 
 
 @console_tool("schedule")

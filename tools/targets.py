@@ -29,6 +29,7 @@ import jax
 
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.ir.source import Source, at_line
+from graphdist.tools.given_files import require_file
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import type_name
 
@@ -74,24 +75,6 @@ def import_target(place: str) -> ModuleType:
     """Return the module of a file `file.py` or of a name; raises `ArgumentError` if it fails."""
     with redirect_stdout(sys.stderr):
         return _module_of_file(Path(place)) if place.endswith(".py") else _module(place)
-
-
-def require_file(path: Path) -> None:
-    """Raise `ArgumentError` for a path with no file, or with a folder."""
-    if path.is_dir():
-        raise ArgumentError(f"{path} is a folder", source=here(), hint="name a file in it")
-    if not path.exists():
-        folder = path.parent
-        there = folder.iterdir() if folder.is_dir() else []
-        alike = sorted(other.stem for other in there if other.suffix == path.suffix)
-        near = [stem + path.suffix for stem in difflib.get_close_matches(path.stem, alike, n=3)]
-        raise ArgumentError(
-            f"there is no file {path}",
-            source=here(),
-            hint=f"did you mean {' or '.join(str(folder / other) for other in near)}?"
-            if near
-            else "give the path from the current folder, or an absolute one",
-        )
 
 
 def prepare_command() -> None:

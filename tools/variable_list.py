@@ -8,7 +8,7 @@ from pathlib import Path
 from graphdist.aot import SavedVariable, list_variables
 from graphdist.program.amounts import size_text
 from graphdist.tools.comparisons import table
-from graphdist.tools.targets import require_file
+from graphdist.tools.given_files import require_file
 
 
 def variable_table(path: str, *, as_json: bool) -> str:

@@ -24,7 +24,8 @@ from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.chosen_strategy import strategy_named
 from graphdist.tools.compilation import StepOptions, chosen_for
 from graphdist.tools.console import console_tool
-from graphdist.tools.targets import prepare_command, require_file
+from graphdist.tools.given_files import require_file
+from graphdist.tools.targets import prepare_command
 from graphdist.tools.viz_index import shown_functions, write_index
 from graphdist.tools.viz_options import (
     command_line,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -11,18 +10,17 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any  # Any: options of XLA
 
-from graphdist.errors import ArgumentError, ArtifactError
+from graphdist.errors import ArgumentError
 from graphdist.ir.errors import ParseError
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.tokens import MOST_CHARACTERS
 from graphdist.program.stages import Compiled, Lowered
-from graphdist.runtime.files.artifact import read_artifact
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.tools.chosen_strategy import ChosenStrategy
 from graphdist.tools.compilation import StepOptions, lower_target
+from graphdist.tools.given_files import is_given, read_given, require_file
 from graphdist.tools.interrupts import ending_at_interrupts
-from graphdist.tools.targets import require_file
 from graphdist.tracing.user_lines import here
 from graphdist.viz.program import ShownProgram, ShownStep, program_of
 from graphdist.viz.saved_document import SavedProgram, read_document
@@ -55,8 +53,8 @@ class VizTarget:
 
 
 def load_saved(path: Path) -> VizTarget:
-    """Return the graphs of a file."""
-    return VizTarget(_read(path))
+    """Return the graphs of an artifact or of a text, which may contain several."""
+    return VizTarget(_shown_program(_content(path), path))
 
 
 def load_step(
@@ -84,18 +82,20 @@ def load_step(
 def is_saved(name: str) -> bool:
     """Return whether a target is a file of graphs, and no step."""
     path = Path(name)
-    return path.is_file() and path.suffix != ".py"
+    return is_given(path) and path.suffix != ".py"
 
 
-def _read(path: Path) -> ShownProgram:
-    """Return the graphs of an artifact or of a text, which may contain several."""
-    content = _content(path)
+def _shown_program(content: bytes, path: Path) -> ShownProgram:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
     if len(text) > _MOST_CHARACTERS:
-        raise _too_large(path, len(text))
+        raise ArgumentError(
+            f"{path} has a text of {len(text):,} characters; {_MOST_CHARACTERS:,} is most",
+            source=here(),
+            hint="keep some of its graphs, or read it in Python with graphdist.ir.parser.parse",
+        )
     starts = [match.start() for match in _HEADER.finditer(text)] or [0]
     pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
     ends = [0, *(piece.count("\n") for piece in pieces)]
@@ -110,33 +110,18 @@ def _read(path: Path) -> ShownProgram:
 
 def read_earlier(path: Path) -> SavedProgram:
     """Return the last graph of a document, an artifact or a text; raises `ArgumentError`."""
-    if path.suffix != ".json" or zipfile.is_zipfile(path):
-        return SavedProgram(_read(path).graph, None)
+    content = _content(path)
+    if not content.lstrip().startswith(b"{"):
+        return SavedProgram(_shown_program(content, path).graph, None)
     try:
-        return read_document(_content(path).decode("utf-8", "surrogatepass"), str(path))
+        return read_document(content.decode("utf-8", "surrogatepass"), str(path))
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path} is no text: {error}", source=here()) from error
 
 
 def _content(path: Path) -> bytes:
     """Return the text of the graphs in a file; raises `ArgumentError` if it is too large."""
-    if zipfile.is_zipfile(path):
-        _, members = read_artifact(path, here())
-        if "graph.txt" not in members:
-            raise ArtifactError(f"{path.name} has no graph.txt", source=here())
-        return members["graph.txt"]
-    size = path.stat().st_size
-    if size > 4 * _MOST_CHARACTERS:  # UTF-8 has at most as many bytes for one
-        raise _too_large(path, size // 4)
-    return path.read_bytes()
-
-
-def _too_large(path: Path, characters: int) -> ArgumentError:
-    return ArgumentError(
-        f"{path} has a text of {characters:,} characters; {_MOST_CHARACTERS:,} is most",
-        source=here(),
-        hint="keep some of its graphs, or read it in Python with graphdist.ir.parser.parse",
-    )
+    return read_given(path, "graph.txt", 4 * _MOST_CHARACTERS)  # UTF-8 has 4 bytes for one at most
 
 
 def _parsed(text: str, path: Path, first_line: int, number: int, of: int) -> ShownStep:

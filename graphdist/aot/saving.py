@@ -72,7 +72,7 @@ def save(
     and OSError if it cannot be written, as on a full disk; then no part of it remains.
     """
     require_path(path, "gd.aot.save")
-    require_writable(path)
+    require_replaceable(path)
     if not isinstance(compiled, Compiled):
         raise ArgumentTypeError(
             f"gd.aot.save is given {type_name(compiled)}, not a compiled step",
@@ -151,8 +151,20 @@ def require_place(path: str | os.PathLike[str]) -> None:
         )
 
 
+def require_replaceable(path: str | os.PathLike[str]) -> None:
+    """Raise `ArgumentError` where the file of a step cannot be written, and cannot replace one."""
+    require_writable(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ArgumentError(
+            f"{os.fspath(path)} cannot be written: it is a pipe, a socket or a device, whose place "
+            f"the file would take",
+            source=here(),
+            hint="name a file: step.gdx",
+        )
+
+
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Raise `ArgumentError` where no file of a step can be written; makes one and removes it."""
+    """Raise `ArgumentError` where no file can be written; makes one and removes it."""
     require_place(path)
     try:
         try_to_write(path)

@@ -111,6 +111,7 @@ class PreemptionCheckpointHandler:
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return the result of a step; after the agreed step, save and exit.
 
+        It does not return then: what has to happen in every step, as reporting a loss, is for `fn`.
         Raises `WorkerTimeoutError` when another worker takes no part in the agreement.
         """
         self._agreement.begin_step()

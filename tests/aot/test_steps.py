@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -281,3 +282,11 @@ def test_a_step_for_gpus_is_saved(tmp_path: Path) -> None:
         manifest = json.loads(archive.read("manifest.json"))
         assert archive.getinfo("executable.bin").file_size > 0
     assert manifest["target"]["topology"] == "a100:1x2"
+
+
+def test_a_step_takes_the_place_of_no_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(gd.ArgumentError, match="it is a pipe, a socket or a device"):
+        saved(pipe, cpus(1))
+    assert pipe.is_fifo()

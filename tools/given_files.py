@@ -1,0 +1,69 @@
+"""Files that users give to a command: the file of a step, or a text, which may come by a pipe.
+
+    graphdist-compile step.py:make_step --against <(git show main:report.json)
+
+A pipe can be read once and waits for its writer, as it does in other commands of Unix. A device may
+have no end, so it is refused, and so is what is too large.
+"""
+
+from __future__ import annotations
+
+import difflib
+import zipfile
+from pathlib import Path
+
+from graphdist.errors import ArgumentError, ArtifactError
+from graphdist.runtime.files.artifact import read_artifact
+from graphdist.tracing.user_lines import here
+
+_PART = 2**20
+
+
+def is_given(path: Path) -> bool:
+    """Return whether there is a file or a pipe."""
+    return path.is_file() or path.is_fifo()
+
+
+def require_file(path: Path) -> None:
+    """Raise `ArgumentError` for a path with neither a file nor a pipe."""
+    if path.is_dir():
+        raise ArgumentError(f"{path} is a folder", source=here(), hint="name a file in it")
+    if not path.exists():
+        folder = path.parent
+        there = folder.iterdir() if folder.is_dir() else []
+        alike = sorted(other.stem for other in there if other.suffix == path.suffix)
+        near = [stem + path.suffix for stem in difflib.get_close_matches(path.stem, alike, n=3)]
+        raise ArgumentError(
+            f"there is no file {path}",
+            source=here(),
+            hint=f"did you mean {' or '.join(str(folder / other) for other in near)}?"
+            if near
+            else "give the path from the current folder, or an absolute one",
+        )
+    if not is_given(path):
+        raise ArgumentError(f"{path} is a device or a socket, and no file", source=here())
+
+
+def read_given(path: Path, member: str, most_bytes: int) -> bytes:
+    """Return a member of the file of a step, or all that another file or a pipe has.
+
+    Raises `ArgumentError` where nothing can be read, or more than `most_bytes`; `ArtifactError` for
+    a damaged file of a step, or one without the member.
+    """
+    require_file(path)
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            if file.seekable():
+                file.seek(0)
+            content = bytearray()
+            while part := file.read(_PART):  # at once, Python would take the memory of the most
+                content += part
+                if len(content) > most_bytes:
+                    raise ArgumentError(
+                        f"{path} has more than {most_bytes:,} bytes, which is most", source=here()
+                    )
+            return bytes(content)
+    _, members = read_artifact(path, here())
+    if member not in members:
+        raise ArtifactError(f"{path.name} has no {member}", source=here())
+    return members[member]
